@@ -17,7 +17,7 @@ from tests.controller.trainings import Opened, asked, job
 from trialplane.controller import pruning
 from trialplane.controller.ledger import Ledger
 from trialplane.wire.records import TrialReport, TrialRequest
-from trialplane.wire.states import RunState, TrialState
+from trialplane.wire.states import FailureClass, RunState, TrialState
 
 SEARCH = {
     "kind": "hpo",
@@ -122,6 +122,90 @@ def test_a_metric_of_the_opposite_direction_prunes_and_ranks_as_its_negation(tmp
     drawn = searched("opposite", {**mirrored, "metric": "loss", "direction": "minimize"})
     assert drawn == searched("same", {**pruner, "metric": "score"})
     assert any(step < 3 for _, step in drawn), "or nothing was pruned"
+
+
+HALVING = {"name": "successive_halving", "min_resource": 1, "reduction_factor": 2}
+
+
+def reported(ledger: Ledger, request: TrialRequest, steps: range, value: float) -> int | None:
+    """The step at which a trial that reports the same value is pruned."""
+    return next((step for step in steps if report(ledger, request, step, accuracy=value)), None)
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["", "another controller"])
+@pytest.mark.parametrize("pruner", [HALVING, {"name": "hyperband", "min_resource": 1, "max_resource": 2}], ids=str)
+def test_a_retry_that_starts_over_is_judged_from_its_first_report(opened: Opened, pruner, stopped: bool) -> None:
+    ledger = opened.open(job(**SEARCH, pruner=pruner))
+    for _ in range(4):
+        request = asked(ledger)
+        reported(ledger, request, range(1, 9), 0.5)
+        ledger.tell(outcome(request.number, metrics={"accuracy": 0.5}))
+    lost = asked(ledger)
+    assert reported(ledger, lost, range(1, 9), 0.9) is None
+    ledger.tell(outcome(lost.number, state=TrialState.FAILED, failure=FailureClass.LOST, metrics={}))
+    if stopped:
+        ledger = opened.open(ledger.job)
+    again = asked(ledger)
+    assert again.retry_of == lost.number
+    assert reported(ledger, again, range(1, 9), 0.1) == 1
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["", "another controller"])
+def test_a_retry_that_continues_keeps_its_rungs_and_reports(opened: Opened, stopped: bool) -> None:
+    """What it reports later does not count as what it had at an early step, against which others are compared."""
+    ledger = opened.open(job(**SEARCH, pruner=HALVING))
+    paused = asked(ledger)
+    assert reported(ledger, paused, range(1, 5), 0.3) is None
+    ledger.tell(outcome(paused.number, state=TrialState.FAILED, failure=FailureClass.STOPPED, metrics={}))
+    if stopped:
+        ledger = opened.open(ledger.job)
+    if stopped:  # one that was lost before it reported anything changes nothing
+        asked(ledger)
+        ledger = opened.open(ledger.job)
+    again = asked(ledger)
+    assert reported(ledger, again, range(5, 8), 0.9) is None
+    ledger.tell(outcome(again.number, metrics={"accuracy": 0.9}))
+    assert ledger._frozen(0).intermediate_values == dict.fromkeys(range(1, 5), 0.3) | dict.fromkeys(range(5, 8), 0.9)
+    other = asked(ledger)
+    assert reported(ledger, other, range(1, 2), 0.4) is None, "better than 0.3 after its first step"
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["", "patient"])
+@pytest.mark.parametrize(
+    ("pruner", "unit"),
+    [
+        ({"name": "hyperband", "reduction_factor": 2}, 1),
+        ({"name": "hyperband", "max_resource": "auto", "min_resource": 2, "reduction_factor": 2}, 1),
+        ({"name": "successive_halving", "reduction_factor": 2}, 60),
+    ],
+    ids=str,
+)
+def test_what_a_pruner_estimated_stays_the_same_under_the_next_controller(
+    tmp_path: Path, pruner, unit: int, wrapped: bool
+) -> None:
+    """Optuna estimates `auto` by the trials that are complete at that moment, and later ones are longer here."""
+
+    def pruned(name: str, reopens: bool) -> list[int | None]:
+        opened = Opened(tmp_path / name)
+        named = {"name": "patient", "patience": 0, "wrapped": pruner} if wrapped else pruner
+        of = job(**{**SEARCH, "trials": 14}, pruner=named)
+        ledger, steps = opened.open(of), []
+        for number in range(14):
+            request = asked(ledger)
+            value = request.params["x"]
+            steps_of = range(unit, unit * (4 + 4 * number), unit)
+            at = next((step for step in steps_of if report(ledger, request, step, accuracy=value - step / 1e6)), None)
+            state = {} if at is None else {"state": TrialState.PRUNED}
+            ledger.tell(outcome(request.number, metrics={"accuracy": value}, **state))
+            steps.append(at)
+            if reopens:
+                ledger = opened.open(of)
+        opened.close()
+        return steps
+
+    undisturbed = pruned("undisturbed", False)
+    assert any(undisturbed), "or nothing is compared"
+    assert pruned("reopened", True) == undisturbed
 
 
 def test_a_metric_that_never_comes_is_told_with_what_came_instead(opened: Opened) -> None:

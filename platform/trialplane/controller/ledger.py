@@ -316,14 +316,13 @@ class Ledger:
 
     def _repeat(self, before: TrialRequest) -> _Attempt:
         """A retry: the same parameters and sampler attributes, so that it takes the place of the attempt before."""
-        frozen = self._frozen(before.trial)
+        frozen, trial_id = self._frozen(before.trial), self._trial_id(before.trial)
         again = optuna.trial.create_trial(
             state=TrialState.RUNNING,
             params=frozen.params,
             distributions=frozen.distributions,
-            system_attrs=dict(frozen.system_attrs),
+            system_attrs=self.pruning.replaced(trial_id, frozen),
         )
-        trial_id = self._trial_id(before.trial)
         self._memory.replace(trial_id, again)
         drawn = suggesting.resumed(optuna.trial.Trial(self._study, trial_id))
         return self._attempt(drawn, before.trial, before.attempt + 1, before.number, self._sampled(before.number))
@@ -440,6 +439,7 @@ class Ledger:
         for key, value in attributes.items():
             self._memory.set_study_system_attr(self._study_id, key, value)
         self._saved_attributes = attributes
+        self.pruning.restore(attributes)
         left = []
         for attempt in attempts:
             request, outcome = attempt.request, attempt.outcome
@@ -452,7 +452,9 @@ class Ledger:
                     "counted; put a good copy in its place, or give the run another name"
                 )
             if request.trial < self._next:
-                self._memory.replace(self._trial_id(request.trial), frozen)
+                trial_id = self._trial_id(request.trial)
+                self.pruning.replaced(trial_id, self._memory.get_trial(trial_id))
+                self._memory.replace(trial_id, frozen)
             else:
                 self._study.add_trial(frozen)
                 self._next += 1

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import optuna
+from optuna.trial import FrozenTrial
 
 from trialplane import errors
 from trialplane.controller import samplers
@@ -15,6 +17,13 @@ from trialplane.wire.states import TrialState
 
 MANY = 100  # reports without the watched metric after which it counts as missing, even before a trial has a result
 _MOST_NAMES = 5  # other metrics listed in a message
+_RUNG = "completed_rung_"  # attributes in which Optuna's halving pruners keep how far a trial has come
+_RESOURCE = "trialplane:resource"  # attribute of a study: what a pruner estimated for "auto"
+# Where Optuna's pruners keep that.
+_ESTIMATES: Mapping[type, str] = {
+    optuna.pruners.HyperbandPruner: "_max_resource",
+    optuna.pruners.SuccessiveHalvingPruner: "_min_resource",
+}
 
 
 class Pruning:
@@ -35,6 +44,11 @@ class Pruning:
         self.pruner = samplers.build_pruner(job, code)
         self.sign = -1.0 if job.search.opposes(job.objectives[0]) else 1.0
         self.has_come = False
+        self._halving: optuna.pruners.BasePruner | None = self.pruner
+        while isinstance(self._halving, optuna.pruners.PatientPruner):
+            self._halving = self._halving._wrapped_pruner
+        self._estimated = _ESTIMATES.get(type(self._halving), "")
+        self._former: dict[int, FrozenTrial] = {}  # id of a trial → its last attempt with reports
         self._job = job
         self._watched = job.search.watched(job.objectives[0])
         self._reports = 0
@@ -57,11 +71,40 @@ class Pruning:
                 self._names.update(dict.fromkeys(metrics))
             return False
         self.has_come = True
+        former = self._former.pop(trial._trial_id, None)
+        if former is not None and step > min(former.intermediate_values):
+            self._continue(trial, step, former)
         try:
             trial.report(self.sign * metrics[watched], step)
         except ValueError:  # a step that Optuna does not accept; MLflow may
             return False
-        return bool(trial.should_prune())
+        prunes = bool(trial.should_prune())
+        if isinstance(estimate := getattr(self._halving, self._estimated, None), int):
+            trial.storage.set_study_system_attr(trial.study._study_id, _RESOURCE, estimate)
+        return prunes
+
+    def restore(self, attributes: Mapping[str, Any]) -> None:
+        """Restores what the pruner estimated under a former controller, from the study's attributes."""
+        if self._estimated and _RESOURCE in attributes:
+            setattr(self._halving, self._estimated, attributes[_RESOURCE])
+
+    def replaced(self, trial_id: int, attempt: FrozenTrial) -> dict[str, Any]:
+        """Takes an attempt that is retried; returns its attributes without those of the pruner.
+
+        A retry that starts over is judged from its first report on. One that continues from a checkpoint, and so reports a
+        later step first, gets the reports and the rungs of the attempt before.
+        """
+        if attempt.intermediate_values:
+            self._former[trial_id] = attempt
+        return {key: value for key, value in attempt.system_attrs.items() if not key.startswith(_RUNG)}
+
+    def _continue(self, trial: optuna.trial.Trial, step: int, former: FrozenTrial) -> None:
+        for earlier, value in former.intermediate_values.items():
+            if earlier < step:
+                trial.report(value, earlier)
+        for key, value in former.system_attrs.items():
+            if key.startswith(_RUNG):
+                trial.storage.set_trial_system_attr(trial._trial_id, key, value)
 
     def ended(self, outcome: TrialOutcome) -> None:
         """Records the end of an attempt."""
