@@ -103,6 +103,34 @@ def test_a_killed_controller_is_resumed_and_nothing_is_lost_or_done_twice(study:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_interrupted_as_it_is_recorded_has_ended(study: Study, number: signal.Signals) -> None:
+    run = study.submit_in_stages(trials=2, **QUIET)
+    wait_until(lambda: len(study.trials()) == 2, "two trials wait for their stage")
+    (writer,) = [process.pid for process in study.processes() if "mlflow_writer" in process.command]
+    os.kill(writer, signal.SIGSTOP)  # MLflow is slow
+    study.let_begin(0)
+    waiting = wait_until(
+        lambda: (status := run.status()).state.is_ended and "recording" in status.recorder and status, "the end"
+    )
+    assert (waiting.state, waiting.unrecorded) == (RunState.SUCCEEDED, True)
+    wait_until(lambda: run.status().recorder == "recording in MLflow: 0 of 2 trials", "what is waited for is told")
+    wait_until(lambda: not any("raylet" in process.command for process in study.processes()), "Ray is gone")
+    pid = study.controller()
+    assert pid is not None
+    os.kill(pid, number)
+    status = run.wait(300)
+    assert (status.state, status.unrecorded) == (RunState.SUCCEEDED, True), status.reason
+    assert "SUCCEEDED: all 2 trials ended" in study.files().controller_log.read_text()
+    assert "`platform resume toy` writes the rest" in status.reason
+    wait_until(lambda: not alive(writer), "the writer is gone, too")
+    run.resume()
+    status = run.wait(300)
+    assert (status.state, status.unrecorded, status.recorder) == (RunState.SUCCEEDED, False, "")
+    study.check_exact(2, logged=False)
+
+
+@pytest.mark.slow
 def test_a_run_can_be_stopped_at_any_moment_and_goes_on_with_what_it_would_have_drawn(study: Study, tmp_path: Path) -> None:
     trials = STAGE + 4
     run = study.submit_in_stages(parallel=1, trials=trials, **QUIET)

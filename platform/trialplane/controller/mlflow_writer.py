@@ -4,7 +4,8 @@
 MLFLOW_TRACKING_URI. It reads counts of requested run ids on stdin, and events from the spool; it writes `{"id": …}`,
 `{"done": bytes, "left": files, "trouble": message}` and `{"away": message}` to stdout.
 Every operation is idempotent: metrics carry the time of the event, parameters and tags do not change, a run's id is looked
-up before a run is created. The process ends on request when it has written everything, or at once when stdin is closed.
+up before a run is created. The process ends on request when it has written everything, and at once when stdin is closed or
+the controller is killed.
 
 Over 400 lines: the process, and the one class that maps events to entries of runs; sending is in `batch` and `artifacts`.
 """
@@ -33,6 +34,7 @@ from trialplane.controller.artifacts import Artifacts
 from trialplane.controller.batch import Artifact, Batch, Sender, describe, milliseconds, write_log
 from trialplane.spec import values
 from trialplane.spec.jobs import collection
+from trialplane.training import process
 from trialplane.wire import env, escapes, labels, paths, records, rows
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
@@ -42,6 +44,9 @@ MAX_LINES = 400  # events written together
 END = b"end"  # on the input: no event will follow
 NICENESS = 10  # trials and the controller have priority; the rest is written when they are done
 IDLE = 0.1  # seconds between reads of the spool
+MOST_PARAMS = (
+    500  # of a trial; MLflow reads all that a run has for each hundred that it gets, so 5,000 would take 10 seconds
+)
 _RESERVED = "RESERVED"
 _NOUNS = {"train": "training", "collect": "iteration"}  # what a trial is called in runs of these kinds
 # A pruned trial has done its work; MLflow shows KILLED like FAILED.
@@ -208,13 +213,14 @@ class Writer:
         )
         # MLflow never changes a parameter: with ours it would refuse the job's own of the same name, which fails the trial,
         # or a whole batch of them. So they are tags while the trial runs, and parameters once it has ended.
-        batch.add_tags({labels.PARAM + values.key(name): value for name, value in sorted(request.params.items())})
+        batch.add_tags({labels.PARAM + values.key(name): value for name, value in sorted(_shown(request.params).items())})
 
     def _ended(self, event: Mapping[str, Any], batches: dict[str, Batch]) -> None:
         outcome = records.from_dict(TrialOutcome, event["outcome"])
         batch = batches[self._runs[outcome.number]]
         # A parameter that the job has logged with another value stays the job's. A spool of an older version has none here.
-        batch.add_params(dict(sorted(event.get("params", {}).items())))
+        params = event.get("params", {})
+        batch.add_params(dict(sorted(_shown(params).items())))
         seconds = {"trial_seconds": outcome.ended - outcome.started} if outcome.started else {}
         steps = {f"best_step_{name}": float(step) for name, step in outcome.best_steps.items()}
         # Of an attempt without a result they are those of its last report, which MLflow has.
@@ -240,6 +246,11 @@ class Writer:
             # For a collection also its workers' logs; each continues through all attempts at the iteration.
             logs = [log, *sorted(log.parent.glob("worker-*.log"))]
             batch.artifacts += [Artifact("logs", str(file), "log") for file in logs]
+        if len(params) > MOST_PARAMS:
+            file = log.with_name("params.json")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(params))
+            batch.artifacts.append(Artifact("", str(file)))
         if event["arrays"] is not None:
             batch.artifacts.append(Artifact("arrays", event["arrays"], "arrays"))
         adoption.take_over(self._run.trial_store(outcome.number), self._client, self._runs[outcome.number], batches)
@@ -324,6 +335,11 @@ class Writer:
         return lines, size
 
 
+def _shown(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that MLflow shows: those that are searched come last, and count first."""
+    return dict(list(params.items())[-MOST_PARAMS:])
+
+
 def _number(event: Mapping[str, Any]) -> int:
     """The ledger's number of the attempt that an event is about."""
     record = {"started": "request", "report": "report", "ended": "outcome"}[event["kind"]]
@@ -370,6 +386,7 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)
     os.nice(NICENESS)
+    process.end_with_parent()
     run, uri, look = RunPaths(Path(sys.argv[1])), os.environ[env.MLFLOW_TRACKING_URI], "--look" in sys.argv[2:]
     requests = _Input()
     pause = IDLE
@@ -400,7 +417,7 @@ def main() -> None:
             pause = 0.0 if wrote or sent else IDLE
             if pause == 0.0:
                 answer(writer.progress)
-            elif requests.ending:
+            elif requests.ending and not writer.artifacts.left:
                 writer.close()
                 return
         except Exception as error:  # noqa: BLE001 - the border of the process: the next one would do no better

@@ -69,6 +69,8 @@ class Recorder:
         self._answered = False
         self.away = ""
         self._complete: bool | None = None  # what `close` answered
+        self._ends: list[int] = []  # bytes of the spool up to the end of each attempt
+        self._is_over = False  # whether no event will follow
         self._requested = 0  # ids requested and not received
         self._spares = spares
         self._starts: collections.deque[float] = collections.deque()  # when ids were requested recently
@@ -167,15 +169,18 @@ class Recorder:
         event["keep_log"] = not self._keeps_folder
         event["params"] = request.params
         self._append("ended", {**event, "arrays": None if arrays is None else str(arrays)}, request.number)
+        self._ends.append(self._spool.tell())
 
     def best(self, metric: str, value: float, trial: int, ended: int) -> None:
         """Records a new best trial of the study, after `ended` trials."""
         self._append("best", {"metric": metric, "value": value, "trial": trial, "ended": ended, "time": time.time()})
 
     def study_ended(self, state: str, reason: str) -> None:
-        """Records that the study ended or was paused."""
+        """Records that the study ended or was paused, the last event; the writer ends once it has written all of them."""
         event = {"state": state, "reason": reason, "time": time.time(), "keep_log": not self._keeps_folder}
         self._append("study_ended", event)
+        self._is_over = True
+        self._tell_writer(b"end\n")
 
     def last_step(self, number: int) -> int:
         """The last step that an attempt reported, or 0."""
@@ -199,24 +204,31 @@ class Recorder:
         """Bytes of the spool that are not in MLflow yet."""
         return self._spool.tell() - self._done
 
-    def close(self, patience: float, stopped: Callable[[], bool] = lambda: False) -> bool:
+    def close(
+        self,
+        patience: float,
+        stopped: Callable[[], bool] = lambda: False,
+        show: Callable[[str], None] = lambda text: None,
+    ) -> bool:
         """Waits until everything is in MLflow and ends the writer; a second call returns the same result.
 
         Args:
             patience: seconds to wait while MLflow does not answer.
             stopped: whether to stop waiting.
+            show: tells the user what is waited for.
 
         Returns:
             Whether everything was written; the rest stays in the spool and is written at the next `resume`.
         """
         if self._complete is None:
-            self._complete = self._close(patience, stopped)
+            self._complete = self._close(patience, stopped, show)
         return self._complete
 
-    def _close(self, patience: float, stopped: Callable[[], bool]) -> bool:
+    def _close(self, patience: float, stopped: Callable[[], bool], show: Callable[[str], None]) -> bool:
         deadline = time.monotonic() + patience
         before = self._done, self._left
         while (self.behind or self._left) and time.monotonic() < deadline and not stopped():
+            show(self._waiting_for())
             self._receive(0.2)
             self.tick()
             if (self._done, self._left) != before:
@@ -224,9 +236,9 @@ class Recorder:
         complete = not self.behind and not self._left
         stdin = self._writer.stdin
         assert stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            stdin.write(b"end\n" if complete else b"")  # then it deletes its spare runs, and ends
-        if not complete:
+        if complete:
+            self._tell_writer(b"end\n")  # then it deletes its spare runs, and ends
+        else:
             stdin.close()
         deadline = time.monotonic() + END_WAIT
         while self._writer.poll() is None and time.monotonic() < deadline and not stopped():
@@ -237,6 +249,13 @@ class Recorder:
             self._writer.wait()
         self._spool.close()
         return complete
+
+    def _waiting_for(self) -> str:
+        """What MLflow has not got yet."""
+        done = sum(end <= self._done for end in self._ends)
+        if done < len(self._ends):
+            return f"recording in MLflow: {done} of {len(self._ends)} trials"
+        return f"recording in MLflow: {errors.counted(self._left, 'file')} left" if self._left else "recording in MLflow"
 
     def _append(self, kind: str, event: Mapping[str, Any], number: int | None = None) -> None:
         if number is not None:
@@ -326,6 +345,8 @@ class Recorder:
         requested, self._requested = self._requested, 0
         self._writer = writer
         self._request(requested)
+        if self._is_over:
+            self._tell_writer(b"end\n")
         return writer
 
     def _revive(self) -> None:
@@ -340,9 +361,13 @@ class Recorder:
     def _request(self, count: int) -> None:
         """Requests ids from the writer."""
         self._requested += count
-        if count and self._writer.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # it died; `_receive` starts it again
-                self._writer.stdin.write(b"%d\n" % count)
+        if count:
+            self._tell_writer(b"%d\n" % count)
+
+    def _tell_writer(self, line: bytes) -> None:
+        assert self._writer.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it died; `_receive` starts it again
+            self._writer.stdin.write(line)
 
     def _receive(self, timeout: float) -> None:
         """Receives the writer's messages, waiting at most `timeout` seconds for the first."""
@@ -351,9 +376,9 @@ class Recorder:
         if not select.select([stdout], [], [], max(0.0, timeout))[0]:
             return
         data = os.read(stdout.fileno(), 65536)
-        if not data:  # it died
-            self._writer.wait()
-            self._revive()
+        if not data:
+            if self._writer.wait() or not self._is_over:  # else it has written everything
+                self._revive()
             return
         *lines, self._partial = (self._partial + data).split(b"\n")
         for line in lines:

@@ -227,16 +227,31 @@ class Session:
             caught = recorder.catch_up(ledger.attempts())
             if caught:
                 log.info("%d attempts that the last controller could not record are recorded now", caught)
+            slots = stack.enter_context(contextlib.ExitStack())
             try:
-                ending = self._work(ledger, recorder, board, uri)
+                ending = self._work(ledger, recorder, board, uri, slots)
             except errors.EntrypointError as error:
                 recorder.study_ended(RunState.FAILED, errors.first_line(error))
                 raise
-            log.info("%s: %s", ending.state.value, ending.reason)
             recorder.study_ended(ending.state, ending.reason)
-            board.show(self._status(RunState.RUNNING, "writing the last results to MLflow"), now=True)
             last = self._status(ending.state, ending.reason)
-            if not self._recorded(recorder, ending):
+
+            if self._setting.in_cluster:  # where the next controller continues if this one is killed
+                shown = self._status(RunState.RUNNING, "the last results are recorded in MLflow")
+            else:
+                text = (
+                    f"MLflow lacks some results; if this is interrupted, `platform resume {run.root.name}` writes the rest"
+                )
+                shown = dataclasses.replace(last, reason=f"{ending.reason}; {text}", unrecorded=True)
+
+            def show(text: str, *, now: bool = False) -> None:
+                board.show(dataclasses.replace(shown, recorder=text), now=now)
+
+            signals = len(self._stopped)
+            show("recording in MLflow", now=True)
+            log.info("%s: %s", ending.state.value, ending.reason)
+            slots.close()
+            if not recorder.close(self._patience(ending), lambda: len(self._stopped) > signals, show):
                 text = f"MLflow lacks some results ({recorder.trouble or 'it is slow'}): "
                 text += f"`platform resume {run.root.name}` writes the rest"
                 log.warning("%s", text)
@@ -259,36 +274,37 @@ class Session:
         if (again is not None or not self._setting.in_cluster) and ledger.take_up(again):
             log.info("the run had failed; it continues from its newest checkpoint, with all its retries")
 
-    def _work(self, ledger: Ledger, recorder: Recorder, board: StatusBoard, uri: str) -> Ending:
-        """Starts the slots, runs the loop, and ends the slots."""
+    def _work(self, ledger: Ledger, recorder: Recorder, board: StatusBoard, uri: str, slots: contextlib.ExitStack) -> Ending:
+        """Starts Ray and the slots, which `slots` ends, and runs the loop."""
         run, job, setting = self._run, self._job, self._setting
         desired = DesiredState(run, self._stopped, ledger if setting.ledger else None)
         if (by_user := desired.ending()) is not None:
             return by_user
-        with contextlib.ExitStack() as stack:
-            stack.callback(ray_session.disconnect)
-            if setting.in_cluster:
-                board.show(self._status(RunState.PENDING, "Ray's head is starting"), now=True)
+        if not setting.in_cluster:
+            slots.callback(stopping.record_signals, self._stopped)  # again: Ray's end leaves SIGTERM without a handler
+        slots.callback(ray_session.disconnect)
+        if setting.in_cluster:
+            board.show(self._status(RunState.PENDING, "Ray's head is starting"), now=True)
 
-                def show(trouble: str) -> None:
-                    text = f"Ray's head at {setting.ray} cannot be joined yet: {trouble}"
-                    board.show(self._status(RunState.PENDING, text), now=True)
+            def show(trouble: str) -> None:
+                text = f"Ray's head at {setting.ray} cannot be joined yet: {trouble}"
+                board.show(self._status(RunState.PENDING, text), now=True)
 
-                self._has_joined = ray_session.join(setting.ray, lambda: desired.ending() is not None, show)
-                stopping.end_on_signals()
-            else:
-                try:
-                    ray_session.connect(job.roles(), functools.partial(sizes.local_object_store, job))
-                except SystemExit:  # raised by Ray's own handler of SIGTERM while it starts
-                    self._stopped.append(signal.SIGTERM)
-                stopping.record_signals(self._stopped)
-            if (by_user := desired.ending()) is not None:
-                return by_user
-            configs = {role.name: self._slot_config(role, uri) for role in job.roles()}
-            self._workload = workloads.start(ledger, configs, desired.parallel(), in_cluster=setting.in_cluster)
-            stack.callback(self._workload.close)
-            self._loop = loop.Controller(run, ledger, self._workload, recorder, board, self._base, desired)
-            return self._loop.run()
+            self._has_joined = ray_session.join(setting.ray, lambda: desired.ending() is not None, show)
+            stopping.end_on_signals()
+        else:
+            try:
+                ray_session.connect(job.roles(), functools.partial(sizes.local_object_store, job))
+            except SystemExit:  # raised by Ray's own handler of SIGTERM while it starts
+                self._stopped.append(signal.SIGTERM)
+            stopping.record_signals(self._stopped)
+        if (by_user := desired.ending()) is not None:
+            return by_user
+        configs = {role.name: self._slot_config(role, uri) for role in job.roles()}
+        self._workload = workloads.start(ledger, configs, desired.parallel(), in_cluster=setting.in_cluster)
+        slots.callback(self._workload.close)
+        self._loop = loop.Controller(run, ledger, self._workload, recorder, board, self._base, desired)
+        return self._loop.run()
 
     def _slot_config(self, role: Role, uri: str) -> SlotConfig:
         """What the slots of a role have in common."""
@@ -325,13 +341,11 @@ class Session:
             code_hash=str(self._submission.get("code_hash", "")),
         )
 
-    def _recorded(self, recorder: Recorder, ending: Ending) -> bool:
-        """Waits until MLflow has everything, or another signal comes; returns whether it has."""
-        signals = len(self._stopped)
+    def _patience(self, ending: Ending) -> float:
+        """Seconds to wait for an MLflow that does not answer, at the end."""
         cut_short = ending.state in (RunState.PAUSED, RunState.CANCELLED)
         # What MLflow lacks is lost with the pod's disk; on a laptop the user waits for the prompt.
-        patience = (60.0 if cut_short else 600.0) if self._setting.in_cluster else (5.0 if cut_short else 120.0)
-        return recorder.close(patience, stopped=lambda: len(self._stopped) > signals)
+        return (60.0 if cut_short else 600.0) if self._setting.in_cluster else (5.0 if cut_short else 120.0)
 
     def _record_status(self, status: RunStatus) -> None:
         """Writes the status to a database that outlives the run's folder."""

@@ -72,7 +72,7 @@ class StatusBoard:
         self._registry.register(self)
         self._server = http.server.ThreadingHTTPServer(address, _handler(self._page))
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, name="status", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.1,), name="status", daemon=True).start()
         self.port = int(self._server.server_address[1])
 
     def publish(self) -> None:
