@@ -90,6 +90,13 @@ def test_it_waits_for_those_that_began_before_and_take_their_time() -> None:
     assert found(ended(0), ended(2), ended(3), running=(4, 5)) == [0, 2, 3]
 
 
+def test_a_failure_that_every_trial_would_have_is_enough_by_itself() -> None:
+    assert found(ended(0), ended(1, certain=True), running=(0, 2, 3)) == [1]
+    assert found(ended(1, certain=True), ended_well=True) == []
+    assert found(ended(1, certain=True), most=None) == []
+    assert found(ended(1, certain=True), outcome(0)) == [], "it was not certain"
+
+
 def test_a_study_that_has_results_and_one_that_wants_none_of_it_go_on() -> None:
     assert found(ended(0), ended(1), ended(2), ended_well=True) == []
     assert found(ended(0), ended(1), ended(2), most=None) == []
@@ -102,9 +109,9 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
     made.close()
 
 
-def play(opened: Opened, end: Callable[[Slots, int, TrialRequest], None], **fields: object) -> Ending:
+def play(opened: Opened, end: Callable[[Slots, int, TrialRequest], None], size: int = 1, **fields: object) -> Ending:
     """Runs a study whose trials end as soon as they start."""
-    loop = Loop(opened.open(job(**{**STUDY, **fields})), opened.run, None)
+    loop = Loop(opened.open(job(**{**STUDY, **fields})), opened.run, None, size=size)
     start = loop.slots.start
 
     def start_and_end(slot: int, asked: TrialRequest) -> None:
@@ -132,6 +139,22 @@ def test_by_default_a_study_stops_after_five(opened: Opened) -> None:
     )
     ending = play(opened, raises)
     assert "`platform logs toy-1 9`" in ending.reason, "resumed as it is, it tries as many again"
+
+
+def test_a_study_ends_with_the_first_failure_that_every_trial_would_have(opened: Opened) -> None:
+    def lacks_a_module(slots: Slots, slot: int, asked: TrialRequest) -> None:
+        if asked.trial == 1:  # the others take their time
+            slots.fail(slot, FailureClass.ERROR, "ModuleNotFoundError: No module named 'x'", certain=True)
+
+    ending = play(opened, lacks_a_module, size=4, parallel=4)
+    assert ending.state is RunState.FAILED
+    assert ending.reason == (
+        "trial 1 failed as every other would, so the study was stopped: ModuleNotFoundError: No module named 'x'"
+        "; `platform logs toy-1 1` shows more; budget.failed_alike: null tries them all"
+    )
+    ends = [outcome for _, outcome in opened.open(job(**STUDY)).attempts()]
+    assert [one.message for one in ends if one and one.failure is FailureClass.STOPPED] == 3 * ["the run had failed"]
+    assert len(ends) == 4
 
 
 def test_a_resumed_study_with_results_goes_on_to_its_end(opened: Opened) -> None:

@@ -20,7 +20,7 @@ from trialplane.errors import TargetError
 from trialplane.wire import attempts as reading
 from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import RunStatus, TrialRow
-from trialplane.wire.states import RunState
+from trialplane.wire.states import FailureClass, RunState
 
 if TYPE_CHECKING:
     from trialplane.spec.jobs import Job
@@ -163,7 +163,7 @@ def history(target: Target, run: str) -> list[Moment]:
             made.append(Moment(None, f"{who} runs" if alive else f"{who} was lost with its controller"))
             continue
         row = reading.row(job, attempt, alive)
-        why = f" ({row.failure})" if row.failure else ""
+        why = f" ({row.failure})" if row.failure not in (None, FailureClass.STOPPED) else ""
         values = zip((objective.metric for objective in job.objectives), row.values, strict=False)
         result = " ".join([row.state.value.lower() + why, *(f"{name}={value:.5g}" for name, value in values)])
         message = row.message.strip().partition("\n")[0]

@@ -213,12 +213,16 @@ class Alike:
     Args:
         most: how many are enough; None disables the check.
         ended_well: whether a trial of the study has a result, or was pruned.
+
+    Attributes:
+        certain: the first attempt that failed as every other would, an import for example; it is enough by itself.
     """
 
     def __init__(self, most: int | None, ended_well: bool) -> None:
         self._most = None if ended_well else most
         self._kind: tuple[FailureClass, str] | None = None
         self._row: list[TrialRequest] = []
+        self.certain: TrialRequest | None = None
 
     def ended(self, request: TrialRequest, outcome: TrialOutcome) -> None:
         """Records the end of an attempt."""
@@ -227,6 +231,8 @@ class Alike:
         if outcome.failure is None:
             self._most = None
             return
+        if outcome.certain and self.certain is None:
+            self.certain = request
         deterministic = outcome.failure in (FailureClass.ERROR, FailureClass.INVALID)
         kind = (outcome.failure, outcome.place or outcome.message) if deterministic else None
         if kind != self._kind:
@@ -235,10 +241,13 @@ class Alike:
             self._row.append(request)
 
     def found(self, running: Iterable[TrialRequest]) -> tuple[TrialRequest, ...]:
-        """The attempts that failed alike, once there are enough; none while one that started before the last of them runs.
+        """The attempt that failed as every other would, or those that failed alike, once there are enough.
 
-        So of concurrent trials the ones that fail at once do not end the slower ones.
+        Of the latter none while one that started before the last of them runs: so of concurrent trials the ones that fail at
+        once do not end the slower ones.
         """
+        if self._most is not None and self.certain is not None:
+            return (self.certain,)
         if self._most is None or len(self._row) < self._most:
             return ()
         first = sorted(self._row, key=lambda request: request.number)[: self._most]

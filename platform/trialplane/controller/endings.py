@@ -36,6 +36,19 @@ class Ending:
         return self.state in _RANKS
 
     @property
+    def of_trials(self) -> str:
+        """Why the trials that still run are stopped."""
+        match self.state:
+            case RunState.PAUSED:
+                return "the user paused the run"
+            case RunState.CANCELLED:
+                return "the user cancelled the run"
+            case RunState.FAILED:
+                return "the run had failed"
+            case _:
+                return self.reason
+
+    @property
     def rank(self) -> int:
         """The precedence: CANCELLED over PAUSED over a budget's, and among those one that ends running trials."""
         return _RANKS.get(self.state, int(self.kill))

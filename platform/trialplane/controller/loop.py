@@ -233,10 +233,9 @@ class Controller:
         for slot, request in self._workload.running().items():
             if ending.by_user and self._job.keeps_checkpoints and not self._hurry:
                 self._stopping.add(request.number)
-                what = "paused" if ending.state is RunState.PAUSED else "cancelled"
-                self._workload.stop(slot, f"the user {what} the run")
+                self._workload.stop(slot, ending.of_trials)
             else:
-                self._workload.kill(slot, FailureClass.STOPPED, f"stopped: {ending.reason}")
+                self._workload.kill(slot, FailureClass.STOPPED, ending.of_trials)
 
     def _as_stopped(self, outcome: TrialOutcome) -> TrialOutcome:
         """The outcome of a trial that the user has stopped: it uses up no retry, however its process ended."""

@@ -234,12 +234,10 @@ class Recorder:
             if (self._done, self._left) != before:
                 before, deadline = (self._done, self._left), time.monotonic() + patience
         complete = not self.behind and not self._left
-        stdin = self._writer.stdin
-        assert stdin is not None
         if complete:
             self._tell_writer(b"end\n")  # then it deletes its spare runs, and ends
-        else:
-            stdin.close()
+        elif self._writer.stdin is not None:
+            self._writer.stdin.close()
         deadline = time.monotonic() + END_WAIT
         while self._writer.poll() is None and time.monotonic() < deadline and not stopped():
             with contextlib.suppress(subprocess.TimeoutExpired):

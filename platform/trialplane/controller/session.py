@@ -235,13 +235,10 @@ class Session:
                 raise
             recorder.study_ended(ending.state, ending.reason)
             last = self._status(ending.state, ending.reason)
-
             if self._setting.in_cluster:  # where the next controller continues if this one is killed
                 shown = self._status(RunState.RUNNING, "the last results are recorded in MLflow")
             else:
-                text = (
-                    f"MLflow lacks some results; if this is interrupted, `platform resume {run.root.name}` writes the rest"
-                )
+                text = f"MLflow lacks some results: `platform resume {run.root.name}` writes the rest if this is interrupted"
                 shown = dataclasses.replace(last, reason=f"{ending.reason}; {text}", unrecorded=True)
 
             def show(text: str, *, now: bool = False) -> None:

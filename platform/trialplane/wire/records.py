@@ -202,6 +202,7 @@ class TrialOutcome:
         advice: what would make the run's other trials quicker, or "".
         remark: what somebody should know of a trial that counts nevertheless, or "".
         saved: whether its folder of checkpoints held anything when it ended; None where its slot cannot see that.
+        certain: whether every other trial would fail in the same way.
     """
 
     number: int
@@ -229,6 +230,7 @@ class TrialOutcome:
     advice: str = ""
     remark: str = ""
     saved: bool | None = None
+    certain: bool = False
 
     @property
     def best_steps(self) -> dict[str, int]:

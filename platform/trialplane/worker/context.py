@@ -39,6 +39,19 @@ class Invalid(Exception):
     """The job violated its contract, without an exception of its own."""
 
 
+class Refused(Invalid):
+    """The job's program does not take its arguments.
+
+    Args:
+        message: what it said.
+        certain: whether it refuses those of every trial.
+    """
+
+    def __init__(self, message: str, *, certain: bool) -> None:
+        super().__init__(message)
+        self.certain = certain
+
+
 class Reporter(Protocol):
     """A receiver of reports."""
 

@@ -221,8 +221,9 @@ def raised(request: records.TrialRequest, error: BaseException, last: Mapping[st
         failure=failure,
         metrics=last,
         message=describe(error),
-        place=place(error),
+        place="its arguments" if isinstance(error, context.Refused) else place(error),
         traceback="".join(traceback.format_exception(ended))[-20_000:],
+        certain=_is_certain(request, error),
     )
 
 
@@ -268,10 +269,25 @@ def _text(error: BaseException) -> str:
 
 def place(error: BaseException) -> str:
     """The file and line of the user's code that an error came from; "" when it came from elsewhere."""
+    own = _own_frames(error)
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+
+
+def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames of an error that are the user's code."""
     frames = traceback.extract_tb(error.__traceback__)
     files = (*_NOT_THE_JOBS, "/site-packages/")
-    own = [frame for frame in frames if not any(part in frame.filename for part in files)]
-    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    return [frame for frame in frames if not any(part in frame.filename for part in files)]
+
+
+def _is_certain(request: records.TrialRequest, error: BaseException) -> bool:
+    """Whether every other trial of the study would fail the same way: no parameter chooses what is imported, or refused."""
+    if isinstance(error, context.Refused):
+        return error.certain
+    if not isinstance(error, ImportError):
+        return False
+    at_top = all(frame.name == "<module>" and frame.colno == 0 for frame in _own_frames(error))
+    return at_top or all(isinstance(value, (int, float)) for value in request.params.values())
 
 
 def _is_optuna_pruned(error: BaseException) -> bool:

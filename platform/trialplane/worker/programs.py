@@ -158,7 +158,7 @@ class Script:
         except SystemExit as error:
             _join(pid)
             if error.code == usage.ERROR and os.getpid() == pid and "usage:" in (text := _output()).lower():
-                raise context.Invalid(usage.refused(self._program.script, text)) from error
+                raise usage.refused(self._program.script, text) from error
             raise
         except EOFError as error:
             if "reading a line" in str(error):
@@ -209,6 +209,9 @@ class Command:
             with contextlib.suppress(OSError):  # SIGKILL has no other action
                 signal.signal(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)
+        if code == usage.ERROR and "usage:" in (text := _output()).lower():
+            named = " ".join(word for word in self._program.command[:2] if not word.startswith(("-", "{")))
+            raise usage.refused(named, text)
         if code > 0:
             raise CommandFailed(f"{self._program.command[0]} ended with exit code {code}: {_last_line()}")
         return {}

@@ -21,17 +21,24 @@ from trialplane.worker import context
 
 ERROR = 2  # the exit code of argparse, click and their like for arguments that they do not take
 _PARSERS = r"\b(?:parse_args|parse_known_args|HfArgumentParser|simple_parsing|LightningCLI|click)\b"
+# Of an argument that is unknown or missing; others have a value that they do not take, which may be that of one trial alone.
+_ALWAYS = re.compile(
+    r"unrecognized arguments|arguments are required|no such option|missing (?:option|argument|parameter)|unexpected extra",
+    re.I,
+)
 _PATIENCE = 10.0  # seconds for a script to read its arguments
 TAIL = 4096  # bytes of the output in which the cause of an end is looked for
 LONGEST = 300  # characters of it in a message
 
 
-def refused(script: str, text: str) -> str:
-    """What a script printed about its arguments, from the end of its output."""
+def refused(script: str, text: str) -> context.Refused:
+    """The error for what a script printed about its arguments, at the end of its output."""
     usage = text.rfind("usage:") if "usage:" in text else text.rfind("Usage:")
     words = " ".join(text[usage if usage >= 0 else 0 :].split())
     error = re.search(r"(?:error|Error):.*", words)
-    return f"{script} does not take its arguments: {(error[0] if error else words)[:LONGEST]}; see its usage in the log"
+    why = error[0] if error else words
+    message = f"{script} does not take its arguments: {why[:LONGEST]}; see its usage in the log"
+    return context.Refused(message, certain=_ALWAYS.search(why) is not None)
 
 
 def check_installed(config: records.SlotConfig) -> None:
@@ -84,7 +91,7 @@ def check_arguments(run: context.Run, config: records.SlotConfig) -> None:
         text = output.read()[-TAIL:].decode(errors="replace")
         if os.waitstatus_to_exitcode(status) == ERROR and "usage:" in text.lower():
             sys.stderr.write(text)
-            raise context.Invalid(refused(program.script, text))
+            raise refused(program.script, text)
 
 
 def _parses(script: Path) -> bool:

@@ -88,11 +88,12 @@ class StudyWorkload(Workload):
     def _failed_alike(self, requests: Sequence[TrialRequest]) -> Ending:
         """The ending of a study whose first trials failed alike while none succeeded."""
         last, ledger = requests[-1].trial, self._ledger
-        many = f"{len(requests)} trials in a row failed in the same way" if len(requests) > 1 else "a trial failed"
-        return Ending(
-            RunState.FAILED,
-            f"{many} and none has succeeded, so the study was stopped: {ledger.newest[last].message}; "
-            f"`platform logs {ledger.run} {last}` shows more; "
-            f"budget.failed_alike ({ledger.job.budget.failed_alike}) sets how many, null turns the check off",
-            kill=True,
-        )
+        limit = f"budget.failed_alike ({ledger.job.budget.failed_alike}) sets how many, null turns the check off"
+        if self._alike.certain is not None:
+            what, limit = f"trial {last} failed as every other would", "budget.failed_alike: null tries them all"
+        elif len(requests) > 1:
+            what = f"{len(requests)} trials in a row failed in the same way and none has succeeded"
+        else:
+            what = "a trial failed and none has succeeded"
+        shown = f"{ledger.newest[last].message}; `platform logs {ledger.run} {last}` shows more; {limit}"
+        return Ending(RunState.FAILED, f"{what}, so the study was stopped: {shown}", kill=True)
