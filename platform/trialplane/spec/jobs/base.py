@@ -340,7 +340,8 @@ def unkeepable(name: str) -> str:
     if len(name) > _LONGEST:
         return f"the name has {len(name)} characters, and MLflow keeps {_LONGEST} at most"
     if not _ALLOWED.fullmatch(name):
-        return f"{name!r} is not a valid MLflow name: use letters, digits, _ - . : / and spaces"
+        kept = re.sub(r"[^\w\-.:/ ]+", "_", name, flags=re.ASCII)
+        return f"{name!r} is not a valid MLflow name: use letters, digits, _ - . : / and spaces, as in {kept!r}"
     # It uses names as paths, and requires them to be normalized.
     if posixpath.normpath(name) != name or name == "." or name.startswith(("..", "/")):
         return f"{name!r} is not a valid MLflow name: it may not be empty, begin or end with /, or hold //, ./ or ../"
