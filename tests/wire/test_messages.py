@@ -67,6 +67,7 @@ EXAMPLES = [
     (messages.FROM_TRIAL, messages.Suggest("c", "float", 0.5, 2.0, 0.5)),
     (messages.FROM_TRIAL, messages.Suggest("kind", "categorical", choices=("rbf", [1, 2], None))),
     (messages.FROM_TRIAL, messages.Ended(OUTCOME)),
+    (messages.FROM_TRIAL, messages.Printed(1_024)),
     (messages.FROM_WORKER, messages.UnitsWanted(3)),
     (messages.FROM_WORKER, messages.UnitsBegun((4,))),
     (messages.FROM_WORKER, messages.ResultOffered(Offer(4, 1000, 12, 0.5), "/dev/shm/x/1-0")),

@@ -6,7 +6,7 @@
                                 Exiting and at last TrialEnded
     slot        ↔ template      LoadJob (to its standard input), StartTrial · JobLoaded | JobFailed, TrialStarted,
                                 TrialExited
-    slot        ↔ trial         RunTrial, AnswerReport, Suggested · Reported, Suggest, Ended
+    slot        ↔ trial         RunTrial, AnswerReport, Suggested · Reported, Suggest, Ended, Printed
     slot        ↔ worker        of a collection, beside a trial's: HandUnits, ReleaseResults · UnitsWanted, UnitsBegun,
                                 ResultOffered, JobReturned
     slot        ↔ learner       of a collection, beside a trial's: FeedResults, EndFeed, ReleaseWeights · WeightsOffered,
@@ -328,6 +328,13 @@ class Ended:
     outcome: TrialOutcome
 
 
+@dataclasses.dataclass(frozen=True)
+class Printed:
+    """The process of a script or command exits. Its log has so many bytes: what follows is of processes that it has left."""
+
+    printed: int
+
+
 # --- supervisor and rank
 
 
@@ -458,7 +465,7 @@ Shown = LogGrown | TrialReport  # what a run keeps of a trial that goes on
 FromExchange = UnitsWanted | ResultsOffered | WeightsOffered | ResultsTaken
 FromSlot = Shown | FromExchange | Suggest | Exiting | TrialEnded
 ToTrial = RunTrial | AnswerReport | Suggested | FeedResults | ToExchange
-OfTrial = Reported | Suggest | Ended
+OfTrial = Reported | Suggest | Ended | Printed
 OfWorker = UnitsWanted | UnitsBegun | ResultOffered | JobReturned
 OfLearner = WeightsOffered | ResultsTaken | FilesFree
 FromTrial = OfTrial | OfWorker | OfLearner

@@ -7,6 +7,7 @@ child of that process. Their metrics are read by the slot (`metrics/`).
 from __future__ import annotations
 
 import ast
+import atexit
 import compileall
 import contextlib
 import functools
@@ -29,8 +30,9 @@ from typing import Any
 from trialplane.spec import arguments
 from trialplane.spec.program import Program
 from trialplane.training import mlflow_runs, process
-from trialplane.wire import env, records
+from trialplane.wire import env, messages, records
 from trialplane.worker import context, usage
+from trialplane.worker.channel import TrialChannel
 
 
 class CommandFailed(Exception):
@@ -289,6 +291,20 @@ def _end_fork(error: BaseException | None) -> None:
         code = 1
     process.flush()
     os._exit(code)
+
+
+def report_size_at_exit(config: records.SlotConfig, channel: TrialChannel) -> None:
+    """Has the process of a program tell its slot how large its log is when it exits; called before the program runs."""
+    pid, log = os.getpid(), Path("/proc/self/fd/1").resolve()
+
+    def report() -> None:
+        if os.getpid() == pid:
+            process.flush()
+            with contextlib.suppress(OSError):  # the slot is gone, or the log
+                channel.send(messages.Printed(log.stat().st_size))
+
+    if config.program is not None:
+        atexit.register(report)  # the first one to be registered runs last
 
 
 def _last_line() -> str:

@@ -52,6 +52,8 @@ class Running:
     template_end: str = "died"  # how the template went, where it went first
     method: str = ""
     reader: Reader | None = None  # of a program's metrics
+    size: int = 0  # bytes of its log, of which it had not ended before
+    printed: int | None = None  # bytes of its log when it exited; what follows is of others
     read_at: float = 0.0  # when it reads next
     asked: int = 0  # requests for parameters
     names: set[str] = dataclasses.field(default_factory=set)  # of the parameters that it has asked for
@@ -141,11 +143,18 @@ class Running:
             return
         now = time.monotonic()
         self.read_at = now + INTERVAL
-        for step, metrics in self.reader.read(now, ended=ended):
+        if not ended:
+            if self.final is not None:
+                return  # what its exit hooks print is read at the end
+            with contextlib.suppress(OSError):  # there is no log yet
+                size = self.reader.log.stat().st_size
+                if not self.channel.is_readable():  # then the program had not ended before
+                    self.size = size
+        for step, metrics in self.reader.read(now, ended=ended, printed=self.printed if ended else self.size):
             if self.over is not None:
                 return  # what it wrote after its end does not count
             self.reports.append(records.TrialReport(self.request.number, step, metrics, time.time(), ""))
-            self.last = metrics
+            self.last = {**self.last, **metrics}
             self._stop_early(step, metrics)
 
     def returned(self, outcome: records.TrialOutcome) -> None:
@@ -344,8 +353,8 @@ class Running:
         if self.stopping and (self.final is None or self.stopped_at < self.final_at):
             failure, text, at = FailureClass.LOST, "it ended after SIGTERM", ""
         elif missing := [name for name in self.request.metrics if not math.isfinite(metrics.get(name, math.nan))]:
-            at = f"{', '.join(missing)} is missing"
-            failure, text = FailureClass.INVALID, reader.missing(tuple(missing))
+            at = "; ".join(f"{name} is {'not finite' if name in metrics else 'missing'}" for name in missing)
+            failure, text = FailureClass.INVALID, reader.missing(missing, metrics)
         else:
             remarks = (outcome.message, *reader.remarks, *stopping.unreported(self.request.stop, metrics))
             return dataclasses.replace(outcome, metrics=metrics, message="; ".join(filter(None, remarks)))

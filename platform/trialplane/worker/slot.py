@@ -160,7 +160,8 @@ class Slot:
         )
         if self.config.program is not None and request.node == 0:
             runs_in = programs.folder(self.config.program, workdir)
-            running.reader = Reader(self.config.program, file, runs_in, time.time(), Path(self.config.code))
+            code = Path(self.config.code)
+            running.reader = Reader(self.config.program, file, runs_in, time.time(), code, request.stop)
         self._running = running
         if self.config.role != "trial":
             running.exchange = exchange.Exchange(request, running.send, weights, workdir)
@@ -330,6 +331,8 @@ class Slot:
                     running.wants(message)
                 elif isinstance(message, messages.Ended):
                     running.returned(message.outcome)
+                elif isinstance(message, messages.Printed):
+                    running.printed = message.printed
                 else:
                     assert running.exchange is not None, "only a collection's process may send these messages"
                     running.exchange.receive(message)
@@ -359,13 +362,13 @@ class Slot:
         if exited is None and running.pid:  # the template is gone and cannot kill what the trial started
             sessions.kill(running.pid)
         running.exited = exited
-        shutil.rmtree(running.workdir, ignore_errors=True)
         return self._take(running) if running.request.prunable and running.reports else self._conclude(running)
 
     def _conclude(self, running: Running) -> Messages:
         """The last messages of a trial that has ended, once its reports are answered."""
         self._running = None
-        outcome, arrays = self._outcome(running, running.exited)
+        outcome, arrays = self._outcome(running, running.exited)  # looks at what it has left, where a metric is missing
+        shutil.rmtree(running.workdir, ignore_errors=True)
         ended = messages.TrialEnded(outcome, arrays=arrays)
         news: Messages = ()
         if running.exchange is not None:

@@ -109,6 +109,7 @@ def _serve(run: context.Run | None, channel: TrialChannel, role_of: Callable[[re
     assert isinstance(message, messages.RunTrial), "a slot sends RunTrial first"
     config, request, workdir = message.config, message.request, Path(message.workdir)
     _enter(config, request, workdir)
+    programs.report_size_at_exit(config, channel)
     started = time.time()
     outcome = role_of(config)(run, message, channel)
     outcome = dataclasses.replace(outcome, started=started, ended=time.time(), pid=os.getpid())

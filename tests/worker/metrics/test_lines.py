@@ -58,6 +58,28 @@ def test_forms(line: str, step: int | None, metrics: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        (" * Acc@1 55.200 Acc@5 80.100", "Acc_1", 55.2),
+        (" * Acc@1 55.200 Acc@5 80.100", "acc 5", 80.1),
+        ("Epoch: [0][10/391]\tLoss 2.3e+00 (2.4e+00)\tAcc@1  10.16 ( 10.5)", "acc-1", 10.16),
+        ("[1]\tvalid_0's l2: 0.25\tvalid_1's l2: 0.5", "valid_0_l2", 0.25),
+        ("[1]\tvalid_0's l2: 0.25\tvalid_1's l2: 0.5", "valid_1_s_l2", 0.5),
+        ("[1]\tvalid_0\u2019s l2: 0.25", "valid_0 l2", 0.25),
+        ("mAP@0.5 0.75", "mAP_0.5", 0.75),
+        ("the dog's bowl 3", "dog_bowl", 3.0),
+    ],
+)
+def test_names_with_signs_that_mlflow_does_not_keep(line: str, name: str, value: float) -> None:
+    assert lines.parser((), lines.Names((name,)))(line).metrics[name] == value
+
+
+@pytest.mark.parametrize("line", ["dogs bowl 3", "valid_0, l2 3", "valid: 0, l2: 3", "{'valid': 0, 'l2': 3}"])
+def test_other_names_are_not_taken_for_them(line: str) -> None:
+    assert not {"dog_bowl", "valid_0_l2"} & lines.parser((), lines.Names(("dog_bowl", "valid_0_l2")))(line).metrics.keys()
+
+
+@pytest.mark.parametrize(
     ("line", "epoch", "steps"),
     [
         ("Epoch [3/10], Step [100/600], Loss: 0.25", 3.0, 600),

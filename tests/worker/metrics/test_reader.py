@@ -8,40 +8,10 @@ from pathlib import Path
 
 import pytest
 import tensorboardX
+from tests.worker.metrics.conftest import STDOUT, Trial
 
 from trialplane.spec.program import MetricSource, Program
-from trialplane.worker.metrics import reader
 from trialplane.worker.metrics.reader import Reader
-
-STDOUT = MetricSource("stdout")
-
-
-class Trial:
-    """A trial whose files the test writes itself."""
-
-    def __init__(
-        self,
-        root: Path,
-        *sources: MetricSource,
-        names: tuple[str, ...] = ("acc",),
-        script: str = "",
-        code: Path | None = None,
-    ) -> None:
-        self.log = root / "attempt-1.log"
-        self.folder = root / "work"
-        self.folder.mkdir()
-        self.log.write_text("from an earlier process: loss=99\n")
-        program = Program(script=script, metrics=sources, names=names)
-        self.reader = Reader(program, self.log, self.folder, 0.0, code)
-        self._now = 0.0
-
-    def prints(self, text: str) -> None:
-        with self.log.open("a", newline="") as file:
-            file.write(text)
-
-    def read(self, *, ended: bool = False) -> list[reader.Report]:
-        self._now += reader.LOOK_INTERVAL
-        return self.reader.read(self._now, ended=ended)
 
 
 def test_lines_that_belong_to_one_step_are_one_report(tmp_path: Path) -> None:
@@ -231,7 +201,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_read(tmp_path: Path, monkey
     def fails(line: str) -> None:
         raise RuntimeError("no such line")
 
-    monkeypatch.setattr(trial.reader._tails[0]._source, "parse", fails)
+    monkeypatch.setattr(trial.reader._tails[0].source, "parse", fails)
     trial.prints("acc=1\n")
     assert trial.read(ended=True) == []
     assert trial.reader.remarks == ["attempt-1.log was not read further: RuntimeError: no such line"]
@@ -283,31 +253,6 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = trial.read(ended=True)
     assert [(step, metrics["acc"]) for step, metrics in made] == [(0, 0.0), (1, 0.25), (2, 0.5)]
     assert trial.reader.newest["eval.loss"] == 1.5
-
-
-def test_what_is_missing_is_told_with_what_was_found(tmp_path: Path) -> None:
-    trial = Trial(tmp_path, STDOUT, MetricSource("file", path="m.csv"))
-    assert trial.reader.missing(("acc",)) == "no acc in its output or m.csv; no metrics were found"
-    trial.prints("loss=0.5\n")
-    trial.read(ended=True)
-    assert trial.reader.missing(("acc",)) == (
-        "no acc in its output or m.csv; found were loss (0.5): name one of these, or write metrics.pattern"
-    )
-
-
-def test_a_flood_is_thinned_evenly(tmp_path: Path) -> None:
-    trial = Trial(tmp_path, STDOUT)
-    trial.prints("".join(f"step {step} acc={step}\n" for step in range(30_000)))
-    steps = [step for step, _ in trial.read(ended=True)]
-    assert len(steps) == reader.MOST and steps[-1] == 29_999
-    assert trial.reader.newest == {"acc": 29_999.0}
-
-
-def test_names_without_an_end_are_bounded(tmp_path: Path) -> None:
-    trial = Trial(tmp_path, STDOUT)
-    trial.prints("".join(f"m{index}=1\n" for index in range(2 * reader.MOST_NAMES)))
-    trial.read(ended=True)
-    assert len(trial.reader.newest) == reader.MOST_NAMES
 
 
 def test_what_a_script_prints_and_reports_is_read_once(tmp_path: Path) -> None:

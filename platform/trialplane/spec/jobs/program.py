@@ -205,7 +205,7 @@ def of(job: Ranked) -> Program | None:
         return None
     given = _arguments_of(job)
     search = job.search
-    watched = [] if search.pruner.metric is None else [search.pruner.metric]
+    watched = [metric for metric in (search.pruner.metric, *(rule.metric for rule in job.stops)) if metric is not None]
     # What a library is known to report is not guessed from the output as well.
     usual = _USUAL if set(job.capture or ()) <= {"mlflow"} else _USUAL[1:]
     metrics = [program.MetricSource(one) for one in usual] if job.metrics is None else [one.plain for one in job.metrics]

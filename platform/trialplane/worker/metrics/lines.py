@@ -23,6 +23,8 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from trialplane.worker.metrics.passages import is_argument_word
+
 LONGEST_LINE = 16 << 10  # characters; of a longer one the end counts, where a progress bar has its postfix
 _LONGEST_NAME = 250  # characters that MLflow keeps
 
@@ -30,7 +32,7 @@ _NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI][n
 # What is no number after all: 3fa9, 1.2.3, 10:31, 2024-01-02, 11/s, 1,234.
 _NO_MORE = r"(?![\w:]|[.-]\d|/\s*+[^\W\d]|,\d{3})"
 _SET = r"(?i:train|training|val|valid|validation|test|eval|evaluation)"  # before a name: another metric than the name alone
-_CALL = r"(?:(?:tensor|array|np\.\w+)\()?"
+_CALL = r"(?:(?:tensor|[aA]rray|np\.\w+)\()?"
 _PAIR = re.compile(
     rf"(?<![\w./@-])(?:({_SET})[ _])?([^\W\d][\w./@-]*+)([\"']?)\s*+([=:])(\s*+)[\"']?{_CALL}({_NUMBER})"
     rf"(?:\s*+/\s*+(\d{{1,15}}))?{_NO_MORE}"
@@ -47,6 +49,13 @@ _BRACKETS = re.compile(r"\s*+\[(\d{1,15})(?:/\d{1,15})?\]")
 _LARGEST_STEP = 2**53
 _NUMERIC = re.compile(r"\d|[nN][aA][nN]|[iI][nN][fF]")
 _MOST_NAMES = 10_000  # that are remembered
+_DIGITS = re.compile(r"\d")
+_SWITCH = re.compile(r"[:=] ?(?:[Tt]rue|[Ff]alse|None|null)\b")
+# What a program is told, and seldom finds out.
+_ARGUMENTS = frozenset(
+    {"batch_size", "epochs", "num_epochs", "max_epochs", "num_train_epochs", "max_steps", "warmup_steps", "seed", "workers"}
+    | {"num_workers", "lr", "momentum", "weight_decay", "dropout", "eps", "crop_pct", "hidden_size"}
+)
 
 
 class Found(NamedTuple):
@@ -85,6 +94,11 @@ class Names:
         if len(self._seen) < _MOST_NAMES:
             self._seen[name] = made
         return made
+
+    def named(self, found: Found) -> Found:
+        """Of what a line holds the metrics that the job names, and the step."""
+        metrics = {name: found.metrics[name] for name in self.wanted.values() if name in found.metrics}
+        return found._replace(metrics=metrics)
 
     def found(self, values: Mapping[str, float]) -> Found:
         """The numbers of a record as metrics, and the step among them."""
@@ -130,19 +144,22 @@ class Epochs:
 Parse = Callable[[str], Found]
 
 
-def parser(patterns: Sequence[str], names: Names) -> Parse:
+def parser(patterns: Sequence[str], names: Names, arguments: Collection[str] = ()) -> Parse:
     """A function that finds the metrics of one line.
 
     Args:
         patterns: the job's own regular expressions; the usual forms when there are none.
         names: what the names stand for; those that the job names are found with spaces for underscores, too.
+        arguments: of the program. Of a line that has mostly these, and no step, only metrics that the job names count.
     """
+    known = _ARGUMENTS | {name.lower() for name in arguments}
     made = [re.compile(pattern) for pattern in patterns]
     spelt = {} if made else {name: form for name in names.wanted.values() if (form := _spelt(name)) is not None}
 
     def parse(line: str) -> Found:
-        if len(line) > LONGEST_LINE:
-            line = line[-LONGEST_LINE:]
+        if len(line) > LONGEST_LINE:  # a name that is cut in two is another one: what begins with the cut has no number
+            cut = len(line) - LONGEST_LINE
+            line = _DIGITS.sub("x", line[cut : cut + _LONGEST_NAME]) + line[cut + _LONGEST_NAME :]
         if not _NUMERIC.search(line):
             return Found(None, {})
         if "\x1b" in line:
@@ -150,14 +167,21 @@ def parser(patterns: Sequence[str], names: Names) -> Parse:
         if made:
             return names.found(dict(_by_patterns(made, line)))
         if line.lstrip().startswith("{") and (numbers := _of_json(line)) is not None:
-            return names.found(numbers)
+            return without_arguments(names.found(numbers), line)
         if (averages := _AVERAGES.match(line)) is not None:
             return names.found(dict(_of_report(averages)))
         found = names.found(_pairs(line, names))
         for name, form in spelt.items():
             if name not in found.metrics and (value := _of_form(form, line)) is not None:
                 found.metrics[name] = value
-        return found if found.step is not None or names.has_own_step else _with_step(found, line)
+        return found if found.step is not None or names.has_own_step else without_arguments(_with_step(found, line), line)
+
+    def without_arguments(found: Found, line: str) -> Found:
+        if found.step is not None or len(found.metrics) < 2:
+            return found
+        count = sum(name.lower() in known for name in found.metrics)
+        is_dump = count > 1 and (2 * count > len(found.metrics) or _SWITCH.search(line) is not None)
+        return names.named(found) if is_dump else found
 
     return parse
 
@@ -212,7 +236,9 @@ def _of_json(line: str) -> dict[str, float] | None:
         return None
     if not isinstance(value, dict):
         return None
-    return dict(numbers(value))
+    return dict(
+        numbers({name: one for name, one in value.items() if not (isinstance(one, dict) and is_argument_word(name))})
+    )
 
 
 def _pairs(line: str, names: Names) -> dict[str, float]:
@@ -241,7 +267,7 @@ def _spelt(name: str) -> re.Pattern[str] | None:
     words = [re.escape(word) for word in re.split(r"[\W_]+", name) if word]
     if not words:
         return None
-    text = r"[\s_./-]*".join(words)
+    text = r"(?:['’]s\b)?[\s_./@'’-]*".join(words)
     between = r"(?:[^\d:=|,;\n]{0,40}?[:=|]|\s*+is\b|\s*+->)?"
     return re.compile(rf"(?<!\w){text}(?!\w)[\"']?{between}\s*+{_CALL}({_NUMBER}){_NO_MORE}", re.IGNORECASE)
 
@@ -258,8 +284,7 @@ def _with_step(found: Found, line: str) -> Found:
     """With the step that a line names in words: `Epoch [3/10]`, `iter 100`, `[12] train-rmse:0.3`."""
     lower = line.lower()
     for name in STEPS:
-        match = _counted(name, lower)
-        if match is None:
+        if _WORDS[name][-1][-4:] not in lower or (match := _counted(name, lower)) is None:
             continue
         value = float(match[1])
         if value != int(value):

@@ -1,0 +1,64 @@
+"""The reports of one read: all of them, or of too many an even sample with those that decide something."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from typing import Generic, TypeVar
+
+from trialplane.worker.metrics.steps import Report
+
+MOST = 2_000  # reports of one read
+
+Of = TypeVar("Of")
+
+
+class Burst(Generic[Of]):
+    """Reports, each with what it is of.
+
+    Of more than `MOST` an even sample stays, the last one among them; and the first minimum and the first maximum of each
+    metric that the job names, and the first report that `decides`: the best value and the end of a trial must not depend on
+    how fast its program prints.
+
+    Args:
+        names: metrics that the job names.
+        decides: whether a report ends the trial.
+    """
+
+    def __init__(self, names: Collection[str], decides: Callable[[Report], bool]) -> None:
+        self._names = names
+        self._decides = decides
+        self._count = 0
+        self._stride = 1
+        self._sample: dict[int, tuple[Of, Report]] = {}  # each `stride`th, by number
+        self._extremes: dict[tuple[str, int], tuple[float, int, tuple[Of, Report]]] = {}  # by metric and sign
+        self._decisive: dict[int, tuple[Of, Report]] = {}
+        self._last: dict[int, tuple[Of, Report]] = {}
+
+    def add(self, of: Of, report: Report) -> None:
+        """Takes the next report."""
+        number, item = self._count, (of, report)
+        self._count += 1
+        for name in self._names:
+            value = report[1].get(name, math.nan)
+            for sign in (1, -1) if math.isfinite(value) else ():
+                if (name, sign) not in self._extremes or sign * value < self._extremes[name, sign][0]:
+                    self._extremes[name, sign] = sign * value, number, item
+        if not self._decisive and self._decides(report):
+            self._decisive[number] = item
+        self._last = {number: item}
+        if number % self._stride == 0:
+            self._sample[number] = item
+            if len(self._sample) > 2 * MOST:
+                self._stride *= 2
+                self._sample = {one: kept for one, kept in self._sample.items() if one % self._stride == 0}
+
+    def reports(self) -> list[tuple[Of, Report]]:
+        """Those that stay, in order."""
+        if self._count <= MOST:
+            return list(self._sample.values())
+        stays = {number: item for _, number, item in self._extremes.values()} | self._decisive | self._last
+        room = max(0, MOST - len(stays))
+        numbers = [number for number in self._sample if number not in stays]
+        spread = [numbers[len(numbers) * index // room] for index in range(min(room, len(numbers)))]
+        return [item for _, item in sorted((stays | {one: self._sample[one] for one in spread}).items())]

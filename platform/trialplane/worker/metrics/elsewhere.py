@@ -1,0 +1,76 @@
+"""Looks for a missing metric in the files that a program has written and that its job does not read."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+from trialplane.spec.program import MetricSource
+from trialplane.worker.metrics.tails import LAST, Source, Tail
+
+_TEXTS = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".log")
+_SECONDS = 2.0  # that it takes, or little more
+_MOST_ENTRIES = 5_000  # of the folders that are looked at
+_MOST_FILES = 3  # in a message
+_MOST_NAMES = 5  # of each
+
+
+def advice(
+    folder: Path, names: Collection[str], is_own: Callable[[Path], bool], before: Callable[[Path], bytes]
+) -> list[str]:
+    """Files with metrics, each with the line of job.yaml by which it is read; those with the names where there are any.
+
+    Args:
+        folder: in which the program ran.
+        names: the missing metrics.
+        is_own: whether a file is one that the program has written, and is not read already.
+        before: what a file held before that.
+    """
+    deadline = time.monotonic() + _SECONDS
+    have: dict[str, str] = {}  # line of job.yaml → of a file with one of the names
+    others: dict[str, str] = {}
+    for file in _files(folder):
+        if time.monotonic() > deadline:
+            break
+        source = _source(file, folder)
+        if source is None or not is_own(file) or (source.source == "file" and file.stat().st_size > LAST):
+            continue
+        tail, found = Tail(file, Source(source, names), 0, before(file)), dict[str, float]()
+        for line in tail.read(True, deadline):
+            found.update(line.metrics)
+        if not found:
+            continue
+        named = {name: found[name] for name in names if name in found}
+        shown = ", ".join(f"{name} ({value:g})" for name, value in list((named or found).items())[:_MOST_NAMES])
+        kind = source.source if source.source != "file" else f'{{from: file, path: "{source.path}"}}'
+        (have if named else others).setdefault(
+            kind,
+            f"{file.relative_to(folder)} has {shown}: write `metrics: {kind}`{'' if named else ' and name one of these'}",
+        )
+    return list((have or others).values())[:_MOST_FILES]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    left = _MOST_ENTRIES
+    for root, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted(files):
+            yield Path(root, name)
+        left -= len(folders) + len(files)
+        if left < 0:
+            return
+
+
+def _source(file: Path, folder: Path) -> MetricSource | None:
+    """The source that reads such a file; None where none does."""
+    if "tfevents" in file.name:
+        return MetricSource("tensorboard")
+    if file.suffix == ".wandb":
+        return MetricSource("wandb")
+    if file.suffix not in _TEXTS:
+        return None
+    *above, name = file.relative_to(folder).parts
+    # A folder with a number in its name is another one in the next trial.
+    return MetricSource("file", path="/".join(["**", name] if any(map(str.isdigit, "".join(above))) else [*above, name]))

@@ -1,0 +1,103 @@
+"""What a user is told when a metric of the job is missing: what was found instead, and where."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+
+import pytest
+import tensorboardX
+from tests.worker.metrics.conftest import STDOUT, Trial
+
+from trialplane.spec.program import MetricSource
+from trialplane.worker.metrics import elsewhere
+
+
+def test_what_is_missing_is_told_with_what_was_found(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT, MetricSource("file", path="m.csv"))
+    assert trial.reader.missing(("acc",), {}) == "no acc in its output or m.csv; no metrics were found"
+    trial.prints("loss=0.5\n")
+    trial.read(ended=True)
+    assert trial.reader.missing(("acc",), {}) == (
+        "no acc in its output or m.csv; found were loss (0.5): name one of these, or write metrics.pattern"
+    )
+
+
+def test_of_many_metrics_that_were_found_the_first_are_told(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    trial.prints(" ".join(f"m{number}={number}" for number in range(30)) + "\n")
+    trial.read(ended=True)
+    assert "m9 (9) and 20 more: name one of these" in trial.reader.missing(("acc",), {})
+
+
+def test_a_number_that_is_none_is_not_called_missing(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT, names=("acc", "loss"))
+    trial.prints("acc=0.5 loss=inf\nacc=nan\n")
+    trial.read(ended=True)
+    assert trial.reader.missing(("acc", "loss"), trial.reader.newest) == (
+        "acc is NaN at the end, and must be a finite number; before it was 0.5; "
+        "loss is infinite at the end, and must be a finite number"
+    )
+    assert trial.reader.missing(("acc",), {"acc": math.nan}).startswith("acc is NaN at the end"), "reported by the script"
+
+
+def test_event_files_that_have_the_metric_are_named_with_what_reads_them(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        writer = tensorboardX.SummaryWriter(str(trial.folder / "runs" / "a"))
+    writer.add_scalar("acc", 0.75, 1)
+    writer.add_scalar("loss", 0.5, 1)
+    writer.close()
+    (trial.folder / "notes.txt").write_text("f1: 0.5\n")
+    trial.read(ended=True)
+    said = trial.reader.missing(("acc",), {})
+    assert said.startswith("no acc in its output; runs/a/events.out.tfevents.")
+    assert said.endswith(" has acc (0.75): write `metrics: tensorboard`; no metrics were found")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "advice"),
+    [
+        ("out/m.csv", "step,acc\n1,0.5\n", 'out/m.csv has acc (0.5): write `metrics: {from: file, path: "out/m.csv"}`'),
+        ("m.json", '{\n  "Acc": 0.5\n}', 'm.json has acc (0.5): write `metrics: {from: file, path: "m.json"}`'),
+        (
+            "2026-01-02/7/m.jsonl",
+            '{"step": 1, "f1": 0.5}\n',
+            '2026-01-02/7/m.jsonl has f1 (0.5): write `metrics: {from: file, path: "**/m.jsonl"}` and name one of these',
+        ),
+    ],
+)
+def test_files_with_metrics_are_named_with_what_reads_them(tmp_path: Path, name: str, text: str, advice: str) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    (trial.folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (trial.folder / name).write_text(text)
+    trial.read(ended=True)
+    assert trial.reader.missing(("acc",), {}) == f"no acc in its output; {advice}; no metrics were found"
+
+
+def test_the_line_that_is_told_finds_the_metric(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, MetricSource("file", path="**/m.jsonl"))
+    (trial.folder / "2026-01-02/7").mkdir(parents=True)
+    (trial.folder / "2026-01-02/7/m.jsonl").write_text('{"acc": 0.5}\n')
+    trial.read(ended=True)
+    assert trial.reader.newest == {"acc": 0.5}
+
+
+def test_files_that_came_with_the_code_are_not_named(tmp_path: Path) -> None:
+    (code := tmp_path / "code").mkdir()
+    (code / "old.csv").write_text("acc\n0.9\n")
+    trial = Trial(tmp_path, STDOUT, code=code)
+    (trial.folder / "old.csv").write_text("acc\n0.9\n")
+    (trial.folder / "link.csv").symlink_to("/etc/hostname")
+    assert trial.reader.missing(("acc",), {}) == "no acc in its output; no metrics were found"
+
+
+def test_many_files_are_looked_at_for_a_moment_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elsewhere, "_MOST_ENTRIES", 10)
+    trial = Trial(tmp_path, STDOUT)
+    for number in range(12):
+        (trial.folder / f"{number:02}").mkdir()
+    (trial.folder / "11" / "m.csv").write_text("acc\n1\n")
+    assert "m.csv" not in trial.reader.missing(("acc",), {})

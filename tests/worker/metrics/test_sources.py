@@ -1,0 +1,78 @@
+"""Several sources of one trial: by which of them a metric counts, and under which steps.
+
+Not checked here: what one source makes of what it reads (test_reader.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.worker.metrics.conftest import STDOUT, Trial
+
+from trialplane.spec.program import MetricSource
+from trialplane.worker.metrics import reader
+
+ROWS = MetricSource("file", path="m.csv")
+
+
+def test_a_metric_of_two_sources_counts_by_the_first_of_them(tmp_path: Path) -> None:
+    """The other prints the same values, counted from 0, and a metric of its own."""
+    trial = Trial(tmp_path, ROWS, STDOUT)
+    (trial.folder / "m.csv").write_text("step,acc\n10,0.5\n20,0.6\n")
+    trial.prints("acc=0.5 lr=3\nacc=0.6 lr=2\n")
+    made = trial.read(ended=True)
+    assert made == [(10, {"acc": 0.5}), (20, {"acc": 0.6}), (0, {"lr": 3.0}), (1, {"lr": 2.0})]
+    assert trial.reader.newest == {"acc": 0.6, "lr": 2.0}
+
+
+@pytest.mark.parametrize("sources", [(ROWS, STDOUT), (STDOUT, ROWS)])
+def test_of_two_sources_the_one_that_comes_long_before_the_other_counts(
+    tmp_path: Path, sources: tuple[MetricSource, ...]
+) -> None:
+    trial = Trial(tmp_path, *sources)
+    trial.prints("acc=0.5\n")
+    made = [report for _ in range(4) for report in trial.read()]
+    (trial.folder / "m.csv").write_text("step,acc\n10,0.5\n20,0.6\n")
+    trial.prints("acc=0.6\n")
+    assert made + trial.read(ended=True) == [(0, {"acc": 0.5}), (1, {"acc": 0.6})]
+    assert trial.reader.newest == {"acc": 0.6}
+
+
+@pytest.mark.parametrize("sources", [(ROWS, STDOUT), (STDOUT, ROWS)])
+def test_of_two_sources_at_about_the_same_time_the_one_that_is_listed_first_counts(
+    tmp_path: Path, sources: tuple[MetricSource, ...]
+) -> None:
+    """However they are read: together, or a little after each other."""
+    steps = []
+    for name, late in (("together", False), ("apart", True)):
+        (root := tmp_path / name).mkdir()
+        trial = Trial(root, *sources)
+        trial.prints("acc=0.5\n")
+        made = trial.reader.read(1.0) if late else []
+        (trial.folder / "m.csv").write_text("step,acc\n10,0.5\n")
+        made += trial.reader.read(1.0 + reader.LOOK_INTERVAL)
+        trial.prints("acc=0.6\n")
+        with (trial.folder / "m.csv").open("a") as file:
+            file.write("20,0.6\n")
+        made += trial.reader.read(1.5 + reader.LOOK_INTERVAL)
+        made += trial.reader.read(9.0, ended=True)
+        assert [values for _, values in made] == [{"acc": 0.5}, {"acc": 0.6}]
+        steps.append([step for step, _ in made])
+    assert steps[0] == steps[1] == ([10, 20] if sources[0] == ROWS else [0, 1])
+
+
+def test_the_steps_of_one_file_do_not_shift_those_of_another(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, MetricSource("file", path="*.csv"))
+    (trial.folder / "train.csv").write_text("epoch,loss\n1,3\n2,2\n3,1\n")
+    (trial.folder / "valid.csv").write_text("epoch,acc\n1,0.5\n2,0.6\n3,0.7\n")
+    made = trial.read(ended=True)
+    assert [step for step, metrics in made if "acc" in metrics] == [1, 2, 3]
+
+
+def test_what_a_script_reports_itself_is_dropped_from_all_sources(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, ROWS, STDOUT)
+    trial.reader.leave_out(["acc"])
+    (trial.folder / "m.csv").write_text("step,acc\n10,0.5\n")
+    trial.prints("acc=0.5\n")
+    assert trial.read(ended=True) == []
