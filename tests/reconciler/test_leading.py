@@ -120,7 +120,7 @@ def test_the_lease_is_held_until_what_a_thread_does_is_done() -> None:
         await asyncio.to_thread(begun.wait, 60)  # as kopf ends at SIGTERM
 
     async def run() -> None:
-        queue = WorkQueue()
+        queue = WorkQueue(lambda name: name)
         queue.add("a")
         with ThreadPoolExecutor(1) as threads:
             work = workqueue.work(queue, reconcile, threads)
@@ -203,7 +203,7 @@ def test_an_error_of_a_task_ends_what_is_led_and_is_raised() -> None:
 
 def _worked(reconcile: Callable[[WorkQueue, str], float | None], *names: str, until: Callable[[], bool]) -> None:
     async def run() -> None:
-        queue = WorkQueue()
+        queue = WorkQueue(lambda name: name)
         for name in names:
             queue.add(name)
         loop = asyncio.get_running_loop()
@@ -235,7 +235,7 @@ def test_a_name_waits_once_however_often_it_comes() -> None:
 
 def test_a_name_that_comes_while_somebody_works_on_it_comes_again() -> None:
     async def run() -> list[str]:
-        queue = WorkQueue()
+        queue = WorkQueue(lambda name: name)
         queue.add("a")
         first = await queue.take()
         queue.add("a")
@@ -262,7 +262,7 @@ def test_a_name_that_fails_comes_again_and_holds_up_no_other(monkeypatch: pytest
 
 def test_the_earlier_of_two_times_counts() -> None:
     async def run() -> str:
-        queue = WorkQueue()
+        queue = WorkQueue(lambda name: name)
         queue.add_after("a", 3600.0)
         queue.add_after("a", 0.0)
         queue.add_after("a", 3600.0)

@@ -75,7 +75,7 @@ def test_a_namespace_that_gets_its_site_has_the_operator_start_anew(
 
 def test_runs_of_one_name_in_two_namespaces_are_two() -> None:
     async def taken() -> list[str]:
-        queue: WorkQueue[Name] = WorkQueue()
+        queue: WorkQueue[Name] = WorkQueue(lambda name: name.namespace)
         for namespace in ("team-a", "team-b", "team-a"):
             queue.add(Name(namespace, "toy"))
         return [str(await asyncio.wait_for(queue.take(), 60)) for _ in range(2)]

@@ -113,7 +113,7 @@ def test_runs_whose_deletion_nobody_saw_are_looked_at_when_an_operator_begins(te
     seen: list[str] = []
 
     async def begin() -> None:
-        queue = WorkQueue()
+        queue = WorkQueue(lambda name: name)
         answers = iter([ConnectionError("the database is away")])
 
         def admitted() -> list[str]:

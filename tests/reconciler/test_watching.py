@@ -138,7 +138,7 @@ def seen(count: int, *namespaces: str) -> list[str]:
     """The first names that the watches bring; an error of the watches is raised."""
 
     async def first() -> list[str]:
-        queue: WorkQueue[Name] = WorkQueue()
+        queue: WorkQueue[Name] = WorkQueue(lambda name: name.namespace)
         found: list[str] = []
 
         async def take() -> None:

@@ -237,7 +237,7 @@ async def operate(
         lease: whoever holds it works.
         also: what is done beside that; the end of one ends all.
     """
-    queue: WorkQueue[Name] = WorkQueue()
+    queue: WorkQueue[Name] = WorkQueue(lambda name: name.namespace)
     leads = asyncio.Event()
 
     async def work() -> None:

@@ -49,7 +49,7 @@ from trialplane.reconciler.decisions import (
 )
 from trialplane.reconciler.observing import Observer, is_new, owns
 from trialplane.reconciler.removal import Removal
-from trialplane.reconciler.view import WORKED, View
+from trialplane.reconciler.view import WORKED, Problem, View
 from trialplane.wire import cluster as names
 from trialplane.wire import labels
 from trialplane.wire.paths import RunPaths
@@ -58,6 +58,9 @@ from trialplane.wire.records import Change
 REMOVING = 2.0  # seconds until a run whose files are being removed is looked at again
 LIVING = 10.0  # seconds until a run that works, or is to, is looked at again
 WAITING = 20.0  # seconds until one is looked at again whose pods have waited for some time
+PATIENT = (
+    300.0  # seconds until one is looked at again whose problem has stayed the same for long; its changes are seen at once
+)
 ARRIVING = 1.0  # seconds until a Run that was made before its code is looked at again
 _DELETED = "Deleted"  # what a Run that is gone asks for, in the record of its changes
 _ARRIVAL = 30.0  # seconds in which the code of a new Run is expected
@@ -84,6 +87,7 @@ class Reconciler:
         self._clock = clock
         self._observer = Observer(cluster, archive, site, lambda: self._clock())
         self._removal = Removal(cluster, archive, site, lambda: self._clock())
+        self._problems: dict[str, tuple[Problem, int]] = {}  # by run, and how often it was found in turn
 
     def forgotten(self) -> list[str]:
         """Names of the runs that their users have deleted, and that are not gone yet."""
@@ -105,6 +109,7 @@ class Reconciler:
         """
         run = self._cluster.read(kinds.RUN, name)
         if run is None:
+            self._problems.pop(name, None)
             if self._removal.step(name):
                 return REMOVING
             self._archive.revoke(name)  # the Run's Secret is gone with it
@@ -129,7 +134,7 @@ class Reconciler:
                 view = self._observer.look(view)
         except LedgerCorrupt as error:  # only its record; other Runs go on
             self._write(view, standing.explained(view, "LedgerUnreadable", str(error), self._clock()))
-            return LIVING
+            return self._patience(view, Problem("LedgerUnreadable", str(error)))
         except errors.LedgerLocked as error:  # by a controller that is about to end
             self._write(view, standing.explained(view, "LedgerLocked", str(error), self._clock()))
             return LIVING
@@ -300,13 +305,17 @@ class Reconciler:
             self._cluster.patch(kinds.RUN, view.name, body, status=True)
 
     def _next(self, view: View, status: Status) -> float | None:
-        if view.problem is not None and view.problem.reason == runs.CODE_MISSING:
-            return ARRIVING if self._clock() - metadata.created(view.run) < _ARRIVAL else LIVING
+        is_missing = view.problem is not None and view.problem.reason == runs.CODE_MISSING
+        if is_missing and self._clock() - metadata.created(view.run) < _ARRIVAL:
+            return ARRIVING
         ended = next((one for one in status.conditions if one.type == runs.ENDED and one.status == "True"), None)
         if ended is None or view.ray_cluster is not None:
             resting = status.state == "Paused" or bool(view.read.issues)
             if resting and view.ray_cluster is None:
                 return None
+            if view.ray_cluster is None and view.problem is not None:
+                return self._patience(view, view.problem)
+            self._problems.pop(view.name, None)
             return WAITING if self._has_waited(view) else LIVING
         if not self._site.run_ttl:
             return None
@@ -317,6 +326,13 @@ class Reconciler:
         if self._cluster.delete(kinds.RUN, view.name, only=view.run):
             self._note_deletion(view.name, "its Run was removed by the operator, long after the end (operator.runTtl)")
         return None
+
+    def _patience(self, view: View, problem: Problem) -> float:
+        """Seconds until a Run with a problem is looked at again: twice as long each time that it has stayed the same."""
+        before, times = self._problems.get(view.name, (None, 0))
+        times = times + 1 if problem == before else 0
+        self._problems[view.name] = problem, times
+        return min(LIVING * 2.0 ** min(times, 10), PATIENT)
 
     def _has_waited(self, view: View) -> bool:
         """Whether its pods have waited for some time.

@@ -1,8 +1,9 @@
-"""Names of Runs that wait to be reconciled, each at most once, and none of them twice at the same time."""
+"""Names of Runs that wait to be reconciled, each at most once and none twice at the same time; fair to namespaces."""
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import logging
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Executor
@@ -18,10 +19,16 @@ _logger = logging.getLogger(__name__)
 
 
 class WorkQueue(Generic[K]):
-    """A queue of names for one event loop."""
+    """A queue of names for one event loop.
 
-    def __init__(self) -> None:
-        self._ready: asyncio.Queue[K] = asyncio.Queue()
+    Args:
+        group: what shares a part of the work: of those that wait, the one is next on whose names the least work is done.
+    """
+
+    def __init__(self, group: Callable[[K], Hashable]) -> None:
+        self._group = group
+        self._ready: dict[Hashable, collections.deque[K]] = {}  # by group, in turn
+        self._added = asyncio.Semaphore(0)  # as many as are ready
         self._waiting: set[K] = set()
         self._active: set[K] = set()
         self._again: set[K] = set()
@@ -36,7 +43,8 @@ class WorkQueue(Generic[K]):
             self._again.add(name)
         elif name not in self._waiting:
             self._waiting.add(name)
-            self._ready.put_nowait(name)
+            self._ready.setdefault(self._group(name), collections.deque()).append(name)
+            self._added.release()
 
     def add_after(self, name: K, seconds: float) -> None:
         """Has a name taken after that time, unless it is to be earlier."""
@@ -50,7 +58,13 @@ class WorkQueue(Generic[K]):
 
     async def take(self) -> K:
         """The next name; `done` must follow."""
-        name = await self._ready.get()
+        await self._added.acquire()
+        at_work = collections.Counter(map(self._group, self._active))
+        group = min(self._ready, key=lambda one: at_work[one])  # the first of those with the least
+        names = self._ready.pop(group)
+        name = names.popleft()
+        if names:
+            self._ready[group] = names  # behind the others
         self._waiting.remove(name)
         self._active.add(name)
         return name
