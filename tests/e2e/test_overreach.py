@@ -44,8 +44,8 @@ def described(cluster: Cluster, job: str, name: str) -> list[dict[str, Any]]:
     return made
 
 
-def apply(cluster: Cluster, things: list[dict[str, Any]]) -> None:
-    cluster.kubectl("apply", "--server-side", "-f", "-", *BOB, stdin=yaml.safe_dump_all(things))
+def create(cluster: Cluster, things: list[dict[str, Any]]) -> None:
+    cluster.kubectl("create", "-f", "-", *BOB, stdin=yaml.safe_dump_all(things))
 
 
 def refused(cluster: Cluster, run: str) -> tuple[str, str]:
@@ -75,7 +75,7 @@ def test_a_run_has_no_priority_and_no_node_that_its_team_may_not_have(cluster: C
     asked = {"priority_class": "system-node-critical", "tolerations": [{"operator": "Exists"}]}
     asked |= {"labels": {"app": "web"}, "annotations": {"k8s.v1.cni.cncf.io/networks": "storage"}}
     run["spec"]["job"]["cluster"] |= asked
-    apply(cluster, [run, *code])
+    create(cluster, [run, *code])
     reason, message = refused(cluster, "urgent")
     assert reason == "Invalid"
     for field in asked:
@@ -88,7 +88,7 @@ def test_a_runs_name_takes_no_secret_and_no_account_of_others(cluster: Cluster, 
     cluster.kubectl("create", "secret", "generic", "captured", "--from-literal=auth_token=of-others")
     cluster.kubectl("create", "serviceaccount", "captured")
     cluster.kubectl("create", "secret", "generic", "taken.ray", "--from-literal=auth_token=of-others")
-    apply(cluster, described(cluster, job, "taken"))
+    create(cluster, described(cluster, job, "taken"))
     assert refused(cluster, "taken") == ("NameTaken", "the Secret taken.ray is not of this Run; give the Run another name")
     slow = cluster.job(tmp_path / "toy", spec=SPEC.replace("0.3", "100").replace("parallel: 2", "parallel: 1"))
     cluster.platform("submit", "hpo", slow, "--name", "captured", "--detach", "--set", "cluster.autoscale=true")
@@ -121,7 +121,7 @@ def test_another_user_goes_on_with_no_record_of_a_deleted_run(cluster: Cluster, 
     cluster.kubectl("delete", "run", "mine")
     run["spec"] |= {"submission": first["spec"]["submission"], "resumes": 1}
     run["spec"]["job"]["trials"] = 4
-    apply(cluster, [run, *code])
+    create(cluster, [run, *code])
     reason, message = refused(cluster, "mine")
     assert reason == "NameTaken"
     assert message.startswith("there was a run mine of ") and "whose record only its owner goes on with" in message

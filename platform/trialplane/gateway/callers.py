@@ -31,7 +31,7 @@ from trialplane.wire import cluster
 
 REMEMBERED = 60.0  # seconds for which an answer of the API server counts
 TOKENS = 1000  # answers that are remembered
-LONGEST = 3600.0  # seconds for which a user's token may be made; the laptop asks for ten minutes
+LONGEST = 600.0  # seconds for which a user's token may be made: the shortest that Kubernetes makes
 SECONDS = 5.0  # for the API server to answer
 _LONGEST = 16 << 10  # characters of a token
 _REVIEWS = 4  # at the same time

@@ -117,7 +117,7 @@ pods tolerations of lost and of full nodes. */}}
     !has(object.spec.tolerations) || object.spec.tolerations.all(t,
     (has(t.key) && t.key in ['node.kubernetes.io/not-ready', 'node.kubernetes.io/unreachable',
     'node.kubernetes.io/memory-pressure'])
-    || (has(t.key) && has(t.effect) && t.effect == 'NoSchedule' && object.spec.containers.exists(c, has(c.resources)
+    || (has(t.key) && has(t.effect) && t.effect == 'NoSchedule' && variables.containers.exists(c, has(c.resources)
     && has(c.resources.limits) && t.key in c.resources.limits && c.resources.limits[t.key].matches('^[1-9]')))
     || (request.namespace in variables.tolerations && variables.tolerations[request.namespace].exists(a,
     (a.key == '' || (has(t.key) && t.key == a.key)) && (a.effect == '' || (has(t.effect) && t.effect == a.effect))
