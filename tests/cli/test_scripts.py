@@ -33,6 +33,38 @@ def test_a_script_needs_no_file(platform: Platform, script: Path) -> None:
     assert job["objectives"][0]["direction"] == "maximize"
 
 
+def test_its_arguments_can_be_fixed(platform: Platform, script: Path) -> None:
+    words = ("--space", "lr=1..2", "--objective", "accuracy:max", "--params", "fixed.yaml")
+    Path("fixed.yaml").write_text("steps: 1\nname: a\n")
+    words = (*words, "--param", "epochs=5", "--param", "model=bert-base", "--param", "steps=6000")
+    result = platform("submit", "hpo", f"./{script}", *words, "--local", "--dry-run", "-o", "json")
+    assert result.exit_code == 0, result.stderr
+    job = json.loads(result.stdout)["job"]
+    assert job["params"] == {"steps": 6000, "name": "a", "epochs": 5, "model": "bert-base"} and set(job["space"]) == {"lr"}
+
+
+def test_a_parameter_of_a_job_can_be_fixed(platform: Platform) -> None:
+    result = platform("submit", "hpo", "demo", "--param", "lr=0.5", "--local", "--dry-run", "-o", "json")
+    assert result.exit_code == 0, result.stderr
+    job = json.loads(result.stdout)["job"]
+    assert job["params"]["lr"] == 0.5 and "lr" not in job["space"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--param", "epochs"), "'epochs' is no parameter; write NAME=VALUE"),
+        (("--param", "x=["), "is not YAML"),
+        (("--param", "lr=1", "--space", "lr=1..2"), "params.lr: is searched by --space; leave out one of them"),
+    ],
+)
+def test_a_fixed_argument_that_is_none_is_refused(
+    platform: Platform, script: Path, words: tuple[str, ...], told: str
+) -> None:
+    result = platform("submit", "hpo", f"./{script}", "--objective", "accuracy:max", *words, "--local", "--dry-run")
+    assert result.exit_code == 2 and told in result.stderr
+
+
 def test_every_wrong_flag_is_named_at_once(platform: Platform, script: Path) -> None:
     words = ("--space", "lr", "--space", "n=9..1", "--objective", "accuracy", "--trials", "0")
     result = platform("submit", "hpo", f"./{script}", *words, "--local")

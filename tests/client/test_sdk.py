@@ -83,6 +83,13 @@ def test_a_folder_with_a_parameter_more(submit):
     assert [(one.metric, one.direction) for one in job.objectives] == [("loss", "maximize")]
 
 
+def test_a_space_may_have_short_forms(submit):
+    job, _ = submit("demo", space={"penalty": ["l1", None], "lr": "1e-5..1e-2:log", "layers": "1..3", "act": "relu,gelu"})
+    assert job.space["penalty"].choices == ("l1", None) and job.space["act"].choices == ("relu", "gelu")
+    assert (job.space["lr"].low, job.space["lr"].high, job.space["lr"].log) == (1e-5, 1e-2, True)
+    assert (job.space["layers"].type, job.space["layers"].high) == ("int", 3)
+
+
 def test_several_objectives(submit):
     job, _ = submit("demo", objective=["loss", "size"], direction=["maximize", "minimize"])
     assert [(one.metric, one.direction) for one in job.objectives] == [("loss", "maximize"), ("size", "minimize")]
@@ -98,6 +105,7 @@ def test_a_value_given_by_an_override_stays(submit):
     [
         ({"space": {"lr": {**LR, "low": 2}}}, "submit(space=…): space.lr.low: 2.0 is over high (0.1)"),
         ({"space": {"lr": (1e-5, 1e-1)}}, "submit(space=…): space.lr: "),
+        ({"space": {"lr": "1e-5.."}}, "submit(space=…): space: 'lr=1e-5..' is no parameter"),
         ({"space": {"lr": LR}, "trials": 0}, "submit(trials=…): trials: "),
         ({"space": {"lr": LR}, "direction": "up"}, "submit(objective=…): objectives.0.direction: "),
         ({"space": {"lr": LR}, "objective": ["a", "b"], "direction": ["minimize"] * 3}, "2 objectives and 3 directions"),

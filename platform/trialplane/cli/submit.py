@@ -57,6 +57,7 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
         click.option(
             "--params", type=click.Path(path_type=Path), help="YAML file of parameters to fix; see `platform best`."
         ),
+        click.option("--param", "fixed", multiple=True, metavar="NAME=VALUE", help="A parameter to fix. Repeatable."),
         click.option("--name", metavar="RUN", help="Name of the run; default: NAME and the time."),
         click.option("--profile", metavar="NAME", help="Profile of job.yaml, for example max."),
     ):
@@ -87,7 +88,7 @@ def hpo(job: str, place: Place, **given: Any) -> int:
     A script that prints its metrics needs no job.yaml; its folder travels:
 
     \b
-    platform submit hpo ./train.py --space lr=1e-5..1e-2:log --space layers=2..6 --objective accuracy:max --local
+    platform submit hpo ./train.py --space lr=1e-5..1e-2:log --param epochs=5 --objective accuracy:max --local
 
     Without --local it runs on a cluster: that of --context and --namespace, else of TRIALPLANE_CONTEXT and
     TRIALPLANE_NAMESPACE, else of the kubeconfig. The other verbs then use the same place.
@@ -220,7 +221,7 @@ def _submit(
     if values is not None and (not dry_run or place.local):
         raise click.UsageError("--values is in place of a cluster: give it with --dry-run, and without --local")
     platform = Platform(places.target_of(place))
-    issues, params = _params(given["params"])
+    issues, params = _params(given["params"], given["fixed"], own)
     unread, offline = _offline(values, place.namespace or "")
     prepared = platform.prepare(
         job,
@@ -263,11 +264,20 @@ def _offline(file: Path | None, namespace: str) -> tuple[list[Issue], Offline | 
         return list(error.issues), Offline(False, Checkpoints(), namespace)
 
 
-def _params(file: Path | None) -> tuple[list[Issue], dict[str, Any]]:
-    """The parameters in a file, or what is wrong with it."""
-    if file is None:
-        return [], {}
+def _params(file: Path | None, fixed: Sequence[str], own: Mapping[str, Any]) -> tuple[list[Issue], dict[str, Any]]:
+    """The parameters in a file, and over them those of --param, with what is wrong with either."""
+    issues: list[Issue] = []
+    params: dict[str, Any] = {}
     try:
-        return [], document.read(file, f"--params {file}").data
+        params = document.read(file, f"--params {file}").data if file is not None else {}
     except SpecError as error:
-        return list(error.issues), {}
+        issues += error.issues
+    for text in fixed:
+        try:
+            name, value = short.value(text, f"--param {text}")
+            params[name] = value
+            if f'space."{name}"' in own:
+                issues.append(Issue(("params", name), "is searched by --space; leave out one of them", f"--param {text}"))
+        except SpecError as error:
+            issues += error.issues
+    return issues, params

@@ -29,7 +29,7 @@ from trialplane.errors import InputError, Issue, RunNotFound, SpecError
 from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan, Provenance
-from trialplane.spec import inputs, installable, load, requirements
+from trialplane.spec import inputs, installable, load, requirements, short
 from trialplane.spec.jobs import Job
 from trialplane.spec.load import Flag
 from trialplane.wire import cluster
@@ -199,7 +199,7 @@ class Platform:
         self,
         job: str | Path | Callable[..., Any],
         *,
-        space: Mapping[str, Mapping[str, Any]] | None = None,
+        space: Mapping[str, Mapping[str, Any] | list[Any] | str] | None = None,
         objective: str | Sequence[str] | None = None,
         direction: str | Sequence[str] | None = None,
         trials: int | None = None,
@@ -218,8 +218,9 @@ class Platform:
 
         Args:
             job: name of a job, the path of its folder, of a Python script that is to run as it is, or a function.
-            space: the parameters to search, each as in job.yaml: `{"lr": {"type": "float", "low": 1e-5, "high": 1e-2, "log":
-                True}}`. They are added to those of the job. A function without any is called once.
+            space: the parameters to search, each a text as in `--space`, a list of choices, or as in job.yaml:
+                `{"lr": "1e-5..1e-2:log", "penalty": ["l1", "l2"], "layers": {"type": "int", "low": 1, "high": 6}}`. They are
+                added to those of the job. A function without any is called once.
             objective: the metric to optimize, or several; of a function `value`, which is the number that it returns.
             direction: "minimize", the default, or "maximize"; one for each objective.
             trials: how many.
@@ -238,7 +239,8 @@ class Platform:
         laid: dict[str, Any] = dict(overrides or {})
         if callable(job) and not space and not {"space", "trials"} & set(laid):
             laid["trials"] = 1
-        given = {"space": space, "trials": trials, "parallel": parallel, "seed": seed}
+        drawn = None if space is None else short.space(space, "submit(space=…)")
+        given = {"space": drawn, "trials": trials, "parallel": parallel, "seed": seed}
         laid |= {field: Flag(value, f"submit({field}=…)") for field, value in given.items() if value is not None}
         laid |= _objectives(objective, direction, is_function=callable(job))
         both = sorted(set(space or ()) & set(params or ()))

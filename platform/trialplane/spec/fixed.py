@@ -1,6 +1,7 @@
 """Parameters given on the command line: those of `--params` leave the space, and conditions on them are resolved.
 
-A name that the job does not have is refused, in `--params` as in `--set params.…`, as nothing would read it.
+A name that a job.yaml does not have is refused, in `--params` as in `--set params.…`, as nothing would read it. A script
+without that file takes any.
 """
 
 from __future__ import annotations
@@ -45,11 +46,16 @@ def refused(whole: Draft, given: Mapping[str, tuple[Place, Any]], known: Collect
                 yield Issue(("params", name), f"is searched, and what is drawn wins; {cure}", source)
 
 
-def lay(whole: Draft, params: Mapping[str, Any]) -> None:
+def lay(whole: Draft, params: Mapping[str, Any], *, takes_any: bool = False) -> None:
     """Fixes values in a draft.
 
     A parameter of the space leaves it and becomes a fixed one. Conditions on it are settled: a parameter whose
     condition does not hold leaves as well. A point to try first that has another value is dropped.
+
+    Args:
+        whole: the draft.
+        params: by name.
+        takes_any: whether names that it does not have are new parameters.
     """
     searched = whole.data.get("space")
     known = whole.data.get("params") or {}
@@ -62,7 +68,7 @@ def lay(whole: Draft, params: Mapping[str, Any]) -> None:
                 if other in searched:
                     gone |= _settle(whole, searched, other, name, value)
             _drop_points(whole, name, value, gone)
-        elif name not in known:
+        elif name not in known and not takes_any:
             why = "the space is code, so only names in params can be fixed; " if isinstance(searched, str) else ""
             hint = errors.nearest(name, [*known, *(searched if isinstance(searched, dict) else ())])
             whole.issues.append(Issue((name,), f"there is no such parameter; {why}{hint}".rstrip("; "), SOURCE))

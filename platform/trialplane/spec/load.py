@@ -118,7 +118,7 @@ def load_job(
         issues.append(Issue(("profiles",), f"there is no profile {profile!r}; {hint}", "--profile"))
     _lay_environment(whole, environ or {})
     if params:
-        fixed.lay(whole, params)
+        fixed.lay(whole, params, takes_any=bool(script))
     others = profiles if profile is not None and profile not in profiles else ()  # one of them may have been meant
     known = fixed.named(base.data, whole.data, *(text.data["profiles"][name] for name in others))
     written = whole.copy()

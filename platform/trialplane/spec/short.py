@@ -1,8 +1,9 @@
-"""Parameters and objectives in a word each, as on a command line: `lr=1e-5..1e-2:log`, `opt=adam,sgd`, `accuracy:max`."""
+"""Parameters and objectives in a word each: `lr=1e-5..1e-2:log`, `opt=adam,sgd`, `epochs=5`, `accuracy:max`."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from trialplane.errors import Issue, SpecError
@@ -41,6 +42,33 @@ def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
     kind = int if whole else float
     made = {"type": "int" if whole else "float", "low": kind(low), "high": kind(high), "log": log}
     return name, {**made, "step": kind(steps[-1])} if steps else made
+
+
+def value(text: str, source: str) -> tuple[str, Any]:
+    """Name and value of a parameter that is fixed: NAME=VALUE, the value as in a job.yaml.
+
+    Raises:
+        SpecError: it is not that.
+    """
+    name, equals, given = text.partition("=")
+    if not equals or not re.fullmatch(values.NAME, name.strip()):
+        raise SpecError([Issue(("params",), f"{text!r} is no parameter; write NAME=VALUE", source)])
+    return name.strip(), document.scalar(given, source)
+
+
+def space(given: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """A space whose parameters may be lists of choices, or texts like `1e-5..1e-2:log`.
+
+    Raises:
+        SpecError: a text is neither a range nor choices.
+    """
+    made: dict[str, Any] = {}
+    for name, one in given.items():
+        if isinstance(one, list):
+            made[name] = {"type": "categorical", "choices": one}
+        else:
+            made[name] = parameter(f"{name}={one}", source)[1] if isinstance(one, str) else one
+    return made
 
 
 def objective(text: str, source: str) -> dict[str, str]:
