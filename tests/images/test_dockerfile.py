@@ -67,6 +67,7 @@ def test_the_layers_hold_what_pyproject_says_once() -> None:
     names = {part: {requirements.name(line) for line in lines} for part, lines in lists.items()}
     assert names["torch"] == {"torch"}
     assert {"ray", "mlflow", "optuna", "pydantic"} <= names["shared"], "what a trial imports of Optuna is the controller's"
+    assert any(line.startswith("ray[default,tune]") for line in lists["shared"]), "a function of Ray Tune imports ray.tune"
     assert {"sqlalchemy", "psycopg2-binary"} <= names["controller"]
     assert {"transformers", "accelerate", "protobuf", "nvidia-ml-py"} <= names["trial"]
     assert "torch" not in names["controller"] | names["shared"]
