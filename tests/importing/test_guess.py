@@ -21,7 +21,9 @@ SEARCHED: list[tuple[str, Any, dict[str, Any]]] = [
     ("momentum", 0.9, {"type": "float", "low": 0.5, "high": 0.99}),
     ("n_layers", 1, {"type": "int", "low": 1, "high": 2}),
     ("train-batch-size", 32, {"type": "int", "low": 16, "high": 64, "step": 16}),
-    ("heads", 6, {"type": "int", "low": 3, "high": 12}),
+    ("heads", 6, {"type": "categorical", "choices": [3, 6, 12]}),
+    ("gae-lambda", 0.95, {"type": "float", "low": 0.475, "high": 1.0}),
+    ("lambda", 0.01, {"type": "float", "low": 0.001, "high": 0.1, "log": True}),
     ("nesterov", False, {"type": "categorical", "choices": [False, True]}),
 ]
 LEFT = [("epochs", 10), ("seed", 1), ("num_workers", 4), ("log_interval", 10), ("min_lr", None), ("lr", -1.0),

@@ -113,6 +113,8 @@ def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
 def _whole(words: Collection[str], default: int) -> tuple[dict[str, Any], str] | None:
     if default < 1:
         return None
+    if {"head", "heads"} & set(words) and default % 2 == 0:  # which must divide a width, also searched in halves and doubles
+        return search.categorical([default // 2, default, 2 * default]), f"half of {default}, and twice that"
     if _SIZES & set(words) and default >= 4 and default % 2 == 0:
         half = default // 2
         return search.span("int", half, 2 * default, step=half), f"from half of {default} to twice that"
@@ -133,7 +135,7 @@ def _real(words: Collection[str], default: float) -> tuple[dict[str, Any], str] 
         return None
     if default == 0:
         return search.span("float", 1e-6, 1e-1, log=True), "0 by default, which a logarithmic range cannot include"
-    if named & {"gamma", "temperature", "margin"}:
+    if named & {"gamma", "temperature", "margin"} or ("lambda" in named and 0.5 <= default <= 1):  # of an average: at most 1
         return search.span("float", _rounded(default / 2), 1.0 if 0.5 <= default <= 1 else _rounded(2 * default)), (
             f"around {default:g}"
         )
