@@ -105,14 +105,17 @@ def test_an_autoscaler_may_change_its_own_ray_cluster_and_nothing_else(team: Tea
 
 
 def test_a_pod_that_only_says_it_is_of_the_run_is_not_counted(team: Team) -> None:
-    """By the label alone somebody could have its pods removed, or its status say what he likes."""
+    """By the label alone somebody could keep a run from ending, whose controller is gone."""
     team.apply()
     team.settle()
-    (pod, *_) = (one for name, one in team.cluster.objects["pods"].items() if "worker" in name)
-    forged = copy.deepcopy(pod)
+    (head,) = (one for name, one in team.cluster.objects["pods"].items() if "-head" in name)
+    forged = copy.deepcopy(head)
     forged["metadata"] |= {"name": "forged", "uid": "forged", "ownerReferences": []}
-    forged["status"] = {"phase": "Pending", "containerStatuses": []}
     team.cluster.objects["pods"]["forged"] = forged
+    (box,) = head["status"]["initContainerStatuses"]
+    box["state"] = {"terminated": {"exitCode": 1}}
     team.namespace.studies["a"].alive = False
-    status = team.settle()
-    assert "forged" not in status["reason"]
+    team.namespace.deaf = True
+    team.change(state="Cancelled")
+    team.settle()
+    assert not team.ray_clusters
