@@ -75,10 +75,11 @@ def test_scaling_down_now_does_not_wait_for_trials(target, namespace, planned):
 def test_with_autoscaling_only_the_bound_changes_and_never_below_pods_with_a_trial(target, namespace, planned):
     submitted(target, planned(parallel=3, **{"cluster.autoscale": True}))
     (group,) = namespace.cluster.objects["rayclusters"]["a"]["spec"]["workerGroupSpecs"]
+    owner = {"ownerReferences": [{"uid": namespace.cluster.objects["rayclusters"]["a"]["metadata"]["uid"]}]}
     labels = {names.RUN: "a", names.ROLE: names.TRIAL, names.GROUP_LABEL: "trials"}
     pods = tuple(f"a-trials-worker-{number}" for number in range(3))
     for pod in pods:  # of the autoscaler
-        namespace.cluster.put("pods", {"metadata": {"name": pod, "labels": labels}, "spec": {"containers": []}})
+        namespace.cluster.put("pods", {"metadata": {"name": pod, "labels": labels, **owner}, "spec": {"containers": []}})
     study = namespace.studies["a"]
     namespace.deaf = True
     assert not scaled(target, 1)
