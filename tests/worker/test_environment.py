@@ -1,6 +1,7 @@
 """Trials find what their pod has installed: modules before the image's and before its PYTHONPATH, and programs on PATH.
 
-Not checked: how it comes there (test_install.py).
+And they compute with as many threads as they have cores, though their template has none. Not checked: how packages come
+there (test_install.py).
 """
 
 from __future__ import annotations
@@ -54,3 +55,40 @@ def test_without_packages_the_paths_stay(packages: Path, tmp_path: Path, monkeyp
     monkeypatch.delenv(env.PACKAGES)
     with Bench(tmp_path, {"train": TRAIN}) as slot:
         assert slot.outcome("").metrics == {"spam": 1.0, "eggs": 2.0, "found": 0.0}
+
+
+THREADS = """
+import json, os, pathlib, sys
+import numpy as np
+def run(ctx):
+    started = len(os.listdir("/proc/self/task")) - 1
+    import threadpoolctl
+    threads = {one["internal_api"]: one["num_threads"] for one in threadpoolctl.threadpool_info()}
+    later = os.environ["OPENBLAS_NUM_THREADS"]
+    np.ones((300, 300)) @ np.ones((300, 300))
+    return {"score": 1.0, "threads": threads["openblas"], "started": started, "later": float(later)}
+"""
+
+
+@pytest.mark.parametrize(("cpus", "asked", "threads"), [(1, "", 1), (2, "", 2), (3, "", 3), (1, "2", 2), (3, "1", 1)])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_numpy_has_a_thread_for_each_core_and_the_template_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpus: int, asked: str, threads: int, ranks: int
+) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    if asked:
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", asked)
+    with Bench(tmp_path, {"train": THREADS}, cpus=cpus * ranks, ranks=ranks) as slot:
+        outcome = slot.outcome("")
+    assert slot.ready.unclean == ()
+    assert outcome.start_method == "fork"
+    assert outcome.metrics == {"score": 1.0, "threads": threads, "started": threads - 1, "later": threads}, outcome.message
+
+
+def test_a_trial_that_is_spawned_has_these_threads_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    code = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n" + THREADS
+    with Bench(tmp_path, {"train": code}, cpus=2) as slot:
+        outcome = slot.outcome("")
+    assert outcome.start_method == "spawn"
+    assert (outcome.metrics["threads"], outcome.metrics["later"]) == (2, 2)

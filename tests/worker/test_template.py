@@ -180,7 +180,7 @@ def test_a_killed_slot_leaves_nothing_alive(tmp_path: Path, template_too: bool) 
 
 
 def test_the_environment_of_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The policies' variables, one thread for numpy while it imports, and what the config says."""
+    """The policies' variables, the threads of its cores, and what the config says."""
     monkeypatch.setenv("TRIALPLANE_PICKLE_LIMIT", "77")
     code = (
         "import json, os, pathlib\n"
@@ -199,7 +199,7 @@ def test_the_environment_of_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "TRIALPLANE_START_METHOD": "spawn",
         "TRIALPLANE_TRANSPORT": "numpy",
         "TRIALPLANE_PICKLE_LIMIT": "77",  # the user's own
-        "OPENBLAS_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "3",
         "OMP_NUM_THREADS": "3",
         "FROM_CONFIG": "yes",
         "TRIALPLANE_RUN": "toy",

@@ -20,6 +20,7 @@ TRIAL_CHECKPOINTS = "TRIALPLANE_TRIAL_CHECKPOINTS"  # of a script's or command's
 CACHE = "TRIALPLANE_CACHE"  # folder shared by all trials of all runs
 CHECKPOINTS = "TRIALPLANE_CHECKPOINTS"  # in a cluster: folder or URL that trials of the run keep their checkpoints below
 PACKAGES = "TRIALPLANE_PACKAGES"  # in a trial pod that has installed packages: the folder with them
+BLAS_THREADS = "TRIALPLANE_BLAS_THREADS"  # threads of numpy that the user has asked for, which a template may not have
 GRACE = "TRIALPLANE_GRACE"  # seconds a trial gets to save a checkpoint when it must end
 STATUS = "TRIALPLANE_STATUS"  # host:port of the controller's /status and /metrics; a free port of loopback without it
 MAX_LEDGER = "TRIALPLANE_MAX_LEDGER"  # bytes that a run may write into its ledger through the gateway

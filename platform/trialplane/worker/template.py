@@ -61,6 +61,8 @@ def main() -> None:
             run = trial.import_job(config)
             roles.of(config)  # its modules are imported once, here
             _warm_mlflow()
+            if "numpy" in sys.modules and config.cpus > 1:
+                importlib.import_module("threadpoolctl")  # for `environment.use_cores`
         except BaseException as error:  # noqa: BLE001  the border: whatever the job's code raises at import
             traceback.print_exc()  # into the slot's log
             sys.stderr.flush()

@@ -31,7 +31,7 @@ from trialplane.training import mlflow_runs, process, progress
 from trialplane.training.steps import folders
 from trialplane.wire import env, messages, paths, records
 from trialplane.wire.states import TrialState
-from trialplane.worker import capture, context, objective, outcomes, programs, stopping, tune
+from trialplane.worker import capture, context, environment, objective, outcomes, programs, stopping, tune
 from trialplane.worker.channel import Channel, TrialChannel
 
 # The work of a trial's process between its request and its outcome; see `roles`.
@@ -171,9 +171,8 @@ def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: P
     tempfile.tempdir = None  # read TMPDIR again
     os.chdir(workdir)
     policies.apply_all()
-    torch = sys.modules.get("torch")
-    if torch is not None and not has_ranks(config):  # it starts threads, and a supervisor forks
-        torch.set_num_threads(config.cpus)
+    if not has_ranks(config):  # it starts threads, and a supervisor forks
+        environment.use_cores(config.cpus)
     process.seed_everything(request.seed)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from trialplane import policies
 from trialplane.training import mlflow_runs, process
 from trialplane.wire import messages, records
-from trialplane.worker import context, trial
+from trialplane.worker import context, environment, trial
 from trialplane.worker.channel import Channel
 from trialplane.worker.ranks import meeting
 
@@ -169,9 +169,7 @@ def _enter(job: Job, place: Place) -> None:
     own.mkdir(exist_ok=True)
     os.chdir(own)
     policies.apply_all()
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(place.threads)
+    environment.use_cores(place.threads)
     process.seed_everything(job.request.seed)
 
 
