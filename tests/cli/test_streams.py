@@ -102,6 +102,22 @@ def test_a_failure_that_is_no_text_does_not_end_who_follows_the_run(told, runs):
     assert b"\\u001b]0;owned" in stream.buffer.getvalue()
 
 
+def test_the_advice_at_the_end_of_a_long_failure_is_shown(told, runs, monkeypatch):
+    """A missing metric is told with what was found in its place, and that may be much."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    found = ", ".join(f"metric_{number} (0.{number})" for number in range(20))
+    advice = "write metrics: tensorboard"
+    row = next(row for row in RunHandle("a", runs.target).attempts() if row.failure is not None)
+    row = dataclasses.replace(row, message=f"no acc in its output; found were {found}; {advice}")
+    text = kinds.PRESENTERS["hpo"].failure("a", row)
+    assert f"{advice}; `platform logs a {row.trial}`" in text
+    stream = Terminal()
+    with progress.view(stream) as shown:
+        shown.message(text)
+    assert advice in " ".join(stream.getvalue().split())
+
+
 VERBS = [
     ("--help",),
     ("--version",),

@@ -60,10 +60,21 @@ def test_objectives(text: str, direction: str) -> None:
     assert short.objective(text, "") == {"metric": text.rpartition(":")[0], "direction": direction}
 
 
-@pytest.mark.parametrize("text", ["loss", "loss:", ":max", "loss:up"])
-def test_what_is_no_objective(text: str) -> None:
-    with pytest.raises(errors.SpecError, match=":min"):
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("loss", "does not name its direction; write loss:max or loss:min"),
+        ("loss:", "does not name its direction; write loss:max or loss:min"),
+        ("loss:up", "does not name its direction; write loss:max or loss:min"),
+        (":max", "names no metric; write METRIC:max, as in accuracy:max"),
+        (":", "names no metric; write METRIC:max, as in accuracy:max"),
+        ("", "names no metric; write METRIC:max, as in accuracy:max"),
+    ],
+)
+def test_what_is_no_objective(text: str, advice: str) -> None:
+    with pytest.raises(errors.SpecError) as caught:
         short.objective(text, "--objective")
+    assert [issue.message for issue in caught.value.issues] == [f"{text!r} {advice}"]
 
 
 def test_a_script_is_a_job_without_a_file(tmp_path: Path) -> None:

@@ -75,10 +75,13 @@ def objective(text: str, source: str) -> dict[str, str]:
     """The fields of an objective: METRIC:max or METRIC:min.
 
     Raises:
-        SpecError: it has no direction.
+        SpecError: it has no metric or no direction.
     """
-    metric, _, direction = text.rpartition(":")
+    metric, colon, direction = text.rpartition(":")
     if not metric or direction not in _DIRECTIONS:
-        what = f"does not name its direction; write {metric or text}:max or {metric or text}:min"
+        name = metric if colon else text
+        what = f"does not name its direction; write {name}:max or {name}:min"
+        if not name:
+            what = "names no metric; write METRIC:max, as in accuracy:max"
         raise SpecError([Issue(("objective",), f"{text!r} {what}", source)])
     return {"metric": metric, "direction": _DIRECTIONS[direction]}

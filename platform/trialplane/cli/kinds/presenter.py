@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Table = tuple[list[str], list[list[Any]]]  # header and lines
 Column = tuple[str, list[Any]]  # name, and a value for each row
 Span = tuple[str, str]  # a text, and its style as rich names it
+LONGEST = 2_000  # characters of a reason, at whose end the advice is
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +97,7 @@ class Presenter(Protocol):
     def failure(self, run: str, row: TrialRow) -> str:
         """One line about an attempt that failed; "" where the end of the run is enough."""
         again = "; it is retried" if row.state is TrialState.LOST else f"; `platform logs {run} {row.trial}`"
-        return f"{self.noun} {row.trial}: {reason(row)[:200]}{again}"
+        return f"{self.noun} {row.trial}: {errors.shortened(reason(row), LONGEST)}{again}"
 
     def ordered(self, rows: list[TrialRow]) -> list[TrialRow]:
         """The trials of a run, given the best first, in the order in which they are shown."""

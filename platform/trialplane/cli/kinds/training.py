@@ -109,7 +109,8 @@ class TrainingPresenter(Presenter):
         """Only for an attempt that is retried; the summary of the run shows how the last one ended."""
         if row.state is not TrialState.LOST:
             return ""
-        return f"attempt {row.attempt}: {presenter.reason(row)[:200]}; it restarts from its last checkpoint"
+        why = errors.shortened(presenter.reason(row), presenter.LONGEST)
+        return f"attempt {row.attempt}: {why}; it restarts from its last checkpoint"
 
     def why_no_best(self, run: str) -> str:
         """See `Presenter`."""
