@@ -15,7 +15,7 @@
     │   ├── LedgerLocked            another controller has this study
     │   ├── LedgerFenced            another controller took this study over; this one must stop writing
     │   ├── LedgerCorrupt           the file is not a study, or is damaged
-    │   ├── LedgerFull              the run has written as much as one may
+    │   ├── LedgerFull              the runs of its namespace keep as much as they may
     │   ├── LedgerRefused           the gateway takes no such record
     │   └── LedgerUnavailable       the disk is full or the database cannot be reached
     ├── CheckpointError             a checkpoint could not be written or read; older complete ones are untouched
@@ -162,7 +162,7 @@ class LedgerCorrupt(LedgerError):
 
 
 class LedgerFull(LedgerError):
-    """The run has written as much as one may; what was recorded is safe."""
+    """The runs of the namespace keep as much as they may; what was recorded is safe."""
 
 
 class LedgerRefused(LedgerError):

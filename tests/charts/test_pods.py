@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 
+from trialplane.controller.store import budget
 from trialplane.wire import cluster, env
 
 Thing = dict[str, Any]
@@ -276,10 +277,49 @@ def test_the_gateway_is_the_way_to_mlflow_and_has_its_password(
     plain = environ({})
     assert plain[env.MLFLOW_TRACKING_URI]["value"] == "http://platform-mlflow.control.svc:5000"
     assert plain[env.MAX_ARTIFACT]["value"] == str(512 << 20)
-    assert plain[env.MAX_LEDGER]["value"] == str(1 << 30)
     assert env.MLFLOW_PASSWORD not in plain
     outside = environ({**sets["outside"], "gateway": {**sets["outside"].get("gateway", {}), "maxArtifact": "3Ti"}})
     assert outside[env.MLFLOW_TRACKING_URI]["value"] == "https://mlflow.example.org"
     assert outside[env.MAX_ARTIFACT]["value"] == str(3 << 40)
     password = {"name": "mlflow-login", "key": "password"}
     assert outside[env.MLFLOW_PASSWORD]["valueFrom"]["secretKeyRef"] == password
+
+
+def test_gateway_and_operator_know_the_budget_of_each_team(render: Render, named: Callable[..., Thing]) -> None:
+    def budgets(values: dict[str, Any]) -> Any:
+        objects = render({"teams": [{"namespace": "a"}, {"namespace": "b"}], **values})
+        found = set()
+        for name in ("platform-gateway", "platform-operator"):
+            (container,) = named(objects, "Deployment", name)["spec"]["template"]["spec"]["containers"]
+            (one,) = (one for one in container["env"] if one["name"] == env.BUDGETS)
+            budget.read(one["value"], ["a", "b"])
+            found.add(one["value"])
+        (text,) = found
+        return json.loads(text)
+
+    gib = 1 << 30
+    share = {"database": 10 * gib // 2 // 2, "artifacts": 20 * gib // 2}
+    assert budgets({}) == {"a": share, "b": share}
+    own = {"teams": [{"namespace": "a", "budget": {"database": "3Gi"}}, {"namespace": "b"}]}
+    assert budgets({"budget": {"database": "1Gi", "artifacts": "2Ti"}, **own}) == {
+        "a": {"database": 3 * gib, "artifacts": 2 << 40},
+        "b": {"database": gib, "artifacts": 2 << 40},
+    }
+    store = {"mlflow": {"artifacts": {"uri": "s3://bucket/mlflow"}}, "postgresql": {"size": "1.5T"}}
+    assert budgets(store)["a"] == {"database": int(1.5e12) // 4, "artifacts": None}
+
+
+def test_a_team_has_a_quota_for_numbers_of_objects(render: Render, named: Callable[..., Thing]) -> None:
+    more = {"namespace": "b", "counts": {"count/secrets": 9}, "quota": {"pods": "3"}}
+    objects = render({"teams": [{"namespace": "a"}, more]})
+    quotas = {
+        (one["metadata"]["namespace"], one["metadata"]["name"]): one["spec"]["hard"]
+        for one in objects
+        if one["kind"] == "ResourceQuota"
+    }
+    counts = {"count/runs.trialplane.io": "500", "count/configmaps": "2000", "count/secrets": "1000"}
+    assert quotas == {
+        ("a", "platform-counts"): counts,
+        ("b", "platform-counts"): {**counts, "count/secrets": 9},
+        ("b", "platform"): {"pods": "3"},
+    }

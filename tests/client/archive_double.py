@@ -5,7 +5,6 @@ It refuses what the real one refuses: a name that is taken, and a run that a con
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -46,17 +45,16 @@ class ArchiveDouble:
             study.images,
         )
 
-    def record(self, run: str, job: Job, submission: Mapping[str, Any], code: str, *, new: bool) -> None:
+    def record(self, run: str, job: Job, submission: Mapping[str, Any], code: bytes, *, new: bool) -> None:
         study = self._namespace.studies.get(run)
         if study is not None and new:
             raise errors.RunExists(f"the ledger has a study {run} already")
         if study is not None and study.alive:
             raise errors.LedgerLocked(f"a controller works on {run}")
-        packed = base64.b64decode(code)
         if study is None:
-            self._namespace.recorded(run, job, dict(submission), packed)
+            self._namespace.recorded(run, job, dict(submission), code)
             return
-        study.job, study.submission, study.code = job.model_dump_json().encode(), dict(submission), packed
+        study.job, study.submission, study.code = job.model_dump_json().encode(), dict(submission), code
         if study.status.started is None:
             study.status = planning.pending(run, job, float(submission["submitted"]))
 

@@ -127,7 +127,7 @@ def test_a_dry_run_sends_nothing(target, namespace, planned):
 
 def test_half_a_submission_is_taken_back(target, namespace, planned):
     namespace.cluster.refuse = lambda verb, plural, name: _refuse_maps(verb, plural)
-    with pytest.raises(InputError, match="refuses the request: exceeded quota: maps"):
+    with pytest.raises(InputError, match=r"refuses the request: exceeded quota: maps.*`platform delete RUN`.*`counts`"):
         submit(target, planned())
     assert namespace.cluster.objects["runs"] == namespace.cluster.objects["rayclusters"] == {}
     assert target.runs() == []

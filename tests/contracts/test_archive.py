@@ -22,7 +22,7 @@ def test_a_record_is_read_whole(postgres: Postgres) -> None:
     archive = Archive(connections.share())
     assert archive.recorded("toy") is None, "nothing was ever submitted there"
     job = make_job()
-    archive.record("toy", job, {"submitted": 3.0, "uid": "u"}, "AAEC", new=True)
+    archive.record("toy", job, {"submitted": 3.0, "uid": "u"}, b"\0\1\2", new=True)
     archive.desire("toy", {"state": RunState.PAUSED, "parallel": 3})
     found = archive.recorded("toy")
     assert found is not None
@@ -39,7 +39,7 @@ def test_the_digests_of_a_runs_images_add_up(postgres: Postgres) -> None:
     archive = Archive(connections.share())
     with pytest.raises(RunNotFound):
         archive.keep_images("toy", [("a:1", "sha256:1")])
-    archive.record("toy", make_job(), {"submitted": 3.0}, "AAEC", new=True)
+    archive.record("toy", make_job(), {"submitted": 3.0}, b"\0\1\2", new=True)
     assert archive.images("toy") == {}
     for digest in ("sha256:1", "sha256:2", "sha256:1"):
         archive.keep_images("toy", [("a:1", digest), ("b:1", "sha256:3")])
@@ -66,7 +66,7 @@ def test_a_damaged_record_says_whose_it_is(postgres: Postgres, column: str, text
     url = postgres.new_database()
     connections = tables.Connections(url)
     archive = Archive(connections.share())
-    archive.record("toy", make_job(), {"submitted": 3.0}, "AAEC", new=True)
+    archive.record("toy", make_job(), {"submitted": 3.0}, b"\0\1\2", new=True)
     postgres.execute(f"UPDATE runs SET {column} = '{text}' WHERE name = 'toy'", url)
     with pytest.raises(LedgerCorrupt, match="what the ledger has of toy cannot be read: "):
         archive.recorded("toy")

@@ -59,7 +59,7 @@ def taken(share: tables.Share, number: int) -> Iterator[None]:
 def record(ledgers: Ledgers, namespace: str, run: str = "toy") -> None:
     archive = ledgers.of(namespace)
     assert archive is not None
-    archive.record(run, make_job(), FACTS, "", new=True)
+    archive.record(run, make_job(), FACTS, b"", new=True)
     archive.admit(run, f"of-{namespace}")
 
 

@@ -53,7 +53,7 @@ def test_a_run_is_described_and_described_anew(backend: Backend) -> None:
     with backend.open(job) as ledger:
         if facts:
             ledger.describe({labels.LEDGER_JOB: {"trials": 12}})
-        said = [ledger._storage.described(key) for key in (labels.LEDGER_JOB, labels.LEDGER_STATUS, labels.LEDGER_CODE)]
+        said = [ledger._storage.described(key) for key in (labels.LEDGER_JOB, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)]
         assert said == [{"trials": 12} if facts else None, status(RunState.SUCCEEDED), None]
         assert ledger.counts.complete == 6
 

@@ -109,63 +109,6 @@ def test_a_record_is_no_larger_than_every_reader_of_the_run_can_bear(service: le
     connection.close()
 
 
-def test_a_run_does_not_fill_the_database_of_all(service: ledgers.LedgerService) -> None:
-    """Counted is what is there when the ledger is opened, so it is no way out to open it again."""
-    service.most = 10_000
-
-    def fill(connection: ledgers.Connection, number: int) -> int:
-        """Begins attempts of a little over 1 kB each; gives the number of the first that is refused."""
-        params = {"text": "x" * 1000}
-        with pytest.raises(ledgers.Failure) as caught:
-            while number < 100:
-                request = TrialRequest("toy", number, 1, number, params, seed=0, metrics=("score",))
-                connection.answer(ledger.encode(ledger.BeginAttempt(request, "{}", None)))
-                number += 1
-        assert caught.value.code == ledger.FULL
-        return number
-
-    connection = connect(service)
-    connection.answer(OPEN)
-    count = fill(connection, 0)
-    assert 5 <= count < 10
-    connection.close()
-    again = connect(service)
-    again.answer(OPEN)
-    assert fill(again, count) <= count + 2, "rows are a little smaller than the requests that wrote them"
-    again.answer(ledger.encode(ledger.WriteStatus(RunStatus("toy", "toy", RunState.RUNNING, 3))))
-    again.close()
-
-
-def test_a_record_in_the_place_of_another_counts_once_and_a_result_has_room_beyond_the_limit(
-    service: ledgers.LedgerService,
-) -> None:
-    """A define-by-run trial writes its parameters anew with each that it draws, and once more with its end."""
-    service.most = 100_000
-    connection = connect(service)
-    connection.answer(OPEN)
-
-    def request(number: int) -> TrialRequest:
-        return TrialRequest("toy", number, 1, number, {"text": "x" * 1000}, seed=0, metrics=("score",))
-
-    for number in range(60):
-        connection.answer(ledger.encode(ledger.BeginAttempt(request(number), "{}", None)))
-        for _ in range(2):
-            connection.answer(ledger.encode(ledger.DrawAttempt(request(number), "{}", None)))
-    begun, ended = 60, 0
-    with pytest.raises(ledgers.Failure):
-        while begun < 100:
-            connection.answer(ledger.encode(ledger.BeginAttempt(request(begun), "{}", None)))
-            begun += 1
-    with pytest.raises(ledgers.Failure, match=r"gateway.maxLedger in the chart, and then `platform resume toy`") as caught:
-        while ended < begun:
-            outcome = TrialOutcome(ended, TrialState.COMPLETE, metrics={"score": 1.0}, message="y" * 1000)
-            connection.answer(ledger.encode(ledger.FinishAttempt(request(ended), outcome, "{}", None)))
-            ended += 1
-    assert caught.value.code == ledger.FULL
-    assert begun < 100 and 3 <= ended < 20
-    connection.close()
-
-
 @pytest.mark.parametrize("moment", [math.inf, math.nan, 1e300, -1.0])
 @pytest.mark.parametrize("name", ["updated", "started", "ended", "worked"])
 def test_a_status_is_of_no_time_that_outlasts_a_deadline(service: ledgers.LedgerService, name: str, moment: float) -> None:

@@ -33,7 +33,7 @@ def both(url: str) -> Iterator[Ledgers]:
     for namespace in ("team-a", "team-b"):
         archive = made.of(namespace)
         assert archive is not None
-        archive.record("toy", make_job(), {**FACTS, "user": namespace}, "", new=True)
+        archive.record("toy", make_job(), {**FACTS, "user": namespace}, b"", new=True)
         archive.admit("toy", f"of-{namespace}")
     yield made
     made.close()
@@ -55,7 +55,7 @@ def test_a_name_is_taken_in_its_own_namespace_only(both: Ledgers) -> None:
     a, b, control = both.of("team-a"), both.of("team-b"), both.of("control")
     assert a is not None and b is not None and control is not None
     with pytest.raises(RunExists):
-        a.record("toy", make_job(), FACTS, "", new=True)
+        a.record("toy", make_job(), FACTS, b"", new=True)
     assert [one.run for one in a.runs()] == [one.run for one in b.runs()] == ["toy"]
     assert control.runs() == []
     assert (a.attribute("toy", "submission")["user"], b.attribute("toy", "submission")["user"]) == ("team-a", "team-b")
@@ -130,8 +130,9 @@ def test_a_schema_is_made_when_there_is_something_to_record(url: str) -> None:
     archive.revoke("toy")
     engine = sa.create_engine(url)
     assert sa.inspect(engine).get_schema_names() == ["information_schema", "public"]
-    archive.record("toy", make_job(), FACTS, "", new=True)
-    assert sorted(sa.inspect(engine).get_table_names("team-a")) == ["attempts", "changes", "runs", "schema_version"]
+    archive.record("toy", make_job(), FACTS, b"", new=True)
+    made_tables = sorted(sa.inspect(engine).get_table_names("team-a"))
+    assert made_tables == ["attempts", "changes", "codes", "runs", "schema_version", "sizes", "usage"]
     assert sa.inspect(engine).get_table_names("public") == []
     engine.dispose()
     made.close()
@@ -146,8 +147,8 @@ def test_a_team_that_is_named_as_the_databases_user_shadows_nobodys_runs(url: st
         team, control = made.of(user), made.of("control")
         assert team is not None and control is not None
         if not team.runs():
-            team.record("toy", make_job(), FACTS, "", new=True)
-            control.record("other", make_job(), FACTS, "", new=True)
+            team.record("toy", make_job(), FACTS, b"", new=True)
+            control.record("other", make_job(), FACTS, b"", new=True)
         assert ([one.run for one in team.runs()], [one.run for one in control.runs()]) == (["toy"], ["other"])
         made.close()
     engine = sa.create_engine(url)
@@ -160,7 +161,7 @@ def test_what_was_there_before_is_the_control_namespaces_until_its_schema_is_ren
     before = Ledgers(url, "studies", ["studies"])
     archive = before.of("studies")
     assert archive is not None
-    archive.record("toy", make_job(), FACTS, "", new=True)
+    archive.record("toy", make_job(), FACTS, b"", new=True)
     before.close()
     engine = sa.create_engine(url)
     with engine.begin() as connection:

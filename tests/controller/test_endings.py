@@ -27,10 +27,12 @@ from trialplane.controller.gangs import GangPool
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.session import Session
 from trialplane.controller.setting import Setting
+from trialplane.controller.slot_events import SlotEvent
 from trialplane.controller.status import write_status
 from trialplane.controller.workloads.collection import CollectionWorkload, ObjectStores
 from trialplane.controller.workloads.study import StudyWorkload
 from trialplane.wire import records
+from trialplane.wire.attempts import Attempt
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import RunStatus, SlotConfig, TrialReport, TrialRequest
@@ -273,6 +275,43 @@ def test_a_status_that_the_ledger_refuses_does_not_end_the_run(
         session._record_status(dataclasses.replace(session._status(RunState.RUNNING, "why"), warnings=("of a trial",)))
     assert [(one["state"], one["reason"]) for one in written] == [("RUNNING", "why")] * 2
     assert caplog.text.count("fewer bytes") == 1
+
+
+@pytest.mark.parametrize("makes_room", [False, True])
+def test_while_the_ledger_is_full_trials_that_run_end_and_none_is_started(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, makes_room: bool
+) -> None:
+    """Their results have cost what they have; the trial that had no room is the next one, once there is some."""
+    ledger = opened.open(job(**{**SEARCH, "trials": 4}))
+    loop = Loop(ledger, opened.run, None, size=3)
+    begin, refused = ledger._storage.begin, 0
+
+    def begin_two(attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
+        nonlocal refused
+        if attempt.request.number >= 2 and (not makes_room or loop.slots.started):
+            refused += 1
+            raise errors.LedgerFull("the runs in vision keep 2 GiB")
+        begin(attempt, kept)
+
+    def events(timeout: float) -> Iterator[SlotEvent]:
+        """A trial goes on for some turns of the loop."""
+        if (turns := len(loop.board.shown)) % 5 == 4 and loop.slots.started:
+            loop.slots.end(min(loop.slots.started), metrics=LOSS)
+        assert turns < 100
+        return loop.slots.take(())
+
+    monkeypatch.setattr(ledger._storage, "begin", begin_two)
+    monkeypatch.setattr(loop.slots, "events", events)
+    if makes_room:
+        loop.controller.run()
+    else:
+        with pytest.raises(errors.LedgerFull):
+            loop.controller.run()
+    trials = [request.trial for request, outcome in ledger.attempts() if outcome is not None]
+    assert trials == ([0, 1, 2, 3] if makes_room else [0, 1])
+    assert refused == 3, "once for each end of a trial, and not in each turn"
+    assert loop.board.shown[-1].warnings == ("no further trial is started: the runs in vision keep 2 GiB",)
+    assert not loop.slots.killed
 
 
 @pytest.mark.parametrize(("first", "then"), [(PAUSED, HURRIED), (CANCELLED, HURRIED)])

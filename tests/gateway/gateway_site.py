@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from tests.contracts.conftest import Postgres, make_job, postgres
 
 from trialplane.controller.ledger import Ledger
+from trialplane.controller.store import tables
 from trialplane.controller.store.archive import Archive
 from trialplane.controller.store.namespaces import Ledgers
 from trialplane.gateway import server as http_server
@@ -68,11 +70,12 @@ class Site:
         mlflow: Mlflow | None = None,
         upstream: Upstream | None = None,
         others: Sequence[str] = (),
+        budgets: str = "",
     ) -> None:
         self.postgres = server
         self.url = server.new_database()
         self.home = home
-        self.ledgers = Ledgers(self.url, NAMESPACE, [NAMESPACE, *others])
+        self.ledgers = Ledgers(self.url, NAMESPACE, [NAMESPACE, *others], budgets)
         self.archive = self.archive_of(NAMESPACE)
         made = {
             name: Gateway(self.archive_of(name), callers(), self.ledgers.scope(name), Controllers(controllers), mlflow)
@@ -128,10 +131,12 @@ class Site:
                     "user": "ann",
                     labels.RECORD_UID: uid or record(submitted),
                 },
-                labels.LEDGER_CODE: "AAEC",
                 labels.LEDGER_STATUS: records.to_dict(status),
             }
         )
+        with self.archive_of(namespace)._connections.begin() as connection:
+            digest = tables.keep_code(connection, b"\0\1\2")
+            connection.execute(sa.update(tables.runs).where(tables.runs.c.name == run).values(code=digest))
         return ledger
 
     def close(self) -> None:

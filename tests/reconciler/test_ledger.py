@@ -1,4 +1,5 @@
-"""What a Run shows while its record cannot be had: the database is away, another controller has it, it is damaged.
+"""What a Run shows while its record cannot be had: the database is away, another controller has it, it is damaged, or there
+is no room for it.
 
 The ledger itself is checked in tests/contracts.
 """
@@ -9,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from trialplane.errors import LedgerCorrupt, LedgerLocked
-from trialplane.reconciler.reconciler import LIVING
+from trialplane.errors import LedgerCorrupt, LedgerFull, LedgerLocked
+from trialplane.reconciler.reconciler import LIVING, WAITING
 
 from .conftest import Team
 
@@ -60,5 +61,20 @@ def test_a_record_that_cannot_be_read_is_a_condition_of_its_run_alone(team: Team
     held, why, message = team.condition("Ready")
     assert (held, why) == ("False", "LedgerUnreadable")
     assert message == "what the ledger has of a cannot be read: no RunStatus: 'state'"
+    team.settle()
+    assert team.condition("Ready")[0] == "True"
+
+
+def test_a_run_waits_for_room_in_the_budget_of_its_namespace(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    team.apply()
+
+    def full(*_: Any, **__: Any) -> None:
+        raise LedgerFull("the runs in team keep 2 GiB in the platform's database")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(team.archive, "record", full)
+        assert team.reconciler.reconcile("a") == WAITING
+    assert team.condition("Ready") == ("False", "BudgetSpent", "the runs in team keep 2 GiB in the platform's database")
+    assert "a" not in team.ray_clusters
     team.settle()
     assert team.condition("Ready")[0] == "True"

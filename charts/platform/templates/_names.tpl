@@ -40,7 +40,7 @@
 release each team has a folder, as run names are unique within one only; the control namespace's runs were there first. */}}
 {{- define "platform.teamValues" -}}
 {{- $team := last . -}}
-{{- $values := mergeOverwrite (deepCopy (first .).Values) (deepCopy (pick $team "studies" "runs" "data" "checkpoints")) -}}
+{{- $values := mergeOverwrite (deepCopy (first .).Values) (deepCopy (pick $team "studies" "runs" "data" "checkpoints" "budget" "counts")) -}}
 {{- if and $values.checkpoints.url (not (dig "checkpoints" "url" "" $team)) (ne $team.namespace (first .).Release.Namespace) -}}
 {{- $_ := set $values.checkpoints "url" (printf "%s/%s" (trimSuffix "/" $values.checkpoints.url) $team.namespace) -}}
 {{- end -}}

@@ -102,10 +102,36 @@ http://{{ include "platform.mlflow.host" . }}:5000
 
 {{/* A size like 50Gi in bytes; the values' schema has checked its form. */}}
 {{- define "platform.bytes" -}}
-{{- $unit := regexFind "[KMGT]i$" . -}}
-{{- $bytes := int64 (trimSuffix $unit .) -}}
-{{- range until (index (dict "" 0 "Ki" 1 "Mi" 2 "Gi" 3 "Ti" 4) $unit) }}{{ $bytes = mul $bytes 1024 }}{{ end -}}
-{{ $bytes }}
+{{- $unit := regexFind "[kKMGTPE]i?$" . -}}
+{{- $bytes := float64 (trimSuffix $unit .) -}}
+{{- range until (index (dict "" 0 "k" 1 "K" 1 "M" 2 "G" 3 "T" 4 "P" 5 "E" 6) (trimSuffix "i" $unit)) -}}
+{{- $bytes = mulf $bytes (ternary 1024 1000 (hasSuffix "i" $unit)) -}}
+{{- end -}}
+{{ int64 $bytes }}
+{{- end -}}
+
+{{/* What the runs of each team may keep, in JSON: by namespace, in bytes. Where values name no budget, teams have equal shares of the
+volumes, of PostgreSQL's the half: indexes and its log of writes are on it, too. */}}
+{{- define "platform.budgets" -}}
+{{- $budgets := dict -}}
+{{- range $team := .Values.teams -}}
+{{- $values := include "platform.teamValues" (list $ $team) | fromJson -}}
+{{- $budget := dict "artifacts" nil -}}
+{{- if $values.budget.database -}}
+{{- $_ := set $budget "database" (include "platform.bytes" $values.budget.database | int64) -}}
+{{- else if $values.postgresql.enabled -}}
+{{- $_ := set $budget "database" (div (include "platform.bytes" $values.postgresql.size | int64) (mul 2 (len $.Values.teams))) -}}
+{{- else -}}
+{{- $_ := set $budget "database" (int64 1073741824) -}}
+{{- end -}}
+{{- if $values.budget.artifacts -}}
+{{- $_ := set $budget "artifacts" (include "platform.bytes" $values.budget.artifacts | int64) -}}
+{{- else if and $values.mlflow.enabled (not $values.mlflow.artifacts.uri) (not $values.mlflow.artifacts.existingClaim) -}}
+{{- $_ := set $budget "artifacts" (div (include "platform.bytes" $values.mlflow.artifacts.size | int64) (len $.Values.teams)) -}}
+{{- end -}}
+{{- $_ := set $budgets $team.namespace $budget -}}
+{{- end -}}
+{{- toJson $budgets -}}
 {{- end -}}
 
 {{/* A list in CEL of one in JSON. */}}

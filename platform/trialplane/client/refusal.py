@@ -80,7 +80,11 @@ def denial(message: str) -> str:
     if found:
         return found.group(1).strip()
     if "exceeded quota" in message:
-        return message[message.index("exceeded quota") :].strip()
+        quota = message[message.index("exceeded quota") :].strip()
+        cure = (
+            "`platform list` shows runs, `platform delete RUN` makes room, and an administrator raises `counts` of the team"
+        )
+        return f"{quota}; {cure} in the chart's values" if "count/" in quota else quota
     if "violates PodSecurity" in message:
         return message[message.index("violates PodSecurity") :].strip()
     return message

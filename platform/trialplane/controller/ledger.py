@@ -104,6 +104,7 @@ class Ledger:
         self._patiently = patience or Patience()
         self._next = 0  # logical number of the next new trial
         self._open: dict[int, _Attempt] = {}
+        self._unwritten: _Attempt | None = None  # drawn, when the ledger was full
         # Number → each attempt, with only the drawn parameters, and how it ended.
         self._attempts: dict[int, tuple[TrialRequest, TrialOutcome | None]] = {}
         self._again = Repeats(self.counts)
@@ -147,7 +148,9 @@ class Ledger:
     @property
     def exhausted(self) -> bool:
         """Whether the sampler has drawn every point, and none of them is to be retried."""
-        return not self._again and (self._study.exhausted or samplers.grid_is_drawn(self.job, self._study))
+        return not (self._again or self._unwritten) and (
+            self._study.exhausted or samplers.grid_is_drawn(self.job, self._study)
+        )
 
     @property
     def is_done(self) -> bool:
@@ -157,25 +160,29 @@ class Ledger:
     @property
     def unstarted(self) -> int:
         """How many attempts `ask` would return now, if the sampler draws as many points as there are trials."""
-        return len(self._again) + self.job.trials - self._next
+        return len(self._again) + self.job.trials - self._next + (self._unwritten is not None)
 
     def ask(self) -> TrialRequest | None:
         """The next attempt, written to the database; None when nothing is left to start.
 
         Raises:
             EntrypointError: the job's space function fails.
-            LedgerError: the database cannot be written.
+            LedgerError: the database cannot be written. After LedgerFull the next call tries the same attempt again.
         """
-        if self._again:
+        if self._unwritten is not None:
+            attempt = self._unwritten
+        elif self._again:
             attempt = self._repeat(self._again.take())
         elif self._next < self.job.trials and not self.exhausted:
             attempt = self._draw(self._next)
             self._next += 1
         else:
             return None
+        self._unwritten = attempt
+        self._write(self._storage.begin, attempt.request.number)
+        self._unwritten = None
         self._open[attempt.request.number] = attempt
         self._best_reports.begun(attempt.request.trial)
-        self._write(self._storage.begin, attempt.request.number)
         self.counts.running += 1
         self._show(rows.row(self.job, attempt.request, self._sampled(attempt.request.number), None))
         return attempt.request

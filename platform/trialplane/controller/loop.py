@@ -70,6 +70,7 @@ class Controller:
         self._base = base
         self._desired = desired
         self._is_dry = False  # nothing is left to start, unless a running trial is retried
+        self._is_full = False  # the ledger takes no new attempt, unless a running trial's end or somebody else makes room
         self._ending: Ending | None = None
         self._hurry = False
         self._stopping: set[int] = set()  # numbers of attempts that the user has stopped
@@ -86,9 +87,9 @@ class Controller:
         """Runs until the end and returns how it ended; the ends of all attempts are in the ledger by then."""
         while True:
             self._check_end()
-            if self._ending is None:
+            if self._ending is None and not self._is_full:
                 self._start_all()
-            elif self._ending.kill:
+            elif self._ending is not None and self._ending.kill:
                 self._end_all(self._ending)  # in each iteration, as a process that is just starting takes no message yet
             self._resize()
             if not self._ledger.counts.running and (self._ending or self._ledger.is_done):
@@ -137,7 +138,14 @@ class Controller:
     def _start_all(self) -> None:
         """Starts an attempt in every idle slot while there are any left."""
         for slot in self._workload.idle:
-            request = self._ledger.ask()
+            try:
+                request = self._ledger.ask()
+            except errors.LedgerFull as error:
+                if not self._ledger.counts.running:
+                    raise
+                self._is_full = True  # those that run have their results recorded first
+                self._warn(f"no further trial is started: {error}")
+                return
             if request is None:
                 self._is_dry = True
                 return
@@ -189,7 +197,7 @@ class Controller:
         outcome = _bounded(self._as_stopped(outcome))
         ended = self._ledger.tell(dataclasses.replace(outcome, step=step, mlflow=run_id))
         assert ended is not None
-        self._is_dry = False
+        self._is_dry = self._is_full = False
         self._recorder.ended(request, ended, arrays)
         self._workload.ended(request, ended)
         self._durations.append(ended.ended - ended.started)

@@ -12,7 +12,7 @@ from trialplane import errors
 from trialplane.controller.store.namespaces import Ledgers
 from trialplane.gateway import server, upstream
 from trialplane.gateway.callers import ApiServer, Callers
-from trialplane.gateway.ledgers import MAX_LEDGER, MAX_RUNS, LedgerService
+from trialplane.gateway.ledgers import MAX_RUNS, LedgerService
 from trialplane.gateway.logs import Controllers, Mlflow
 from trialplane.gateway.mlflow import Door
 from trialplane.gateway.routes import Gateway, Namespaces
@@ -31,7 +31,10 @@ def main() -> int:
         sys.stderr.write(f"{env.LEDGER} must be the URL of the database\n")
         return errors.EXIT_BAD_INPUT
     try:
-        callers, ledgers = Callers(ApiServer.of_pod()), Ledgers(url, given.control, given.namespaces.split(","))
+        callers, ledgers = (
+            Callers(ApiServer.of_pod()),
+            Ledgers(url, given.control, given.namespaces.split(","), os.environ.get(env.BUDGETS, "")),
+        )
     except (KeyError, OSError) as error:
         sys.stderr.write(
             "there is no API server here that could say who asks: the gateway runs in a pod that mounts the token of its "
@@ -42,9 +45,6 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     mlflow = Mlflow.of(os.environ)
-    most, most_runs = (
-        int(os.environ.get(name) or default) for name, default in ((env.MAX_LEDGER, MAX_LEDGER), (env.MAX_RUNS, MAX_RUNS))
-    )
     gateways = {}
     for namespace in ledgers.namespaces:
         runs = ledgers.of(namespace)
@@ -53,7 +53,8 @@ def main() -> int:
         gateways[namespace] = Gateway(runs, callers, ledgers.scope(namespace), controllers, mlflow)
     answers = Namespaces(gateways)
     door = Door(_upstream(), ledgers, answers.refuses)
-    serving = server.serve(answers.answer, LedgerService(ledgers, most, most_runs), door.answer, "", cluster.GATEWAY_PORT)
+    service = LedgerService(ledgers, int(os.environ.get(env.MAX_RUNS) or MAX_RUNS))
+    serving = server.serve(answers.answer, service, door.answer, "", cluster.GATEWAY_PORT)
     # PID 1 of a container has no default signal handlers. `shutdown` blocks, so it is called in another thread.
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=serving.shutdown).start())
     serving.serve_forever()

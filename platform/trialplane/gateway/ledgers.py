@@ -28,14 +28,13 @@ from trialplane.wire.records import RunStatus, TrialRequest
 R = TypeVar("R", TrialRequest, RunStatus)
 
 CONNECTIONS = 4  # of one run at a time: its controller's, and those of controllers that are gone and not yet noticed to be
-MAX_LEDGER = 1 << 30  # bytes that a run may write into its ledger, where the chart does not say
 MAX_RUNS = 100  # whose ledgers are open at a time, where the chart does not say: each holds a connection to PostgreSQL
 _RETURNING = 10  # one place in so many is for runs that come back, whose controllers give up after ten minutes
 _LARGE = 1 << 18  # bytes of a body from which on one is decoded at a time: a hostile one takes thirty times its size
 _MAX_STATUS = 1 << 20  # bytes of a status, of which the operator and every list read all
 _MAX_RECORD = 1 << 20  # bytes of a request or an outcome, which is parsed for every read of the run
 _AHEAD = 3600.0  # seconds by which a controller's clock may be ahead
-_COLUMNS = (labels.LEDGER_JOB, labels.LEDGER_SUBMISSION, labels.LEDGER_CODE, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)
+_COLUMNS = (labels.LEDGER_JOB, labels.LEDGER_SUBMISSION, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)
 _GROWING = (ledger.BeginAttempt, ledger.DrawAttempt, ledger.FinishAttempt)
 _REFUSAL = "the token does not open this run: each start of a run has its own, which is gone when the run has ended"
 # The first that fits, so the more special one comes before its base.
@@ -43,6 +42,7 @@ _CODES: tuple[tuple[type[errors.LedgerError], str], ...] = (
     (errors.LedgerLocked, ledger.LOCKED),
     (errors.LedgerFenced, ledger.FENCED),
     (errors.LedgerCorrupt, ledger.CORRUPT),
+    (errors.LedgerFull, ledger.FULL),
     (errors.LedgerUnavailable, ledger.UNAVAILABLE),
 )
 
@@ -60,13 +60,11 @@ class LedgerService:
 
     Args:
         all_runs: by namespace.
-        most: bytes that a run may write into its ledger.
         most_runs: whose ledgers are open at a time; where there are several namespaces, three quarters of them in one.
     """
 
-    def __init__(self, all_runs: Ledgers, most: int = MAX_LEDGER, most_runs: int = MAX_RUNS) -> None:
+    def __init__(self, all_runs: Ledgers, most_runs: int = MAX_RUNS) -> None:
         self.all_runs = all_runs
-        self.most = most
         self.most_runs = most_runs
         self.most_of_one = most_runs if len(all_runs.namespaces) == 1 else max(1, most_runs * 3 // 4)
         self.open = Limit()  # by namespace
@@ -87,7 +85,6 @@ class Connection:
         self._run = ""
         self._digest = ""
         self._storage: Served | None = None
-        self._room = 0  # bytes that the run may still write, by the sizes of its requests: at least so many
 
     @property
     def is_open(self) -> bool:
@@ -132,10 +129,6 @@ class Connection:
                 _check_status(request.status, len(body))
             if isinstance(request, _GROWING) and len(body) > _MAX_RECORD:
                 _check_records(request)
-            if isinstance(request, _GROWING) and self._storage is not None:
-                # A trial that was let begin may have cost days of GPUs: its result is not what there is no room for.
-                spare = self._service.most // 10 if isinstance(request, ledger.FinishAttempt) else 0
-                self._take(self._storage, len(body), spare)
             with self._service.large if isinstance(request, ledger.LoadAttempts) else contextlib.nullcontext():
                 return ledger.encode(self._answer(request))
 
@@ -171,31 +164,11 @@ class Connection:
                 "postgresql.parameters.max_connections with it",
             )
         try:
-            url = service.all_runs.url(whose.namespace)
-            return Served(url, self._run, _directions(directions), self._digest, epoch)
+            url, budget = service.all_runs.url(whose.namespace), service.all_runs.budgets[whose.namespace]
+            return Served(url, self._run, _directions(directions), self._digest, budget, epoch)
         except BaseException:
             service.open.leave(whose.namespace)
             raise
-
-    def _take(self, storage: Served, size: int, spare: int) -> None:
-        """Counts a record among what the run has written; all runs are in one database, which must not be filled by one.
-
-        Args:
-            storage: of the run.
-            size: of the record.
-            spare: bytes above the most that a run may write, which this record may use.
-        """
-        if size > self._room:  # many a record has taken the place of another, so what is there is counted anew
-            self._room = self._service.most - storage.size()
-        if size > self._room + spare:
-            most = self._service.most / 2**20
-            raise Failure(
-                ledger.FULL,
-                f"the ledger of {self._run} would have more than {most:g} MiB, which is all that a run may write; what is "
-                "in it is safe. Start another run for the trials that are left, with fewer reports for each; or have an "
-                f"administrator raise gateway.maxLedger in the chart, and then `platform resume {self._run}`",
-            )
-        self._room -= size
 
     def _answer(self, request: ledger.Request) -> ledger.Answer:
         match request:
@@ -203,7 +176,6 @@ class Connection:
                 self._release()
                 assert self._whose is not None  # its token was checked
                 self._storage = self._open(self._whose, directions, epoch)
-                self._room = self._service.most - self._storage.size()
                 return ledger.LedgerOpened(self._storage.epoch)
             case ledger.CloseLedger():
                 self._release()

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from trialplane import errors
-from trialplane.controller.store import archive
+from trialplane.controller.store import archive, budget
 from trialplane.controller.store.archive import Archive
 from trialplane.controller.store.namespaces import Ledgers
 from trialplane.gateway import mlflow_calls, pages
@@ -105,6 +105,8 @@ class Door:
                 reply = _refusal(refused.status, refused.code, str(refused))
             except BadBody as bad:
                 reply = _refusal(bad.status, mlflow_calls.INVALID, str(bad))
+            except errors.LedgerFull as error:
+                reply = _refusal(507, mlflow_calls.FULL, str(error))
             except archive.DATABASE_ERRORS as error:
                 line = archive.reason(error)
                 reply = _refusal(503, AWAY, f"the ledger's database, which knows this run's token, does not answer: {line}")
@@ -175,6 +177,7 @@ class Door:
             if call is None:
                 stack.enter_context(self._room(whose, body))
                 call, data = self._call(run, method, path, query, body.whole(MAX_CALL))
+                self._spend(whose, budget.MLFLOW, _kept(call, data), spare=not call.makes)
                 kind, pieces, length, patience = "application/json", iter([data]), len(data), ANSWER_SECONDS
             else:
                 self._there.check(run, call)
@@ -182,11 +185,18 @@ class Door:
                 body.check(most)
                 if body.length is None:
                     _check_empty(body)
+                elif method == "PUT":
+                    self._spend(whose, budget.ARTIFACTS, body.length, spare=True)
                 kind, pieces = headers.get("Content-Type") or _BYTES, body.pieces(most, PIECE) if body.length else iter(())
                 kind = kind if _KIND.fullmatch(kind) else _BYTES
                 length, patience = body.length or 0, STORE_SECONDS
             with self._server.sent(call.method, call.target, kind, pieces, length, patience) as response:
                 yield self._made(response) if call.makes else _reply(response)
+
+    def _spend(self, whose: Address, what: budget.Kept, size: int, *, spare: bool) -> None:
+        runs = self._all_runs.of(whose.namespace)
+        assert runs is not None  # it was admitted
+        runs.spend(what, size, spare=spare)
 
     @contextlib.contextmanager
     def _room(self, whose: Address, body: Body) -> Iterator[None]:
@@ -237,6 +247,14 @@ class Door:
                 self._known_runs[key] = known
                 _forget(self._known_runs)
         return known
+
+
+def _kept(call: Call, data: bytes) -> int:
+    """Bytes that MLflow keeps of a call: those of its body, and of the rows that it makes of it."""
+    if call.body is None or call.target.endswith(("/search", "/delete", "/delete-tag")):
+        return 0
+    entries = sum(len(value) for value in call.body.values() if isinstance(value, list))
+    return len(data) + budget.ROW * (1 + entries)
 
 
 def _check_empty(body: Body) -> None:

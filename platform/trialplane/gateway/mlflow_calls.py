@@ -23,6 +23,7 @@ DENIED = "PERMISSION_DENIED"
 UNKNOWN = "RESOURCE_DOES_NOT_EXIST"
 INVALID = "INVALID_PARAMETER_VALUE"
 NO_ENDPOINT = "ENDPOINT_NOT_FOUND"
+FULL = "RESOURCE_LIMIT_EXCEEDED"  # which the recorder tries again
 
 _API = "/api/2.0/mlflow/"
 _ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"

@@ -326,7 +326,7 @@ def main() -> int:
         return errors.EXIT_BAD_INPUT
     try:
         cluster = Cluster()
-        ledgers = Ledgers(url, cluster.namespace, given.namespaces or [cluster.namespace])
+        ledgers = Ledgers(url, cluster.namespace, given.namespaces or [cluster.namespace], os.environ.get(env.BUDGETS, ""))
     except errors.TrialplaneError as error:
         _logger.error("%s", error)
         return error.exit_code

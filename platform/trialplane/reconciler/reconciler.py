@@ -22,7 +22,7 @@ from trialplane.client import kinds, metadata
 from trialplane.client.cluster import Cluster
 from trialplane.controller.store import archive
 from trialplane.controller.store.archive import Archive
-from trialplane.errors import InputError, LedgerCorrupt, LedgerError, TargetError
+from trialplane.errors import InputError, LedgerCorrupt, LedgerError, LedgerFull, TargetError
 from trialplane.plan import network, pods, raycluster
 from trialplane.plan import plan as planning
 from trialplane.plan import run as runs
@@ -138,6 +138,9 @@ class Reconciler:
         except errors.LedgerLocked as error:  # by a controller that is about to end
             self._write(view, standing.explained(view, "LedgerLocked", str(error), self._clock()))
             return LIVING
+        except LedgerFull as error:
+            self._write(view, standing.explained(view, "BudgetSpent", str(error), self._clock()))
+            return WAITING
         except _LEDGER_AWAY as error:
             text = f"the ledger's database does not answer: {archive.reason(error)}"
             self._write(view, standing.explained(view, "LedgerAway", f"{text}; all records are safe", self._clock()))
@@ -156,8 +159,7 @@ class Reconciler:
         match action:
             case Record(new=new):
                 plan = _plan(view)
-                code = base64.b64encode(plan.pack.data).decode("ascii")
-                self._archive.record(name, plan.job, _facts(view), code, new=new)
+                self._archive.record(name, plan.job, _facts(view), plan.pack.data, new=new)
             case Desire(changed=changed):
                 self._archive.desire(name, changed)
             case Adopt():

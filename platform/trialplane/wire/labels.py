@@ -36,7 +36,7 @@ LEDGER_OUTCOME = "trialplane:outcome"
 # Columns of a run in the ledger: in a database that outlives the run's folder, all there is to know of it.
 LEDGER_JOB = "job"
 LEDGER_SUBMISSION = "submission"
-LEDGER_CODE = "code"  # the packed folder, base64
+LEDGER_CODE = "code"  # SHA-256 of the packed folder, in hexadecimal digits and no JSON
 LEDGER_STATUS = "status"  # the last RunStatus
 LEDGER_DESIRED = "desired"  # a `Desired`; written by the operator, read by the controller
 LEDGER_IMAGES = "images"  # by name, the digests that its pods have run; written by the operator

@@ -11,6 +11,17 @@ spec:
     {{- toYaml . | nindent 4 }}
 ---
 {{- end }}
+{{- with .Values.counts }}
+apiVersion: v1
+kind: ResourceQuota
+metadata:
+  name: {{ include "platform.fullname" $ }}-counts
+  {{- include "platform.team.metadata" $ | nindent 2 }}
+spec:
+  hard:
+    {{- toYaml . | nindent 4 }}
+---
+{{- end }}
 {{- with .Team.limits }}
 apiVersion: v1
 kind: LimitRange

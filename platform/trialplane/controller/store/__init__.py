@@ -1,8 +1,8 @@
 """The database of runs: all SQLAlchemy and SQL except the SELECTs in `wire.attempts`, which the laptop shares.
 
 `tables` creates the tables, `study` is one run as its controller writes it, `remote` the same through the gateway, which has
-it `served`, `archive` all runs as the gateway shows them and the operator records them, `former` converts runs of an earlier
-version, `locking` ensures one controller per run.
+it `served`, `archive` all runs as the gateway shows them and the operator records them, `budget` what those of a namespace
+may keep, `former` converts runs of an earlier version, `locking` ensures one controller per run.
 """
 
 from __future__ import annotations

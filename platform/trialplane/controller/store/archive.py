@@ -8,7 +8,6 @@ Over 400 lines: all that others than a run's controller ask of the database, a t
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import hmac
 import json
@@ -22,8 +21,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from trialplane import errors
+from trialplane.controller.store import budget as budgets
 from trialplane.controller.store import former, locking, tables
-from trialplane.controller.store.tables import attempts, changes, runs
+from trialplane.controller.store.budget import Budget
+from trialplane.controller.store.tables import attempts, changes, codes, runs, sizes
 from trialplane.plan import plan as planning
 from trialplane.spec import jobs
 from trialplane.spec.jobs import Job
@@ -104,10 +105,14 @@ class Archive:
 
     Args:
         connections: its share of the process's, which chooses the schema of its tables.
+        budget: of its namespace.
     """
 
-    def __init__(self, connections: tables.Share) -> None:
+    def __init__(self, connections: tables.Share, budget: Budget | None = None) -> None:
         self._connections = connections
+        self._budget = budget or Budget("this namespace")
+        self._spending = threading.Lock()
+        self._reserved: dict[budgets.Kept, int] = {budgets.MLFLOW: 0, budgets.ARTIFACTS: 0}
         self._converting = threading.Lock()
         self._may_be_former = True
         self._is_there = False
@@ -167,8 +172,9 @@ class Archive:
 
     def code(self, run: str) -> bytes | None:
         """The packed code of a run."""
-        text = self.attribute(run, labels.LEDGER_CODE)
-        return None if text is None else base64.b64decode(text)
+        with self._connected(run) as (connection, mine):
+            mine_too = sa.select(codes.c.data).join(runs, runs.c.code == codes.c.digest).where(mine)
+            return connection.execute(mine_too).scalar()
 
     def is_alive(self, run: str) -> bool:
         """Whether a controller works on the run, which means that it holds the run's lock."""
@@ -244,29 +250,53 @@ class Archive:
         # A controller that started or ended in between counts: attempts may still run.
         return Whole(stored, _last(page, "number"), until, alive or self.is_alive(run))
 
-    def record(self, run: str, job: Job, submission: Mapping[str, Any], code: str, *, new: bool) -> None:
+    def spend(self, what: budgets.Kept, size: int, *, spare: bool) -> None:
+        """Counts bytes that MLflow is about to get.
+
+        Args:
+            what: records, or artifacts.
+            size: bytes.
+            spare: as of `Budget.check`.
+
+        Raises:
+            LedgerFull: the namespace's budget is spent.
+        """
+        with self._spending:
+            if size > self._reserved[what]:  # as most requests are small, each takes room for some more
+                with self._connections.begin() as connection:
+                    if what == budgets.ARTIFACTS:
+                        self._budget.check_artifacts(connection, size)
+                    else:
+                        self._budget.check(connection, size, spare=spare)
+                    taken = max(size, budgets.AT_ONCE)
+                    budgets.keep(connection, what, taken)
+                self._reserved[what] += taken
+            self._reserved[what] -= size
+
+    def record(self, run: str, job: Job, submission: Mapping[str, Any], code: bytes, *, new: bool) -> None:
         """Records what a run is submitted or resumed with, so that it is listed even if its pods never start.
 
         Args:
             run: its name.
             job: as resolved.
             submission: the facts of it.
-            code: packed, base64.
+            code: packed.
             new: whether there must be no run of that name.
 
         Raises:
             RunExists: there is one.
             LedgerLocked: a controller works on it.
+            LedgerFull: the namespace's budget is spent.
         """
         tables.prepare(self._connections)
         self._convert()
         described: dict[str, Any] = {
             labels.LEDGER_JOB: job.model_dump(mode="json"),
             labels.LEDGER_SUBMISSION: submission,
-            labels.LEDGER_CODE: code,
         }
         with self._connections.begin() as connection:
             self._convert_one(connection, run)
+            before = budgets.used(connection)
             mine = runs.c.name == run
             directions = json.dumps([objective.direction for objective in job.objectives])
             insert = postgresql.insert(runs).values(name=run, directions=directions, epoch=0, optuna="{}")
@@ -279,6 +309,10 @@ class Archive:
                 pending = planning.pending(run, job, float(submission.get("submitted", 0.0)))
                 described[labels.LEDGER_STATUS] = records.to_dict(pending)
             tables.describe(connection, mine, described)
+            connection.execute(sa.update(runs).where(mine).values(code=tables.keep_code(connection, code)))
+            tables.drop_code(connection)
+            if budgets.used(connection) > before:
+                self._budget.check(connection, 0)
 
     def desire(self, run: str, changed: Mapping[str, Any]) -> None:
         """Changes the desired state of a run: only the given fields of `Desired`.
@@ -428,9 +462,10 @@ class Archive:
         """
         with self._connected(run) as (connection, mine):
             _claim(connection, run)
-            for below in (attempts, changes) if tables.has_changes(connection) else (attempts,):
+            for below in (attempts, changes, sizes):
                 connection.execute(sa.delete(below).where(below.c.run_id.in_(sa.select(runs.c.id).where(mine))))
             connection.execute(sa.delete(runs).where(mine))
+            tables.drop_code(connection)
 
     @contextmanager
     def _connected(self, run: str) -> Iterator[tuple[sa.Connection, sa.ColumnElement[bool]]]:
@@ -484,8 +519,6 @@ def _changes(
     connection: sa.Connection, mine: sa.ColumnElement[bool], order: sa.ColumnElement[Any], limit: int | None = None
 ) -> list[Change]:
     """The changes of the run that `mine` chooses."""
-    if not tables.has_changes(connection):
-        return []
     query = sa.select(changes.c.change).join(runs).where(mine).order_by(order).limit(limit)
     return [records.from_json(Change, text) for (text,) in connection.execute(query)]
 

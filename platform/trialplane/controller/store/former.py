@@ -6,6 +6,7 @@ in one transaction, and removed from those tables, so that a controller of that 
 
 from __future__ import annotations
 
+import base64
 import collections
 import datetime
 import json
@@ -19,10 +20,10 @@ from trialplane.controller.store import tables
 from trialplane.wire import labels
 
 _EPOCH = "trialplane:epoch"
+_CODE = "trialplane:code"
 _COLUMNS = {
     "trialplane:job": labels.LEDGER_JOB,
     "trialplane:submission": labels.LEDGER_SUBMISSION,
-    "trialplane:code": labels.LEDGER_CODE,
     "trialplane:status": labels.LEDGER_STATUS,
     "trialplane:wish": labels.LEDGER_DESIRED,
 }
@@ -73,6 +74,8 @@ def convert(connection: sa.Connection, run: str) -> None:
         "optuna": json.dumps({key: json.loads(text) for key, text in kept.items()}),
         **{column: described.get(key) for key, column in _COLUMNS.items()},
     }
+    if _CODE in described:
+        new[labels.LEDGER_CODE] = tables.keep_code(connection, base64.b64decode(json.loads(described[_CODE])))
     run_id = connection.execute(sa.insert(tables.runs).values(new).returning(tables.runs.c.id)).scalar_one()
     attempts = _attempts(connection, found.tables, study, run)
     if attempts:

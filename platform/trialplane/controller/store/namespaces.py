@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trialplane.controller.store import tables
+from trialplane.controller.store import budget, tables
 from trialplane.controller.store.archive import Archive
 from trialplane.errors import InputError
 from trialplane.wire.mlflow import Scope
@@ -22,12 +22,16 @@ class Ledgers:
         url: of the database.
         control: the namespace that the platform itself is in.
         namespaces: those that runs are in; it may be one of them.
+        budgets: of them, as `budget.read` takes them.
 
     Raises:
-        InputError: one of them cannot have a ledger.
+        InputError: one of them cannot have a ledger, or the budgets cannot be read.
+
+    Attributes:
+        budgets: by namespace.
     """
 
-    def __init__(self, url: str, control: str, namespaces: Sequence[str]) -> None:
+    def __init__(self, url: str, control: str, namespaces: Sequence[str], budgets: str = "") -> None:
         if tables.DEFAULT_SCHEMA in namespaces and control != tables.DEFAULT_SCHEMA:
             raise InputError(
                 "no run can be in a namespace called public: PostgreSQL's default schema has that name, and it holds the "
@@ -38,7 +42,8 @@ class Ledgers:
         self._connections = tables.Connections(url)
         most = tables.SHARE if len(namespaces) > 1 else tables.POOL - tables.CHECKS
         shares = {name: self._connections.share("" if name == control else name, most) for name in namespaces}
-        self._archives = {name: Archive(share) for name, share in shares.items()}
+        self.budgets = budget.read(budgets, namespaces)
+        self._archives = {name: Archive(share, self.budgets[name]) for name, share in shares.items()}
 
     @property
     def namespaces(self) -> tuple[str, ...]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import sqlalchemy as sa
 
 from trialplane import errors
 from trialplane.controller.store import archive, locking, tables
+from trialplane.controller.store import budget as budgets
+from trialplane.controller.store.budget import Budget
 from trialplane.controller.store.study import Storage
-from trialplane.controller.store.tables import attempts, runs
+from trialplane.controller.store.tables import runs
 from trialplane.wire import attempts as reading
 from trialplane.wire.attempts import Attempt
 
@@ -32,15 +35,25 @@ class Served(Storage):
         run: its name.
         directions: "minimize" or "maximize" per objective.
         digest: of the token.
+        budget: of the run's namespace.
         epoch: of a controller that had the run open, whose connection broke; None for one that opens it.
     """
 
     _pings = False  # its controller sends again what failed, and then there is a new connection
 
     def __init__(
-        self, url: str, run: str, directions: tuple[Literal["minimize", "maximize"], ...], digest: str, epoch: int | None
+        self,
+        url: str,
+        run: str,
+        directions: tuple[Literal["minimize", "maximize"], ...],
+        digest: str,
+        budget: Budget,
+        epoch: int | None,
     ) -> None:
         self._digest = digest
+        self._budget = budget
+        self._room = 0  # bytes that may be written before the namespace's are counted again
+        self._kept = 0  # bytes of what samplers store, as last written
         self._former = epoch
         super().__init__(url, run, directions, Path(os.devnull), lock_patience=locking.LOCK_PATIENCE)
 
@@ -49,13 +62,6 @@ class Served(Storage):
         """The controller's."""
         assert self._epoch is not None
         return self._epoch
-
-    def size(self) -> int:
-        """Bytes of all its attempts."""
-        columns = (attempts.c.request, attempts.c.outcome, attempts.c.optuna)
-        each = sum((sa.func.coalesce(sa.func.octet_length(column), 0) for column in columns), sa.literal(0))
-        with self._reading() as connection:
-            return connection.execute(sa.select(sa.func.sum(each)).where(attempts.c.run_id == self._id)).scalar() or 0
 
     def page(self, after: int, size: int) -> tuple[list[Attempt], str]:
         """Attempts with numbers above `after`, see `wire.attempts.page`; at first also what samplers store, as JSON."""
@@ -89,6 +95,29 @@ class Served(Storage):
             if found.epoch != self._former:
                 raise self._fenced()
             self._id, self._epoch = found.id, found.epoch
+
+    @contextlib.contextmanager
+    def _transaction(self, kept: Mapping[str, Any] | None, attempt: Attempt | None = None) -> Iterator[sa.Connection]:
+        """See `study.Storage`; what an attempt grows by is counted, and refused beyond the namespace's budget.
+
+        Raises:
+            LedgerFull: it is.
+        """
+        with super()._transaction(kept) as connection:
+            if attempt is None:
+                yield connection
+                return
+            number = attempt.request.number
+            before = budgets.size_of(connection, self._id, number)
+            yield connection
+            grown = budgets.size_of(connection, self._id, number) - before
+            kept_size = self._kept if kept is None else len(json.dumps(kept))
+            more = grown + max(0, kept_size - self._kept)
+            if more > self._room:
+                left = self._budget.check(connection, more, spare=before > 0)
+                self._room = min(left + more, budgets.AT_ONCE)
+            budgets.grow(connection, self._id, grown)
+        self._room, self._kept = self._room - more, kept_size
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:

@@ -95,7 +95,7 @@ class Storage:
             attempt: its request, and Optuna's view of it.
             kept: what samplers store beside the trials; None if unchanged.
         """
-        with self._transaction(kept) as connection:
+        with self._transaction(kept, attempt) as connection:
             insert = sqlite.insert if self._engine.dialect.name == "sqlite" else postgresql.insert
             new = insert(attempts).values(
                 run_id=self._id,
@@ -114,7 +114,7 @@ class Storage:
             attempt: its request with the parameters drawn so far, and Optuna's view of it.
             kept: what samplers store beside the trials; None if unchanged.
         """
-        with self._transaction(kept) as connection:
+        with self._transaction(kept, attempt) as connection:
             connection.execute(
                 sa.update(attempts)
                 .where(attempts.c.run_id == self._id, attempts.c.number == attempt.request.number)
@@ -129,7 +129,7 @@ class Storage:
             kept: what samplers store beside the trials; None if unchanged.
         """
         ends = sa.select(sa.func.coalesce(sa.func.max(attempts.c.place), 0) + 1).where(attempts.c.run_id == self._id)
-        with self._transaction(kept) as connection:
+        with self._transaction(kept, attempt) as connection:
             written = connection.execute(
                 sa.update(attempts)
                 .where(
@@ -185,8 +185,8 @@ class Storage:
             yield connection
 
     @contextlib.contextmanager
-    def _transaction(self, kept: Mapping[str, Any] | None) -> Iterator[sa.Connection]:
-        """One transaction that only the controller of the current epoch can commit."""
+    def _transaction(self, kept: Mapping[str, Any] | None, attempt: Attempt | None = None) -> Iterator[sa.Connection]:
+        """One transaction that only the controller of the current epoch can commit; `attempt` is the one that it writes."""
         changed: dict[str, Any] = {"epoch": self._epoch}  # a write, so that it also locks the row until the commit
         if kept is not None:
             changed["optuna"] = json.dumps(kept)

@@ -3,6 +3,9 @@
     runs            one row per run: its facts, and the epoch, which fences controllers
     attempts        one row per attempt: request and outcome, and what Optuna's samplers need of it when the run resumes
     changes         one row per change of what a run on a cluster is to be, in their order
+    codes           the code of runs, one row per SHA-256 of it
+    sizes           bytes of the attempts of a run, as the gateway has written them
+    usage           bytes of the namespace's records and artifacts that MLflow has got
     schema_version  one row
 
 Documents are JSON as text, those of `wire.records` and `controller.history`.
@@ -11,6 +14,7 @@ Documents are JSON as text, those of `wire.records` and `controller.history`.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import sqlite3
 import threading
@@ -19,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from trialplane import errors
 from trialplane.controller.store import locking
@@ -74,6 +79,18 @@ changes = sa.Table(
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Column("change", sa.Text, nullable=False),
     sa.UniqueConstraint("run_id", "uid", "generation"),
+)
+codes = sa.Table(
+    "codes", _all, sa.Column("digest", sa.Text, primary_key=True), sa.Column("data", sa.LargeBinary, nullable=False)
+)
+sizes = sa.Table(
+    "sizes",
+    _all,
+    sa.Column("run_id", sa.ForeignKey(runs.c.id), primary_key=True),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+)
+usage = sa.Table(
+    "usage", _all, sa.Column("what", sa.Text, primary_key=True), sa.Column("bytes", sa.BigInteger, nullable=False)
 )
 _schema_version = sa.Table("schema_version", _all, sa.Column("version", sa.Integer, primary_key=True, autoincrement=False))
 
@@ -215,13 +232,13 @@ def schema(connection: sa.Connection) -> str:
 
 
 def prepare(engine: Begins) -> None:
-    """Creates the tables if there are none, and adds the table and the columns that an earlier trialplane's lack.
+    """Creates the tables if there are none, and adds the tables and the columns that an earlier trialplane's lack.
 
     Raises:
         LedgerCorrupt: there are tables of a later version.
     """
     with engine.begin() as connection:
-        if is_there(connection) and has_changes(connection) and not _lacking(connection):
+        if is_there(connection) and not _missing(connection) and not _lacking(connection):
             return
     with writing(engine) as connection:
         if connection.dialect.name != "sqlite":  # two controllers may be the first at the same time
@@ -232,8 +249,7 @@ def prepare(engine: Begins) -> None:
         if not is_there(connection):
             _all.create_all(connection, checkfirst=False)  # fails on tables of another program with these names
             connection.execute(sa.insert(_schema_version).values(version=reading.VERSION))
-        if not has_changes(connection):
-            changes.create(connection)
+        _all.create_all(connection, tables=_missing(connection))
         for name in _lacking(connection):
             connection.execute(sa.text(f"ALTER TABLE {runs.name} ADD COLUMN {name} TEXT"))
 
@@ -244,9 +260,10 @@ def _lacking(connection: sa.Connection) -> list[str]:
     return [column.name for column in runs.columns if column.name not in known]
 
 
-def has_changes(connection: sa.Connection) -> bool:
-    """Whether the table of changes exists, which came later; an earlier trialplane goes on without it."""
-    return sa.inspect(connection).has_table(changes.name)
+def _missing(connection: sa.Connection) -> list[sa.Table]:
+    """Tables that came later; an earlier trialplane goes on without them."""
+    known = sa.inspect(connection).get_table_names()
+    return [table for name, table in _all.tables.items() if name not in known]
 
 
 def is_there(connection: sa.Connection) -> bool:
@@ -286,6 +303,28 @@ def describe(connection: sa.Connection, mine: sa.ColumnElement[bool], described:
     """Writes facts about that run, by column name."""
     texts = {name: json.dumps(value) for name, value in described.items()}
     connection.execute(sa.update(runs).where(mine).values(texts))
+
+
+def keep_code(connection: sa.Connection, data: bytes) -> str:
+    """Stores the code of a run, unless another has the same; gives what is in the run's column for it: its SHA-256."""
+    digest = hashlib.sha256(data).hexdigest()
+    _lock_code(connection)
+    if connection.execute(sa.select(codes.c.digest).where(codes.c.digest == digest)).scalar() is None:
+        insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+        connection.execute(insert(codes).values(digest=digest, data=data).on_conflict_do_nothing())
+    return digest
+
+
+def drop_code(connection: sa.Connection) -> None:
+    """Deletes the code that no run has any more."""
+    _lock_code(connection)
+    connection.execute(sa.delete(codes).where(codes.c.digest.not_in(sa.select(runs.c.code).where(runs.c.code.is_not(None)))))
+
+
+def _lock_code(connection: sa.Connection) -> None:
+    """Until the end of the transaction: nobody deletes the code that another has just found to be there."""
+    if connection.dialect.name != "sqlite":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(locking.key(schema(connection), codes.name))))
 
 
 def shown(url: sa.URL | str) -> str:
