@@ -25,6 +25,7 @@ from trialplane.controller.store.namespaces import Ledgers
 from trialplane.gateway import ledgers
 from trialplane.gateway import server as servers
 from trialplane.gateway.bodies import Answer
+from trialplane.gateway.limits import Admit
 from trialplane.wire import ledger
 from trialplane.wire.ledger import Address
 from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest
@@ -176,7 +177,7 @@ class Local:
         self.server.server_close()
 
 
-def short(method: str, target: str, headers: Any) -> Answer:
+def short(method: str, target: str, headers: Any, admit: Admit) -> Answer:
     return Answer(200, b"{}")
 
 
@@ -190,7 +191,7 @@ def said(connection: socket.socket, request: bytes) -> bytes:
 def test_more_connections_than_there_are_threads_for_are_closed_and_the_others_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(servers, "MAX_PER_ADDRESS", 3)
+    monkeypatch.setattr(servers, "MAX_UNKNOWN", 3)
     ask = b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n"
     with served_here(short) as here, contextlib.ExitStack() as stack:
         held = [stack.enter_context(here.connect()) for _ in range(3)]
@@ -209,7 +210,7 @@ def test_an_answer_that_is_taken_byte_by_byte_holds_no_thread(monkeypatch: pytes
     """The time is for all of an answer, not for each piece."""
     monkeypatch.setattr(servers, "REQUEST_SECONDS", 0.5)
 
-    def large(method: str, target: str, headers: Any) -> Answer:
+    def large(method: str, target: str, headers: Any, admit: Admit) -> Answer:
         return Answer(200, b"x" * (64 << 20))
 
     with served_here(large) as here, here.connect() as slow:

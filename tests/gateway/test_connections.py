@@ -1,4 +1,5 @@
-"""What one peer can hold of the gateway's connections: others are answered while many slow ones are open. With real sockets.
+"""What one peer, or one team, can hold of the gateway's connections: others are answered while many slow ones are open. With
+real sockets.
 
 Sizes, times, and what stands behind a run's token are in tests/contracts/test_ledger_limits.py.
 """
@@ -16,7 +17,7 @@ from tests.contracts.conftest import wait_until
 from trialplane.gateway import ledgers
 from trialplane.gateway import server as servers
 from trialplane.gateway.bodies import Answer
-from trialplane.gateway.limits import Limit
+from trialplane.gateway.limits import Admit, Limit
 from trialplane.gateway.server import Server
 
 ASK = b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n"
@@ -24,15 +25,18 @@ SLOW = (b"", b"GET /hea", b"GET /health HTTP/1.1\r\nX-Slow: ", b"POST / HTTP/1.1
 Connect = Callable[[str], socket.socket]
 
 
-def answer(method: str, target: str, headers: Mapping[str, str]) -> Answer:
-    return Answer(200, b"{}")
+def answer(method: str, target: str, headers: Mapping[str, str], admit: Admit) -> Answer:
+    """Who says so is of a namespace."""
+    return Answer(200 if "Team" not in headers or admit(headers["Team"]) else 429, b"{}")
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """For eight connections, four from one address."""
     monkeypatch.setattr(servers, "MAX_CONNECTIONS", 8)
-    monkeypatch.setattr(servers, "MAX_PER_ADDRESS", 4)
+    monkeypatch.setattr(servers, "MAX_UNKNOWN", 4)
+    monkeypatch.setattr(servers, "MAX_PER_NAMESPACE", 4)
+    monkeypatch.setattr(servers, "UNKNOWN_SECONDS", 600.0)
     made = servers.serve(answer, None, None, "127.0.0.1", 0)  # type: ignore[arg-type]  # no ledgers, no MLflow
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -61,7 +65,7 @@ def held(server: Server, connect: Connect) -> list[socket.socket]:
         for number, begun in enumerate(SLOW, 1):
             found.append(connect(address))
             found[-1].sendall(begun)
-            wait_until(lambda: len(server.waiting._addresses) == len(found), f"{number} of {address} wait")
+            wait_until(lambda: len(server.waiting._holders) == len(found), f"{number} of {address} wait")
     return found
 
 
@@ -83,10 +87,10 @@ def test_while_slow_peers_hold_all_connections_others_are_answered(
 
 def test_whoever_holds_the_most_makes_room_for_itself_too(server: Server, connect: Connect) -> None:
     quiet = connect("127.0.0.1")  # the oldest of all, of an address with one
-    wait_until(lambda: len(server.waiting._addresses) == 1, "it waits")
+    wait_until(lambda: len(server.waiting._holders) == 1, "it waits")
     for number in range(4):
         connect("127.0.0.2")
-        wait_until(lambda number=number: len(server.waiting._addresses) == number + 2, "one more waits")
+        wait_until(lambda number=number: len(server.waiting._holders) == number + 2, "one more waits")
     for _ in range(3):
         connect("127.0.0.3")
     wait_until(lambda: server.connections.total == 8, "there are as many as there may be")
@@ -112,6 +116,63 @@ def test_a_controller_that_has_its_ledger_open_makes_no_room(
     wait_until(lambda: server.connections.total == 8, "all are served")
     assert connect("127.0.0.1").recv(1) == b""
     assert said(controllers[0]).startswith(b"HTTP/1.1 200")
+
+
+def of_team(connection: socket.socket, team: str) -> bytes:
+    """The start of the answer to a request of a team; the connection stays open."""
+    connection.sendall(f"GET /runs HTTP/1.1\r\nTeam: {team}\r\n\r\n".encode())
+    found = b""
+    while not found.endswith(b"{}"):
+        if not (piece := connection.recv(1 << 16)):
+            break
+        found += piece
+    return found[:12]
+
+
+OK, CROWDED = b"HTTP/1.1 200", b"HTTP/1.1 429"
+
+
+def test_connections_from_one_address_count_for_the_namespaces_whose_tokens_they_show(
+    server: Server, connect: Connect
+) -> None:
+    """As those of all laptops, which come from the API server's address."""
+    laptop = "127.0.0.2"
+    held = []
+    for team in ("a", "a", "a", "b", "b", "b"):
+        held.append(connect(laptop))
+        assert of_team(held[-1], team) == OK
+        wait_until(lambda: len(server.waiting._holders) == len(held), "it waits for the next request")
+    assert server.connections.total == 6, "more than an address may have that has shown no token"
+    assert of_team(held[0], "b") == OK, "the API server uses a connection again for somebody else"
+    assert of_team(connect(laptop), "b") == OK, "its team makes room for it"
+    assert [_is_over(one) for one in held] == [False, False, False, True, False, False]
+    assert of_team(held[1], "a") == OK
+
+
+def test_a_namespace_that_has_all_that_it_may_is_told_so_and_others_are_answered(
+    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its controllers hold their runs' locks and make no room."""
+    held = [connect("127.0.0.2") for _ in range(4)]
+    with monkeypatch.context() as patch:
+        patch.setattr(ledgers.Connection, "is_open", property(lambda self: True))
+        assert [of_team(one, "a") for one in held] == [OK] * 4
+        wait_until(lambda: not server.waiting._holders, "they wait as controllers do")
+    assert of_team(connect("127.0.0.2"), "a") == CROWDED
+    assert of_team(connect("127.0.0.2"), "b") == OK
+
+
+def test_who_shows_no_token_has_little_time(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = connect("127.0.0.2")
+    assert of_team(known, "a") == OK
+    with monkeypatch.context() as patch:
+        patch.setattr(servers, "UNKNOWN_SECONDS", 0.2)
+        for begun in SLOW[:3]:
+            slow = connect("127.0.0.2")
+            slow.sendall(begun)
+            assert slow.recv(1 << 16) == b"", "it is closed"
+        assert of_team(known, "a") == OK, "it has the time of those that are known"
+    assert said(connect("127.0.0.2")).startswith(OK)
 
 
 def _is_over(connection: socket.socket) -> bool:

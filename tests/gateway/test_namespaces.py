@@ -20,7 +20,7 @@ class Heard:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def answer(self, method: str, target: str, headers: Mapping[str, str]) -> Answer:
+    def answer(self, method: str, target: str, headers: Mapping[str, str], admit: Admit) -> Answer:
         return Answer(200, f"{self.name}: {method} {target} {dict(headers)}".encode())
 
 

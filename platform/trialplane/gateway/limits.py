@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import collections
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+
+# Is told the namespace that a connection's request was admitted to; False when that has as many connections as it may.
+Admit = Callable[[str], bool]
+
+
+def crowded(namespace: str) -> str:
+    """Says that a namespace has as many connections as it may."""
+    return f"the runs and users of {namespace} have all connections to the gateway that they may; try again in a moment"
 
 
 class Limit:

@@ -23,7 +23,7 @@ from trialplane.controller.store.archive import Archive
 from trialplane.controller.store.namespaces import Ledgers
 from trialplane.gateway import mlflow_calls, pages
 from trialplane.gateway.bodies import Answer, BadBody, Body, Headers, Reply
-from trialplane.gateway.limits import Limit
+from trialplane.gateway.limits import Admit, Limit, crowded
 from trialplane.gateway.mlflow_calls import DENIED, UNKNOWN, Call, Refused
 from trialplane.gateway.ownership import Records
 from trialplane.gateway.records import Run
@@ -89,7 +89,9 @@ class Door:
         return self._records
 
     @contextlib.contextmanager
-    def answer(self, inside: Inside, method: str, headers: Headers, body: Body) -> Iterator[Reply]:
+    def answer(
+        self, inside: Inside, method: str, headers: Headers, body: Body, admit: Admit = lambda namespace: True
+    ) -> Iterator[Reply]:
         """The reply to one request, whatever it is; its body passes through while the context is entered.
 
         Args:
@@ -97,10 +99,11 @@ class Door:
             method: of HTTP.
             headers: as they came.
             body: not read yet.
+            admit: is told the namespace whose token it shows.
         """
         with contextlib.ExitStack() as stack:
             try:
-                reply = stack.enter_context(self._answer(inside, method, headers, body))
+                reply = stack.enter_context(self._answer(inside, method, headers, body, admit))
             except Refused as refused:
                 reply = _refusal(refused.status, refused.code, str(refused))
             except BadBody as bad:
@@ -117,7 +120,9 @@ class Door:
                 reply = _refusal(502, "INTERNAL_ERROR", f"the gateway could not handle this: {type(error).__name__}")
             yield reply
 
-    def _answer(self, inside: Inside, method: str, headers: Headers, body: Body) -> contextlib.AbstractContextManager[Reply]:
+    def _answer(
+        self, inside: Inside, method: str, headers: Headers, body: Body, admit: Admit
+    ) -> contextlib.AbstractContextManager[Reply]:
         _, target = self._server, inside.target
         runs = self._all_runs.of(inside.namespace)
         if runs is None:
@@ -127,10 +132,11 @@ class Door:
             raise Refused(404, UNKNOWN, text)
         if inside.run:
             run = self._admitted(runs, Address(inside.namespace, inside.run), headers.get("Authorization") or "")
+            _check_admitted(admit, inside.namespace)
             return self._run(run, method, target, headers, body)
         if (method, target) == ("GET", "/health"):
             return self._health()
-        return self._read(inside, method, headers, body)
+        return self._read(inside, method, headers, body, admit)
 
     @contextlib.contextmanager
     def _health(self) -> Iterator[Reply]:
@@ -146,11 +152,12 @@ class Door:
         yield Reply.of(Answer(200, b'{"mlflow": "answers"}'))
 
     @contextlib.contextmanager
-    def _read(self, inside: Inside, method: str, headers: Headers, body: Body) -> Iterator[Reply]:
+    def _read(self, inside: Inside, method: str, headers: Headers, body: Body, admit: Admit) -> Iterator[Reply]:
         """For a user."""
         if (refusal := self._refuses(inside.namespace, headers)) is not None:
             yield Reply.of(refusal)
             return
+        _check_admitted(admit, inside.namespace)
         scope = self._all_runs.scope(inside.namespace)
         if not self._questions.enter(inside.namespace, QUESTIONS, patience=ANSWER_SECONDS / 4):
             text = f"MLflow's pages have {QUESTIONS} requests of {inside.namespace} under way already; try again in a moment"
@@ -247,6 +254,11 @@ class Door:
                 self._known_runs[key] = known
                 _forget(self._known_runs)
         return known
+
+
+def _check_admitted(admit: Admit, namespace: str) -> None:
+    if not admit(namespace):
+        raise Refused(429, "REQUEST_LIMIT_EXCEEDED", crowded(namespace))
 
 
 def _kept(call: Call, data: bytes) -> int:

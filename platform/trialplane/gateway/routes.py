@@ -19,6 +19,7 @@ from trialplane.controller.store.archive import Archive
 from trialplane.gateway import bodies, callers
 from trialplane.gateway.bodies import Answer
 from trialplane.gateway.callers import Callers, User
+from trialplane.gateway.limits import Admit, crowded
 from trialplane.gateway.logs import Chosen, Controllers, Mlflow, NoLog, Piece
 from trialplane.plan import plan as planning
 from trialplane.wire import cluster, labels, logs, records
@@ -48,8 +49,8 @@ class Namespaces:
     def __init__(self, gateways: Mapping[str, Gateway]) -> None:
         self._gateways = gateways
 
-    def answer(self, method: str, target: str, headers: Mapping[str, str]) -> Answer:
-        """The answer to one request, whatever it is."""
+    def answer(self, method: str, target: str, headers: Mapping[str, str], admit: Admit = lambda namespace: True) -> Answer:
+        """The answer to one request, whatever it is; `admit` is told the namespace whose token it shows."""
         path, question, query = target.partition("?")
         if (method, path) == ("GET", "/health"):
             return _json({"status": "ok"})  # not the database's: without it, requests are still answered with the reason
@@ -59,7 +60,7 @@ class Namespaces:
         gateway = self._gateways.get(namespace)
         if gateway is None:
             return _nowhere(namespace)
-        return gateway.answer(method, f"/{rest}{question}{query}", headers)
+        return gateway.answer(method, f"/{rest}{question}{query}", headers, admit)
 
     def refuses(self, namespace: str, headers: bodies.Headers) -> Answer | None:
         """Why a user may not look into MLflow from a namespace, from the headers of the request; None for one who may."""
@@ -87,9 +88,9 @@ class Gateway:
         self._controllers = controllers
         self._mlflow = mlflow
 
-    def answer(self, method: str, target: str, headers: Mapping[str, str]) -> Answer:
-        """The answer to one request, whatever it is."""
-        answer = self._mapped(lambda: self._answer(method, target, headers))
+    def answer(self, method: str, target: str, headers: Mapping[str, str], admit: Admit = lambda namespace: True) -> Answer:
+        """The answer to one request, whatever it is; `admit` is told the namespace whose token it shows."""
+        answer = self._mapped(lambda: self._answer(method, target, headers, admit))
         assert answer is not None
         return answer
 
@@ -113,13 +114,15 @@ class Gateway:
             text = f"the ledger's database does not answer: {archive.reason(error)}; all records are safe"
             return bodies.error(503, text)
 
-    def _answer(self, method: str, target: str, headers: Mapping[str, str]) -> Answer:
+    def _answer(self, method: str, target: str, headers: Mapping[str, str], admit: Admit) -> Answer:
         path, _, query = target.partition("?")
         parts = [urllib.parse.unquote(part) for part in path.strip("/").split("/")]
         options = {name: values[-1] for name, values in urllib.parse.parse_qs(query).items()}
         if (method, parts) == ("GET", ["health"]):
             return _json({"status": "ok"})  # not the database's: without it, requests are still answered with the reason
         user = self._users.user(headers.get(cluster.TOKEN_HEADER) or "")
+        if not admit(user.namespace):
+            raise Refusal(429, crowded(user.namespace))
         match method, parts:
             case "GET", ["runs"]:
                 if not user.may_see(self._scope.namespace):
