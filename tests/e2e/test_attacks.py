@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.e2e.conftest import CONTROL, REACHES, RELEASE, SPEC, Cluster
+from tests.e2e.conftest import CONTROL, REACHES, RELEASE, SPEC, Cluster, install
 from tests.e2e.recorded import mlflow_runs
 
 from trialplane.wire import cluster as names
@@ -162,6 +162,42 @@ def test_a_trials_token_opens_its_own_runs_records_in_mlflow_alone(cluster: Clus
         (f"{own}../../../../runs/{victim}/code", "DERIVED", "GET"),
     ]
     assert not {200, 500} & set(answers(cluster, thief, tries))
+
+
+# A trial's own flood of records in MLflow, until something refuses them: how many bytes went in, the status, the answer.
+FLOOD = """
+import json, os, urllib.error, urllib.request
+from trialplane.wire import mlflow
+token = mlflow.token(open(os.environ["TRIALPLANE_TOKEN_FILE"]).read().strip())
+def call(name, body):
+    url = os.environ["TRIALPLANE_LEDGER"] + %r + "/api/2.0/mlflow/" + name
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Authorization": "Bearer " + token})
+    return json.load(urllib.request.urlopen(request, timeout=60))
+sent, status, said = 0, 200, ""
+try:
+    while sent < 64 << 20:
+        call("runs/log-batch", {"run_id": %r, "tags": [{"key": f"tag-{sent}-{n}", "value": "x" * 5000} for n in range(90)]})
+        sent += 90 * 5000
+except urllib.error.HTTPError as error:
+    status, said = error.code, error.read().decode()
+print(json.dumps([sent, status, said]))
+"""
+
+
+@pytest.mark.slow
+def test_a_team_cannot_fill_the_database_of_all(cluster: Cluster, two: tuple[str, str]) -> None:
+    """Of a small budget MLflow's records get a part; the other run goes on, and the budget is one that values raise."""
+    thief, victim = two
+    try:
+        install("--set", "budget.database=16Mi")
+        (own, *_) = [run["id"] for run in mlflow_runs(cluster, thief, "toy")]
+        code = FLOOD % (mlflow.path(HERE, thief), own)
+        sent, status, said = json.loads(inside(cluster, thief, names.CONTROLLER, names.CONTROLLER, code))
+        assert (status, sent < 18 << 20) == (507, True), said
+        assert f"the runs in {cluster.namespace} keep" in said and "budget.database" in said
+        assert cluster.status(victim)["state"] == "RUNNING"
+    finally:
+        install()
 
 
 def test_a_run_that_has_ended_has_no_token(cluster: Cluster, two: tuple[str, str]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from trialplane.gateway.limits import Admit
 from trialplane.gateway.routes import Namespaces
 from trialplane.gateway.server import Answer
 
