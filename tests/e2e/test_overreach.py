@@ -109,6 +109,7 @@ def test_a_runs_name_takes_no_secret_and_no_account_of_others(cluster: Cluster, 
     ):
         assert not may(cluster, "captured.autoscaler", *what), what
     cluster.platform("cancel", "captured", "--now", "--yes")
+    cluster.platform("delete", "captured", "--yes")
     cluster.kubectl("delete", "run", "taken", *BOB)
     cluster.kubectl("delete", "secret/captured", "secret/taken.ray", "serviceaccount/captured")
 
@@ -127,3 +128,4 @@ def test_another_user_goes_on_with_no_record_of_a_deleted_run(cluster: Cluster, 
     assert message.startswith("there was a run mine of ") and "whose record only its owner goes on with" in message
     cluster.kubectl("delete", "run", "mine", *BOB)
     cluster.check_exact("mine", 2)
+    cluster.platform("delete", "mine", "--yes")

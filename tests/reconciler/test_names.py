@@ -66,6 +66,8 @@ def test_an_object_of_somebody_else_keeps_a_run_from_starting(
     assert team.condition("Accepted")[1] == "NameTaken"
     assert f" {name} is not of this Run; give the Run another name" in team.condition("Accepted")[2]
     assert team.cluster.objects[plural][name] == before
+    (owner,) = team.cluster.objects["configmaps"]["a-code"]["metadata"]["ownerReferences"]
+    assert owner["kind"] == "Run", "its own code goes with it all the same"
     team.cluster.remove(plural, name)
     assert team.settle()["state"] == "Running"
 

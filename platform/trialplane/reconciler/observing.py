@@ -61,10 +61,10 @@ class Observer:
                 if left := tuple(pod["metadata"]["name"] for pod in self._pods(name) if not _is_submitter_s(pod)):
                     return dataclasses.replace(seen, leftovers=left)
                 code = tuple(self._cluster.read(kinds.CONFIG_MAP, one) for one in seen.asked.code.config_maps)
-                if taken := self._taken(seen, code):
-                    return dataclasses.replace(seen, blocked=Problem("NameTaken", taken))
-                orphans = any(one is not None and not owns(seen, one) for one in code)
-                return dataclasses.replace(seen, blocked=self._blocked(seen, site, code), code=code, has_orphans=orphans)
+                orphans = any(one is not None and not owns(seen, one) and is_free(one, name) for one in code)
+                taken = self._taken(seen, code)
+                blocked = Problem("NameTaken", taken) if taken else self._blocked(seen, site, code)
+                return dataclasses.replace(seen, blocked=blocked, code=code, has_orphans=orphans)
             return dataclasses.replace(seen, has_orphans=False)
         if seen.mine is not None and metadata.is_deleted(seen.mine):
             # It goes with its last pod, and one on a lost node stays until somebody removes it.
@@ -114,14 +114,14 @@ class Observer:
         found += [(word, name, self._cluster.read(kind, name)) for kind, word, name in wanted]
         found += [("ConfigMap", one["metadata"]["name"], one) for one in code if one is not None]
         for word, name, thing in found:
-            if thing is not None and not _is_free(thing, run):
+            if thing is not None and not is_free(thing, run):
                 return f"the {word} {name} is not of this Run; give the Run another name"
         return ""
 
     def _is_locked_out(self, view: View) -> bool:
         """Whether the Secret of its token, which somebody may have deleted, does not open the ledger, as after a restore."""
         secret = self._cluster.read(kinds.SECRET, names.token_secret(view.name))
-        if secret is not None and not _is_free(secret, view.name):
+        if secret is not None and not is_free(secret, view.name):
             return False  # somebody else's, which is left as it is
         if not owns(view, secret):
             return True
@@ -217,7 +217,7 @@ def _is_submitter_s(pod: Mapping[str, Any]) -> bool:
     return owners == ["Job"] and (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
-def _is_free(thing: Mapping[str, Any], run: str) -> bool:
+def is_free(thing: Mapping[str, Any], run: str) -> bool:
     """Whether a Run of that name may have an object: it is that of a Run of its name, or code that waits for its Run.
 
     Of a Run that is gone, Kubernetes is about to remove it, or its next owner is named first.

@@ -47,7 +47,7 @@ from trialplane.reconciler.decisions import (
     Revoke,
     Start,
 )
-from trialplane.reconciler.observing import Observer, is_new, owns
+from trialplane.reconciler.observing import Observer, is_free, is_new, owns
 from trialplane.reconciler.removal import Removal
 from trialplane.reconciler.view import WORKED, Problem, View
 from trialplane.wire import cluster as names
@@ -165,7 +165,7 @@ class Reconciler:
             case Adopt():
                 owners = {"metadata": {"ownerReferences": [runs.owner(name, view.uid)]}}
                 for code_map in view.code:
-                    if code_map is not None and not owns(view, code_map):
+                    if code_map is not None and not owns(view, code_map) and is_free(code_map, name):
                         self._cluster.patch(kinds.CONFIG_MAP, code_map["metadata"]["name"], owners)
             case Describe():
                 spec = {
