@@ -31,7 +31,9 @@ class Burst(Generic[Of]):
         self._count = 0
         self._stride = 1
         self._sample: dict[int, tuple[Of, Report]] = {}  # each `stride`th, by number
-        self._extremes: dict[tuple[str, int], tuple[float, int, tuple[Of, Report]]] = {}  # by metric and sign
+        self._extremes: dict[str, tuple[float, float]] = {}  # metric → its minimum and maximum
+        self._lows: dict[str, tuple[int, tuple[Of, Report]]] = {}  # metric → the report with its minimum, and its number
+        self._highs: dict[str, tuple[int, tuple[Of, Report]]] = {}
         self._decisive: dict[int, tuple[Of, Report]] = {}
         self._last: dict[int, tuple[Of, Report]] = {}
 
@@ -41,9 +43,13 @@ class Burst(Generic[Of]):
         self._count += 1
         for name in self._names:
             value = report[1].get(name, math.nan)
-            for sign in (1, -1) if math.isfinite(value) else ():
-                if (name, sign) not in self._extremes or sign * value < self._extremes[name, sign][0]:
-                    self._extremes[name, sign] = sign * value, number, item
+            low, high = self._extremes.get(name, (math.inf, -math.inf))
+            if math.isfinite(value) and not low <= value <= high:
+                self._extremes[name] = min(low, value), max(high, value)
+                if value < low:
+                    self._lows[name] = number, item
+                if value > high:
+                    self._highs[name] = number, item
         if not self._decisive and self._decides(report):
             self._decisive[number] = item
         self._last = {number: item}
@@ -57,7 +63,7 @@ class Burst(Generic[Of]):
         """Those that stay, in order."""
         if self._count <= MOST:
             return list(self._sample.values())
-        stays = {number: item for _, number, item in self._extremes.values()} | self._decisive | self._last
+        stays = dict([*self._lows.values(), *self._highs.values()]) | self._decisive | self._last
         room = max(0, MOST - len(stays))
         numbers = [number for number in self._sample if number not in stays]
         spread = [numbers[len(numbers) * index // room] for index in range(min(room, len(numbers)))]

@@ -138,6 +138,8 @@ class Reader:
         """Takes the metrics of a line that count by this source, and drops the others from it."""
         for name in list(found.metrics):
             owner = self._owners.get(name)
+            if owner is source and not self._reported:  # as nearly always
+                continue
             if owner is None and (name in self._names or len(self._owners) < MOST_NAMES):
                 self._owners[name] = source
             elif owner is not None and owner is not source and now < self._young.get(name, math.inf):
