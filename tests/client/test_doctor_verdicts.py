@@ -101,7 +101,7 @@ BAD = {
     ),
     "little shared memory": (doctor.shared_memory(2**26), Verdict.FAIL, "64 MiB free", "--shm-size"),
     "no shared memory": (doctor.shared_memory(None), Verdict.WARN, "there is none", "Linux"),
-    "no Ray": (doctor.ray("", "no port"), Verdict.FAIL, "does not start: no port", "/tmp/ray"),
+    "no Ray": (doctor.ray("", "no port"), Verdict.FAIL, "does not start: no port", "ulimit -u"),
     "no credentials": (doctor_verdicts.server(answer(401, {}), "lab"), Verdict.FAIL, "answers 401", "auth whoami"),
     "an old Kubernetes": (doctor_verdicts.server(version("29+"), "lab"), Verdict.FAIL, "v1.29", "1.30"),
     "no KubeRay": (

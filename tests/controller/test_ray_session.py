@@ -6,11 +6,15 @@ Not checked here: what follows from the latter (test_collection.py).
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,9 +32,8 @@ STORE = 80 << 20  # the smallest that Ray takes
 @pytest.fixture
 def small_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    ray_session.connect(ONE_TRIAL, lambda free: STORE)
-    yield
-    ray_session.disconnect()
+    with ray_session.connect(ONE_TRIAL, lambda free: STORE):
+        yield
 
 
 @pytest.mark.slow
@@ -52,10 +55,14 @@ def test_a_ray_that_does_not_start_is_said_in_a_sentence(monkeypatch: pytest.Mon
         raise error
 
     monkeypatch.setattr(ray_session.ray, "init", init)
-    with pytest.raises(
-        errors.SlotError, match=r"^Ray does not start on this machine: (no port$|The current node timed out)"
+    with (
+        pytest.raises(
+            errors.SlotError,
+            match=r"^Ray does not start on this machine \(its logs are in .*\): (no port$|The current node timed out)",
+        ),
+        ray_session.connect(ONE_TRIAL, lambda free: 80 << 20),
     ):
-        ray_session.connect(ONE_TRIAL, lambda free: 80 << 20)
+        pass
 
 
 @pytest.fixture
@@ -144,9 +151,9 @@ def test_a_ray_that_was_slow_is_started_again_and_nothing_is_left_of_the_first(m
     monkeypatch.setattr(ray_session.ray, "cluster_resources", dict)
     other = subprocess.Popen(["sleep", "600"])
     try:
-        ray_session.connect(ONE_TRIAL, lambda free: 80 << 20)
-        assert [process.wait() for process in started[:2]] == [-signal.SIGKILL] * 2
-        assert started[2].poll() is None, "the Ray that is up stays"
+        with ray_session.connect(ONE_TRIAL, lambda free: 80 << 20):
+            assert [process.wait() for process in started[:2]] == [-signal.SIGKILL] * 2
+            assert started[2].poll() is None, "the Ray that is up stays"
         assert other.poll() is None, "as does what is none of its"
     finally:
         for process in (*started, other):
@@ -156,5 +163,55 @@ def test_a_ray_that_was_slow_is_started_again_and_nothing_is_left_of_the_first(m
 
 def test_a_mistake_is_no_ray_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_session.ray, "init", lambda **_: [][0])
-    with pytest.raises(IndexError):
-        ray_session.connect(ONE_TRIAL, lambda free: 80 << 20)
+    with pytest.raises(IndexError), ray_session.connect(ONE_TRIAL, lambda free: 80 << 20):
+        pass
+
+
+@pytest.mark.parametrize("depth", [1, 30], ids=["short", "long"])
+def test_the_folder_of_a_ray_is_this_users_alone_and_goes_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int
+) -> None:
+    """Another user could replace a socket in Ray's own folder; and the path of a socket has 107 characters at most."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="t") as base:
+        place = Path(base, "x" * depth)
+        place.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(place))
+        folders: list[Path] = []
+        monkeypatch.setattr(ray_session.ray, "init", lambda **given: folders.append(Path(given["_temp_dir"])))
+        monkeypatch.setattr(ray_session.ray, "cluster_resources", dict)
+        with ray_session.connect(ONE_TRIAL, lambda free: 80 << 20):
+            (folder,) = folders
+            assert folder.parent.stat().st_mode & 0o777 == 0o700
+            assert folder.parent.parent == (place if depth == 1 else Path("/tmp"))
+            session = "session_2026-11-25_09-59-52_407123_1234567/sockets/plasma_store"
+            assert len(str(folder / session)) <= 107
+        assert not folder.parent.exists()
+
+
+def test_folders_that_killed_controllers_left_go_and_those_in_use_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_session.ray, "cluster_resources", dict)
+    monkeypatch.setattr(ray_session.ray, "init", lambda **_: None)
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="t") as base:
+        monkeypatch.setattr(tempfile, "tempdir", base)
+        left, used, young = (Path(base, f"trialplane-{name}") for name in ("left", "used", "young"))
+        for folder in (left, used, young):
+            folder.mkdir()
+        for folder in (left, used):
+            os.utime(folder, (0, 0))
+        descriptor = os.open(used, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with ray_session.connect(ONE_TRIAL, lambda free: 80 << 20):
+            assert [folder.exists() for folder in (left, used, young)] == [False, True, True]
+        os.close(descriptor)
+
+
+@pytest.mark.slow
+def test_a_real_ray_leaves_nothing_and_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="t") as base:
+        monkeypatch.setattr(tempfile, "tempdir", base)
+        with ray_session.connect(ONE_TRIAL, lambda free: STORE):
+            (folder,) = Path(base).iterdir()
+            assert list(folder.glob("*/session_*/sockets/*")), "its sockets are there"
+            assert folder.stat().st_mode & 0o777 == 0o700
+        assert not list(Path(base).iterdir())

@@ -5,6 +5,7 @@ Not checked here: sessions that work on a study (tests/study).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
@@ -68,7 +69,7 @@ def test_a_sampler_that_lacks_its_library_ends_the_run_before_anything_is_starte
 ) -> None:
     """Optuna imports it only for the first trial that it draws by what it has learned."""
     started: list[str] = []
-    monkeypatch.setattr(session.ray_session, "connect", lambda *_: started.append("Ray"))
+    monkeypatch.setattr(session.ray_session, "connect", lambda *_: contextlib.nullcontext(started.append("Ray")))
     monkeypatch.setattr(session, "Recorder", lambda *_, **__: started.append("MLflow"))
     job = jobs.read({**JOB, "sampler": {"name": "gp"}, "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}}})
     run.job.write_text(job.model_dump_json())

@@ -13,6 +13,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,9 @@ _LEAST_SHM = 128 * _MIB  # Ray's object store takes 80 MiB at least, and half of
 _RAY_LIMIT = 120.0
 # Ray in a process of its own: it leaves threads and settings behind in the process that starts it.
 _RAY = """
-import ray
+import sys, ray
 ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False,
-         object_store_memory=80 << 20)
+         object_store_memory=80 << 20, _temp_dir=sys.argv[1] + "/r")
 assert ray.get(ray.remote(lambda: 6 * 7).remote()) == 42
 print(ray.__version__)
 ray.shutdown()
@@ -214,13 +215,15 @@ def shared_memory(free: int | None) -> Finding:
 def ray(version: str, problem: str) -> Finding:
     """Whether Ray starts and runs a task."""
     if problem:
-        cure = "see the newest folder of /tmp/ray, and check the limits of memory and processes (`ulimit -u`)"
+        cure = "check the limits of memory and processes (`ulimit -u`)"
         return findings.failed("Ray", f"does not start: {problem}", cure)
     return findings.passed("Ray", f"{version} starts and runs a task")
 
 
 def _start_ray() -> tuple[str, str]:
     """Ray's version, and why it does not work or ""."""
+    # Ray opens the folder below it to every user of the machine; the path of a Unix socket has 107 characters at most.
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     # A token of its own: nothing is written to the home folder.
     environ = {
         **os.environ,
@@ -231,13 +234,19 @@ def _start_ray() -> tuple[str, str]:
     }
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _RAY], env=environ, capture_output=True, text=True, timeout=_RAY_LIMIT, check=False
+            [sys.executable, "-c", _RAY, folder],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=_RAY_LIMIT,
+            check=False,
         )
     except subprocess.TimeoutExpired:
-        return "", f"it took longer than {_RAY_LIMIT:.0f} s"
+        return "", f"it took longer than {_RAY_LIMIT:.0f} s; its logs are in {folder}"
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        return "", lines[-1].strip() if lines else f"exit code {done.returncode}"
+        return "", f"{lines[-1].strip() if lines else f'exit code {done.returncode}'}; its logs are in {folder}"
+    shutil.rmtree(folder, ignore_errors=True)
     return done.stdout.split()[-1], ""
 
 

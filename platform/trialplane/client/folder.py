@@ -28,7 +28,7 @@ from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan
 from trialplane.spec import jobs
 from trialplane.spec.jobs import Job
-from trialplane.wire import env, records
+from trialplane.wire import env, paths, records
 from trialplane.wire.paths import RunPaths
 
 
@@ -40,7 +40,8 @@ def create(run: RunPaths, plan: Plan) -> None:
         InputError: the disk is full or cannot be written; nothing is left behind.
     """
     with written(run.root.parent):
-        run.root.parent.mkdir(parents=True, exist_ok=True)
+        paths.make_home(run.root.parent.parent)
+        run.root.parent.mkdir(exist_ok=True)
         scratch = RunPaths(Path(tempfile.mkdtemp(prefix=f".{plan.run}-", dir=run.root.parent)))
         try:
             now = time.time()

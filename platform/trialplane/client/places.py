@@ -94,7 +94,7 @@ def remember(place: Place, run: str) -> None:
     file = paths.place(paths.home())
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        paths.make_home(file.parent)
         partial.write_text(json.dumps({"place": dataclasses.asdict(place), "runs": runs}), encoding="utf-8")
         partial.replace(file)
     except OSError:

@@ -6,11 +6,13 @@ It makes no decisions; what runs in the session is the concern of `slots`.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import shutil
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,11 +29,16 @@ log = logging.getLogger(__name__)
 
 STARTS = 3  # Ray gives its processes 30 s, which cannot be changed, and a busy machine may be faster a minute later
 QUERY_SECONDS = 2.0  # for a node to report what it has spilled, and for a head to take a connection
+_PREFIX = "trialplane-"  # of a Ray's folder
+_RAYS = "r"  # what Ray opens to every user, below what it cannot open
+_LONGEST_BASE = 21  # characters of the folder above it, as the path of a Unix socket has 107 at most
+_YOUNG = 60.0  # seconds in which a folder may not be locked yet
 HEAD_PAUSE = 0.2  # seconds between two tries to reach a head that starts
 
 
-def connect(roles: Sequence[Role], store: Callable[[int], int]) -> None:
-    """Starts a Ray for this process on this machine, with room for the slots of all roles.
+@contextlib.contextmanager
+def connect(roles: Sequence[Role], store: Callable[[int], int]) -> Iterator[None]:
+    """Starts a Ray for this process on this machine, with room for the slots of all roles, and ends it.
 
     `store` computes the size of its object store from the free bytes in /dev/shm: `plan.sizes.local_object_store`.
     Ray reads its settings on import: see `__main__`.
@@ -39,8 +46,53 @@ def connect(roles: Sequence[Role], store: Callable[[int], int]) -> None:
     Raises:
         SlotError: Ray does not start, or has fewer GPUs than the trials need.
     """
+    folder, lock = _make_folder()
+    keeps = False
+    try:
+        _start(roles, store, folder)
+        yield
+    except errors.SlotError:
+        keeps = True  # its logs, until the next one starts
+        raise
+    finally:
+        ray.shutdown()
+        if not keeps:
+            shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _make_folder() -> tuple[Path, int]:
+    """A folder of this user alone, above Ray's, and the lock on it; removes those that killed controllers left.
+
+    Ray opens its own to every user of the machine, who could replace a socket in it.
+    """
+    base = Path(tempfile.gettempdir())
+    if len(str(base)) > _LONGEST_BASE:
+        base = Path("/tmp")
+    for left in base.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # another user's, or just removed
+            if time.time() - left.stat().st_mtime > _YOUNG:
+                descriptor = _lock(left)
+                shutil.rmtree(left, ignore_errors=True)
+                os.close(descriptor)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+    return folder, _lock(folder)
+
+
+def _lock(folder: Path) -> int:
+    """Locks a folder until the descriptor is closed; raises OSError if it is another process's."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _start(roles: Sequence[Role], store: Callable[[int], int], folder: Path) -> None:
     size, gpus = sum(role.pods for role in roles), sum(role.pods * role.resources.gpus for role in roles)
-    with _as_slot_error("Ray does not start on this machine"):
+    with _as_slot_error(f"Ray does not start on this machine (its logs are in {folder})"):
         for start in range(1, STARTS + 1):
             others = _children()
             try:
@@ -52,6 +104,7 @@ def connect(roles: Sequence[Role], store: Callable[[int], int]) -> None:
                     log_to_driver=False,
                     configure_logging=False,
                     object_store_memory=store(shutil.disk_usage("/dev/shm").free),
+                    _temp_dir=str(folder / _RAYS),
                 )
                 break
             except Exception as error:
@@ -154,7 +207,7 @@ def _children() -> set[int]:
 
 
 def disconnect() -> None:
-    """Stops the Ray that `connect` started, or leaves the one that was joined."""
+    """Leaves the Ray that was joined."""
     ray.shutdown()
 
 

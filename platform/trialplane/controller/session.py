@@ -279,8 +279,8 @@ class Session:
             return by_user
         if not setting.in_cluster:
             slots.callback(stopping.record_signals, self._stopped)  # again: Ray's end leaves SIGTERM without a handler
-        slots.callback(ray_session.disconnect)
         if setting.in_cluster:
+            slots.callback(ray_session.disconnect)
             board.show(self._status(RunState.PENDING, "Ray's head is starting"), now=True)
 
             def show(trouble: str) -> None:
@@ -291,7 +291,7 @@ class Session:
             stopping.end_on_signals()
         else:
             try:
-                ray_session.connect(job.roles(), functools.partial(sizes.local_object_store, job))
+                slots.enter_context(ray_session.connect(job.roles(), functools.partial(sizes.local_object_store, job)))
             except SystemExit:  # raised by Ray's own handler of SIGTERM while it starts
                 self._stopped.append(signal.SIGTERM)
             stopping.record_signals(self._stopped)

@@ -39,6 +39,11 @@ def home() -> Path:
     return Path(chosen).expanduser().absolute() if chosen else Path.home() / ".trialplane"
 
 
+def make_home(root: Path) -> None:
+    """Makes the folder, which nobody else may enter: trials' data, logs and tokens lie below it."""
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 def local_folder(place: str) -> Path | None:
     """The folder of a place that is a path or a file:// URL; None of any other fsspec URL, as of an object store."""
     if "://" in place and not place.startswith("file://"):
