@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import io
 import json
 import subprocess
@@ -23,7 +24,7 @@ from trialplane.controller.ledger import Ledger
 from trialplane.spec import load
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialReport
-from trialplane.wire.states import RunState
+from trialplane.wire.states import FailureClass, RunState
 
 
 def mixed(request):
@@ -193,6 +194,24 @@ def test_the_events_of_a_run_here_are_what_the_ledger_has(platform, run):
     lines = [line[21:] for line in result.stdout.splitlines()]
     assert lines[0] == "submitted"
     assert next(line for line in lines if line.startswith("trial 0 ")) == "trial 0 started"
+
+
+def test_a_trial_that_was_paused_is_told_once_why(platform, runs):
+    stopped = functools.partial(failed, failure=FailureClass.STOPPED, message="the user paused the run")
+    runs.say(runs.make("a", tell=stopped, asks=1), RunState.PAUSED)
+    lines = [line[21:] for line in platform("logs", "a", "--events").stdout.splitlines()]
+    assert "trial 0 paused: the user paused the run" in lines
+
+
+def test_a_pause_stays_among_the_events_when_the_run_is_resumed(platform, runs, run, double):
+    runs.say(run, RunState.PAUSED, ended=60.0)
+    run.status.write_text(run.status.read_text().replace('"reason":""', '"reason":"stopped"'))
+    assert platform("resume", "a", "--trials", "9", "--detach").exit_code == 0
+    double(run)
+    result = platform("logs", "a", "--events")
+    lines = [line[21:] for line in result.stdout.splitlines()]
+    assert lines.count("submitted") == 1
+    assert [line for line in lines if line in ("paused: stopped", "resumed")] == ["paused: stopped", "resumed"]
 
 
 def test_a_corrupt_ledger(platform, run):

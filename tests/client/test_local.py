@@ -43,8 +43,7 @@ def test_a_submitted_run_has_everything_in_its_folder(runs, home, double):
     assert facts["code_hash"] == planned(runs, "a").pack.sha256
     assert abs(facts["submitted"] - time.time()) < 600
     assert RunHandle("a", runs.target).status().state is RunState.RUNNING
-    assert [path.name for path in run.root.parent.iterdir()] == ["a"]
-    assert home.stat().st_mode & 0o777 == 0o700, "nobody else may read what trials wrote"
+    assert ([path.name for path in run.root.parent.iterdir()], home.stat().st_mode & 0o777) == (["a"], 0o700)
 
 
 def test_nothing_of_a_failed_try_is_left(runs, home):

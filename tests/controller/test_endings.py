@@ -123,7 +123,9 @@ def test_what_the_user_wants_ends_the_trials_that_a_used_up_budget_left_to_finis
 ) -> None:
     loop = Loop(opened.open(job(**SEARCH, **HOUR)), opened.run, User(clock, wanted))
     assert loop.controller.run() == wanted
-    assert {failure for _, failure, _ in loop.slots.killed} == {FailureClass.STOPPED}
+    assert {(failure, message) for _, failure, message in loop.slots.killed} == {
+        (FailureClass.STOPPED, f"the user {wanted.state.lower()} the run")
+    }
 
 
 def test_trials_of_several_nodes_are_ended_after_a_budget_too(opened: Opened, clock: Clock) -> None:

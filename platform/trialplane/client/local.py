@@ -177,9 +177,15 @@ class LocalTarget:
         found = results.whole(files.ledger, run, alive, after)
         return found, alive or self.is_active(run)  # also if it started or ended meanwhile: attempts may still be running
 
+    @_of_run
     def changes(self, run: str) -> list[Change]:
-        """See `Target`; the ledger of this machine has none, as signals need no name."""
-        return []
+        """See `Target`; each resume, and what it followed."""
+        files = self._find(run)
+        if not files.changes.exists():
+            return []
+        lines = process.read(files.changes).splitlines()
+        found = [records.from_json(Change, line) for line in lines]
+        return [Change(self._submitted(run), "", "submitted"), *found]
 
     @_of_run
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
@@ -222,7 +228,11 @@ class LocalTarget:
             ended=None,
             updated=time.time(),
         )
+        before = f"{status.state.value.lower()}: {status.reason}".removesuffix(": ")
+        changes = (Change(status.ended or status.updated, "", before), Change(time.time(), "", "resumed"))
         with folder.written(files.root):
+            with files.changes.open("a", encoding="utf-8") as file:
+                file.writelines(f"{records.to_json(change)}\n" for change in changes)
             files.cancelled.unlink(missing_ok=True)
             process.replace(files.status, records.to_json(again))
         self._started[run] = process.start(files)

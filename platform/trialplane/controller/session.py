@@ -277,8 +277,6 @@ class Session:
         desired = DesiredState(run, self._stopped, ledger if setting.ledger else None)
         if (by_user := desired.ending()) is not None:
             return by_user
-        if not setting.in_cluster:
-            slots.callback(stopping.record_signals, self._stopped)  # again: Ray's end leaves SIGTERM without a handler
         if setting.in_cluster:
             slots.callback(ray_session.disconnect)
             board.show(self._status(RunState.PENDING, "Ray's head is starting"), now=True)
@@ -290,6 +288,7 @@ class Session:
             self._has_joined = ray_session.join(setting.ray, lambda: desired.ending() is not None, show)
             stopping.end_on_signals()
         else:
+            slots.callback(stopping.record_signals, self._stopped)  # again: Ray's end leaves SIGTERM without a handler
             try:
                 slots.enter_context(ray_session.connect(job.roles(), functools.partial(sizes.local_object_store, job)))
             except SystemExit:  # raised by Ray's own handler of SIGTERM while it starts

@@ -14,6 +14,7 @@
     controller.json        that controller, its port and start
     controller.log
     cancelled              there when the user cancelled the run, so that its end is no pause
+    changes.jsonl          each resume, and the end or pause before it
     status.json            the newest RunStatus
     spool/                 what the recorder has yet to write to MLflow; damaged.jsonl: lines of it that cannot be read
     trials/0007/attempt-1.log
@@ -124,6 +125,7 @@ class RunPaths:
         self.controller = root / "controller.json"
         self.controller_log = root / "controller.log"
         self.cancelled = root / "cancelled"
+        self.changes = root / "changes.jsonl"
         self.status = root / "status.json"
         self.spool = root / "spool"
         self.events = self.spool / "events.jsonl"

@@ -350,13 +350,13 @@ class RunStatus:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A change of what a run on a cluster is to be, with what the API server vouches for: who and when.
+    """A change of what a run is to be; on a cluster with what the API server vouches for: who and when.
 
     Attributes:
         at: when it was made.
-        by: who made it, as the API server knows its users; "" for a Run of a version without owners.
+        by: who made it, as the API server knows its users; "" on a laptop, and for a Run of a version without owners.
         what: in words: "state: Running → Paused".
-        uid: of the Run.
+        uid: of the Run; "" on a laptop.
         generation: of the Run's spec since then; with the uid it identifies the change.
         asked: what the Run asks for since then, by field; the words of the next change compare with it.
     """
@@ -364,9 +364,9 @@ class Change:
     at: float
     by: str
     what: str
-    uid: str
-    generation: int
-    asked: Mapping[str, Any]
+    uid: str = ""
+    generation: int = 0
+    asked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def to_json(record: Any) -> str:
