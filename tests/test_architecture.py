@@ -10,6 +10,7 @@ import ast
 import functools
 import inspect
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -275,3 +276,12 @@ def test_imports_inside_functions_are_those_that_are_listed_with_their_reason() 
         if any((one.module or "").split(".")[0] == "trialplane" for one in within):
             late.add(".".join(file.relative_to(PACKAGE).with_suffix("").parts))
     assert late == LATE_IMPORTS.keys()
+
+
+def test_no_python_that_is_started_imports_from_the_folder_it_is_in() -> None:
+    """Which may be anybody's, with a mlflow.py in it. A script of the user's own is another matter."""
+    started = re.compile(r"sys\.executable,\s*(\*PROGRAM|\"-[a-zA-Z]\")")
+    wrong = [
+        name_of(file) for file in MODULES for found in started.findall(file.read_text()) if found not in ('"-P"', '"-u"')
+    ]
+    assert not wrong, f"these start Python without -P: {wrong}"

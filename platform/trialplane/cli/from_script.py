@@ -214,7 +214,7 @@ def _dry(file: Path, copy: Path, scratch: Path) -> Declared:
     """
     answer = scratch / "declared.json"
     own = {"PYTHONDONTWRITEBYTECODE": "1", "WANDB_MODE": "disabled", "MLFLOW_TRACKING_URI": f"sqlite:///{scratch}/unused.db"}
-    command = [sys.executable, "-m", "trialplane.worker.declaring", copy.name, str(answer)]
+    command = [sys.executable, "-P", "-m", "trialplane.worker.declaring", copy.name, str(answer)]
     ended = bounded.run(command, copy.parent, own, scratch / "declaring.log", _PATIENCE)
     try:
         declared = records.from_json(Declared, answer.read_text(encoding="utf-8"))

@@ -81,8 +81,9 @@ def _here(place: Place, home: Path, run: str | None, listener: socket.socket) ->
     shown = _shown(run, place)
     # Its runner of evaluation jobs would be as large as the server, and its telemetry would send data to its vendor.
     off = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    off["PYTHONSAFEPATH"] = "1"  # of the processes that it starts, too: none may import from the folder that this one is in
     environ = {**protobuf.controller_env(os.environ), **off}
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", paths.mlflow_uri(home)]
+    command = [sys.executable, "-P", "-m", "mlflow", "server", "--backend-store-uri", paths.mlflow_uri(home)]
     command += ["--default-artifact-root", str(paths.mlflow_artifacts(home)), "--workers", "1"]
     # Of the descriptors, MLflow hands only the standard ones on to uvicorn.
     command += ["--uvicorn-opts", "--fd 0 --log-level warning"]

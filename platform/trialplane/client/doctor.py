@@ -230,11 +230,12 @@ def _start_ray() -> tuple[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONSAFEPATH": "1",  # for Ray's processes too: none may import from the folder that this one is in
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _RAY, folder],
+            [sys.executable, "-P", "-c", _RAY, folder],
             env=environ,
             capture_output=True,
             text=True,

@@ -42,7 +42,7 @@ def start(run: RunPaths) -> Controller:
     """
     environ = protobuf.controller_env(os.environ)
     environ.pop(env.LEDGER, None)  # a local run's ledger is the file that `results` reads
-    command = [sys.executable, *PROGRAM, "--run-dir", str(run.root)]
+    command = [sys.executable, "-P", *PROGRAM, "--run-dir", str(run.root)]
     try:
         with open(run.controller_log, "ab", opener=_opener) as log:
             child = Controller(

@@ -330,7 +330,7 @@ class Recorder:
             env.MLFLOW_TRACKING_URI: self._uri,  # not an argument, which other users can read: it may hold a password
             **({env.MLFLOW_TOKEN: self._token} if self._token else {}),
         }
-        command = [sys.executable, "-m", "trialplane.controller.mlflow_writer", str(self._run.root)]
+        command = [sys.executable, "-P", "-m", "trialplane.controller.mlflow_writer", str(self._run.root)]
         with self._run.controller_log.open("ab") as log:
             writer = subprocess.Popen(
                 command if self._keeps_folder else [*command, "--look"],

@@ -258,7 +258,7 @@ def main() -> None:
     parsers = _Parsers(script, file)
     parsers.watch()
     sys.argv = [str(script)]
-    sys.path[0] = str(script.parent)
+    sys.path.insert(0, str(script.parent))
     try:
         runpy.run_path(str(script), run_name="__main__")
     except SystemExit as error:

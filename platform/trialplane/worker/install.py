@@ -253,7 +253,7 @@ class _Uv:
                 "the image has no uv; `platform image build` builds one with it, of this version of trialplane"
             )
         command = [
-            sys.executable, "-m", "uv", "pip", "install", "--no-config", "--color", "never", "--no-progress",
+            sys.executable, "-P", "-m", "uv", "pip", "install", "--no-config", "--color", "never", "--no-progress",
             "--python", sys.executable, "--no-python-downloads", "--break-system-packages",
             "--default-index", self._limits.index, "--only-binary", ":all:", *said,
         ]  # fmt: skip

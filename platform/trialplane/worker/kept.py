@@ -42,7 +42,7 @@ def send(config: records.SlotConfig, message: messages.SendFiles) -> messages.Fi
     """Sends a trial's files, within the time that the message has."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "trialplane.worker.kept", trial.checkpoints(config, config.run, message.trial)],
+            [sys.executable, "-P", "-m", "trialplane.worker.kept", trial.checkpoints(config, config.run, message.trial)],
             input=messages.encode(message),
             capture_output=True,
             env={**os.environ, **config.env, **_CLIENT},

@@ -144,7 +144,7 @@ class Template:
     def _spawn(self, descriptor: int) -> int:
         # Reaped by _reap, by pid: the Popen object itself must not wait for it.
         child = subprocess.Popen(
-            [sys.executable, "-m", "trialplane.worker.roles", str(descriptor), str(os.getpid())],
+            [sys.executable, "-P", "-m", "trialplane.worker.roles", str(descriptor), str(os.getpid())],
             pass_fds=[descriptor],
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # from its start, so that it can be found and killed

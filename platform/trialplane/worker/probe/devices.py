@@ -105,7 +105,7 @@ def _together(commands: Sequence[Sequence[str]]) -> tuple[list[dict[str, Any]], 
         children = []
         for command, file in zip(commands, files, strict=True):
             with file.open("w") as log:
-                whole = [sys.executable, "-m", _MODULE, *command]
+                whole = [sys.executable, "-P", "-m", _MODULE, *command]
                 children.append(subprocess.Popen(whole, stdout=subprocess.PIPE, stderr=log, text=True))
         end = time.monotonic() + LIMIT
         try:

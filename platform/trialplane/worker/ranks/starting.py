@@ -58,7 +58,7 @@ def spawn(job: rank.Job, place: rank.Place, leave: Callable[[], None]) -> Rank:
     """Starts a rank in a new interpreter, which imports the job itself and inherits nothing that `leave` would close."""
     ours, theirs, source, sink = _channels(place)
     process = subprocess.Popen(
-        [sys.executable, "-m", "trialplane.worker.ranks.rank", str(theirs.fileno()), str(os.getpid())],
+        [sys.executable, "-P", "-m", "trialplane.worker.ranks.rank", str(theirs.fileno()), str(os.getpid())],
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=sink if place.rank else None,
