@@ -78,6 +78,7 @@ SUBMIT = ("submit", "hpo", "demo", "--local")
         (nothing, ("results", "\udcff"), ["there is no run"]),
         (nothing, (*SUBMIT, "--name", LONG), ["characters"]),
         (nothing, (*SUBMIT, "--params", "/dev/zero"), ["more than 16 MiB"]),
+        (nothing, (*SUBMIT, "--params", "/dev/null"), ["--params /dev/null", "is empty; it must hold `name: value` lines"]),
         (nothing, (*SUBMIT, "--params", "/dev"), ["Is a directory"]),
         (lambda: os.mkfifo("jobs/demo/.jobignore"), SUBMIT, [".jobignore is no file"]),
         (lambda: Path("jobs/demo/.jobignore").write_bytes(b"\xff"), SUBMIT, [".jobignore is not UTF-8 text (byte 0)"]),

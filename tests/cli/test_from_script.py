@@ -167,7 +167,8 @@ def test_a_script_that_fails_is_told_with_its_reason(platform, written: Path, mo
             "runs it: `platform submit hpo ./src/fit.py --space NAME=LOW..HIGH --objective METRIC:min --local`",
         ),
         ("import sys\nprint(sys.argv)\n", "so its arguments are not known"),
-        ("x = (\n", "is not Python"),
+        ("x = (\n", "is not Python: '(' was never closed"),
+        (f"x = {'-' * 20_000}1\n", "is not Python: it is nested too deeply for Python's parser"),
         (
             "import argparse\nimport no_such_library\nargparse.ArgumentParser().parse_args()\n",
             "No module named 'no_such_library'",
@@ -187,6 +188,32 @@ def test_nothing_is_made_of_what_cannot_be_searched(platform, written: Path, tex
     result = platform("init", "--from", str(written / "fit.py"))
     assert result.exit_code == 2 and told in result.stderr
     assert not Path("src/job.yaml").exists()
+
+
+@pytest.mark.parametrize("style", ["argparse", "fire"])
+def test_a_default_that_no_job_can_hold_stays_the_scripts_own(platform, written: Path, style: str) -> None:
+    number = "9" * 400
+    texts = {
+        "argparse": f"import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', type=float, default=0.1)\n"
+        f"p.add_argument('--hidden', type=int, default={number})\n"
+        f"p.add_argument('--picked', type=int, choices=[1, {number}], default=1)\nprint('loss=1', p.parse_args().lr)\n",
+        "fire": f"import fire\ndef main(lr=0.1, hidden={number}): print('loss=1')\nfire.Fire(main)\n",
+    }
+    (written / "fit.py").write_text(texts[style])
+    result = platform("init", "--from", str(written / "fit.py"), "--no-smoke")
+    assert result.exit_code == 0, result.stderr
+    assert list(made().search.parameters) == ["lr"]
+    assert number not in Path("src/job.yaml").read_text()
+
+
+def test_a_script_that_removes_its_folder_has_a_job(platform, written: Path) -> None:
+    removing = "import argparse, os, shutil\nshutil.rmtree(os.getcwd())\np = argparse.ArgumentParser()\n"
+    reading = "p.add_argument('--lr', type=float, default=0.1)\np.parse_args()\nprint('val_acc=0.5')\n"
+    (written / "fit.py").write_text(removing + reading)
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0, result.stderr
+    assert made().script == "fit.py"
+    assert (written / "fit.py").is_file()
 
 
 def test_a_missing_library_is_named(platform, written: Path) -> None:

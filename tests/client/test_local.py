@@ -380,8 +380,10 @@ def test_logs_are_those_of_the_newest_attempt_or_the_one_named(runs):
     assert list(RunHandle("a", runs.target).logs(3, 1, follow=True)) == ["attempt 1\n", "no end of line"]
     with pytest.raises(InputError, match="no trial 77"):
         RunHandle("a", runs.target).logs(77)
-    with pytest.raises(InputError, match="no log"):
+    with pytest.raises(InputError, match=r"no log .*attempt-2\.log; `platform results a`"):
         RunHandle("a", runs.target).logs(4)
+    with pytest.raises(InputError, match="trial 3 of a has no attempt 99; its newest is 2"):
+        RunHandle("a", runs.target).logs(3, 99)
 
 
 def test_a_followed_log_ends_with_its_run(runs, home, double):

@@ -223,8 +223,8 @@ def test_a_trainable_that_no_trial_could_name_is_told(trainable: str, part: str)
         ("from ray.rllib import PPO\ntune.run(PPO, config={'x': tune.uniform(0, 1)})", "PPO is a class of Ray's"),
         ("tune.run(f, config={'x': tune.choice(a)})", "needs a list of values"),
         ("a = [1] * 9\n" + "".join(f"{b} = [{a}, {a}, {a}, {a}]\n" for a, b in zip("abcdefghij", "bcdefghijk", strict=True))
-         + "tune.run(f, config={'x': tune.choice(k)})", "is too large"),
-        ("a = b\nb = a\ntune.run(f, config=a)", "nested too deeply"),
+         + "tune.run(f, config={'x': tune.choice(k)})", "has more than 50,000 values"),
+        ("a = b\nb = a\ntune.run(f, config=a)", "is nested more than 50 levels deep"),
     ],
     ids=range(11),
 )  # fmt: skip

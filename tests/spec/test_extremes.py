@@ -51,6 +51,28 @@ def test_a_number_of_thousands_of_digits_is_no_number(folder: Path, number: str)
     assert field.startswith("enqueue")
 
 
+@pytest.mark.parametrize("amount", ["9" * 310, "0x" + "f" * 260, f"{'9' * 310}Gi", "9" * 299, f"0.{'1' * 400}Gi"])
+def test_an_amount_of_hundreds_of_digits_is_refused(folder: Path, amount: str) -> None:
+    [(field, _, _, message)] = found(folder, sets=[f"resources.memory={amount}"])
+    assert field == "resources.memory"
+    assert "digits; put it in quotes" in message or "is not an amount of memory" in message
+    assert len(message) < 200
+
+
+def test_a_place_of_a_thousand_levels_is_refused(folder: Path) -> None:
+    for field in (".".join(["a"] * 1500), ".".join(["params", *["epochs"] * 1500])):
+        (named, _, _, message), *_ = found(folder, sets=[f"{field}=1"])
+        assert (named, message) == (field.partition(".")[0], "has a field more than 50 levels deep")
+
+
+def test_a_variable_for_a_place_that_is_no_number(folder: Path) -> None:
+    """As Python reads it, ² is a digit and no number."""
+    (folder / "job.yaml").write_text(f"{HEAD}environment: {{SCORE: objectives.².metric}}\n")
+    [(field, _, _, message)] = found(folder)
+    assert field.startswith("environment")
+    assert "'²'" in message
+
+
 def test_a_file_without_an_end_is_no_job(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path, message in ((Path("/dev/zero"), "more than 16 MiB"), (tmp_path / "pipe", "is a pipe")):

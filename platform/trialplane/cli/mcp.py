@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import click
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import trialplane
 from trialplane import errors
@@ -24,6 +24,7 @@ from trialplane.client.sdk import Platform
 from trialplane.client.target import Place
 from trialplane.errors import RunDamaged, RunNotFound, TrialplaneError
 from trialplane.plan import plan as planning
+from trialplane.spec import wording
 from trialplane.spec.jobs import base
 from trialplane.wire import escapes
 from trialplane.wire.records import RunStatus, TrialRow
@@ -36,6 +37,7 @@ _MOST_BYTES = 32 * 1024  # of rows, or of a log, in one result
 _MOST_VALUES = 30  # parameters or metrics of a row
 _MOST_WARNINGS = 5
 _LONGEST_TEXT = 500  # characters of a message, or of a value
+_LONGEST_SHOWN = 60  # characters of an argument that is refused
 _LONGEST_LINE = 2000  # characters of a line of a log
 
 Run = Annotated[
@@ -184,8 +186,20 @@ def mcp_command(place: Place, allow_submit: bool) -> None:
     """  # noqa: D301  \b is click's mark
     exporting.check("mcp", extra="mcp")
     from mcp.server import MCPServer  # of the extra mcp, and half a second
+    from mcp.server.mcpserver import Context
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp_types import ToolAnnotations
+
+    class Server(MCPServer):
+        """Says in our words what is wrong with a tool's arguments."""
+
+        async def call_tool(self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None) -> Any:
+            try:
+                return await super().call_tool(name, arguments, context)
+            except ToolError as error:
+                if not isinstance(error.__cause__, ValidationError):
+                    raise
+                raise ToolError(f"{name}: {_wrong(error.__cause__)}") from error
 
     def told(method: Callable[P, R]) -> Callable[P, R]:
         """Errors with their message, which says what to do; the library hides that of any other."""
@@ -202,7 +216,7 @@ def mcp_command(place: Place, allow_submit: bool) -> None:
     platform = Platform(places.target_of(place))
     tools = Tools(platform)
     about = "Runs of hyper-parameter studies, trainings and collections: their state, results and logs."
-    server = MCPServer("trialplane", version=trialplane.__version__, instructions=about, log_level="WARNING")
+    server = Server("trialplane", version=trialplane.__version__, instructions=about, log_level="WARNING")
     reading = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     for name, method in (("list", tools.runs), ("status", tools.status), ("results", tools.results), ("logs", tools.logs)):
         server.add_tool(told(method), name=name, annotations=reading)
@@ -212,6 +226,20 @@ def mcp_command(place: Place, allow_submit: bool) -> None:
     what = "read-only, and submit" if allow_submit else "read-only; --allow-submit lets it start runs"
     output.note(f"MCP server for {platform.target.where()} on stdin and stdout ({what})")
     server.run("stdio")
+
+
+def _wrong(error: ValidationError) -> str:
+    """What is wrong with the arguments of a tool; pydantic's own text leads to its pages on the errors of a program."""
+    found = []
+    for entry in error.errors(include_url=False):
+        place = tuple(entry["loc"])
+        kind = entry["type"]
+        if kind in ("string_pattern_mismatch", "string_too_long"):
+            text = f"{errors.shortened(repr(entry['input']), _LONGEST_SHOWN)} is none; see the description of {place[0]}"
+        else:
+            text = wording.message(entry, place, {})
+        found.append(f"{'.'.join(map(str, place))} {text}")
+    return "; ".join(found)
 
 
 def _known(handle: RunHandle) -> RunSummary:

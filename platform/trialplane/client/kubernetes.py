@@ -187,7 +187,8 @@ class KubernetesTarget:
         if which.trial is not None:
             what = self.job(run).noun
             shows = f"`platform results {run}` shows the {what}s"
-            raise InputError(f"there is no log of {what} {which.trial} of {run} (yet): {found}; {shows}")
+            yet = " yet" if self.is_active(run) else ""
+            raise InputError(f"there is no log of {what} {which.trial} of {run}{yet}: {found}; {shows}")
         # No volume keeps it, or it could not begin one: what its container has printed.
         if (lines := remote_log.of_controller(self.objects, run, follow)) is not None:
             return lines

@@ -195,14 +195,18 @@ class LocalTarget:
             file = files.controller_log
             growing = lambda: self.is_active(run)  # noqa: E731
         else:
-            attempt = self._newest_attempt(run, trial) if which.attempt is None else which.attempt
+            newest = self._newest_attempt(run, trial)
+            attempt = newest if which.attempt is None else which.attempt
+            if attempt > newest and not follow:
+                raise InputError(f"{self.job(run).noun} {trial} of {run} has no attempt {attempt}; its newest is {newest}")
             file = files.trial_log(trial, attempt, worker)
             growing = lambda: self.is_active(run) and not results.has_ended(files.ledger, run, trial, attempt)  # noqa: E731
         if not follow and not file.exists():
             shows = f"`platform results {run}` shows the {self.job(run).noun}s"
             if worker is not None:
                 shows = f"worker {worker} has not worked in iteration {trial}; `platform logs {run}` shows what each did"
-            raise InputError(f"there is no log {file} (yet); {shows}")
+            yet = " yet" if self.is_active(run) else ""
+            raise InputError(f"there is no log {file}{yet}; {shows}")
         if file.exists():
             process.check_file(file)
         return _lines(file, growing if follow else lambda: False)

@@ -269,7 +269,8 @@ class _Reader:
         self.lines.setdefault(place, node.lineno)
         self._count += 1
         if self._count > _MOST_NODES or depth > _DEEPEST:
-            raise SpecError([Issue(("file",), "is too large, or nested too deeply", self._source, node.lineno)])
+            why = f"has more than {_MOST_NODES:,} values, or is nested more than {_DEEPEST} levels deep"
+            raise SpecError([Issue(("file",), why, self._source, node.lineno)])
         if isinstance(node, ast.Name) and (value := self._assigned(node)) is not None:
             return self.data(value, place, depth + 1)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in self._flags:

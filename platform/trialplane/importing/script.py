@@ -62,8 +62,9 @@ def read(text: str, name: str, others: str = "") -> Script:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 0
-        why = getattr(error, "msg", error) or type(error).__name__
-        raise SpecError([Issue(("script",), f"is not Python: {why}", name, line)]) from error
+        too_deep = isinstance(error, (RecursionError, MemoryError))  # with no text: Python's own parser gives up like this
+        reason = "it is nested too deeply for Python's parser" if too_deep else getattr(error, "msg", error)
+        raise SpecError([Issue(("script",), f"is not Python: {reason}", name, line)]) from error
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     style, options, config = "", tuple[Option, ...](), ""
     both = f"{text}\n{others}"

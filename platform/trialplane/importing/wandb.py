@@ -162,7 +162,7 @@ def _parameter(given: Source, place: Place) -> dict[str, Any] | None:
     if kind in ("log_uniform", "q_log_uniform", "inv_log_uniform"):  # the bounds are exponents there
         if max(abs(low), abs(high)) > math.log(1e300):
             given.refuse(
-                "exp(min) or exp(max) is too large; if min and max are the values themselves, write log_uniform_values",
+                "exp(min) or exp(max) is over 1e300; if min and max are the values themselves, write log_uniform_values",
                 *place,
             )
             return None

@@ -22,11 +22,12 @@ from trialplane.errors import Issue, Place, SpecError
 
 # Aliases of aliases make a small file endlessly large.
 _MOST_NODES = 100_000
+_TOO_LARGE = f"has more than {_MOST_NODES:,} values, aliases counted each time; put large lists into a file beside job.yaml"
 # Parsers recurse for each level, in C until the stack overflows; no job is nested that deeply.
 MAX_DEPTH = 50
 _OPEN = (("/", "dev"), ("/", "proc"))  # `--params <(platform best)` is an open pipe
 _MOST_BYTES = 16 * 2**20
-_LONGEST_NUMBER = 400  # digits; Python itself takes 4,300, and no field takes one of 20
+_LONGEST_NUMBER = 300  # digits; a float holds 308, and no field takes one of 20
 # The C parser is ten times faster, but a PyYAML built without libyaml lacks it.
 _Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -64,8 +65,13 @@ class Document:
     source: str
 
 
-def read(path: Path, source: str = "") -> Document:
+def read(path: Path, source: str = "", empty: str = "is empty; it must hold `name: value` lines") -> Document:
     """The document in a file, which must hold a mapping.
+
+    Args:
+        path: of the file.
+        source: how messages name it, its path when "".
+        empty: what is said of an empty one.
 
     Raises:
         SpecError: it cannot be read, is not YAML, is empty, is not a mapping, or has a key twice.
@@ -81,7 +87,7 @@ def read(path: Path, source: str = "") -> Document:
         raise SpecError([Issue(("file",), f"cannot be read: {error.strerror}", source)]) from error
     document = parse(text, source)
     if document.data is None:
-        raise SpecError([Issue(("file",), "is empty; `platform init` writes one that runs", source)])
+        raise SpecError([Issue(("file",), empty, source)])
     if not isinstance(document.data, dict):
         kind = "a list" if isinstance(document.data, list) else "a single value"
         raise SpecError([Issue(("file",), f"holds {kind}; it must hold `field: value` lines", source, 1)])
@@ -159,7 +165,7 @@ def _bound(text: str, source: str) -> None:
     for count, event in enumerate(yaml.parse(text, Loader=_Parser)):
         line = event.start_mark.line + 1 if event.start_mark else 0
         if count > 2 * _MOST_NODES:  # a collection has two
-            raise SpecError([Issue(("file",), "is too large", source, line)])
+            raise SpecError([Issue(("file",), _TOO_LARGE, source, line)])
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
@@ -210,7 +216,7 @@ class _Builder:
         self.lines.setdefault(place, line)
         self._count += 1
         if id(node) in self._above or self._count > _MOST_NODES:
-            why = "an alias stands for something that contains it" if id(node) in self._above else "is too large"
+            why = "an alias stands for something that contains it" if id(node) in self._above else _TOO_LARGE
             if not self.issues:
                 self._add_issue(place, why, line)
             return None
@@ -269,11 +275,13 @@ class _Builder:
             return None
         if tag == "bool" and _BOOL.fullmatch(text):
             return text.lower() == "true"
-        if tag == "int" and len(text) > _LONGEST_NUMBER:
+        if tag == "int" and _INT.fullmatch(text):
+            # As text first: Python takes no decimal number of more than 4,300 digits.
+            number = int(text, 10 if text.lstrip("+-").isdigit() else 0) if len(text) <= 2 * _LONGEST_NUMBER else None
+            if number is not None and abs(number) < 10**_LONGEST_NUMBER:
+                return number
             self._add_issue(place, f"is a number of {len(text)} digits; put it in quotes", node.start_mark.line + 1)
             return None
-        if tag == "int" and _INT.fullmatch(text):
-            return int(text, 10 if text.lstrip("+-").isdigit() else 0)
         if tag == "float" and _FLOAT.fullmatch(text):
             plain = text.lower().replace(".inf", "inf").replace(".nan", "nan")
             return float(plain) if not math.isnan(float(plain)) else math.nan

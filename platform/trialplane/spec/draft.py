@@ -15,7 +15,7 @@ from typing import Any
 
 from trialplane.errors import Issue, Place
 from trialplane.spec import former
-from trialplane.spec.document import Document
+from trialplane.spec.document import MAX_DEPTH, Document
 
 _NAMED = ("sampler", "pruner")
 # Fields with a name, which may replace the whole mapping: `pruner: median`.
@@ -98,6 +98,9 @@ class Draft:
             place = today
         if place == _LEARNER and not isinstance(value, dict):
             place = (*_LEARNER, "entrypoint")
+        if len(place) > MAX_DEPTH:
+            self._refuse(place[:1], f"has a field more than {MAX_DEPTH} levels deep", origin)
+            return
         here: Any = self.data
         for depth, step in enumerate(place[:-1]):
             below = self._step(here, place[: depth + 1], step, place, origin)

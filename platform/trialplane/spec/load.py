@@ -97,7 +97,8 @@ def load_job(
         SpecError: with every issue.
     """
     source = _shown(folder / (script or FILE))
-    text = Document({"kind": kind, "script": script}, {}, source) if script else document.read(folder / FILE, source)
+    empty = "is empty; `platform init` writes one that runs"
+    text = Document({"kind": kind, "script": script}, {}, source) if script else document.read(folder / FILE, source, empty)
     profiles, issues = _profiles(text)
     base = Draft.of(text, skip=("profiles",))
     singular = "objective" in text.data

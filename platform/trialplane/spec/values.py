@@ -17,7 +17,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)([smhd]))")
 _CORES = re.compile(r"0*[1-9]\d*(?:\.\d+)?m?|0+\.\d{0,2}[1-9]\d*")  # a thousandth at least
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([kMGT]i?|Ki)?")
+_QUANTITY = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)([kMGT]i?|Ki)?")
 
 
 def _duration(value: Any) -> Any:
@@ -34,7 +34,7 @@ def _duration(value: Any) -> Any:
 def _quantity(value: Any) -> Any:
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(text, str) or not _QUANTITY.fullmatch(text):
-        raise ValueError(f"{value!r} is not an amount of memory; write 512Mi, 2Gi or bytes")
+        raise ValueError(f"{repr(value)[:40]} is not an amount of memory; write 512Mi, 2Gi or bytes")
     if bytes_of(text) < 1:
         raise ValueError("must be more than 0")
     return text

@@ -33,7 +33,7 @@ def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Issue]:
         if entry["type"] == models.ISSUES:
             found += [issue.below(*place) for issue in entry["ctx"][models.ISSUES]]
         else:
-            found.append(Issue(place, _message(entry, place, data)))
+            found.append(Issue(place, message(entry, place, data)))
     # A list with invalid items is reported as too short as well, because those items do not count.
     wrong = [issue.place for issue in found if issue.message.startswith(_UNKNOWN)]
     found = [issue for issue in found if not (issue.message == _MISSING and _is_misspelt(issue.place, wrong))]
@@ -62,8 +62,14 @@ def _place(loc: tuple[str | int, ...]) -> Place:
     return tuple(step for step in loc if step != "[key]")
 
 
-def _message(entry: Any, place: Place, data: Mapping[str, Any]) -> str:
-    """Our message for a pydantic error."""
+def message(entry: Any, place: Place, data: Mapping[str, Any]) -> str:
+    """Our message for one of pydantic's errors.
+
+    Args:
+        entry: of `ValidationError.errors`.
+        place: where it is.
+        data: all that was validated.
+    """
     kind, given, context = entry["type"], entry.get("input"), entry.get("ctx", {})
     shown = _short(given)
     if kind == "extra_forbidden":
@@ -106,6 +112,8 @@ def _message(entry: Any, place: Place, data: Mapping[str, Any]) -> str:
 
 _KINDS = {
     "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
     "float_type": "a number",
     "finite_number": "a number that is not infinite",
     "bool_type": "true or false",

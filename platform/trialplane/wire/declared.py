@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+_TOO_LARGE = 10**300  # for a float, and for a job file
+
 
 @dataclasses.dataclass(frozen=True)
 class Option:
@@ -12,7 +14,7 @@ class Option:
 
     Attributes:
         name: the parameter: of an option its long flag without dashes, of others the name the script gives it.
-        default: a number, a text, a boolean, or a list of them; None where there is none, or none that can be written down.
+        default: a number, a text, a boolean, or a list of them; None where there is none, or none that a job can hold.
         kind: "int", "float", "str" or "bool".
         flag: what stands before the value on the command line; "" for a positional argument.
         choices: the only values it takes; empty for any.
@@ -29,6 +31,13 @@ class Option:
     style: str = ""
     required: bool = False
     lists: str = ""
+
+    def __post_init__(self) -> None:
+        values = self.default if isinstance(self.default, (list, tuple)) else (self.default,)
+        if any(isinstance(value, int) and abs(value) >= _TOO_LARGE for value in values):
+            object.__setattr__(self, "default", None)
+        if any(isinstance(value, int) and abs(value) >= _TOO_LARGE for value in self.choices):
+            object.__setattr__(self, "choices", ())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -372,12 +372,14 @@ def _amounts(job: Base) -> Iterator[Issue]:
 
 def unknown(job: Base, field: str) -> str:
     """Why `field` is no dotted path of a field that an override could set, or nothing."""
-    steps = list(map(str, draft.path(field, (*job.params, *job.search.names))))
+    place = draft.path(field, (*job.params, *job.search.names))
+    steps = list(map(str, place))
     here: Any = job
     for depth, step in enumerate(steps):
-        if isinstance(here, (str, tuple)) and step.isdigit():
-            names: Collection[str] = [str(index) for index in range(len(here))]
-            below = here[int(step)] if isinstance(here, tuple) and int(step) < len(here) else None
+        index = place[depth]
+        if isinstance(here, tuple) or (isinstance(here, str) and isinstance(index, int)):
+            names: Collection[str] = list(map(str, range(len(here))))
+            below = here[index] if isinstance(here, tuple) and isinstance(index, int) and index < len(here) else None
         elif hasattr(here, "choice"):
             own = [name for name in type(here).model_fields if name != "options"]
             names = [*own, *here.choice.options]
