@@ -36,6 +36,17 @@ def test_a_run_named_twice_is_shown_once_and_as_it_is(platform, two):
     assert platform("results", "a").stdout.split()[0] == "trial"
 
 
+def test_a_long_value_is_cut_in_a_table_alone(platform, runs):
+    space = {"space.text": {"type": "categorical", "choices": ["x" * 40_000, "y" * 40_000]}}
+    runs.say(runs.make("a", tell=complete, trials=2, **space), RunState.SUCCEEDED)
+    header, *lines = platform("results", "a").stdout.splitlines()
+    assert "text" in header
+    assert max(map(len, (header, *lines))) < 300
+    assert all("xxx…" in line or "yyy…" in line for line in lines)
+    for kind in ("json", "csv"):
+        assert len(platform("results", "a", "--output", kind).stdout) > 80_000
+
+
 def test_data_has_the_run_in_each_row(platform, two):
     rows = json.loads(platform("results", "a", "b", "--output", "json").stdout)
     assert [row["run"] for row in rows] == ["a"] * 2 + ["b"] * 3

@@ -16,9 +16,11 @@ from typing import Any
 
 import click
 
+from trialplane import errors
 from trialplane.errors import TrialplaneError
 from trialplane.wire import escapes
 
+_LONGEST_CELL, _LONGEST_LAST_CELL = 60, 1000  # characters of a value in a table
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -93,8 +95,15 @@ def as_csv(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
 
 
 def as_table(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    """Aligned columns, numbers to the right, cut to the width of the terminal if there is one."""
-    shown = [[cell(value) for value in line] for line in (header, *lines)]
+    """Aligned columns, numbers to the right, cut to the width of the terminal if there is one.
+
+    Long values are cut, as one makes every line as wide; the other formats have them whole. The last column, of messages,
+    may be longer: it widens no other line.
+    """
+    longest = [*[_LONGEST_CELL] * (len(header) - 1), _LONGEST_LAST_CELL]
+    shown = [
+        [errors.shortened(cell(value), most) for value, most in zip(line, longest, strict=True)] for line in (header, *lines)
+    ]
     widths = [max(len(text) for text in column) for column in zip(*shown, strict=True)]
     right = [
         all(isinstance(line[i], (int, float)) or line[i] is None for line in lines) and bool(lines)
