@@ -378,12 +378,10 @@ def test_logs_are_those_of_the_newest_attempt_or_the_one_named(runs):
         file.write_text(f"attempt {attempt}\nno end of line")
     assert list(RunHandle("a", runs.target).logs(3)) == ["attempt 2\n", "no end of line"]
     assert list(RunHandle("a", runs.target).logs(3, 1, follow=True)) == ["attempt 1\n", "no end of line"]
-    with pytest.raises(InputError, match="no trial 77"):
-        RunHandle("a", runs.target).logs(77)
-    with pytest.raises(InputError, match=r"no log .*attempt-2\.log; `platform results a`"):
-        RunHandle("a", runs.target).logs(4)
-    with pytest.raises(InputError, match="trial 3 of a has no attempt 99; its newest is 2"):
-        RunHandle("a", runs.target).logs(3, 99)
+    newest = "3 of a has no attempt 99; its newest is 2"
+    for words, says in (((77,), "no trial 77"), ((4,), r"no log .*attempt-2\.log; `platform"), ((3, 99), newest)):
+        with pytest.raises(InputError, match=says):
+            RunHandle("a", runs.target).logs(*words)
 
 
 def test_a_followed_log_ends_with_its_run(runs, home, double):

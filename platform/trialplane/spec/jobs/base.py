@@ -376,10 +376,9 @@ def unknown(job: Base, field: str) -> str:
     steps = list(map(str, place))
     here: Any = job
     for depth, step in enumerate(steps):
-        index = place[depth]
-        if isinstance(here, tuple) or (isinstance(here, str) and isinstance(index, int)):
+        if isinstance(here, tuple) or (isinstance(here, str) and isinstance(place[depth], int)):
             names: Collection[str] = list(map(str, range(len(here))))
-            below = here[index] if isinstance(here, tuple) and isinstance(index, int) and index < len(here) else None
+            below = here[int(step)] if isinstance(here, tuple) and step in names else None
         elif hasattr(here, "choice"):
             own = [name for name in type(here).model_fields if name != "options"]
             names = [*own, *here.choice.options]
