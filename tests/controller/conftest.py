@@ -150,9 +150,9 @@ class ForkServer:
         self, command: Sequence[str], *, stdin: int, stdout: int, stderr: BinaryIO, env: Mapping[str, str], bufsize: int
     ) -> Forked:
         """As `Popen`, which the recorder takes it for."""
-        assert list(command[1:3]) == ["-m", "trialplane.controller.mlflow_writer"]
+        assert list(command[1:4]) == ["-P", "-m", "trialplane.controller.mlflow_writer"]
         assert (stdin, stdout, bufsize) == (subprocess.PIPE, subprocess.PIPE, 0)
-        order = json.dumps({"arguments": command[2:], "environment": dict(env)}).encode()
+        order = json.dumps({"arguments": command[3:], "environment": dict(env)}).encode()
         (reads, to_it), (from_it, writes) = os.pipe(), os.pipe()
         socket.send_fds(self._orders, [order], [reads, writes, stderr.fileno()])
         os.close(reads)

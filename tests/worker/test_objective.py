@@ -171,6 +171,12 @@ def test_what_is_not_there_is_told() -> None:
         _ = trial(Controller()).study
 
 
+def test_an_objective_that_is_run_as_a_function_is_told_its_entrypoint() -> None:
+    with pytest.raises(AttributeError, match="needs `entrypoint: optuna:MODULE:FUNCTION`"):
+        context_of(Controller()).suggest_float("x", 0, 1)
+    assert not hasattr(context_of(Controller()), "anything")
+
+
 def test_a_constraint_must_be_one_of_the_jobs() -> None:
     asks = trial(Controller(), ("loss", "size"))
     asks.set_constraint("size", 1)

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from trialplane import errors
 from trialplane.wire import records
@@ -151,6 +151,15 @@ class Context:
     _stop: stopping.Stop = dataclasses.field(default_factory=stopping.Stop, repr=False)
     _pulse: Pulse | None = dataclasses.field(default=None, repr=False)
     _points: Points = dataclasses.field(default_factory=Points, repr=False)
+
+    if not TYPE_CHECKING:  # or every name would be an attribute for a type checker
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raises an AttributeError, with the right entrypoint for an objective of Optuna."""
+            advice = (
+                "; an objective of Optuna needs `entrypoint: optuna:MODULE:FUNCTION`" if name.startswith("suggest_") else ""
+            )
+            raise AttributeError(f"'Context' object has no attribute {name!r}{advice}", name=name, obj=self)
 
     @property
     def is_main(self) -> bool:
