@@ -86,5 +86,6 @@ def test_a_pod_that_takes_what_its_team_may_not_is_refused(
 def test_a_resource_that_a_pod_has_none_of_opens_no_node(placed_judge: Judge) -> None:
     made = placed("studies", tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}])
     assert placed_judge.complaints(made) == []
-    made["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "0"
+    for container in [*made["spec"]["containers"], *made["spec"].get("initContainers", [])]:
+        container.get("resources", {}).get("limits", {})["nvidia.com/gpu"] = "0"
     assert len(placed_judge.complaints(made) or []) == 1

@@ -317,7 +317,7 @@ def test_a_team_has_a_quota_for_numbers_of_objects(render: Render, named: Callab
         for one in objects
         if one["kind"] == "ResourceQuota"
     }
-    counts = {"count/runs.trialplane.io": "500", "count/configmaps": "2000", "count/secrets": "1000"}
+    counts = {"count/runs.trialplane.io": "500", "count/configmaps": "2000", "count/secrets": "1500"}
     assert quotas == {
         ("a", "platform-counts"): counts,
         ("b", "platform-counts"): {**counts, "count/secrets": 9},

@@ -316,7 +316,7 @@ def test_logs_of_the_consumer_and_of_a_worker(platform, runs):
         (("resume", "a", "--workers", "0"), "--workers: collect.workers: 0 must be over 0"),
         (("resume", "a", "--max-failed", "-1"), "--max-failed: collect.max_failed: -1 must be at least 0"),
         (("logs", "a", "9"), "has started no iteration 9; `platform results a` shows the iterations"),
-        (("logs", "a", "1"), "(yet); `platform results a` shows the iterations"),
+        (("logs", "a", "1"), "attempt-1.log; `platform results a` shows the iterations"),
         (("scale", "a", "--workers", "3"), "a is not active; `platform resume a --workers 3`"),
     ],
 )

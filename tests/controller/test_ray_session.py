@@ -193,7 +193,7 @@ def test_folders_that_killed_controllers_left_go_and_those_in_use_stay(monkeypat
     monkeypatch.setattr(ray_session.ray, "init", lambda **_: None)
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="t") as base:
         monkeypatch.setattr(tempfile, "tempdir", base)
-        left, used, young = (Path(base, f"trialplane-{name}") for name in ("left", "used", "young"))
+        left, used, young = (Path(base, f"trialplane-ray-{name}") for name in ("left", "used", "young"))
         for folder in (left, used, young):
             folder.mkdir()
         for folder in (left, used):

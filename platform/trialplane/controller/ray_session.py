@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 
 STARTS = 3  # Ray gives its processes 30 s, which cannot be changed, and a busy machine may be faster a minute later
 QUERY_SECONDS = 2.0  # for a node to report what it has spilled, and for a head to take a connection
-_PREFIX = "trialplane-"  # of a Ray's folder
+_PREFIX = "trialplane-ray-"  # of a Ray's folder
 _RAYS = "r"  # what Ray opens to every user, below what it cannot open
-_LONGEST_BASE = 21  # characters of the folder above it, as the path of a Unix socket has 107 at most
+_LONGEST_BASE = 17  # characters of the folder above it, as the path of a Unix socket has 107 at most
 _YOUNG = 60.0  # seconds in which a folder may not be locked yet
 HEAD_PAUSE = 0.2  # seconds between two tries to reach a head that starts
 

@@ -9,6 +9,7 @@ pieces; nothing is held in memory whose size has not been checked.
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import json
 import logging
@@ -184,26 +185,32 @@ class Door:
             if call is None:
                 stack.enter_context(self._room(whose, body))
                 call, data = self._call(run, method, path, query, body.whole(MAX_CALL))
-                self._spend(whose, budget.MLFLOW, _kept(call, data), spare=not call.makes)
+                charged = self._spend(whose, budget.MLFLOW, _kept(call, data), spare=not call.makes)
                 kind, pieces, length, patience = "application/json", iter([data]), len(data), ANSWER_SECONDS
             else:
                 self._there.check(run, call)
-                most = self._server.max_artifact if method == "PUT" else 0
+                most, charged = self._server.max_artifact if method == "PUT" else 0, lambda: None
                 body.check(most)
                 if body.length is None:
                     _check_empty(body)
                 elif method == "PUT":
-                    self._spend(whose, budget.ARTIFACTS, body.length, spare=True)
+                    charged = self._spend(whose, budget.ARTIFACTS, body.length, spare=True)
                 kind, pieces = headers.get("Content-Type") or _BYTES, body.pieces(most, PIECE) if body.length else iter(())
                 kind = kind if _KIND.fullmatch(kind) else _BYTES
                 length, patience = body.length or 0, STORE_SECONDS
-            with self._server.sent(call.method, call.target, kind, pieces, length, patience) as response:
-                yield self._made(response) if call.makes else _reply(response)
+            with contextlib.ExitStack() as unless_stored:
+                unless_stored.callback(charged)
+                response = stack.enter_context(self._server.sent(call.method, call.target, kind, pieces, length, patience))
+                if response.status < 400:
+                    unless_stored.pop_all()
+            yield self._made(response) if call.makes else _reply(response)
 
-    def _spend(self, whose: Address, what: budget.Kept, size: int, *, spare: bool) -> None:
+    def _spend(self, whose: Address, what: budget.Kept, size: int, *, spare: bool) -> Callable[[], None]:
+        """Counts bytes that MLflow is about to get; call the result if it does not take them."""
         runs = self._all_runs.of(whose.namespace)
         assert runs is not None  # it was admitted
         runs.spend(what, size, spare=spare)
+        return functools.partial(runs.refund, what, size)
 
     @contextlib.contextmanager
     def _room(self, whose: Address, body: Body) -> Iterator[None]:

@@ -140,7 +140,7 @@ class Reconciler:
             return LIVING
         except LedgerFull as error:
             self._write(view, standing.explained(view, "BudgetSpent", str(error), self._clock()))
-            return WAITING
+            return self._patience(view, Problem("BudgetSpent", ""))  # the amounts in the text may change
         except _LEDGER_AWAY as error:
             text = f"the ledger's database does not answer: {archive.reason(error)}"
             self._write(view, standing.explained(view, "LedgerAway", f"{text}; all records are safe", self._clock()))

@@ -69,7 +69,7 @@ def _record(url: str) -> None:
     archive = Archive(connections.share())
     objectives = [{"metric": "loss", "direction": "minimize"}]
     job = jobs.read({"name": JOB, "kind": "hpo", "objectives": objectives, "trials": 1})
-    archive.record(RUN, job, {"submitted": time.time()}, b"", new=True)
+    archive.record(RUN, job, {"submitted": time.time(), labels.RECORD_UID: "1"}, b"", new=True)
     archive.admit(RUN, TOKEN)
     connections.close()
 

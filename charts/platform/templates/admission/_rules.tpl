@@ -91,7 +91,7 @@ token of a run, of which a pod may mount `variables.own`. */}}
 {{- $named := include "platform.priorityClass" (list (dict "Values" $values "Release" $top.Release) $studies.priorityClass) -}}
 {{- $found = append $allowed.priority_classes $named | toJson -}}
 {{- else if eq $what "selector" -}}
-{{- $found = toJson $studies.nodeSelector -}}
+{{- $found = toJson ($studies.nodeSelector | default dict) -}}
 {{- else -}}
 {{- $whole := list -}}
 {{- range concat $studies.tolerations $allowed.tolerations -}}

@@ -273,6 +273,11 @@ class Archive:
                 self._reserved[what] += taken
             self._reserved[what] -= size
 
+    def refund(self, what: budgets.Kept, size: int) -> None:
+        """Gives bytes back that MLflow did not take, for what it gets next."""
+        with self._spending:
+            self._reserved[what] += size
+
     def record(self, run: str, job: Job, submission: Mapping[str, Any], code: bytes, *, new: bool) -> None:
         """Records what a run is submitted or resumed with, so that it is listed even if its pods never start.
 
@@ -297,6 +302,8 @@ class Archive:
         with self._connections.begin() as connection:
             self._convert_one(connection, run)
             before = budgets.used(connection)
+            if not tables.has_code(connection, code):  # before it is written: what is rolled back takes room too
+                self._budget.check(connection, len(code))
             mine = runs.c.name == run
             directions = json.dumps([objective.direction for objective in job.objectives])
             insert = postgresql.insert(runs).values(name=run, directions=directions, epoch=0, optuna="{}")

@@ -309,10 +309,16 @@ def keep_code(connection: sa.Connection, data: bytes) -> str:
     """Stores the code of a run, unless another has the same; gives what is in the run's column for it: its SHA-256."""
     digest = hashlib.sha256(data).hexdigest()
     _lock_code(connection)
-    if connection.execute(sa.select(codes.c.digest).where(codes.c.digest == digest)).scalar() is None:
+    if not has_code(connection, data):
         insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
         connection.execute(insert(codes).values(digest=digest, data=data).on_conflict_do_nothing())
     return digest
+
+
+def has_code(connection: sa.Connection, data: bytes) -> bool:
+    """Whether some run has the same code."""
+    digest = hashlib.sha256(data).hexdigest()
+    return connection.execute(sa.select(codes.c.digest).where(codes.c.digest == digest)).scalar() is not None
 
 
 def drop_code(connection: sa.Connection) -> None:
@@ -322,9 +328,12 @@ def drop_code(connection: sa.Connection) -> None:
 
 
 def _lock_code(connection: sa.Connection) -> None:
-    """Until the end of the transaction: nobody deletes the code that another has just found to be there."""
+    """Until the end of the transaction: nobody deletes the code that another has just found to be there.
+
+    No run has a name with a slash, so no run's lock has this key.
+    """
     if connection.dialect.name != "sqlite":
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(locking.key(schema(connection), codes.name))))
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(locking.key(schema(connection), f"{codes.name}/"))))
 
 
 def shown(url: sa.URL | str) -> str:
