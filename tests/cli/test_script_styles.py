@@ -192,6 +192,22 @@ def test_an_objective_of_optuna_is_the_entrypoint(platform, written: Path) -> No
     assert [(one.metric, one.direction) for one in job.objectives] == [("value_0", "minimize"), ("value_1", "maximize")]
 
 
+def test_the_direction_of_a_study_may_be_a_member_of_optunas_enum(platform, written: Path) -> None:
+    text = """
+        import optuna
+        def objective(trial):
+            return trial.suggest_float("x", -1, 1)
+        if __name__ == "__main__":
+            optuna.create_study(direction=optuna.study.StudyDirection.MAXIMIZE).optimize(objective, n_trials=7)
+    """
+    (written / "fit-it.py").write_text(textwrap.dedent(text))
+    result = platform("init", "--from", str(written / "fit-it.py"))
+    assert result.exit_code == 2 and "rename it to fit_it.py" in result.stderr
+    (written / "fit-it.py").rename(written / "fit.py")
+    assert platform("init", "--from", str(written / "fit.py")).exit_code == 0
+    assert [one.direction for one in made().objectives] == ["maximize"]
+
+
 def test_a_sweep_in_the_script_is_the_space(platform, written: Path) -> None:
     text = """
         import wandb

@@ -86,6 +86,7 @@ def test_of_a_command(tmp_path: Path) -> None:
 def test_of_a_function_only_where_no_parameter_may_choose_what_is_imported(tmp_path: Path) -> None:
     with Bench(tmp_path, {"train": FUNCTION}) as bench:
         assert not bench.outcome("a text").certain
+        assert not bench.outcome(True).certain, "it may choose what is imported"  # type: ignore[arg-type]
         assert bench.outcome(0.5).certain  # type: ignore[arg-type]
 
 

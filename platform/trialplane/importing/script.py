@@ -106,7 +106,13 @@ def _config(call: ast.Call) -> str:
 
 
 def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str) -> dict[str, Any]:
-    """The fields of a job that calls the function which the script passes to `study.optimize`; none where it passes none."""
+    """The fields of a job that calls the function which the script passes to `study.optimize`; none where it passes none.
+
+    Raises:
+        SpecError: the script cannot be imported, because its name is none of a module.
+    """
+    if "optuna" not in _imported(list(ast.walk(tree))):
+        return {}
     functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     for call in calls:
         given = _arguments(call, "func", "n_trials")
@@ -116,17 +122,28 @@ def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str) -> dict[str, 
     else:
         return {}
     made = next((_arguments(one) for one in calls if _called(one.func).rpartition(".")[2] == "create_study"), {})
-    directions = _literal(made.get("directions")) or [_literal(made.get("direction")) or "minimize"]
+    directions = _literal(made.get("directions")) or [_direction(made.get("direction"))]
     names = ["value"] if len(directions) == 1 else [f"value_{index}" for index in range(len(directions))]
     objectives = [{"metric": one, "direction": way} for one, way in zip(names, directions, strict=True)]
     trials = _literal(given.get("n_trials"))
+    stem = PurePath(name).stem
+    if not stem.isidentifier():
+        renamed = re.sub(r"\W", "_", f"_{stem}" if stem[:1].isdigit() else stem)
+        text = f"its objective {objective.id} is imported from it, which its name does not allow; rename it to {renamed}.py"
+        raise SpecError([Issue(("script",), text, name, objective.lineno)])
     return {
         "kind": "hpo",
-        "entrypoint": f"optuna:{PurePath(name).stem}:{objective.id}",
+        "entrypoint": f"optuna:{stem}:{objective.id}",
         **({"objective": objectives[0]} if len(objectives) == 1 else {"objectives": objectives}),
         **({"pruner": "median"} if any(_called(one.func).endswith(".should_prune") for one in calls) else {}),  # Optuna's
         "trials": trials if isinstance(trials, int) and trials > 0 else 20,
     }
+
+
+def _direction(node: ast.expr | None) -> str:
+    """The direction of a study, as a text or a member of `StudyDirection`; Optuna's default is minimize."""
+    way = node.attr if isinstance(node, ast.Attribute) else _literal(node)
+    return "maximize" if str(way).lower() == "maximize" else "minimize"
 
 
 def _sweep(tree: ast.Module, calls: Sequence[ast.Call]) -> dict[str, Any]:

@@ -287,7 +287,7 @@ def _is_certain(request: records.TrialRequest, error: BaseException) -> bool:
     if not isinstance(error, ImportError):
         return False
     at_top = all(frame.name == "<module>" and frame.colno == 0 for frame in _own_frames(error))
-    return at_top or all(isinstance(value, (int, float)) for value in request.params.values())
+    return at_top or all(isinstance(value, float) or type(value) is int for value in request.params.values())
 
 
 def _is_optuna_pruned(error: BaseException) -> bool:

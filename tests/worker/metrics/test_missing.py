@@ -77,6 +77,15 @@ def test_files_with_metrics_are_named_with_what_reads_them(tmp_path: Path, name:
     assert trial.reader.missing(("acc",), {}) == f"no acc in its output; {advice}; no metrics were found"
 
 
+def test_links_that_lead_nowhere_do_not_end_the_search(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    (trial.folder / "debug.log").symlink_to("gone/debug.log")
+    (trial.folder / "loop.log").symlink_to("loop.log")
+    (trial.folder / "m.csv").write_text("step,acc\n1,0.5\n")
+    trial.read(ended=True)
+    assert "m.csv has acc (0.5)" in trial.reader.missing(("acc",), {})
+
+
 def test_the_line_that_is_told_finds_the_metric(tmp_path: Path) -> None:
     trial = Trial(tmp_path, MetricSource("file", path="**/m.jsonl"))
     (trial.folder / "2026-01-02/7").mkdir(parents=True)

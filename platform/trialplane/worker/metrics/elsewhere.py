@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -35,11 +36,14 @@ def advice(
         if time.monotonic() > deadline:
             break
         source = _source(file, folder)
-        if source is None or not is_own(file) or (source.source == "file" and file.stat().st_size > LAST):
+        if source is None:
             continue
-        tail, found = Tail(file, Source(source, names), 0, before(file)), dict[str, float]()
-        for line in tail.read(True, deadline):
-            found.update(line.metrics)
+        found: dict[str, float] = {}
+        with contextlib.suppress(OSError):  # it is gone meanwhile
+            if not is_own(file) or (source.source == "file" and file.stat().st_size > LAST):
+                continue
+            for line in Tail(file, Source(source, names), 0, before(file)).read(True, deadline):
+                found.update(line.metrics)
         if not found:
             continue
         named = {name: found[name] for name in names if name in found}

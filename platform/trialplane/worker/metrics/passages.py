@@ -88,7 +88,12 @@ class Passages:
         if dump is not None or ("(" in line and (match := _OBJECT.search(line)) and not _RESULT.search(match[1])):
             begin = 0 if dump is None else dump.start()
             self._depth, self._left = max(0, _opened(line[begin:])), _MOST
-            return (line, True) if dump is None else (line[:begin], False)
+            if dump is None:
+                return line, True
+            if self._depth or (end := _closed(line, begin)) is None:
+                return line[:begin], False
+            rest, is_named_only = self._begun(line[end:])  # a result may be printed behind it
+            return line[:begin] + rest, is_named_only
         if has_word and len(line) <= _LONGEST_HEADING and self._is_heading(line):
             self._indent, self._settings, self._left = -1, set(), _MOST
         return line, False
@@ -122,6 +127,16 @@ class Passages:
         self._settings.add(match[2])
         self._left -= 1
         return True
+
+
+def _closed(line: str, begin: int) -> int | None:
+    """The position behind the bracket that closes the first one from `begin` on; None where none does."""
+    depth = 0
+    for position, character in enumerate(line[begin:], begin + 1):
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0 and character in ")]}":
+            return position
+    return None
 
 
 def _opened(text: str) -> int:

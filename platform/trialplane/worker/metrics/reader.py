@@ -207,8 +207,9 @@ class Reader:
         return b""
 
     def _is_own(self, file: Path) -> bool:
-        resolved = file.resolve()
-        return resolved.is_relative_to(self._folder.resolve()) and file.stat().st_mtime >= self._began - 1
+        with contextlib.suppress(OSError, RuntimeError):  # it is gone, or a link to nothing or to itself
+            return file.resolve().is_relative_to(self._folder.resolve()) and file.stat().st_mtime >= self._began - 1
+        return False
 
 
 _WHERE: Mapping[str, str] = {
