@@ -12,6 +12,7 @@ import random
 import pytest
 from tests.client.cluster_double import Problem
 
+from trialplane.client import cluster
 from trialplane.client.kubernetes import KubernetesTarget
 from trialplane.client.run import RunHandle, Submitted, submit
 from trialplane.errors import InputError, RunExists, TargetError
@@ -100,6 +101,21 @@ def test_of_several_parts_those_that_are_missing_are_sent(target, namespace, pla
     assert submit(target, planned()) is Submitted.NEW
     assert RunHandle("a", target).status().state is RunState.RUNNING
     assert namespace.studies["a"].code == planned().pack.data
+
+
+def test_a_submission_right_after_the_installation_waits_for_the_quota(
+    target, namespace, planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "QUOTA_PAUSE", 0.0)
+    refusals = ["runs is forbidden: status unknown for quota: platform-counts, resources: count/runs.trialplane.io"] * 2
+
+    def refuse(verb: str, plural: str, name: str) -> None:
+        if plural == "runs" and verb == "patch" and refusals:
+            raise Problem(403, refusals.pop())
+
+    namespace.cluster.refuse = refuse
+    assert submit(target, planned()) is Submitted.NEW
+    assert not refusals
 
 
 def test_of_a_submission_whose_second_part_is_refused_nothing_is_left(target, namespace, planned, workplace):

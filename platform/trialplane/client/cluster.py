@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import ssl
+import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,8 @@ from trialplane.wire import cluster as names
 
 CONNECT = 5.0  # seconds until a connection must be established
 READ = 30.0  # seconds an answer may take
+QUOTA_PATIENCE = 120.0  # seconds until Kubernetes counts the objects of a new kind
+QUOTA_PAUSE = 2.0  # seconds between looks at that
 _POD = "this cluster"  # shown in a pod, which has no context
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -178,7 +181,13 @@ class Cluster:
         kind = kinds.APPLIED[thing["kind"]]
         path = self._path(kind, thing["metadata"]["name"])
         query = {"fieldManager": manager, "force": str(force).lower()}
-        answer = self.call("PATCH", path, query=query, body=thing, content="application/apply-patch+yaml")
+        deadline = time.monotonic() + QUOTA_PATIENCE
+        while True:
+            answer = self.call("PATCH", path, query=query, body=thing, content="application/apply-patch+yaml")
+            # Kubernetes counts a new kind of object only some time after the CRD, and refuses it until then.
+            if answer.status != 403 or b"status unknown for quota" not in answer.data or time.monotonic() > deadline:
+                break
+            time.sleep(QUOTA_PAUSE)
         if answer.status == 409 and not force:
             return None
         return Applied(self._checked(answer, "patch", kind).json(), answer.status == 201)
