@@ -14,7 +14,7 @@ import pytest
 from tests.worker.conftest import Bench
 
 from trialplane.wire.records import SlotConfig
-from trialplane.worker import trial
+from trialplane.worker import advice
 
 CONFIG = SlotConfig("toy", "", "train:run", "", "", preload=("numpy",))
 
@@ -47,11 +47,11 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         del sys.modules[name]
 
 
-def watch(monkeypatch: pytest.MonkeyPatch, step: float) -> trial._LateImports:
+def watch(monkeypatch: pytest.MonkeyPatch, step: float) -> advice.LateImports:
     clock = Clock(step)
-    watched = trial._LateImports()
+    watched = advice.LateImports()
     with monkeypatch.context() as patched:
-        patched.setattr(trial, "time", clock)
+        patched.setattr(advice, "time", clock)
         with watched.watched():
             importlib.import_module("late_one.part")
             clock.now += 1000.0  # the job's own work
@@ -61,10 +61,10 @@ def watch(monkeypatch: pytest.MonkeyPatch, step: float) -> trial._LateImports:
 
 @pytest.mark.usefixtures("packages")
 def test_the_modules_that_were_asked_for_and_not_what_they_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    advice = watch(monkeypatch, 0.5).advice(CONFIG)
-    assert "`preload: [numpy, late_one.part, late_two]`" in advice
-    assert "spends 1.5 s on imports" in advice, "three modules were imported by others; the work between is none"
-    assert not any(isinstance(finder, trial._LateImports) for finder in sys.meta_path)
+    words = watch(monkeypatch, 0.5).advice(CONFIG)
+    assert "`preload: [numpy, late_one.part, late_two]`" in words
+    assert "spends 1.5 s on imports" in words, "three modules were imported by others; the work between is none"
+    assert not any(isinstance(finder, advice.LateImports) for finder in sys.meta_path)
 
 
 @pytest.mark.usefixtures("packages")
@@ -76,8 +76,21 @@ def test_a_trial_of_a_slot_is_watched(tmp_path: Path) -> None:
     code = """
 import sys
 def run(ctx):
-    watching = any(type(finder).__name__ == "_LateImports" for finder in sys.meta_path)
+    watching = any(type(finder).__name__ == "LateImports" for finder in sys.meta_path)
     return {"score": float(watching)}
 """
     with Bench(tmp_path, {"train": code}) as bench:
         assert bench.outcome("").metrics == {"score": 1.0}
+
+
+def test_a_pool_that_each_trial_starts_anew_is_worth_a_word(tmp_path: Path) -> None:
+    pool = (
+        "import abc, joblib\n"
+        "def run(ctx):\n"
+        "    joblib.Parallel(n_jobs=ctx.params['jobs'])(joblib.delayed(abs)(-1) for _ in range(4))\n"
+        "    return {'score': 1.0}\n"
+    )
+    with Bench(tmp_path, {"train": pool}) as bench:
+        words = [bench.outcome("run", jobs=jobs).advice for jobs in (1, 2)]
+    assert "pool of processes" not in words[0]
+    assert "each trial starts a pool of processes of its own (joblib, n_jobs)" in words[1]

@@ -20,8 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
-import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +30,13 @@ from trialplane.training import mlflow_runs, process, progress
 from trialplane.training.steps import folders
 from trialplane.wire import env, messages, paths, records
 from trialplane.wire.states import TrialState
-from trialplane.worker import capture, context, environment, objective, outcomes, programs, stopping, tune
+from trialplane.worker import advice, capture, context, environment, objective, outcomes, programs, stopping, tune
 from trialplane.worker.channel import Channel, TrialChannel
 
 # The work of a trial's process between its request and its outcome; see `roles`.
 Role = Callable[[context.Run | None, messages.RunTrial, TrialChannel], records.TrialOutcome]
 # Calls the job's function, with the fields of its context.
 Act = Callable[[Callable[..., Any], Mapping[str, Any]], context.Result]
-_IMPORTLIB = "<frozen importlib"
-_LATE = 1.0  # seconds of a trial's imports that are worth a word
-_MOST_ADVISED = 5  # modules
 _UNREAD = "--resume {run} has no effect: the job has not read ctx.resume_from, so it started from scratch"
 
 
@@ -234,7 +230,7 @@ def run_job(
             **of_the_rank,
         }
         ended, early = "", ""
-        imports = _LateImports()
+        imports = advice.LateImports()
         try:
             with imports.watched() if was_forked else contextlib.nullcontext():
                 result = act(run, given)
@@ -256,60 +252,11 @@ def run_job(
         if outcome.state is TrialState.COMPLETE:
             remarks = (early, reporter.remark(), *stopping.unreported(request.stop, reporter.newest))
             message = "; ".join(filter(None, remarks))
-            return dataclasses.replace(outcome, early=bool(early), message=message, advice=imports.advice(config))
+            words = "; ".join(filter(None, (imports.advice(config), advice.of_pools())))
+            return dataclasses.replace(outcome, early=bool(early), message=message, advice=words)
         return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, reporter.remark()))))
     except BaseException as error:  # noqa: BLE001  the boundary: every error of the job is an outcome, KeyboardInterrupt too
         return outcomes.raised(request, error, reporter.last)
-
-
-class _LateImports:
-    """What a trial imports that its template could have imported once for all trials, and how long that takes.
-
-    A finder that finds nothing is asked for each module that is not there yet. What lies between two of these questions is
-    importing if the second one comes from within an import; otherwise it is the job's own work. So the seconds are a lower
-    bound.
-    """
-
-    def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}  # by module that was asked for outside of any import
-        self._newest = ""
-        self._last = 0.0
-
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """Watches this process."""
-        sys.meta_path.insert(0, self)
-        try:
-            yield
-        finally:
-            sys.meta_path.remove(self)
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Notes that a module is looked for; see `importlib.abc.MetaPathFinder`."""
-        now = time.perf_counter()
-        frame: types.FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith(_IMPORTLIB):
-            frame = frame.f_back
-        while frame is not None and not frame.f_code.co_filename.startswith(_IMPORTLIB):
-            frame = frame.f_back
-        if frame is None:
-            self._newest = name
-            self._seconds.setdefault(name, 0.0)
-        elif self._newest:
-            self._seconds[self._newest] += now - self._last
-        self._last = time.perf_counter()
-
-    def advice(self, config: records.SlotConfig) -> str:
-        """The line of job.yaml that would spare the other trials these imports; "" where they take little."""
-        parts = {name: seconds for name, seconds in self._seconds.items() if seconds >= _LATE / 10}
-        total = sum(parts.values())
-        if total < _LATE:
-            return ""
-        slowest = sorted(parts, key=lambda name: -parts[name])[:_MOST_ADVISED]
-        # Of a package and its part the part, with which the package is imported as well.
-        asked = [next((one for one in self._seconds if one.startswith(f"{name}.")), name) for name in slowest]
-        names = ", ".join(dict.fromkeys([*config.preload, *asked]))
-        return f"a trial spends {total:.1f} s on imports; with `preload: [{names}]` in job.yaml they are done once per slot"
 
 
 def ended_well(error: BaseException) -> bool:
