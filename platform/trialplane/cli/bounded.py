@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import os
 import re
@@ -16,13 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trialplane import errors
+from trialplane.training import process
 from trialplane.wire import escapes
 
 _GRACE = 3.0  # seconds to end after SIGTERM
 _TAIL = 64 << 10  # bytes at the end of the output in which the cause of an end is looked for
 _LONGEST = 300  # characters of the cause
 _ERROR = re.compile(r"[\w.]*(?:Error|Exception)(?::|$)")  # the last line of a traceback
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,22 +103,11 @@ def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: P
 @contextlib.contextmanager
 def _adopting() -> Iterator[None]:
     """Kills at the end what was started meanwhile, daemons too: a process whose parent ends becomes this one's child."""
-    before = set(_children())
-    prctl = ctypes.CDLL(None).prctl
-    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    before = process.children()
+    process.adopt_orphans()
     try:
         yield
     finally:
-        while left := [pid for pid in _children() if pid not in before]:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            for pid in left:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
-        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-
-
-def _children() -> list[int]:
-    """Pids of this process's children."""
-    return [int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()]
+        while left := process.children() - before:
+            process.kill_children(left)
+        process.adopt_orphans(False)

@@ -71,9 +71,8 @@ class Writer:
 
     def __init__(self, run: RunPaths, uri: str, look: bool = False) -> None:
         self._run = run
-        self._submission: dict[str, Any] = json.loads(run.submission.read_text())
-        self._submitted = float(self._submission.get("submitted", time.time()))
-        self._facts = {**self._submission, "submitted": self._submitted}
+        self._submission: dict[str, Any] = {"submitted": time.time(), **json.loads(run.submission.read_text())}
+        self._submitted = float(self._submission["submitted"])
         self._journal = journal.Journal(run.written)
         notes = self._journal.notes
         self._marks = look  # mark complete runs in MLflow, for a successor without this journal
@@ -280,10 +279,10 @@ class Writer:
         self._journal.note("parent", "", parent)
 
     def _studies(self) -> list[Any]:
-        return journal.studies(self._client, self._experiment or "", self._run.root.name, self._facts)
+        return journal.studies(self._client, self._experiment or "", self._run.root.name, self._submission)
 
     def _create_study(self, job: str) -> str:
-        key, value = journal.identity(self._facts)
+        key, value = journal.identity(self._submission)
         when = {labels.SUBMITTED: journal.moment(self._submitted), key: value}
         tags = {labels.KIND: "study", labels.RUN: self._run.root.name, **when}
         name, start = self._run.root.name, milliseconds(self._submitted)

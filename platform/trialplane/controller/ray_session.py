@@ -23,6 +23,7 @@ from ray._private import internal_api, state
 
 from trialplane import errors
 from trialplane.spec.jobs import Role
+from trialplane.training import process
 from trialplane.wire import cluster
 
 log = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ def _start(roles: Sequence[Role], store: Callable[[int], int], folder: Path) -> 
     size, gpus = sum(role.pods for role in roles), sum(role.pods * role.resources.gpus for role in roles)
     with _as_slot_error(f"Ray does not start on this machine (its logs are in {folder})"):
         for start in range(1, STARTS + 1):
-            others = _children()
+            others = process.children()
             try:
                 ray.init(
                     address="local",
@@ -111,7 +112,7 @@ def _start(roles: Sequence[Role], store: Callable[[int], int], folder: Path) -> 
                 if not _was_slow(error) or start == STARTS:
                     raise
                 log.warning("Ray was not up after 30 s and is started again: %s", errors.first_line(error))
-                for pid in _children() - others:  # otherwise they would stay until this process ends
+                for pid in process.children() - others:  # otherwise they would stay until this process ends
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
     have = int(ray.cluster_resources().get("GPU", 0))
@@ -195,15 +196,6 @@ def _as_slot_error(what: str) -> Iterator[None]:
 def _was_slow(error: Exception) -> bool:
     """Whether Ray's processes took too long to start: it raises a plain Exception for nothing else."""
     return type(error) is Exception
-
-
-def _children() -> set[int]:
-    """The processes that this one has started."""
-    found: set[int] = set()
-    for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # it has just ended, or the kernel has no such file
-            found.update(map(int, (thread / "children").read_text().split()))
-    return found
 
 
 def disconnect() -> None:

@@ -9,7 +9,6 @@ pieces; nothing is held in memory whose size has not been checked.
 from __future__ import annotations
 
 import contextlib
-import functools
 import http.client
 import json
 import logging
@@ -178,39 +177,39 @@ class Door:
         if not self._requests.enter(whose, REQUESTS):
             text = f"{run.name} has {REQUESTS} requests to MLflow under way already"
             raise Refused(429, "REQUEST_LIMIT_EXCEEDED", text)
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack, contextlib.ExitStack() as unless_stored:
             stack.callback(self._requests.leave, whose)
             path, _, query = target.partition("?")
             call = mlflow_calls.artifact(method, path, query)
             if call is None:
                 stack.enter_context(self._room(whose, body))
                 call, data = self._call(run, method, path, query, body.whole(MAX_CALL))
-                charged = self._spend(whose, budget.MLFLOW, _kept(call, data), spare=not call.makes)
+                self._spend(whose, budget.MLFLOW, _kept(call, data), unless_stored, spare=not call.makes)
                 kind, pieces, length, patience = "application/json", iter([data]), len(data), ANSWER_SECONDS
             else:
                 self._there.check(run, call)
-                most, charged = self._server.max_artifact if method == "PUT" else 0, lambda: None
+                most = self._server.max_artifact if method == "PUT" else 0
                 body.check(most)
                 if body.length is None:
                     _check_empty(body)
                 elif method == "PUT":
-                    charged = self._spend(whose, budget.ARTIFACTS, body.length, spare=True)
+                    self._spend(whose, budget.ARTIFACTS, body.length, unless_stored, spare=True)
                 kind, pieces = headers.get("Content-Type") or _BYTES, body.pieces(most, PIECE) if body.length else iter(())
                 kind = kind if _KIND.fullmatch(kind) else _BYTES
                 length, patience = body.length or 0, STORE_SECONDS
-            with contextlib.ExitStack() as unless_stored:
-                unless_stored.callback(charged)
-                response = stack.enter_context(self._server.sent(call.method, call.target, kind, pieces, length, patience))
-                if response.status < 400:
-                    unless_stored.pop_all()
+            response = stack.enter_context(self._server.sent(call.method, call.target, kind, pieces, length, patience))
+            if response.status < 400:
+                unless_stored.pop_all()
             yield self._made(response) if call.makes else _reply(response)
 
-    def _spend(self, whose: Address, what: budget.Kept, size: int, *, spare: bool) -> Callable[[], None]:
-        """Counts bytes that MLflow is about to get; call the result if it does not take them."""
+    def _spend(
+        self, whose: Address, what: budget.Kept, size: int, unless_stored: contextlib.ExitStack, *, spare: bool
+    ) -> None:
+        """Counts bytes that MLflow is about to get, and has them given back unless it takes them."""
         runs = self._all_runs.of(whose.namespace)
         assert runs is not None  # it was admitted
         runs.spend(what, size, spare=spare)
-        return functools.partial(runs.refund, what, size)
+        unless_stored.callback(runs.refund, what, size)
 
     @contextlib.contextmanager
     def _room(self, whose: Address, body: Body) -> Iterator[None]:

@@ -245,7 +245,7 @@ class View:
         if self.generation - seen > 1:
             what += f" (the last of {self.generation - seen} changes since {'it was made' if before is None else 'then'})"
         annotations = self.run["metadata"].get("annotations") or {}
-        who = str(annotations.get(names.CHANGED_BY) or annotations.get(names.OWNER) or "")
+        who = str(annotations.get(names.CHANGED_BY) or self.owner)
         return Change(_changed(self.run), who, what, self.uid, self.generation, asked)
 
     @property

@@ -9,9 +9,11 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")  # as a container sees its own cgroup, version 2
 
 
@@ -39,6 +41,30 @@ def die_with_parent(parent: int) -> None:
 def end_with_parent() -> None:
     """The same for a process whose parent is known to be there, as after a fork."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans(adopts: bool = True) -> None:
+    """Makes what its children leave running this process's own children, or no longer."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0)
+
+
+def children() -> set[int]:
+    """Pids of this process's children, of all its threads."""
+    found: set[int] = set()
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has just ended, or the kernel has no such file
+            found.update(map(int, (thread / "children").read_text().split()))
+    return found
+
+
+def kill_children(pids: Collection[int]) -> None:
+    """Kills children, and waits until they are gone."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
 
 
 def flush() -> None:

@@ -14,7 +14,6 @@ the pod's next slot, if there is one, begins when they have ended.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import fcntl
 import gc
@@ -39,7 +38,6 @@ from trialplane.wire import env, messages, records
 from trialplane.worker import capture, channel, context, outcomes, roles, trial, usage
 from trialplane.worker.leaving import LEAVES
 
-_PR_SET_CHILD_SUBREAPER = 36
 TRACKER_GRACE = 2.0  # seconds
 NEWS = 8.0  # seconds in which a template whose slot has ended learns whether its pod is being removed, as Ray is quicker
 _LOCK = "trialplane-slot.lock"  # in the folder of temporary files, of which each pod has its own
@@ -95,8 +93,8 @@ class Template:
         self._run = run
         self._running: dict[int, int] = {}  # pid → number of the attempt
         self._leaves = False
-        self._own = set(_children())  # processes started by the job's imports belong to no trial and stay
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._own = process.children()  # processes started by the job's imports belong to no trial and stay
+        process.adopt_orphans()
 
     def serve(self) -> None:
         """Starts trials and reports their ends until the slot closes the socket."""
@@ -179,15 +177,10 @@ class Template:
         """
         killed = 0
         deadline = time.monotonic() + TRACKER_GRACE
-        while orphans := [pid for pid in _children() if pid not in self._own]:
+        while orphans := process.children() - self._own:
             trackers = [pid for pid in orphans if _is_tracker(pid)] if time.monotonic() < deadline else []
             others = [pid for pid in orphans if pid not in trackers]
-            for pid in others:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            for pid in others:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
+            process.kill_children(others)
             killed += len(others)
             if trackers and not others:
                 _wait_for_end(trackers[0], deadline - time.monotonic())
@@ -255,12 +248,6 @@ def _ending_with(control: socket.socket) -> Iterator[None]:
         while Path(f"/proc/self/task/{watcher.native_id}").exists():  # it may still exist after the join
             time.sleep(0.001)
         stop_read.close()
-
-
-def _children() -> list[int]:
-    """Pids of this process's children."""
-    me = os.getpid()
-    return [int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
 
 
 def _is_tracker(pid: int) -> bool:
