@@ -162,6 +162,14 @@ def test_code_is_stored_once_and_goes_with_the_last_run_that_has_it(ledgers: Led
     assert [data.tobytes()[:1] for _, data in rows(postgres, url, "codes")] == [b"z"]
 
 
+def test_a_run_named_as_the_table_of_code_keeps_nobody_out(ledgers: Ledgers) -> None:
+    """A controller holds the lock of its run's name for as long as it works."""
+    working = Controller(ledgers, "codes")
+    archive(ledgers).record("b", make_job(), FACTS, b"other code", new=True)
+    working.begin()
+    delete(ledgers, "b")
+
+
 def test_runs_that_never_start_cannot_fill_the_database_with_code(ledgers: Ledgers) -> None:
     made = 0
     with pytest.raises(LedgerFull, match=r"code 1\d\d.* KiB"):

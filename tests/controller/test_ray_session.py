@@ -194,14 +194,15 @@ def test_folders_that_killed_controllers_left_go_and_those_in_use_stay(monkeypat
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="t") as base:
         monkeypatch.setattr(tempfile, "tempdir", base)
         left, used, young = (Path(base, f"trialplane-ray-{name}") for name in ("left", "used", "young"))
-        for folder in (left, used, young):
+        others = Path(base, "trialplane-abc")  # of `platform ui`, of a trial that runs alone, …
+        for folder in (left, used, young, others):
             folder.mkdir()
-        for folder in (left, used):
+        for folder in (left, used, others):
             os.utime(folder, (0, 0))
         descriptor = os.open(used, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         with ray_session.connect(ONE_TRIAL, lambda free: 80 << 20):
-            assert [folder.exists() for folder in (left, used, young)] == [False, True, True]
+            assert [folder.exists() for folder in (left, used, young, others)] == [False, True, True, True]
         os.close(descriptor)
 
 

@@ -72,6 +72,15 @@ def test_artifacts_are_counted_before_they_are_stored(own: Door) -> None:
     assert [one["path"] for one in listed] == ["a.bin"]
 
 
+def test_what_mlflow_does_not_take_costs_nothing(own: Door) -> None:
+    root = own.new_run()["artifact_uri"].removeprefix("mlflow-artifacts:")
+    assert own.ask("PUT", f"{ARTIFACTS}{root}/a", b"x" * 10).code == 200
+    for _ in range(5):
+        reply = own.ask("PUT", f"{ARTIFACTS}{root}/a/b.bin", b"x" * 3000)  # below a file, where no file can be
+        assert reply.code >= 500 and reply.code != 507, "MLflow's own error, and none of the budget"
+    assert own.ask("PUT", f"{ARTIFACTS}{root}/c.bin", b"x" * 3000).code == 200
+
+
 def test_mlflows_client_says_why_at_once_and_the_recorder_tries_again_later(
     own: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
