@@ -104,7 +104,7 @@ def test_of_several_parts_those_that_are_missing_are_sent(target, namespace, pla
 
 
 def test_a_submission_right_after_the_installation_waits_for_the_quota(
-    target, namespace, planned, monkeypatch: pytest.MonkeyPatch
+    target, namespace, planned, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(cluster, "QUOTA_PAUSE", 0.0)
     refusals = ["runs is forbidden: status unknown for quota: platform-counts, resources: count/runs.trialplane.io"] * 2
@@ -116,6 +116,7 @@ def test_a_submission_right_after_the_installation_waits_for_the_quota(
     namespace.cluster.refuse = refuse
     assert submit(target, planned()) is Submitted.NEW
     assert not refusals
+    assert caplog.text.count("has not applied the quota") == 1
 
 
 def test_of_a_submission_whose_second_part_is_refused_nothing_is_left(target, namespace, planned, workplace):

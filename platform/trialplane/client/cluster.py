@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import ssl
 import time
@@ -25,8 +26,10 @@ from trialplane.wire import cluster as names
 
 CONNECT = 5.0  # seconds until a connection must be established
 READ = 30.0  # seconds an answer may take
-QUOTA_PATIENCE = 120.0  # seconds until Kubernetes counts the objects of a new kind
-QUOTA_PAUSE = 2.0  # seconds between looks at that
+# Seconds until Kubernetes counts a new kind of object: it notices the CRD within 30, and counts again every 300.
+QUOTA_PATIENCE = 360.0
+QUOTA_PAUSE = 2.0  # seconds between attempts
+_LOG = logging.getLogger(__name__)
 _POD = "this cluster"  # shown in a pod, which has no context
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -182,11 +185,20 @@ class Cluster:
         path = self._path(kind, thing["metadata"]["name"])
         query = {"fieldManager": manager, "force": str(force).lower()}
         deadline = time.monotonic() + QUOTA_PATIENCE
+        warned = False
         while True:
             answer = self.call("PATCH", path, query=query, body=thing, content="application/apply-patch+yaml")
             # Kubernetes counts a new kind of object only some time after the CRD, and refuses it until then.
             if answer.status != 403 or b"status unknown for quota" not in answer.data or time.monotonic() > deadline:
                 break
+            if not warned:
+                _LOG.warning(
+                    "%s: Kubernetes has not applied the quota to new runs yet; trying again for up to %d minutes "
+                    "(this happens once, after the chart's installation)",
+                    self.namespace,
+                    QUOTA_PATIENCE / 60,
+                )
+                warned = True
             time.sleep(QUOTA_PAUSE)
         if answer.status == 409 and not force:
             return None
