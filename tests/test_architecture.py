@@ -1,5 +1,5 @@
-"""The architecture of platform/README.md, checked: who may import whom, how long a file may be without a reason, and that
-`import platform` is the standard library's everywhere.
+"""The architecture of platform/docs/how-it-works, checked: who may import whom, how long a file may be without a reason,
+and that `import platform` is the standard library's everywhere.
 
 Not checked here: how long the command line takes to start (tests/cli).
 """
@@ -124,7 +124,8 @@ def test_no_module_is_a_drawer() -> None:
 def test_the_source_root_is_no_package() -> None:
     assert not (ROOT / "platform" / "__init__.py").exists()
     folders = {path.name for path in (ROOT / "platform").iterdir() if path.is_dir()}
-    assert folders - {"__pycache__"} == {"trialplane", "textjobs", "hydra_plugins", "docs"}
+    built = {"__pycache__", "site", ".cache"}  # the last two by a preview of the documentation
+    assert folders - built == {"trialplane", "textjobs", "hydra_plugins", "docs"}
 
 
 @pytest.mark.parametrize("how", ["-c", "-m"])
@@ -188,7 +189,8 @@ def test_an_installed_wheel_brings_the_packages_and_the_command_and_nothing_else
     standard, ours = run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(target)).split()
     assert Path(standard) == Path(os.__file__).parent / "platform.py"
     assert Path(ours) == target / "trialplane" / "__init__.py"
-    assert (target / "bin" / "platform").exists()
+    shown = run(target / "bin" / "platform", "docs", "scripts", PYTHONPATH=str(target))
+    assert shown.startswith("# Scripts")
 
 
 def every_error(cls: type[errors.TrialplaneError] = errors.TrialplaneError) -> list[type[errors.TrialplaneError]]:
@@ -241,6 +243,7 @@ def test_every_state_of_a_run_has_an_exit_code() -> None:
 
 # Module → why it imports another of ours inside a function. What a command does not use, it need not wait for.
 LATE_IMPORTS = {
+    "cli.docs": "rich, which is for a terminal only",
     "cli.kinds.collection": "pydantic, which `platform status --help` need not wait for",
     "cli.main": "everything, so that a verb imports what it needs and an error on the way is told in a sentence",
     "cli.names": "pydantic, which completion need not wait for",

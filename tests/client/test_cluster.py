@@ -72,7 +72,9 @@ def test_a_404_of_one_object_is_told_from_one_of_its_kind():
 def test_a_namespace_without_the_chart(target, namespace, planned):
     namespace.cluster.remove("configmaps", names.SITE)
     # There may be teams that this user may not see; the platform is there.
-    with pytest.raises(TargetError, match=r"team of lab is not that of a team.*run `helm upgrade`$"):
+    with pytest.raises(
+        TargetError, match=r"team of lab is not that of a team.*run `helm upgrade`, see `platform docs teams`$"
+    ):
         target.check(planned().job)
     del namespace.cluster.objects["runs"]
     with pytest.raises(TargetError, match=r"team of lab is not that of a team.*helm install.*'teams\[0\].namespace=team'"):

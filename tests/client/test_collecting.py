@@ -284,7 +284,7 @@ def test_it_starts_from_the_weights_of_another_collection(runs):
     run = runs.make("a", tell=lambda request: failed(request, FailureClass.ERROR))
     platform = Platform(runs.target)
     assert issues(platform, overrides={"resume": "a"}) == [
-        f"a has saved no checkpoint to start from; `platform logs a` shows how far it came "
+        f"a has saved no checkpoint to start from; see `platform logs a` and `platform docs trainings` "
         f"(in {run.checkpoints / 'a' / 'trial-0'})"
     ]
     (run.checkpoints / "a" / "trial-0" / "step-0000000001").mkdir(parents=True)

@@ -127,7 +127,7 @@ def test_people_see_a_line_for_each_and_the_cure_below_it(cluster) -> None:
     at = next(i for i, line in enumerate(lines) if "admission policy" in line)
     assert lines[at].startswith("fail  cluster")
     assert lines[at + 1].strip().startswith("cure: ")
-    assert said.stderr.splitlines()[-1].endswith("0 warnings, 1 failed")
+    assert said.stderr.splitlines()[-1].endswith("0 warnings, 1 failed; see `platform docs troubleshooting`")
 
 
 def test_the_pod_is_deleted_also_when_it_never_starts(cluster) -> None:

@@ -23,7 +23,7 @@ def test_flags_win(home, submits):
     environ = {env.CONTEXT: "other", env.NAMESPACE: "theirs"}
     assert chosen(local=True, submits=submits, **environ) == HERE
     assert chosen(context="x", submits=submits, **environ) == Place(context="x")
-    assert chosen(namespace="y", submits=submits, **environ) == Place(namespace="y")
+    assert chosen(namespace="y", submits=submits, **environ) == Place(context="other", namespace="y")
     with pytest.raises(InputError, match="--local and --namespace name two places"):
         chosen(local=True, namespace="y", submits=submits)
 

@@ -121,7 +121,8 @@ def test_a_job_asks_for_nothing_beyond_what_the_values_allow(workplace):
     }
     assert found["cluster.node_selector.pool"] == "trial pods of this namespace run on nodes with pool=ours; leave it out"
     assert found["cluster.priority_class"] == (
-        "the chart does not allow the PriorityClass urgent here; an administrator adds it to studies.allowed.priorityClasses"
+        "the chart does not allow the PriorityClass urgent here; an administrator adds it to "
+        "studies.allowed.priorityClasses; see `platform docs teams`"
     )
     allowed = {
         "priority_classes": ["urgent"],

@@ -247,7 +247,7 @@ def test_kueue_that_gives_a_place_away(ray_cluster):
     reserved["message"] = "LocalQueue gpus doesn't exist"
     assert waiting.reason(ray_cluster, [], [], workload, now=NOW) == (
         "Kueue has not admitted it to the queue gpus: LocalQueue gpus doesn't exist; "
-        "`kubectl get localqueues` shows those there are"
+        "`kubectl get localqueues` shows those there are; see `platform docs queues`"
     )
 
 

@@ -157,7 +157,7 @@ def test_a_team_that_is_named_as_the_databases_user_shadows_nobodys_runs(url: st
 
 
 def test_what_was_there_before_is_the_control_namespaces_until_its_schema_is_renamed(url: str) -> None:
-    """The step that the chart's README describes for a release that had all runs in its own namespace."""
+    """The step that the documentation describes for a release that had all runs in its own namespace."""
     before = Ledgers(url, "studies", ["studies"])
     archive = before.of("studies")
     assert archive is not None

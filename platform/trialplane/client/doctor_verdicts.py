@@ -27,10 +27,7 @@ OPERATOR = "app.kubernetes.io/name=kuberay-operator"
 _OLDEST_KUBERNETES = (1, 30)  # ValidatingAdmissionPolicy is generally available since
 _OLDEST_KUBERAY = (1, 6)
 _NEWER_FIELD = "enableK8sTokenAuth"  # of RayCluster, since KubeRay 1.6
-_INSTALL_KUBERAY = (
-    "an administrator of the cluster installs KubeRay 1.6 or newer once: `helm install kuberay-operator "
-    "kuberay-operator --namespace kuberay-system --create-namespace`"
-)
+_INSTALL_KUBERAY = "an administrator of the cluster installs KubeRay 1.6 or newer once, see `platform docs cluster`"
 _GRANT = (
     "whoever installed the platform adds you to `users` of your team in the chart's values and runs `helm upgrade`; "
     "`kubectl auth whoami` shows who you are"

@@ -92,7 +92,7 @@ def job_of(function: Function, params: Collection[str]) -> FunctionJob:
     """
     reason = _unfit(function)
     if reason:
-        raise SpecError([Issue(("job",), reason, "submit(…)")])
+        raise SpecError([Issue(("job",), f"{reason}; see `platform docs notebooks`", "submit(…)")])
     plain = inspect.unwrap(function)
     module = source.module_of(plain)
     given = {name: one for name, one in inspect.signature(function).parameters.items() if name != CONTEXT}

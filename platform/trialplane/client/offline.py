@@ -117,7 +117,8 @@ class Offline:
             ) from error
         teams = [team.namespace for team in given.teams]
         if namespace and teams and namespace not in teams:
-            text = f"no team has the namespace {namespace}; choose one with --namespace: {', '.join(teams)}"
+            known = ", ".join(teams)
+            text = f"no team has the namespace {namespace}; choose one with --namespace: {known}; see `platform docs gitops`"
             raise SpecError([Issue(("teams",), text, found.source, found.lines.get(("teams",), 0))])
         data, saves, may_install = given.of(namespace)
         claim = saves.existingClaim or "checkpoints" if saves.enabled else ""

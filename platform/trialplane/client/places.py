@@ -1,8 +1,9 @@
 """The place that a command uses: this machine, or a context and a namespace of the kubeconfig. Standard library only.
 
-The rule for all verbs: the flags `--local`, `--context` and `--namespace`; else TRIALPLANE_CONTEXT and
-TRIALPLANE_NAMESPACE, when one of them is set. Else `submit` uses the kubeconfig's current context, and every other verb the
-place of the last submission from this machine, or this machine when there was none; `doctor` then uses the current context.
+The rule for all verbs: `--local`; else `--context` and `--namespace`; without `--context` TRIALPLANE_CONTEXT, and with
+neither flag TRIALPLANE_NAMESPACE too. When none of them is set, `submit` uses the kubeconfig's current context, and every
+other verb the place of the last submission from this machine, or this machine when there was none; `doctor` then uses the
+current context.
 """
 
 from __future__ import annotations
@@ -68,12 +69,11 @@ def chosen(
             given = "--context" if context else "--namespace"
             raise InputError(f"--local and {given} name two places; leave one out")
         return HERE
-    if context or namespace:
-        return Place(context=context, namespace=namespace)
     environ = os.environ if environ is None else environ
-    context, namespace = environ.get(env.CONTEXT) or None, environ.get(env.NAMESPACE) or None
+    if not context:  # the variables belong together: a namespace in another context is another team's
+        context, namespace = environ.get(env.CONTEXT), namespace or environ.get(env.NAMESPACE)
     if context or namespace:
-        return Place(context=context, namespace=namespace)
+        return Place(context=context or None, namespace=namespace or None)
     return Place() if submits else recall().place or otherwise
 
 

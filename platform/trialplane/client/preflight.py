@@ -79,7 +79,7 @@ def data(job: Job, claim: str) -> list[Issue]:
     if claim or job.cluster.image is not None:  # an image of the user's own may have files there
         return []
     given = [(name, path) for name in job.inputs for path in _listed(job.params.get(name))]
-    cure = "helm upgrade --set data.enabled=true creates one, data.existingClaim names yours"
+    cure = "helm upgrade --set data.enabled=true creates one, data.existingClaim names yours; see `platform docs storage`"
     return [
         Issue(("params", name), f"{path} is not available to the trials: the chart has no data volume; {cure}")
         for name, path in given
@@ -99,7 +99,7 @@ def install(job: Job, is_allowed: bool) -> list[Issue]:
     cures = (
         "an administrator allows it with helm upgrade --set studies.install.enabled=true,studies.install.index=URL and with "
         "rules in studies.install.egress by which pods reach the index; without that, `platform image build --job NAME` "
-        "builds an image that has the packages, and install: false is the default"
+        "builds an image that has the packages; see `platform docs studies`"
     )
     return [Issue(("install",), f"the chart does not let trial pods install packages; {cures}")]
 
@@ -178,7 +178,8 @@ def _place(job: Job, role: Role) -> tuple[str, ...]:
 
 
 def _refused(place: tuple[str | int, ...], what: str, key: str) -> Issue:
-    return Issue(place, f"the chart does not allow the {what} here; an administrator adds it to studies.allowed.{key}")
+    cure = f"an administrator adds it to studies.allowed.{key}; see `platform docs teams`"
+    return Issue(place, f"the chart does not allow the {what} here; {cure}")
 
 
 def _covers(allowed: Thing, wanted: Thing) -> bool:

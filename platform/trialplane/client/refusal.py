@@ -55,13 +55,13 @@ def explain(status: int, data: bytes, verb: str, what: str, namespace: str, cont
     if status == 404 and what == _RAY and not is_about_an_object(data):
         return TargetError(
             f"the cluster {context} does not know {what}: the KubeRay operator (1.6 or newer) is not installed; a "
-            "cluster administrator installs it: `helm install kuberay-operator kuberay-operator --namespace kuberay-system`"
+            "cluster administrator installs it, see `platform docs cluster`"
         )
     if status == 404 and what == _RUNS and not is_about_an_object(data):
         return TargetError(
             f"the cluster {context} does not know {what}: trialplane is not installed there, or its chart is older than "
             "this `platform`; a cluster administrator runs `kubectl apply --server-side -f charts/platform/crds/`, then "
-            "`helm upgrade`"
+            "`helm upgrade`, see `platform docs upgrades`"
         )
     if status == 404 and answer.get("details", {}).get("kind") == "namespaces":
         return InputError(f"there is no namespace {namespace} in {context}; choose another with --namespace")
@@ -84,7 +84,7 @@ def denial(message: str) -> str:
         cure = (
             "`platform list` shows runs, `platform delete RUN` makes room, and an administrator raises `counts` of the team"
         )
-        return f"{quota}; {cure} in the chart's values" if "count/" in quota else quota
+        return f"{quota}; {cure} in the chart's values, see `platform docs teams`" if "count/" in quota else quota
     if "violates PodSecurity" in message:
         return message[message.index("violates PodSecurity") :].strip()
     return message
@@ -126,7 +126,7 @@ def no_team(namespace: str, context: str, known: Sequence[str] = (), *, installe
     text = (
         f"namespace {namespace} of {context} is not that of a team, and runs are in those; choose your team's with "
         f"--namespace{seen}, or have an administrator add `- namespace: {namespace}` to `teams` in the chart's values and "
-        "run `helm upgrade`"
+        "run `helm upgrade`, see `platform docs teams`"
     )
     return (
         text
@@ -145,7 +145,7 @@ def _forbidden(message: str, verb: str, what: str, namespace: str, context: str)
     name = who.group(1) if who else "you"
     text = (
         f"{name} may not {verb} {what} in namespace {namespace} of {context}; whoever installed the platform grants it by "
-        f"adding {name} to `users` of your team in the chart's values, and `helm upgrade`"
+        f"adding {name} to `users` of your team in the chart's values, and `helm upgrade`, see `platform docs teams`"
     )
     return text if what == "services/proxy" else f"{text}. If it is not your team's, choose that with --namespace"
 

@@ -205,7 +205,7 @@ def _queued(run: str, workload: Thing | None) -> str:
         return _joined(f"Kueue {did}, and {then}", message)
     said = _joined(f"Kueue has not admitted it to the queue {queue}", reserved.get("message"))
     cure = "; `kubectl get localqueues` shows those there are" if reserved.get("reason") == "Inadmissible" else ""
-    return said + cure
+    return f"{said}{cure}; see `platform docs queues`"
 
 
 def _unscheduled(pod: Thing) -> Wait | None:
@@ -240,7 +240,7 @@ def _unpulled(container: Thing, pinned: Mapping[str, str], run: str, role: str) 
     if why not in _NO_IMAGE:
         return None
     image = str(container.get("image", ""))
-    hint = "push it where the nodes pull from, or load it into them: `platform image --help`"
+    hint = "push it where the nodes pull from, or load it into them: `platform docs gpus`"
     if name := pinned.get(image):
         cure = (
             f"or to set image.controller to another tag, and then `platform pause {run}` and `platform resume {run}`"

@@ -110,7 +110,7 @@ def elsewhere(run: str, there: str, here: str, url: str | None) -> str:
 
 def none_of(run: str) -> str:
     """The message for a training that has saved nothing."""
-    return f"{run} has saved no checkpoint to start from; `platform logs {run}` shows how far it came"
+    return f"{run} has saved no checkpoint to start from; see `platform logs {run}` and `platform docs trainings`"
 
 
 def warnings(job: Job, chart: Checkpoints) -> Iterator[str]:
@@ -119,5 +119,6 @@ def warnings(job: Job, chart: Checkpoints) -> Iterator[str]:
     if saving is not None and saving.is_volume and not saving.claim:
         yield (
             f"the chart has no volume for checkpoints, so they are lost with their pod, and {job.loss}; "
-            "helm upgrade --set checkpoints.enabled=true, or --set checkpoints.url=s3://bucket/path here"
+            "helm upgrade --set checkpoints.enabled=true, or --set checkpoints.url=s3://bucket/path here; "
+            "see `platform docs storage`"
         )

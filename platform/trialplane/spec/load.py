@@ -57,7 +57,8 @@ def find_job(name_or_path: str, search: Path) -> Path:
     known = [path.parent.name for path in folders[0].glob(f"*/{FILE}")] if folders else []
     hint = errors.nearest(name_or_path.rstrip("/").rpartition("/")[2], known)
     if not known:
-        hint = f"there is no {FOLDER}/ folder here or above; `platform init {place.name or 'NAME'}` makes a job"
+        name = place.name or "NAME"
+        hint = f"there is no {FOLDER}/ folder here or above; `platform init {name}` makes a job; see `platform docs laptop`"
     raise JobNotFound(f"no job {name_or_path!r}: looked at {looked}; {hint}".rstrip("; "))
 
 

@@ -343,8 +343,8 @@ def unmet(found: Requirements, cure: str = "") -> list[Issue]:
         return []
     lines = errors.counted(len({(one.source, one.line) for one in issues}), "requirement")
     verb = "is" if lines.startswith("1 ") else "are"
-    head = f"{lines} {verb} not met by {sys.executable}, which runs the trials here; {cure}".rstrip("; ")
-    return [Issue(("requirements",), head), *issues]
+    parts = [f"{lines} {verb} not met by {sys.executable}, which runs the trials here", cure, "see `platform docs studies`"]
+    return [Issue(("requirements",), "; ".join(filter(None, parts))), *issues]
 
 
 def _lacking(requirement: Requirement, above: tuple[str, ...]) -> Iterator[str]:

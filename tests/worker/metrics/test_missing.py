@@ -16,11 +16,15 @@ from trialplane.worker.metrics import elsewhere
 
 def test_what_is_missing_is_told_with_what_was_found(tmp_path: Path) -> None:
     trial = Trial(tmp_path, STDOUT, MetricSource("file", path="m.csv"))
-    assert trial.reader.missing(("acc",), {}) == "no acc in its output or m.csv; no metrics were found"
+    assert (
+        trial.reader.missing(("acc",), {})
+        == "no acc in its output or m.csv; no metrics were found; see `platform docs scripts`"
+    )
     trial.prints("loss=0.5\n")
     trial.read(ended=True)
     assert trial.reader.missing(("acc",), {}) == (
-        "no acc in its output or m.csv; found were loss (0.5): name one of these, or write metrics.pattern"
+        "no acc in its output or m.csv; found were loss (0.5): name one of these, or write metrics.pattern; "
+        "see `platform docs scripts`"
     )
 
 
@@ -54,7 +58,7 @@ def test_event_files_that_have_the_metric_are_named_with_what_reads_them(tmp_pat
     trial.read(ended=True)
     said = trial.reader.missing(("acc",), {})
     assert said.startswith("no acc in its output; runs/a/events.out.tfevents.")
-    assert said.endswith(" has acc (0.75): write `metrics: tensorboard`; no metrics were found")
+    assert said.endswith(" has acc (0.75): write `metrics: tensorboard`; no metrics were found; see `platform docs scripts`")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +78,10 @@ def test_files_with_metrics_are_named_with_what_reads_them(tmp_path: Path, name:
     (trial.folder / name).parent.mkdir(parents=True, exist_ok=True)
     (trial.folder / name).write_text(text)
     trial.read(ended=True)
-    assert trial.reader.missing(("acc",), {}) == f"no acc in its output; {advice}; no metrics were found"
+    assert (
+        trial.reader.missing(("acc",), {})
+        == f"no acc in its output; {advice}; no metrics were found; see `platform docs scripts`"
+    )
 
 
 def test_links_that_lead_nowhere_do_not_end_the_search(tmp_path: Path) -> None:
@@ -100,7 +107,7 @@ def test_files_that_came_with_the_code_are_not_named(tmp_path: Path) -> None:
     trial = Trial(tmp_path, STDOUT, code=code)
     (trial.folder / "old.csv").write_text("acc\n0.9\n")
     (trial.folder / "link.csv").symlink_to("/etc/hostname")
-    assert trial.reader.missing(("acc",), {}) == "no acc in its output; no metrics were found"
+    assert trial.reader.missing(("acc",), {}) == "no acc in its output; no metrics were found; see `platform docs scripts`"
 
 
 def test_many_files_are_looked_at_for_a_moment_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

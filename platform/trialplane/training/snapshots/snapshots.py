@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FORMAT = 1
 Spacing = Literal["geometric", "even"]
+"""How snapshots are spaced over a training: dense at its beginning, or evenly."""
 _PIECE = 8 << 20
 
 

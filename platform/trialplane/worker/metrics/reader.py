@@ -160,7 +160,7 @@ class Reader:
             said += elsewhere.advice(
                 self._folder, absent, lambda file: file not in known and self._is_own(file), self._came_with
             )
-            said.append(self._found())
+            said += [self._found(), "see `platform docs scripts`"]
         return "; ".join([*said, *self.remarks])
 
     def _undefined(self, name: str, value: float) -> str:

@@ -1,0 +1,56 @@
+"""`platform docs`: the pages of the documentation, which are part of the package."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+import trialplane
+from trialplane.cli import output
+from trialplane.errors import EXIT_OK, InputError, nearest
+
+# Folders of pages, in the order of the site.
+_FOLDERS = ("get-started", "guides", "coming-from", "reference", "how-it-works", "contribute", ".")
+
+
+def pages() -> dict[str, Path]:
+    """Short address of each page → its Markdown file."""
+    package = Path(trialplane.__file__).parent
+    folders = [package.parent / "docs", package / "_docs"]  # in a checkout; in an installed package
+    folder = next((folder for folder in folders if (folder / "index.md").exists()), folders[-1])
+    parts = [sorted((folder / part).glob("*.md" if part == "." else "**/*.md")) for part in _FOLDERS]
+    return {file.stem: file for part in parts for file in part}
+
+
+@click.command("docs")
+@click.argument("page", required=False)
+def docs_command(page: str | None) -> int:
+    """Show a PAGE of the documentation, or the list of pages. Works offline.
+
+    \b
+    platform docs
+    platform docs scripts
+    platform docs scripts | less
+    """  # noqa: D301  \b is click's mark
+    files = pages()
+    if page is None:
+        rows = [[address, _title(file)] for address, file in files.items()]
+        click.echo(output.as_table(("page", "title"), rows))
+        return EXIT_OK
+    if page not in files:
+        raise InputError(f"there is no page {page!r}; {nearest(page, files) or '`platform docs` lists them'}")
+    text = files[page].read_text(encoding="utf-8")
+    if sys.stdout.isatty():
+        from trialplane.cli import display  # imported here: only a terminal needs rich
+
+        click.echo_via_pager(display.markdown(text))
+    else:
+        click.echo(text, nl=False)
+    return EXIT_OK
+
+
+def _title(file: Path) -> str:
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return next((line.removeprefix("# ") for line in lines if line.startswith("# ")), file.stem)
