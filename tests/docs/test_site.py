@@ -43,6 +43,7 @@ def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
 
 
 def test_no_page_loads_anything_from_another_host(site: Path) -> None:
+    """But for diagrams: where a page has one, the theme's script loads mermaid."""
     for page in site.rglob("*.html"):
         assert not re.findall(r"<(?:script|img|link rel=.?stylesheet)[^>]*=.?https?://[^>]*>", page.read_text()), page
 
