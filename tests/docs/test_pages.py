@@ -19,12 +19,12 @@ FOLLOWED = [page for page in pages.PAGES if any(block.language == "sh" for block
 # Page → what its commands print, in this order, as regular expressions.
 PRINTED = {
     "collections": ["SUCCEEDED", "units_per_second"],
-    "determined": ["3/3 ended", r"validation_loss.*optimizer\.damping"],
-    "hydra": ["3/3 ended: 3 complete", r"loss.*model\.lr", "sweep is valid"],
-    "katib": ["metadata.namespace", "3/3 ended", "accuracy.*momentum"],
+    "determined": ["3/3 ended", r"loss.*optimizer\.damping"],
+    "hydra": ["3 jobs", r"objective.*model\.lr", "sweep is valid"],
+    "katib": ["2 notes", "3/3 ended", "accuracy.*lr"],
     "laptop": ["20/20 ended", r"loss.*lr.*layers", "loss ", "SUCCEEDED", "first is valid", "3/3 ended"],
     "notebooks": ["lr", "loss"],
-    "optuna": ["3/3 ended", "momentum", "3 trials"],
+    "optuna": ["3/3 ended", "momentum", "exported as the study first"],
     "ray-tune": ["3/3 ended", r"model\.lr"],
     "scripts": ["3/3 ended", "accuracy.*lr", "its metrics: accuracy", "is valid"],
     "studies": ["loss", "mine is valid", "3/3 ended", "loss.*layers", "mine is valid"],
