@@ -3,8 +3,6 @@
 Structure-aware: what is changed are places of real jobs, to values of other types and sizes, in depth, in other scripts, and
 the text itself is given YAML's odd corners. What is taken reads back to the same job, and a search is drawn from, since what
 is taken must not be dead after the start. Not checked here: what the lines say (tests/spec).
-
-Over 400 lines: most of them are the values that the damage is made of, which all of its tests share.
 """
 
 from __future__ import annotations

@@ -7,9 +7,6 @@ memory is filled from the database, and attempts that were running are recorded 
 Logical trials are numbered 0 to `trials` - 1. Each attempt at one is a row in the database; a retry has the same parameters
 and names in its request the attempt that it repeats. In memory, which is Optuna's, it takes the place of the attempt before.
 In this room only this module, `samplers`, `suggesting`, `pruning`, `history` and `export` use Optuna.
-
-Over 400 lines: one class, whose every method must keep memory, database and counts consistent; what does not touch all three
-is in `counts`, `history` and `store`.
 """
 
 from __future__ import annotations

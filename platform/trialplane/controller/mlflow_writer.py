@@ -6,8 +6,6 @@ MLFLOW_TRACKING_URI. It reads counts of requested run ids on stdin, and events f
 Every operation is idempotent: metrics carry the time of the event, parameters and tags do not change, a run's id is looked
 up before a run is created. The process ends on request when it has written everything, and at once when stdin is closed or
 the controller is killed.
-
-Over 400 lines: the process, and the one class that maps events to entries of runs; sending is in `batch` and `artifacts`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ Ray is used here, in `exchange`, `slot_actor` and `ray_session`.
 A slot actor runs one process at a time and answers each call with its next event, so the pool has at most one pending call
 per slot, and `events` waits for whichever answers first. When an actor dies, its process is lost; the pool reports that and
 starts a new actor in its place. In a cluster an actor waits for its pod without a limit.
-
-Over 400 lines: one class, as every event of a slot changes what the pool may do with that slot next.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 The call becomes data like that of a YAML file: calls are mappings with the function's name under "()", and arguments have
 their names. Names stand for what the file assigns to them, arguments of the function around the call for their defaults, and
 `args.x` for the default of `--x`. So what nothing has read is noted as for other sources.
-
-Over 400 lines: what is read of a call, and what is noted of it, are two sides of one thing.
 """
 
 from __future__ import annotations

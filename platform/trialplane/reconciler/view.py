@@ -3,8 +3,6 @@
 A Run is started once for each number of `spec.resumes`. The RayCluster names the one that it was made for, and
 `status.resumes` and `status.started` keep it when the RayCluster is gone. The ledger has when a start was begun, so a status
 is of this start if it was written after that; and that a run is over is what the ledger says, and nobody else.
-
-Over 400 lines: what follows from what was read of a Run, each a property of the one `View`.
 """
 
 from __future__ import annotations

@@ -18,8 +18,6 @@ its class, the version of trialplane that wrote it, and the class's fields as `r
 carry bytes, follows behind the line. Fields that a reader does not know are dropped; a tag that it does not know is an error
 with both versions, since a package may be replaced while its processes run. What arrives may come from the code of a job, so
 the reader names the messages that it takes (`Direction`), and every field is checked for its type.
-
-Over 400 lines: every message of a run is in this one place, with what it means and who takes it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Frozen values without behaviour: what the controller requests of a slot (`TrialRequest`), what a trial reports while it runs
 (`TrialReport`) and at its end (`TrialOutcome`), and what a run reports to the laptop (`TrialRow`, `RunStatus`). Times are
 seconds since the epoch.
-
-Over 400 lines: every record of the wire is in this one place, with what each field means, and the JSON form they share.
 """
 
 from __future__ import annotations

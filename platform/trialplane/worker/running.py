@@ -1,8 +1,6 @@
 """The trial that runs in a slot: its process, its messages so far, and its limits of time and memory.
 
 It starts nothing and communicates only with the process; the rest is the slot's.
-
-Over 400 lines: one class, the state of one trial, with every rule about how it ends.
 """
 
 from __future__ import annotations

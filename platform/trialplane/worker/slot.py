@@ -11,8 +11,6 @@ the next event, so that the Ray actor around it needs no thread per trial:
     slot.exchange                   from another thread: the units and results of a collection (collect/exchange.py)
 
 It must not import Ray, Optuna or MLflow.
-
-Over 400 lines: one class around the one loop, whose every branch needs the template, the trial and its limits.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 It writes submissions, before there is a controller to do so, and desired states; it deletes only whole runs, under the lock
 that a controller would need.
-
-Over 400 lines: all that others than a run's controller ask of the database, a transaction each.
 """
 
 from __future__ import annotations
