@@ -179,7 +179,7 @@ def chart() -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """A value of the chart, or a mapping of values that has a comment.
+    """A value of the chart, or a mapping of values. One comment on a mapping makes it one value, such as `resources`.
 
     Attributes:
         path: its name, with those of the mappings around it: `studies.env`.
@@ -203,10 +203,10 @@ def values() -> Iterator[Value]:
         for key, value in node.value:
             name = f"{path}.{key.value}" if path else key.value
             text, example = _comment(lines, key.start_mark.line)
-            if isinstance(value, yaml.MappingNode) and value.value:
-                if text or not path:
-                    yield Value(name, "", text, example)
-                yield from below(value, name)
+            parts = list(below(value, name)) if isinstance(value, yaml.MappingNode) else []
+            if any(part.text for part in parts):
+                yield Value(name, "", text, example)
+                yield from parts
             else:
                 yield Value(name, f"`{json.dumps(yaml.safe_load(yaml.serialize(value)))}`", text, example)
 
