@@ -33,13 +33,19 @@ def definition() -> Schema:
     group, escaped = cluster.GROUP, cluster.OWNER.replace(".", "\\.")
     owner = f".metadata.annotations['{escaped}']"
     columns = [
-        {"name": "Kind", "type": "string", "jsonPath": ".spec.job.kind", "description": "Of the job."},
-        {"name": "State", "type": "string", "jsonPath": ".status.state", "description": "What it is."},
-        {"name": "Ended", "type": "string", "jsonPath": ".status.progress", "description": "Trials that ended, of all."},
-        {"name": "Best", "type": "string", "jsonPath": ".status.best", "description": "Of the best trial."},
+        {"name": "Kind", "type": "string", "jsonPath": ".spec.job.kind", "description": "Kind of the job."},
+        {"name": "State", "type": "string", "jsonPath": ".status.state", "description": "Current state."},
+        {"name": "Ended", "type": "string", "jsonPath": ".status.progress", "description": "Ended trials and total."},
+        {"name": "Best", "type": "string", "jsonPath": ".status.best", "description": "Objective of the best trial."},
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-        {"name": "Reason", "type": "string", "jsonPath": ".status.reason", "priority": 1, "description": "Why."},
-        {"name": "Owner", "type": "string", "jsonPath": owner, "priority": 1, "description": "Who submitted it."},
+        {
+            "name": "Reason",
+            "type": "string",
+            "jsonPath": ".status.reason",
+            "priority": 1,
+            "description": "Reason for the state.",
+        },
+        {"name": "Owner", "type": "string", "jsonPath": owner, "priority": 1, "description": "User who submitted the run."},
     ]
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -72,8 +78,8 @@ def definition() -> Schema:
 
 def _whole() -> Schema:
     spec, status = structural(_model(Asked), keep_defaults=True), structural(_model(Status))
-    spec["description"] = "What is to be run, and what it is to be now."
-    status["description"] = "What it is; written by the operator."
+    spec["description"] = "The job to run, and its desired state."
+    status["description"] = "Current state of the run, written by the operator."
     spec["properties"]["job"] = {**_job(), "description": spec["properties"]["job"]["description"]}
     spec["properties"]["submission"][_OPEN] = True
     spec["properties"]["code"][_RULES] = [
@@ -88,7 +94,7 @@ def _whole() -> Schema:
     name = "self.metadata.name"
     return {
         "type": "object",
-        "description": "A study, a training or a collection of trialplane, as it was submitted.",
+        "description": "A study, a training or a collection, as submitted.",
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string"},

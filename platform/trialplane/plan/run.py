@@ -70,10 +70,10 @@ class Code(_Part):
         alias="configMaps",
         min_length=1,
         max_length=packing.MAX_BYTES // packing.PART,
-        description="ConfigMaps with the packed code, 1 MiB in each but the last: NAME-code with the key code.tar.gz, then "
+        description="ConfigMaps with the packed code, at most 1 MiB in each: NAME-code with the key code.tar.gz, then "
         "NAME-code-1 with code.tar.gz.1, NAME-code-2 with code.tar.gz.2, …",
     )
-    sha256: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the tar in the joined code.tar.gz, in hex.")
+    sha256: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the joined and decompressed code.tar.gz, in hex.")
 
 
 class Asked(_Part):
@@ -90,24 +90,30 @@ class Asked(_Part):
         now: whether a pause or cancel kills what runs, instead of letting it end cleanly.
     """
 
-    job: dict[str, Any] = Field(description="The job, resolved: what `platform submit --dry-run` prints.")
+    job: dict[str, Any] = Field(description="The resolved job, as `platform submit --dry-run` prints it.")
     nulls: tuple[str, ...] = Field(
         default=(),
-        description="JSON pointers of the job's fields that are null, where leaving them out would mean something else: "
-        "`kubectl apply` without --server-side drops every null.",
+        description="JSON pointers of the job's fields that are null and must not be left out. `kubectl apply` without "
+        "--server-side drops nulls.",
     )
-    code: Code = Field(description="The code that it runs.")
+    code: Code = Field(description="The packed code.")
     submission: dict[str, Any] = Field(
-        default_factory=dict, description="Where it came from: user, revision, command, time."
+        default_factory=dict, description="Origin of the run: user, revision, command and time."
     )
-    state: Literal["Running", "Paused", "Cancelled"] = Field(default="Running", description="What it is to be.")
+    state: Literal["Running", "Paused", "Cancelled"] = Field(default="Running", description="Desired state.")
     parallel: int | None = Field(
-        default=None, ge=1, le=10_000, description="Trials at a time, or workers of a collection; the job's when left out."
+        default=None,
+        ge=1,
+        le=10_000,
+        description="Number of trials at the same time, or of workers of a collection. Default: the job's.",
     )
     resumes: int = Field(
-        default=0, ge=0, description="How often it was resumed: one more starts a run again that has ended or is paused."
+        default=0, ge=0, description="Number of resumes. Increase it by one to continue a run that has ended or is paused."
     )
-    now: bool = Field(default=False, description="Whether a pause, a cancel or fewer in parallel kills trials that run.")
+    now: bool = Field(
+        default=False,
+        description="Kill running trials at a pause, a cancel or a lower `parallel`, instead of letting them end.",
+    )
 
     @property
     def desired(self) -> RunState:
@@ -119,18 +125,18 @@ class Condition(_Reported):
     """One condition, as Kubernetes has them."""
 
     type: str = Field(description="Accepted, Ended, Pinned or Ready.")
-    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
-    reason: str = Field(description="Why, as one word.")
-    message: str = Field(description="Why, for people, and what to type next.")
-    lastTransitionTime: str = Field(description="When the status of the condition changed.", json_schema_extra=_TIME)
-    observedGeneration: int = Field(description="The generation of the Run that it is about.")
+    status: Literal["True", "False", "Unknown"] = Field(description="Status of the condition.")
+    reason: str = Field(description="Reason in one word.")
+    message: str = Field(description="Reason in a sentence, and the next command to type.")
+    lastTransitionTime: str = Field(description="Time of the last change of `status`.", json_schema_extra=_TIME)
+    observedGeneration: int = Field(description="Generation of the Run that the condition refers to.")
 
 
 class Image(_Reported):
     """An image of a run's pods, and a digest that they run of it."""
 
-    image: str = Field(description="As the job, or the chart's values, name it.")
-    digest: str = Field(description="In its repository: sha256:…")
+    image: str = Field(description="Name in the job or in the chart's values.")
+    digest: str = Field(description="Digest in the repository: sha256:…")
 
 
 class Status(_Reported):
@@ -151,22 +157,22 @@ class Status(_Reported):
         conditions: `Accepted`, `Ended`, `Pinned` and `Ready`.
     """
 
-    state: State = Field(default="Pending", description="What it is.")
-    reason: str = Field(default="", description="Why, in words; where its pods hang.")
-    ended: int = Field(default=0, description="Trials, or iterations, that will not run again.")
-    total: int = Field(default=0, description="Trials, or iterations, in all.")
-    progress: str = Field(default="", description="Both as one text: 7/24.")
-    best: str = Field(default="", description="Objective and value of the best trial.")
-    since: str | None = Field(default=None, description="When it came into its state.", json_schema_extra=_TIME)
-    started: str | None = Field(default=None, description="When it was started or resumed last.", json_schema_extra=_TIME)
-    resumes: int = Field(default=0, description="The spec's when it was started last.")
-    observedGeneration: int = Field(default=0, description="The newest generation of the spec that was seen.")
+    state: State = Field(default="Pending", description="Current state.")
+    reason: str = Field(default="", description="Reason for the state, for example why pods are pending.")
+    ended: int = Field(default=0, description="Number of ended trials, or iterations.")
+    total: int = Field(default=0, description="Total number of trials, or iterations.")
+    progress: str = Field(default="", description="`ended` and `total` as text: 7/24.")
+    best: str = Field(default="", description="Objective of the best trial and its value.")
+    since: str | None = Field(default=None, description="Time of the last change of `state`.", json_schema_extra=_TIME)
+    started: str | None = Field(default=None, description="Time of the last start or resume.", json_schema_extra=_TIME)
+    resumes: int = Field(default=0, description="`resumes` of the spec at the last start.")
+    observedGeneration: int = Field(default=0, description="Last generation of the spec that the operator has seen.")
     images: tuple[Image, ...] = Field(
         default=(),
-        description="The digests of the images that its pods run, of which pods that are made later are made too. An image "
-        "is missing until a pod has pulled it, and where nodes have it without a registry.",
+        description="Images of the run's pods and their digests. Later pods use the same digests. An image is missing "
+        "until a pod has pulled it, and if nodes have it without a registry.",
     )
-    conditions: tuple[Condition, ...] = Field(default=(), description="Accepted, Ended, Pinned and Ready.")
+    conditions: tuple[Condition, ...] = Field(default=(), description="Conditions: Accepted, Ended, Pinned and Ready.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a job requires of a Kubernetes cluster; ignored by local runs.
+"""Settings of a run's pods on a Kubernetes cluster. Local runs ignore them.
 
 Every field is optional: the images, the queue and the like default to those of the installed chart.
 """
@@ -65,18 +65,18 @@ Resource = Annotated[
 
 
 class Toleration(models.Model):
-    """A taint that trial pods tolerate, in the syntax of Kubernetes."""
+    """A taint that trial pods tolerate, in Kubernetes format."""
 
-    key: Key | None = Field(default=None, description="The taint's key; without it every taint.")
+    key: Key | None = Field(default=None, description="Key of the taint. Default: all keys, which needs `operator: Exists`.")
     operator: Literal["Equal", "Exists"] = Field(
-        default="Equal", description="Equal: key and value are the taint's. Exists: the key is."
+        default="Equal", description="Equal: key and value must match. Exists: the key must match."
     )
-    value: Label | None = Field(default=None, description="The taint's value.")
+    value: Label | None = Field(default=None, description="Value of the taint. Only with `operator: Equal`.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        default=None, description="The taint's effect; without it every effect."
+        default=None, description="Effect of the taint. Default: all effects."
     )
     tolerationSeconds: values.Integer | None = Field(  # the name is Kubernetes's
-        default=None, ge=0, description="How long a pod stays after a NoExecute taint appears."
+        default=None, ge=0, description="Seconds that a pod stays after a NoExecute taint appears. Default: it stays."
     )
 
     @model_validator(mode="after")
@@ -93,14 +93,14 @@ class Toleration(models.Model):
 
 
 class Topology(models.Model):
-    """How trial pods are placed together; both are preferences, no pod waits for them."""
+    """Placement of trial pods. Both fields are preferences: no pod waits for them."""
 
     spread: Key | None = Field(
-        default=None, description="Label of nodes to spread trial pods over evenly: topology.kubernetes.io/zone."
+        default=None, description="Node label to spread trial pods over evenly: topology.kubernetes.io/zone."
     )
     pack: Key | None = Field(
         default=None,
-        description="Label of nodes to pack trial pods by: kubernetes.io/hostname fills node after node.",
+        description="Node label to pack trial pods by: kubernetes.io/hostname fills one node after another.",
     )
 
     @model_validator(mode="after")
@@ -113,60 +113,75 @@ class Topology(models.Model):
 
 
 class ControllerPod(models.Model):
-    """Resources of the controller's pod."""
+    """Size of the head pod, which runs the controller and Ray's head."""
 
-    cpus: values.Cores | None = Field(default=None, description="CPU cores: 2, 0.5 or 500m; default: the chart's.")
-    memory: values.Quantity | None = Field(default=None, description="Memory: 2Gi, 4Gi; default: the chart's.")
+    cpus: values.Cores | None = Field(
+        default=None, description="CPU cores: 2, 0.5 or 500m. Default: the chart's `studies.controller.cpus`."
+    )
+    memory: values.Quantity | None = Field(
+        default=None, description="Memory: 2Gi, 4Gi. Default: the chart's `studies.controller.memory`."
+    )
 
 
 class Cluster(models.Model):
-    """How a run's pods are created in a cluster."""
+    """Settings of a run's pods on a cluster."""
 
     image: Image | None = Field(
-        default=None, description="Image of the trial pods, based on trialplane's trial image; default: the chart's."
+        default=None,
+        description="Image of the trial pods, based on trialplane's trial image. Default: the chart's `image.trial`.",
     )
     autoscale: Switch | None = Field(
         default=None,
-        description="Create trial pods while trials wait and remove idle ones: a study starts with the pods it gets, "
-        "and its end frees their GPUs. Otherwise it waits for all of them. Default: the chart's.",
+        description="Create trial pods while trials wait, and remove idle ones: a study starts with the pods it gets. "
+        "With false, it waits for all of its pods. A training always does. Default: the chart's `studies.autoscale`; false "
+        "in a queue.",
     )
     idle: values.Duration = Field(
-        default=60.0, description="With autoscale: time after which an idle trial pod is removed: 60, 90s, 5m."
+        default=60.0, description="Time after which autoscaling removes an idle trial pod: seconds, or 90s, 5m."
     )
     node_selector: dict[Key, Label] = Field(
         default_factory=dict,
-        description="Labels that the nodes of trial pods must have; added to the chart's, whose values win.",
+        description="Node labels that trial pods require, in addition to the chart's, which win.",
     )
     tolerations: tuple[Toleration, ...] = Field(
         default=(),
-        description="Taints that trial pods tolerate, as Kubernetes writes them; the chart must allow them.",
+        description="Taints that trial pods tolerate. The chart must allow them (`studies.allowed`).",
     )
     topology: Topology | None = Field(default=None, description="Spread trial pods over zones, or pack them on nodes.")
     priority_class: Object | None = Field(
-        default=None, description="PriorityClass of all pods, of those that the chart allows; default: the chart's."
+        default=None,
+        description="PriorityClass of all pods. The chart must allow it (`studies.allowed`). Default: the chart's "
+        "`studies.priorityClass`.",
     )
     queue: Object | None = Field(
-        default=None, description="LocalQueue of Kueue, which then starts the run when there is room; default: the chart's."
+        default=None,
+        description="LocalQueue of Kueue, which starts the run when there is room. Default: the team's, or the chart's "
+        "`studies.queue`.",
     )
     deadline: values.Duration | None = Field(
-        default=None, description="End the run as failed after this long, waiting included: seconds, or 12h, 3d."
+        default=None,
+        description="Maximum duration of the run, including the time it waits. Then it ends as failed: seconds, or 12h, 3d.",
     )
     pending_deadline: values.Duration | None = Field(
         default=None,
-        description="End the run as failed when no trial could start after this long: 30m, 1h. Default: it waits.",
+        description="Maximum time until a first trial starts. Then the run ends as failed: seconds, or 30m, 1h. Default: "
+        "no limit.",
     )
-    controller: ControllerPod = Field(default_factory=ControllerPod, description="Resources of the controller's pod.")
+    controller: ControllerPod = Field(default_factory=ControllerPod, description="Size of the head pod.")
     gpu_resource: Resource = Field(
         default="nvidia.com/gpu",
-        description="Name of the GPU resource on the nodes: nvidia.com/gpu, nvidia.com/mig-1g.10gb.",
+        description="GPU resource of the nodes: nvidia.com/gpu, nvidia.com/mig-1g.10gb.",
     )
     ttl: values.Duration = Field(
-        default=10.0, description="How long the pods are kept after the end, for inspection; they hold their GPUs."
+        default=10.0,
+        description="Time to keep the pods after the run's end, for inspection: seconds, or 10m. They hold their GPUs.",
     )
     labels: Annotated[dict[Key, Label], BeforeValidator(_free("label"))] = Field(
-        default_factory=dict, description="Labels for all pods that the chart allows: a team, a cost center."
+        default_factory=dict,
+        description="Labels of all pods, for example a cost center. The chart must allow the keys (`studies.allowed`).",
     )
     annotations: Annotated[dict[Key, str], BeforeValidator(_free("annotation"))] = Field(
         default_factory=dict,
-        description="Annotations for all pods that the chart allows: for a node autoscaler or a service mesh.",
+        description="Annotations of all pods, for example for a service mesh. The chart must allow the keys "
+        "(`studies.allowed`).",
     )

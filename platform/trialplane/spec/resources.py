@@ -1,4 +1,4 @@
-"""What one trial gets of a machine, where it saves itself, and what a run may spend."""
+"""Resources, checkpoints, retries and budget of a run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Url = Annotated[str, Field(pattern=_URL)]
 
 
 class Resources(models.Model):
-    """What one trial may use."""
+    """Resources of a trial on each of its nodes."""
 
     cpus: values.Cores = Field(default=1, description="CPU cores: 2, 0.5 or 500m.")
-    memory: values.Quantity = Field(default="2Gi", description="Memory: 512Mi, 2Gi or bytes.")
-    gpus: values.Integer = Field(default=0, ge=0, description="Whole GPUs.")
+    memory: values.Quantity = Field(default="2Gi", description="Memory: 2Gi, 512Mi or a number of bytes.")
+    gpus: values.Integer = Field(default=0, ge=0, description="Number of GPUs.")
     shm: values.Quantity | None = Field(
-        default=None, description="Size of /dev/shm, for data loaders with several workers; counts as memory."
+        default=None, description="Size of /dev/shm, for data loaders with several workers: 1Gi. It counts as memory."
     )
 
     @property
@@ -45,64 +45,66 @@ class Resources(models.Model):
 
 
 class Budget(models.Model):
-    """When a run stops before all its trials have ended."""
+    """Limits after which a run stops early."""
 
-    max_failed: values.Integer | None = Field(default=None, ge=0, description="Stop when more trials than this failed.")
+    max_failed: values.Integer | None = Field(
+        default=None, ge=0, description="Stop if more than this many trials failed. Default: no limit."
+    )
     failed_alike: values.Integer | None = Field(
         default=5,
         gt=0,
-        description="Stop when so many of the first trials failed alike, in the same line of the job's code, and none ended "
-        "well; null: never.",
+        description="Stop if this many of the first trials failed alike, in the same line of the job's code, and none "
+        "succeeded. null: never.",
     )
     time: values.Duration | None = Field(
         default=None,
-        description="Start no trial when the run has worked this long without its pauses: seconds, or 90s, 30m, 2h, 1h30m.",
+        description="Start no more trials after the run has been active this long, pauses excluded: seconds, or 90s, 30m, "
+        "2h, 1h30m.",
     )
     target: values.Number | None = Field(
-        default=None, description="Stop when the objective is at least this good; with one objective only."
+        default=None, description="Stop when the objective is at least this good. Needs one objective."
     )
     timeout: values.Duration | None = Field(
-        default=None, description="Longest time for one trial: seconds, or 90s, 30m, 2h, 1h30m."
+        default=None, description="Maximum duration of a trial: seconds, or 90s, 30m, 2h, 1h30m. Default: no limit."
     )
     exit_timeout: values.Duration = Field(
         default=300.0,
-        description="Longest time for a process to exit once its trial has its result: for exit hooks, and for ranks and "
-        "nodes that are still at work. Then it is killed, and the result counts: 300, 5m.",
+        description="Maximum time for a process to exit after its trial has its result: seconds, or 5m. It covers exit "
+        "hooks, and ranks and nodes that are still at work. Then the process is killed, and the result still counts.",
     )
 
 
 class Retries(models.Model):
-    """How often a trial is tried again when its process or its machine failed.
+    """Number of retries after a process or a machine failed.
 
-    Of a trial that keeps checkpoints: since it last came further than in all attempts before.
+    Exceptions in the job's code are not retried. A trial with checkpoints gets all of its retries again whenever it gets
+    further than before.
     """
 
     crashed: values.Integer = Field(
         default=1,
         ge=0,
-        description="After the process was killed or ran out of memory. Of a training: this often without getting further, "
-        "then they count anew.",
+        description="Number of retries after a process was killed or ran out of host memory.",
     )
     lost: values.Integer = Field(
         default=5,
         ge=0,
-        description="After the pod, node or slot was lost. Of a training: this often without getting further, then they "
-        "count anew.",
+        description="Number of retries after a pod, a node or a slot was lost.",
     )
 
 
 class Keep(models.Model):
-    """Which trials' checkpoints outlive the trials."""
+    """Trials whose checkpoints are kept."""
 
     best: values.Integer = Field(
         gt=0,
-        description="Of so many of the best trials. Those of a trial that was pruned, has failed for good, or was beaten by "
-        "so many, are removed once that is recorded; those of one that is to go on are not.",
+        description="Number of best trials whose checkpoints are kept. Those of a trial are removed when it was pruned, "
+        "failed for good, or was beaten by this many others.",
     )
     files: tuple[str, ...] = Field(
         default=(),
-        description="Files of the folder in which a trial runs that are put beside its checkpoints, into files/, when it is "
-        "complete, and sent to the best trials' runs in MLflow when the run ends: model.pt, out/*.safetensors.",
+        description="Files to keep from a trial's working directory: model.pt, out/*.safetensors. They are copied to "
+        "files/ beside its checkpoints when it completes. Those of the best trials are sent to MLflow when the run ends.",
     )
 
     @field_validator("files")
@@ -115,15 +117,17 @@ class Keep(models.Model):
 
 
 class Checkpoints(models.Model):
-    """What a job wants of the place of its checkpoints."""
+    """Storage of checkpoints."""
 
     # How often a training is saved and which checkpoints stay is its code's to decide, by its `params`.
 
     url: Url | None = Field(
         default=None,
-        description="Where they lie, as fsspec names it: s3://bucket/path; else the chart's volume, or the run's folder.",
+        description="URL of an object store, in fsspec's format: s3://bucket/path. Default: the chart's object store or "
+        "volume on a cluster, else the run's folder.",
     )
     grace: values.Duration | None = Field(
         default=None,
-        description="Time to save itself of a trial that must leave its pod: 120, 5m; else 30 s, of a training the chart's.",
+        description="Time for a trial to save a checkpoint when its pod must go: seconds, or 5m. Default: 30 s; for a "
+        "training, the chart's `checkpoints.grace`.",
     )

@@ -21,8 +21,8 @@ WATCHED = ("metric", "direction")  # fields of the job's pruner beside its optio
 class _Named(models.Model):
     kind: ClassVar[Kind]
 
-    name: str = Field(description="Name.")
-    options: dict[str, values.Plain] = Field(default_factory=dict, description="Options, by Optuna's names.")
+    name: str = Field(description="Name of the algorithm.")
+    options: dict[str, values.Plain] = Field(default_factory=dict, description="Options, with Optuna's names.")
 
     @model_validator(mode="before")
     @classmethod
@@ -48,15 +48,13 @@ class Sampler(_Named):
 
 
 class Pruner(_Named):
-    """Ends trials early that do badly, by one metric of their reports."""
+    """Ends bad trials early, by one reported metric."""
 
     kind: ClassVar[Kind] = Kind.PRUNER
 
-    metric: str | None = Field(
-        default=None, description="The reported metric by which trials are compared; left out: the objective's."
-    )
+    metric: str | None = Field(default=None, description="Reported metric to compare. Default: the objective's.")
     direction: Literal["minimize", "maximize"] | None = Field(
-        default=None, description="Which way of `metric` is better; left out: the objective's."
+        default=None, description="Direction of improvement of `metric`. Default: the objective's."
     )
 
     @model_validator(mode="before")

@@ -40,7 +40,7 @@ def json_schema() -> dict[str, Any]:
     description = learner.pop("description")
     short = {"type": "string", "pattern": f"^{values.FUNCTION}$"}
     defs["Collect"]["properties"]["learner"] = {"anyOf": [short, learner, {"type": "null"}], "description": description}
-    defs["Collect"]["properties"]["consumer"] = {**short, "deprecated": True, "description": "Former name of learner."}
+    defs["Collect"]["properties"]["consumer"] = {**short, "deprecated": True, "description": "Old name of `learner`."}
     kinds = {name: defs.pop(kind.__name__) for name, kind in jobs.CLASSES.items()}
     for definition in (*defs.values(), *kinds.values()):
         _conditions(definition)
@@ -56,18 +56,18 @@ def json_schema() -> dict[str, Any]:
         defs[title]["properties"]["profiles"] = {
             "type": "object",
             "additionalProperties": _of_any_kind(name),
-            "description": "Named overrides, chosen by --profile; any fields of the job.",
+            "description": "Named overrides of any fields, selected with --profile: {quick: {trials: 4}}.",
         }
     return {
         "$schema": _DIALECT,
         "title": "trialplane job",
-        "description": "A job of trialplane: what to run, what to search, and how long.",
+        "description": "A job of trialplane.",
         "type": "object",
         "properties": {
             "kind": {
                 "enum": list(jobs.CLASSES),
-                "description": "What the job is: hpo, a search for good hyper-parameters; train, one training of many "
-                "ranks; collect, results that workers make for a learner.",
+                "description": "Kind of job. hpo: a search for good hyperparameters. train: one trial with one or more "
+                "ranks. collect: iterations in which workers produce data and a learner consumes it.",
             }
         },
         "required": ["kind"],
@@ -92,7 +92,7 @@ def _file(definition: dict[str, Any]) -> dict[str, Any]:
         _parameters(definition)["additionalProperties"] = False  # a name that does not match the pattern
     properties["objective"] = {
         "$ref": f"{_PREFIX}Objective",
-        "description": "What to optimize, when it is one metric; else `objectives`.",
+        "description": "Metric to optimize. Use `objectives` for more than one.",
     }
     needed = [key for key in definition["required"] if key != "name"]
     both: dict[str, Any] = {"not": {"required": ["objective", "objectives"]}}

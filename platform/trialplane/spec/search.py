@@ -16,14 +16,14 @@ from trialplane.spec.sampling import Pruner, Sampler
 
 
 class Objective(models.Model):
-    """A metric to make as large or as small as possible."""
+    """A metric to minimize or maximize."""
 
-    metric: str = Field(min_length=1, description="Name of the metric that the job returns.")
-    direction: Literal["minimize", "maximize"] = Field(description="Which way is better.")
+    metric: str = Field(min_length=1, description="Name of a metric that the job returns or reports.")
+    direction: Literal["minimize", "maximize"] = Field(description="Direction of improvement.")
     of: Literal["best", "last"] = Field(
         default="last",
-        description="last: what the job returns, or has reported last when it returns nothing; best: the best of its "
-        "reports and of what it returns.",
+        description="last: the returned value, or the last reported one if none is returned. best: the best of all "
+        "reported values and the returned one.",
     )
 
     def is_better(self, value: float, other: float) -> bool:
@@ -32,11 +32,11 @@ class Objective(models.Model):
 
 
 class Constraint(models.Model):
-    """Inclusive bounds of a metric; a trial outside is infeasible and never the best."""
+    """Bounds of a metric. A trial outside of them is infeasible and never the best."""
 
-    metric: str = Field(min_length=1, description="Name of the metric that the job returns.")
-    min: values.Number | None = Field(default=None, description="Smallest value allowed.")
-    max: values.Number | None = Field(default=None, description="Largest value allowed.")
+    metric: str = Field(min_length=1, description="Name of a metric that the job returns or reports.")
+    min: values.Number | None = Field(default=None, description="Minimum, included.")
+    max: values.Number | None = Field(default=None, description="Maximum, included.")
 
     @model_validator(mode="after")
     def _bounded(self) -> Constraint:
@@ -60,14 +60,14 @@ class Constraint(models.Model):
 
 
 class Stop(models.Model):
-    """What ends a trial early, as complete: a report of a metric beyond a bound, or of a step."""
+    """A rule that ends a trial early as complete: a bound of a metric, or a step."""
 
-    metric: str = Field(default="", description="Name of a reported metric.")
-    above: values.Number | None = Field(default=None, description="Ends the trial when the metric is over this.")
-    below: values.Number | None = Field(default=None, description="Ends the trial when the metric is under this.")
-    after: values.Integer = Field(default=0, ge=0, description="The first step whose report counts.")
+    metric: str = Field(default="", description="Name of a reported metric. Needs `above` or `below`.")
+    above: values.Number | None = Field(default=None, description="End the trial when the metric is greater than this.")
+    below: values.Number | None = Field(default=None, description="End the trial when the metric is less than this.")
+    after: values.Integer = Field(default=0, ge=0, description="First step to compare. Earlier reports are ignored.")
     step: values.Integer | None = Field(
-        default=None, ge=0, description="Ends the trial when it reports this step or a later."
+        default=None, ge=0, description="End the trial when it reports this step or a later one. Not with `metric`."
     )
 
     @model_validator(mode="after")

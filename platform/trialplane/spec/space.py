@@ -38,7 +38,8 @@ When = Annotated[dict[str, Annotated[tuple[values.Plain, ...], Field(min_length=
 class _Parameter(models.Model):
     when: When = Field(
         default_factory=dict,
-        description="Other parameters with the value, or list of values, for which this parameter exists.",
+        description="Condition: other parameters, each with a value or a list of values for which this parameter exists: "
+        "{model: [bert, gpt]}.",
     )
 
     @property
@@ -64,13 +65,13 @@ class _Parameter(models.Model):
 
 
 class FloatParameter(_Parameter):
-    """A real number between two bounds, both included."""
+    """A real number in a range."""
 
-    type: Literal["float"] = Field(description="A real number.")
-    low: values.Number = Field(description="Smallest value.")
-    high: values.Number = Field(description="Largest value.")
-    log: bool = Field(default=False, description="Drawn on a logarithmic scale; low must be over 0.")
-    step: values.Number | None = Field(default=None, description="Distance between values, counted from low.")
+    type: Literal["float"] = Field(description="A real number, with `low` and `high`.")
+    low: values.Number = Field(description="Minimum, included.")
+    high: values.Number = Field(description="Maximum, included.")
+    log: bool = Field(default=False, description="Draw on a logarithmic scale. `low` must be greater than 0.")
+    step: values.Number | None = Field(default=None, description="Distance between two values, starting at `low`.")
 
     @model_validator(mode="after")
     def _bounds(self) -> FloatParameter:
@@ -99,13 +100,13 @@ class FloatParameter(_Parameter):
 
 
 class IntParameter(_Parameter):
-    """A whole number between two bounds, both included."""
+    """An integer in a range."""
 
-    type: Literal["int"] = Field(description="A whole number.")
-    low: values.Bound = Field(description="Smallest value.")
-    high: values.Bound = Field(description="Largest value.")
-    log: bool = Field(default=False, description="Drawn on a logarithmic scale; low must be over 0.")
-    step: values.Bound = Field(default=1, description="Distance between values, counted from low.")
+    type: Literal["int"] = Field(description="An integer, with `low` and `high`.")
+    low: values.Bound = Field(description="Minimum, included.")
+    high: values.Bound = Field(description="Maximum, included.")
+    log: bool = Field(default=False, description="Draw on a logarithmic scale. `low` must be greater than 0.")
+    step: values.Bound = Field(default=1, description="Distance between two values, starting at `low`.")
 
     @model_validator(mode="after")
     def _bounds(self) -> IntParameter:
@@ -129,10 +130,12 @@ class IntParameter(_Parameter):
 
 
 class CategoricalParameter(_Parameter):
-    """One of several values without an order."""
+    """One of several values, without an order."""
 
-    type: Literal["categorical"] = Field(description="One of the choices.")
-    choices: tuple[values.Plain, ...] = Field(description="The values to choose from: any JSON values, lists too.")
+    type: Literal["categorical"] = Field(description="One of `choices`.")
+    choices: tuple[values.Plain, ...] = Field(
+        description="Values to choose from. They can be any JSON values, including lists."
+    )
 
     @model_validator(mode="after")
     def _distinct(self) -> CategoricalParameter:
@@ -176,17 +179,23 @@ class CategoricalParameter(_Parameter):
 
 
 class NormalParameter(_Parameter):
-    """A real number from a normal distribution, or with `log` from a log-normal one.
+    """A real number from a normal or log-normal distribution.
 
-    Optuna draws the share of the distribution that lies below the value, each share being as likely as any other.
+    Optuna draws its quantile, uniformly between 0 and 1.
     """
 
-    type: Literal["normal"] = Field(description="A number from a normal distribution.")
-    mean: values.Number = Field(description="Mean of the distribution; with log: true of the value's natural logarithm.")
-    std: values.Number = Field(gt=0, description="Its standard deviation; with log: true that of the logarithm.")
-    log: bool = Field(default=False, description="Log-normal: the natural logarithm of the value is what is normal.")
-    low: values.Number | None = Field(default=None, description="Smallest value; left out: 6 standard deviations away.")
-    high: values.Number | None = Field(default=None, description="Largest value; left out: 6 standard deviations away.")
+    type: Literal["normal"] = Field(description="A normal distribution, with `mean` and `std`.")
+    mean: values.Number = Field(description="Mean. With `log: true`, that of the natural logarithm.")
+    std: values.Number = Field(gt=0, description="Standard deviation. With `log: true`, that of the natural logarithm.")
+    log: bool = Field(
+        default=False, description="Use a log-normal distribution: the natural logarithm of the value is normal."
+    )
+    low: values.Number | None = Field(
+        default=None, description="Minimum, included. Default: 6 standard deviations below the mean."
+    )
+    high: values.Number | None = Field(
+        default=None, description="Maximum, included. Default: 6 standard deviations above the mean."
+    )
 
     @model_validator(mode="after")
     def _bounds(self) -> NormalParameter:

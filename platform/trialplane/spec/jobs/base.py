@@ -64,22 +64,25 @@ _Amount = Annotated[
 
 
 class Input(models.Model):
-    """A data file that a parameter names, checked before anything starts."""
+    """A data file, named by a parameter. It is checked before anything starts."""
 
     format: Literal["table", "dataset", "lines"] = Field(
         default="table",
-        description="table: CSV, TSV or JSON lines. dataset: these or Parquet. lines: plain UTF-8 text, a sample in each.",
+        description="table: CSV, TSV or JSON Lines. dataset: these, or Parquet. lines: UTF-8 text with one sample per line.",
     )
-    columns: tuple[str, ...] = Field(default=(), description="Columns (CSV, TSV) or keys (JSON lines) it must have.")
-    columns_of: tuple[str, ...] = Field(default=(), description="Parameters that each name a column it must have.")
+    columns: tuple[str, ...] = Field(default=(), description="Required columns (CSV, TSV, Parquet) or keys (JSON Lines).")
+    columns_of: tuple[str, ...] = Field(
+        default=(), description="Parameters whose values are required columns: [label_column]."
+    )
     at_least: _Amount = Field(
         default=None,
-        description="Lines it must have: a number, the parameter with it, or a list, which is a sum: [batch, eval_samples].",
+        description="Minimum number of lines: a number, the name of a parameter, or a list of these, which is a sum: "
+        "[batch, eval_samples]. Needs `format: lines`.",
     )
     per_rank: _Amount = Field(
-        default=None, description="Lines it must have for each rank: as at_least, of a parameter such as a device's batch."
+        default=None, description="Minimum number of lines per rank, in the same format as `at_least`."
     )
-    optional: bool = Field(default=False, strict=True, description="Whether the parameter may be null, which names no file.")
+    optional: bool = Field(default=False, strict=True, description="Allow null as the parameter's value, for no file.")
 
     @model_validator(mode="after")
     def _one_format(self) -> Input:
@@ -133,56 +136,61 @@ class Base(models.Model):
     foreign: ClassVar[Mapping[str, str]]  # fields of other kinds → why this one has none
     loss: ClassVar[str]  # consequence of checkpoints lost with their pod
 
-    name: str = Field(pattern=NAME, description="The name of the job's folder.")
+    name: str = Field(pattern=NAME, description="Name of the job's folder.")
     kind: str
-    description: str = Field(default="", description="For people.")
+    description: str = Field(default="", description="Description of the job in free text.")
     entrypoint: values.Entrypoint = Field(
         default="train:run",
-        description="module:function of the job's folder that runs one trial; optuna:module:function is an objective of "
-        "Optuna, ray:module:function a function trainable of Ray Tune.",
+        description="Function that runs one trial: module:function. Write optuna:module:function for an objective of "
+        "Optuna, and ray:module:function for a function trainable of Ray Tune.",
     )
     preload: tuple[str, ...] = Field(
-        default=(), description="Modules to import once per slot, before trials are forked: torch, transformers."
+        default=(), description="Modules to import once per slot, before trials are forked: [torch, transformers]."
     )
     requirements: values.RequirementsFile | None = Field(
         default=None,
-        description="File of the job's folder with the Python packages that it needs: requirements.txt, or a script with "
-        "metadata (PEP 723). Compared with what is installed before the first trial; a script's own when left out.",
+        description="File with the required Python packages: requirements.txt, or a script with PEP 723 metadata. They "
+        "are checked before the first trial. Default: the metadata of `script`, if any.",
     )
     install: bool = Field(
         default=False,
-        description="Whether trial pods install what their image lacks of the requirements, where the chart allows it "
-        "(studies.install). On a laptop nothing is installed.",
+        description="Install missing requirements in trial pods, if the chart allows it (`studies.install`). Local runs "
+        "never install packages.",
     )
     packages: tuple[str, ...] = Field(
         default=(),
-        description="Folders of Python packages outside of the job's folder that travel with it: ../src/mine. Paths from "
-        "there; each is imported under its own name.",
+        description="Python packages outside of the job's folder to include: [../src/mine]. Paths are relative to the "
+        "job's folder. Each is imported by the name of its own folder.",
     )
     params: dict[str, values.Plain] = Field(
         default_factory=dict,
-        description="Fixed parameters, any JSON value. A parameter of the same name in `space` wins.",
+        description="Fixed parameters. A value can be any JSON value. A parameter with the same name in `space` wins.",
     )
     inputs: dict[str, Input] = Field(
-        default_factory=dict, description="Parameters that name data files, with what the file must hold."
+        default_factory=dict, description="Parameters whose values are data files, and the required content of the files."
     )
     environment: dict[str, str] = Field(
-        default_factory=dict, description="Environment variables that set a field: HPO_EPOCHS: params.epochs."
+        default_factory=dict, description="Environment variables that override fields: {HPO_EPOCHS: params.epochs}."
     )
-    objectives: Objectives = Field(description="What to optimize; several make a multi-objective study.")
+    objectives: Objectives = Field(description="Metrics to optimize. More than one makes a multi-objective study.")
     capture: Captured | None = Field(
         default=None,
-        description="Libraries whose calls become reports of the trial: wandb, without its package or an account, mlflow, "
-        "tensorboard, hf (transformers' Trainer), or none. When left out, wandb where its package is not installed.",
+        description="Libraries whose logged metrics become reports of the trial: wandb (without its package or an "
+        "account), mlflow, tensorboard, hf (the Trainer of transformers), or none. Default: wandb if its package is not "
+        "installed, else none.",
     )
-    budget: Budget = Field(default_factory=Budget, description="When to stop before all trials have ended.")
-    retries: Retries = Field(default_factory=Retries, description="How often to retry a trial that crashed, or was lost.")
-    resources: Resources = Field(default_factory=Resources, description="Resources of one trial on each node.")
-    checkpoints: Checkpoints = Field(
-        default_factory=Checkpoints, description="When a trial saves checkpoints, which are kept, and where."
+    budget: Budget = Field(default_factory=Budget, description="Limits on time and failures.")
+    retries: Retries = Field(default_factory=Retries, description="Number of retries of a crashed or lost trial.")
+    resources: Resources = Field(
+        default_factory=Resources, description="CPU cores, memory and GPUs of a trial on each of its nodes."
     )
-    cluster: Cluster = Field(default_factory=Cluster, description="How the run's pods are created in a cluster.")
-    seed: values.Integer = Field(default=0, ge=0, lt=2**32, description="Seed of the sampler; trials derive theirs.")
+    checkpoints: Checkpoints = Field(default_factory=Checkpoints, description="Location and grace period of checkpoints.")
+    cluster: Cluster = Field(
+        default_factory=Cluster, description="Settings of the run's pods on a cluster. Local runs ignore them."
+    )
+    seed: values.Integer = Field(
+        default=0, ge=0, lt=2**32, description="Seed of the sampler. Each trial's seed is derived from it."
+    )
 
     @property
     def search(self) -> Search:

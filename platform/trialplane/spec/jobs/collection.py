@@ -46,15 +46,17 @@ def _place(value: str) -> str:
 
 
 class Write(models.Model):
-    """Results written to files instead of being read by a learner."""
+    """Output files of a collection without a learner."""
 
     format: Literal["npz", "parquet"] = Field(
         default="npz",
-        description="npz: numpy's archives, for arrays of any shape. parquet: tables, with a row for each item.",
+        description="npz: NumPy archives, for arrays of any shape. parquet: tables with one row per item.",
     )
-    shard: values.Quantity = Field(default="256Mi", description="Size at which a file is full and the next one begins.")
+    shard: values.Quantity = Field(default="256Mi", description="Maximum size of a file: 256Mi, 1Gi.")
     to: Annotated[str, AfterValidator(_place), Field(json_schema_extra={"pattern": _PLACE})] | None = Field(
-        default=None, description="Where they go: a URL, s3://bucket/path, or a folder; else beside the run's checkpoints."
+        default=None,
+        description="URL or absolute path of the output folder: s3://bucket/path, /data/games. Default: beside the run's "
+        "checkpoints.",
     )
 
     @property
@@ -64,14 +66,14 @@ class Write(models.Model):
 
 
 class LearnerResources(models.Model):
-    """Resources of the learner; omitted ones are those of the job's `resources`."""
+    """Resources of the learner. Default: the job's `resources`."""
 
     cpus: values.Cores | None = Field(default=None, description="CPU cores: 2, 0.5 or 500m.")
-    memory: values.Quantity | None = Field(default=None, description="Memory: 512Mi, 2Gi or bytes.")
+    memory: values.Quantity | None = Field(default=None, description="Memory: 2Gi, 512Mi or a number of bytes.")
     gpus: values.Integer | None = Field(
-        default=None, ge=0, description="Whole GPUs; left out, none where files are written."
+        default=None, ge=0, description="Number of GPUs. Default: that of the job's `resources`, or 0 with `write`."
     )
-    shm: values.Quantity | None = Field(default=None, description="Size of /dev/shm; counts as memory.")
+    shm: values.Quantity | None = Field(default=None, description="Size of /dev/shm: 1Gi. It counts as memory.")
 
     def over(self, resources: Resources) -> Resources:
         """These, and those of the workers where one is left out."""
@@ -79,18 +81,18 @@ class LearnerResources(models.Model):
 
 
 class Learner(models.Model):
-    """What reads the results of the workers, and where it runs; what is left out is as the job says for its workers."""
+    """The function that reads the results of the workers, and its pod. Default: the settings of the workers."""
 
     entrypoint: values.Function | None = Field(
-        default=None, description="module:function that reads the results and returns weights; left out with write."
+        default=None, description="Function that reads the results and returns weights: module:function. Not with `write`."
     )
-    resources: LearnerResources = Field(default_factory=LearnerResources, description="Its resources.")
-    image: cluster.Image | None = Field(default=None, description="Image of its pod; else cluster.image.")
+    resources: LearnerResources = Field(default_factory=LearnerResources, description="Resources of the learner.")
+    image: cluster.Image | None = Field(default=None, description="Image of the learner's pod. Default: `cluster.image`.")
     node_selector: dict[cluster.Key, cluster.Label] | None = Field(
-        default=None, description="Labels its node must have; else cluster.node_selector."
+        default=None, description="Node labels that the learner's pod requires. Default: `cluster.node_selector`."
     )
     tolerations: tuple[cluster.Toleration, ...] | None = Field(
-        default=None, description="Taints of nodes that it may run on nevertheless; else cluster.tolerations."
+        default=None, description="Taints that the learner's pod tolerates. Default: `cluster.tolerations`."
     )
 
     @model_validator(mode="before")
@@ -106,28 +108,34 @@ class Learner(models.Model):
 
 
 class Collect(models.Model):
-    """How results are made and who reads them."""
+    """Iterations, workers and learner of a collection."""
 
-    units: values.Integer = Field(gt=0, description="Results of one iteration: games, episodes, documents.")
+    units: values.Integer = Field(
+        gt=0, description="Number of units per iteration, for example games, episodes or documents."
+    )
     iterations: values.Integer = Field(
-        default=1, gt=0, description="Number of iterations; each starts with the weights of the one before."
+        default=1, gt=0, description="Number of iterations. Each starts with the weights of the previous one."
     )
     workers: values.Integer = Field(
-        default=1, gt=0, description="Workers at the same time, each in a slot of its own; the learner has one more."
+        default=1, gt=0, description="Number of workers. Each has a slot, and the learner has one more."
     )
     learner: Learner = Field(
         default_factory=Learner,
-        description="What reads the results and returns weights: module:function, or with resources of its own; or write.",
+        description="Learner: module:function, or a mapping to give it resources of its own. Required without `write`.",
     )
-    write: Write | None = Field(default=None, description="Write the results into files; or learner.")
+    write: Write | None = Field(default=None, description="Write the results to files, instead of a learner: {format: npz}.")
     in_flight: values.Quantity = Field(
-        default="512Mi", description="Most bytes on their way from workers to the learner; no result may be larger."
+        default="512Mi",
+        description="Maximum size of the results that the learner has not read yet: 512Mi, 2Gi. A single result must fit "
+        "too.",
     )
     timeout: values.Duration = Field(
-        default=600.0, description="How long a worker may be without a result before it is ended: 600, 10m."
+        default=600.0, description="Maximum time for a worker to produce a unit: seconds, or 10m. Then the worker is killed."
     )
     max_failed: values.Integer | None = Field(
-        default=None, ge=0, description="Units of one iteration that may fail before it does; left out: a tenth of them."
+        default=None,
+        ge=0,
+        description="Number of units that may fail in an iteration before it fails. Default: a tenth of `units`.",
     )
 
     @field_validator("write", mode="after")
@@ -181,17 +189,18 @@ class Collection(Base):
     }
     loss: ClassVar[str] = "a collection whose pods were lost has no weights to continue with"
 
-    kind: Literal["collect"] = Field(description="Results that workers make for a learner.")
+    kind: Literal["collect"] = Field(description="Iterations in which workers produce data and a learner consumes it.")
     entrypoint: values.Function = Field(
-        default="train:play", description="module:function of the job's folder that makes the results."
+        default="train:play", description="Function that workers call to produce units: module:function."
     )
     objectives: Objectives = Field(
         default=(Objective(metric=ADDED[0], direction="maximize"),),
-        description="What to optimize; of several, MLflow shows all.",
+        description="Metrics to optimize. MLflow shows all of them. Default: maximize `units`.",
     )
-    collect: Collect = Field(description="What is made in each iteration, by how many workers, and what reads it.")
+    collect: Collect = Field(description="Iterations, workers and learner.")
     resume: Annotated[str, Field(pattern=RUN)] | None = Field(
-        default=None, description="A run whose newest checkpoint a collection starts from while it has none of its own."
+        default=None,
+        description="Name of a run whose newest checkpoint to start from, as long as the collection has none of its own.",
     )
 
     @property

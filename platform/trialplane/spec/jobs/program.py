@@ -25,13 +25,18 @@ _WITH_A_FILE = ("file", "tensorboard", "wandb")
 class Arguments(models.Model):
     """The arguments of a script or command, and how parameters become flags."""
 
-    items: tuple[str, ...] = Field(default=("{flags}",), description="Arguments, with placeholders such as {lr}.")
+    items: tuple[str, ...] = Field(
+        default=("{flags}",), description="Arguments. {lr} is a parameter, and {flags} or {hydra} stands for all others."
+    )
     booleans: Literal["switch", "value", "negated"] = Field(
-        default="switch", description="switch: --amp or nothing. negated: --amp or --no-amp. value: --amp=True or =False."
+        default="switch",
+        description="Format of booleans. switch: --amp or nothing. negated: --amp or --no-amp. value: --amp=True or "
+        "--amp=False.",
     )
     lists: Literal["spread", "repeat", "comma", "literal"] = Field(
         default="spread",
-        description="spread: --sizes 64 32. repeat: --sizes=64 --sizes=32. comma: --sizes=64,32. literal: --sizes=[64, 32].",
+        description="Format of lists. spread: --sizes 64 32. repeat: --sizes=64 --sizes=32. comma: --sizes=64,32. "
+        "literal: --sizes=[64, 32].",
     )
 
 
@@ -108,18 +113,16 @@ class Source(models.Model):
 
     source: Literal["stdout", "mlflow", "file", "tensorboard", "wandb"] = Field(
         alias="from",
-        description="stdout: lines of its output. mlflow: what a script logs there. file: JSON lines, CSV or lines of text. "
+        description="stdout: lines of output. mlflow: calls of MLflow. file: a file with JSON Lines, CSV or text. "
         "tensorboard, wandb: their files.",
     )
     pattern: tuple[str, ...] = Field(
         default=(),
-        description="Regular expressions that find metrics in a line: with the groups name and value; or with two groups, "
-        "first the name and then the value; or with a group for each metric, named like it: loss: (?P<loss>[0-9.]+).",
+        description="Regular expressions that find metrics in a line. Name a group after each metric: loss: "
+        "(?P<loss>[0-9.]+). Or use the groups `name` and `value`, or two groups in this order.",
     )
-    path: str | None = Field(
-        default=None, description="The file or files, below the folder in which the script runs: out/*.jsonl."
-    )
-    step: str | None = Field(default=None, description="The name of the step among the numbers: epoch, global_step.")
+    path: str | None = Field(default=None, description="Path of the files, relative to the working directory: out/*.jsonl.")
+    step: str | None = Field(default=None, description="Name of the metric that is the step: epoch, global_step.")
 
     @model_validator(mode="before")
     @classmethod

@@ -24,31 +24,42 @@ class Ranked(Base):
     """A job whose trials may each be several processes, on several machines."""
 
     divided: tuple[str, ...] = Field(
-        default=(), description="Parameters that all ranks share evenly, as a global batch: the world size must divide them."
+        default=(),
+        description="Parameters that all ranks share evenly, such as a global batch size: [batch]. They must be multiples "
+        "of the world size.",
     )
     ranks: values.Integer | None = Field(
-        default=None, gt=0, description="Processes of one trial on each node; left out: one per GPU, or one."
+        default=None,
+        gt=0,
+        description="Number of processes of a trial on each node. Default: one per GPU, or one without GPUs.",
     )
-    nodes: values.Integer = Field(default=1, gt=0, description="Machines (pods) that run one trial together.")
+    nodes: values.Integer = Field(default=1, gt=0, description="Number of nodes (pods) of a trial.")
     stop: Stops = Field(
-        default=(), description="What ends a trial early, as complete with what it has reported: a rule, or a list of them."
+        default=(),
+        description="Rule, or list of rules, that end a trial early. The trial counts as complete, with the metrics it "
+        "reported.",
     )
     script: program.ScriptFile | None = Field(
-        default=None, description="A Python script of the job's folder that a trial runs as it is, instead of an entrypoint."
+        default=None, description="Python script that a trial runs instead of an entrypoint: train.py."
     )
     command: program.Command | None = Field(
-        default=None, description="A program that a trial runs, with its first arguments; {lr} is a parameter."
+        default=None,
+        description="Program that a trial runs instead of an entrypoint, with its first arguments: [./train, "
+        '"--lr={lr}"]. {lr} is a parameter.',
     )
     arguments: program.ArgumentsField | None = Field(
-        default=None, description="Of the script or command: flags, hydra, none or a list; of a script flags when left out."
+        default=None,
+        description="Arguments of the script or command: flags (--lr 0.1), hydra (lr=0.1), none, or a list. Default: "
+        "flags for a script, none for a command.",
     )
     cwd: Literal["code", "workdir"] | None = Field(
         default=None,
-        description="Where it runs: code, a copy of the job's folder for each trial, or workdir, an empty folder.",
+        description="Working directory of the script or command. code: a copy of the job's folder for each trial. "
+        "workdir: an empty folder.",
     )
     metrics: program.MetricSources | None = Field(
         default=None,
-        description="Where the script or command leaves its metrics; in its output and MLflow calls when left out.",
+        description="Sources of the metrics of the script or command. Default: its output and its MLflow calls.",
     )
 
     @property

@@ -51,22 +51,28 @@ class Study(Ranked):
     loss: ClassVar[str] = "a lost pod starts its trial from nothing"
     resume: ClassVar[None] = None  # it starts from no other run
 
-    kind: Literal["hpo"] = Field(description="A search for good hyper-parameters.")
+    kind: Literal["hpo"] = Field(description="Search for good hyperparameters.")
     space: Space = Field(
-        default_factory=dict, description="The parameters to search, or module:function of an Optuna trial."
+        default_factory=dict,
+        description="Parameters to search, or a function that draws them from an Optuna trial: module:function.",
     )
-    constraints: tuple[Constraint, ...] = Field(default=(), description="Metrics with bounds.")
+    constraints: tuple[Constraint, ...] = Field(
+        default=(), description="Bounds of metrics. A trial outside of them is never the best."
+    )
     sampler: Sampler = Field(
-        default_factory=lambda: Sampler(name="tpe"), description="How the next trial's parameters are drawn."
+        default_factory=lambda: Sampler(name="tpe"),
+        description="Algorithm that draws the parameters of the next trial. Default: tpe.",
     )
-    pruner: Pruner = Field(default_factory=lambda: Pruner(name="none"), description="How bad trials are stopped early.")
-    trials: values.Integer = Field(default=20, gt=0, description="Number of trials; a retry is not counted.")
-    parallel: values.Integer = Field(default=1, gt=0, description="Number of trials at the same time.")
+    pruner: Pruner = Field(
+        default_factory=lambda: Pruner(name="none"), description="Rule that ends bad trials early. Default: none."
+    )
+    trials: values.Integer = Field(default=20, gt=0, description="Number of trials. Retries do not count.")
+    parallel: values.Integer = Field(default=1, gt=0, description="Number of trials that run at the same time.")
     keep: Keep | None = Field(
-        default=None, description="Whose checkpoints stay, for example best: 3; all when left out. Needs one objective."
+        default=None, description="Trials whose checkpoints are kept: {best: 3}. Needs one objective. Default: all trials."
     )
     enqueue: tuple[dict[str, values.Plain], ...] = Field(
-        default=(), description="Points to try first; parameters that a point leaves out are drawn."
+        default=(), description="Parameters to try first: [{lr: 0.001}]. Missing parameters are drawn."
     )
 
     @property

@@ -50,14 +50,17 @@ class Training(Ranked):
     }
     loss: ClassVar[str] = "a lost pod starts the training from nothing"
 
-    kind: Literal["train"] = Field(description="One training of one or many ranks.")
+    kind: Literal["train"] = Field(description="One trial with one or more ranks, without a search.")
     objectives: Objectives = Field(
         default=(Objective(metric="loss", direction="minimize"),),
-        description="What the training optimizes; of several, MLflow shows all.",
+        description="Metrics to optimize. MLflow shows all of them. Default: minimize `loss`.",
     )
-    retries: PatientRetries = Field(default_factory=PatientRetries, description="How often to retry a lost trial.")
+    retries: PatientRetries = Field(
+        default_factory=PatientRetries, description="Number of retries of a crashed or lost trial."
+    )
     resume: Annotated[str, Field(pattern=RUN)] | None = Field(
-        default=None, description="A run whose newest checkpoint a training starts from while it has none of its own."
+        default=None,
+        description="Name of a run whose newest checkpoint to start from, as long as the training has none of its own.",
     )
 
     @model_validator(mode="before")
