@@ -27,7 +27,7 @@ def pages() -> dict[str, Path]:
 @click.command("docs")
 @click.argument("page", required=False)
 def docs_command(page: str | None) -> int:
-    """Show a PAGE of the documentation, or the list of pages. Works offline.
+    """Show PAGE of the documentation, or a list of all pages. Works offline.
 
     \b
     platform docs

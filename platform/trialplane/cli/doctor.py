@@ -22,21 +22,21 @@ _COLOURS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 
 @click.command("doctor")
 @names.place_options(otherwise=Place())
-@click.option("--gpus", type=click.IntRange(min=0), help="GPUs of the test pod; default: those of the job, or 0.")
-@click.option("--job", metavar="NAME", help="Make the test pod as for this job's trials: same nodes, GPUs and image.")
+@click.option("--gpus", type=click.IntRange(min=0), help="Number of GPUs of the test pod. Default: that of the job, or 0.")
+@click.option("--job", metavar="NAME", help="Job whose nodes, GPUs and image the test pod uses.")
 @click.option(
     "--wait",
     type=click.FloatRange(min=1),
     default=180.0,
     show_default=True,
-    help="Seconds to wait for the test pod to start.",
+    help="Maximum time for the test pod to start, in seconds.",
 )
 @output.option("table", "json")
 def doctor_command(place: Place, gpus: int | None, job: str | None, wait: float, kind: str) -> int:
-    """Check this machine, the cluster and, in a pod like those of trials, everything a trial relies on.
+    """Check this machine and the cluster. A test pod, set up like a trial pod, checks everything that a trial needs.
 
-    With --local, or after a submission to this machine, check only this machine and whether it can run studies. Each failed
-    check comes with a fix, and the exit code is then 3. The pod is deleted afterwards.
+    With --local, or after a local submission, check only this machine. Each failed check comes with a fix, and the exit code
+    is 3. The test pod is deleted at the end.
     """
     lines = []
     for line in doctor.examine(place, _job(job, gpus), wait):

@@ -26,15 +26,15 @@ _target: Decorator = click.option(
     type=click.Choice([*images.TARGETS, "both"]),
     default="both",
     show_default=True,
-    help="Which image: the controller's (also serves MLflow), or the trials'.",
+    help="Image: controller (also the operator, the gateway and MLflow), trial or both.",
 )
 
 
 @click.group("image")
 def image_command() -> None:
-    """Build the images of a cluster's pods, and push or load them to where the cluster finds them.
+    """Build the images for a cluster, and push or load them.
 
-    They hold the platform and its dependencies. Job code is not in them: it is sent with each submission.
+    The images contain the platform and its dependencies. They contain no job code, which is sent with each submission.
     """
 
 
@@ -46,16 +46,18 @@ def image_command() -> None:
     type=click.Choice(["cuda", "cpu"]),
     default="cuda",
     show_default=True,
-    help="cpu makes a trial image for nodes without GPUs and for kind: 2.3 GB instead of 7.",
+    help="cpu: a smaller trial image for nodes without GPUs and for kind, of 2.3 GB instead of 7 GB.",
 )
-@click.option("--package", "packages", multiple=True, metavar="NAME", help="Additional Python package. Repeatable.")
-@click.option("--job", metavar="NAME", help="Build that job's requirements as a layer over trialplane/trial:TAG instead.")
+@click.option("--package", "packages", multiple=True, metavar="NAME", help="Python package to add. Repeatable.")
+@click.option(
+    "--job", metavar="NAME", help="Job whose requirements to add to trialplane/trial:TAG. Only this image is built."
+)
 @click.pass_context
 def build(ctx: click.Context, target: str, tag: str, device: str, packages: tuple[str, ...], job: str | None) -> None:
     """Build trialplane/controller:TAG and trialplane/trial:TAG with docker.
 
-    With --job, the trial image with what that job requires: its tag is TAG and the digest of the requirements. The job is
-    checked as `platform validate` does, and nothing is built of one that could not be submitted.
+    With --job, build a trial image with the requirements of the job. Its tag is TAG and the digest of the requirements. The
+    job is checked first, as by `platform validate`.
     """
     if job is not None:
         for name in ("target", "device", "packages"):
@@ -108,10 +110,10 @@ def push(target: str, tag: str, registry: str) -> None:
 @image_command.command("load")
 @_target
 @_tag
-@click.option("--cluster", default="kind", show_default=True, metavar="NAME", help="The kind cluster's name.")
-@click.option("--nodes", default="", metavar="NODE,…", help="Only these nodes; default: all.")
+@click.option("--cluster", default="kind", show_default=True, metavar="NAME", help="Name of the kind cluster.")
+@click.option("--nodes", default="", metavar="NODE,…", help="Nodes to load the images into. Default: all.")
 def load(target: str, tag: str, cluster: str, nodes: str) -> None:
-    """Load the images into the nodes of a kind cluster, so that it need not pull them."""
+    """Load the images into the nodes of a kind cluster, so that they need not be pulled."""
     images.check_cluster(cluster)
     for name in _targets(target):
         images.check_image(images.image(name, tag))

@@ -36,19 +36,24 @@ _LONGEST_NAME = 63
 @click.command("import")
 @click.argument("source", type=click.Choice(list(SOURCES)))
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--into", type=click.Path(path_type=Path), metavar="FOLDER", help="The job's folder; jobs/ and FILE's name.")
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Folder of the new job. Default: jobs/ and the name of FILE.",
+)
 def import_command(source: str, file: Path, into: Path | None) -> int:
-    """Create a job from FILE, which another tool reads and which is not run.
+    """Create a job from FILE, a search of another tool. FILE is read and not run.
 
     \b
     katib      an Experiment
     wandb      a sweep of Weights & Biases
     ray        a Python file with tune.Tuner or tune.run
-    sagemaker  the JSON of a HyperParameterTuningJobConfig, or of the whole tuning job
-    hydra      a configuration with hydra.sweeper, the basic one's or Optuna's
+    sagemaker  JSON of a HyperParameterTuningJobConfig, or of the whole tuning job
+    hydra      a configuration with hydra.sweeper, basic or Optuna
 
-    Prints the folder, and what of FILE the job does not hold, with the reason; job.yaml begins with the same list. A script
-    that FILE names is copied with the modules that it imports, where they lie beside FILE.
+    Parts of FILE that cannot be converted are printed with the reason, and listed at the top of job.yaml. A script that FILE
+    names is copied, with the modules beside FILE that it imports.
     """  # noqa: D301  \b is click's mark
     return make(source, file, into or Path(load.FOLDER, job_name(file)))
 

@@ -24,25 +24,27 @@ _SCHEMA = "job.schema.json"
     "script",
     type=click.Path(path_type=Path),
     metavar="SCRIPT",
-    help="A Python script that the job searches as it is.",
+    help="Python script to create a job for.",
 )
-@click.option("--no-smoke", is_flag=True, help="With --from: do not run the script once to see its metrics.")
+@click.option("--no-smoke", is_flag=True, help="With --from: do not run the script to find its metrics.")
 @click.option(
     "--kind",
     type=click.Choice(list(starters.FILES)),
     default="hpo",
     show_default=True,
-    help="hpo: a search, which needs no library. train: one training on many ranks, with torch. collect: workers and a "
-    "learner, with numpy.",
+    help="Kind of job. hpo: a study, without libraries. train: a training with two ranks, with torch. collect: workers and "
+    "a learner, with numpy.",
 )
 def init_command(name: str | None, script: Path | None, no_smoke: bool, kind: str) -> int:
     """Create jobs/NAME with a job.yaml and a train.py that run as they are, and jobs/job.schema.json for editors.
 
-    With --from SCRIPT it writes a job.yaml beside that script, which stays where it is. The script's arguments are found by
-    starting it up to the point where it reads them (argparse, click, typer, tyro, LightningCLI), or in its text (Hydra,
-    fire, nanoGPT's and minGPT's configurators). What to search is guessed from them, and marked as guessed. The script then
-    runs once with its defaults, for a minute at most, to see its metrics. An objective of Optuna becomes the entrypoint, the
-    sweep of a script that calls wandb.agent the space, and a search of Ray Tune what `platform import ray` makes of it.
+    With --from SCRIPT, create a job.yaml beside the script. The script's arguments are found by starting it until it parses
+    them (argparse, click, typer, tyro, LightningCLI), or in its source (Hydra, fire, and the configurators of nanoGPT and
+    minGPT). The space is guessed from them, and marked as a guess. Then the script runs once with its defaults, for at most
+    a minute, to find its metrics.
+
+    An Optuna objective in the script becomes the entrypoint. The sweep of a script that calls wandb.agent becomes the space.
+    A Ray Tune search is converted as by `platform import ray`.
 
     \b
     platform init --from train.py
@@ -84,14 +86,14 @@ def init_command(name: str | None, script: Path | None, no_smoke: bool, kind: st
 
 @click.command("validate")
 @names.job_argument
-@click.option("--profile", metavar="NAME", help="A profile of job.yaml, for example max.")
-@click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Any field: --set budget.time=2h. Repeatable.")
+@click.option("--profile", metavar="NAME", help="Profile in job.yaml to check.")
+@click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Field to set: budget.time=2h. Repeatable.")
 @output.option("table", "json", "yaml")
 def validate_command(job: str, profile: str | None, sets: tuple[str, ...], kind: str) -> None:
-    """Check the job NAME, or the job in a folder: its fields, its profiles, its code and packages, and its data files.
+    """Check the fields, profiles, code, packages and data files of NAME, a job in jobs/NAME or a job's folder.
 
-    Prints a one-line summary when the job is valid; with json or yaml, the resolved job. Packages that the job needs are
-    compared with those of this machine; on a cluster with those of the image, before the first trial.
+    The output for a valid job is a one-line summary; with json or yaml, it is the resolved job. Required packages are
+    compared with those on this machine. On a cluster, they are compared with those of the image before the first trial.
     """
     notes: list[str] = []
     resolved, needed = planning.checked(load.find_job(job, Path.cwd()), notes, profile, sets)
@@ -108,7 +110,7 @@ def schema_command(kind: str) -> None:
 
     \b
     platform schema > jobs/job.schema.json
-    and as the first line of job.yaml, for editors with a YAML language server:
+    First line of job.yaml, for editors with a YAML language server:
     # yaml-language-server: $schema=../job.schema.json
     """  # noqa: D301  \b is click's mark
     output.emit(kind, schema.json_schema(), str)

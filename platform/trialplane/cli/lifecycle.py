@@ -15,8 +15,8 @@ from trialplane.errors import InputError, RunDamaged
 if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
     from trialplane.client.run import RunHandle
 
-_now = click.option("--now", is_flag=True, help="Kill the controller and its trials instead of letting it end in order.")
-_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+_now = click.option("--now", is_flag=True, help="Kill the controller and its trials instead of ending them cleanly.")
+_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 
 @click.command("pause")
@@ -24,10 +24,10 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @names.place_options()
 @_now
 def pause_command(run: str | None, place: Place, now: bool) -> None:
-    """Stop RUN, or the newest run; `platform resume` continues it.
+    """Stop RUN (default: the newest run), for `platform resume` to continue it later.
 
-    Trials that have ended are kept; running trials are repeated, or continue from their checkpoints. On a cluster all of the
-    run's pods are removed.
+    Ended trials are kept. Running trials are repeated later, or continue from their checkpoints. On a cluster, all pods of
+    the run are removed.
     """
     handle = names.find_run(run, place)
     status = handle.pause(now=now)
@@ -38,13 +38,19 @@ def pause_command(run: str | None, place: Place, now: bool) -> None:
 @click.command("resume")
 @names.run_argument
 @names.place_options()
-@click.option("--trials", type=int, help="Number of trials in all, earlier ones included.")
-@click.option("--parallel", type=int, help="Number of trials at the same time.")
-@click.option("--iterations", type=int, metavar="N", help="Iterations of a collection in all, earlier ones included.")
+@click.option("--trials", type=int, help="Total number of trials, including earlier ones.")
+@click.option("--parallel", type=int, help="Number of trials that run at the same time.")
+@click.option("--iterations", type=int, metavar="N", help="Total number of iterations, including earlier ones.")
 @click.option("--workers", type=int, metavar="N", help="Number of workers of a collection.")
-@click.option("--max-failed", type=int, metavar="N", help="Stop when more trials, or units of an iteration, fail.")
-@click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE", help="trials, parallel, budget.…, retries.…, collect.…")
-@click.option("--detach", is_flag=True, help="Return at once; the run continues in the background.")
+@click.option("--max-failed", type=int, metavar="N", help="Stop if more than this many trials, or units, fail.")
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Field to set: trials, parallel, budget.…, retries.… or collect.…. Repeatable.",
+)
+@click.option("--detach", is_flag=True, help="Return at once. The run continues in the background.")
 @output.option("table", "json", "yaml")
 def resume_command(
     run: str | None,
@@ -58,13 +64,13 @@ def resume_command(
     detach: bool,
     kind: str,
 ) -> int:
-    """Continue RUN, or the newest run, with the code and the spec it was submitted with.
+    """Continue RUN (default: the newest run), with the code and the job.yaml it was submitted with.
 
-    The number of trials or iterations, how many run at the same time, budgets and retries may change. Another space, sampler
-    or code needs a new run.
+    The options change the number of trials, iterations and workers, the budget and the retries. To change the space, the
+    sampler or the code, submit a new run.
 
-    A training that failed is retried from its newest checkpoint, with all its retries, and so is an iteration of a
-    collection, with the weights of the one before.
+    A failed training continues from its newest checkpoint, and a failed iteration of a collection starts again from the
+    weights of the previous one. Both get all of their retries again.
     """
     handle = names.find_run(run, place)
     with foreground.signals() as received:
@@ -84,17 +90,17 @@ def resume_command(
     "parallel",
     type=click.IntRange(1),
     required=True,
-    help="Trials, or workers of a collection, at the same time from now on.",
+    help="New number of parallel trials, or of workers of a collection.",
 )
-@click.option("--now", is_flag=True, help="With fewer: remove pods at once; the work that was running in them is repeated.")
+@click.option("--now", is_flag=True, help="With a lower number: remove pods at once. The work in them is repeated.")
 def scale_command(run: str | None, place: Place, parallel: int, now: bool) -> None:
-    """Change how many trials of RUN, or of the newest run, run at the same time. No running trial is lost.
+    """Change the number of parallel trials, or of workers of a collection, of RUN (default: the newest run).
 
-    Of a collection it is the number of workers; the number of iterations is set by `platform resume --iterations`. On this
-    machine the number cannot change while a run is active: pause it, and resume it with --parallel or --workers.
+    No running trial is lost. A local run cannot be scaled while it is active: pause it, and resume it with --parallel or
+    --workers. To change the number of iterations, use `platform resume --iterations`.
 
-    With fewer than before it waits until trials end, and then removes their pods. After a Ctrl-C the new number still
-    applies; the same command again removes the pods that are no longer needed.
+    With a lower number, the command waits until trials end, and then removes their pods. After Ctrl-C, the new number still
+    applies. Repeat the command to remove the remaining pods.
     """
     handle = names.find_run(run, place)
     with progress.view(sys.stderr) as shown:
@@ -110,9 +116,9 @@ def scale_command(run: str | None, place: Place, parallel: int, now: bool) -> No
 @_now
 @_yes
 def cancel_command(run: str | None, place: Place, now: bool, yes: bool) -> None:
-    """Cancel RUN, or the newest run; trials that have ended are kept.
+    """End RUN (default: the newest run), and keep the results of ended trials.
 
-    `platform resume` can still continue it; submitting it again under its name cannot.
+    `platform resume` can still continue it. A new submission with the same name cannot.
     """
     handle = names.find_run(run, place)
     if not yes:
@@ -135,11 +141,10 @@ def _ask_to_cancel(handle: RunHandle) -> None:
 @names.place_options()
 @_yes
 def delete_command(run: str, place: Place, yes: bool) -> None:
-    """Delete RUN: its ledger, logs, code and checkpoints, and the files that a collection wrote beside them.
+    """Delete RUN, with its ledger, logs, code and checkpoints, and the files that a collection wrote beside them.
 
-    Its records in MLflow stay, and so do files in an object store or in a folder that the job names.
-
-    An active run is cancelled first.
+    Records in MLflow are kept, and so are files in an object store or a folder that the job names. An active run is
+    cancelled first.
     """
     handle = names.find_run(run, place)
     if not yes:

@@ -20,11 +20,11 @@ _MOST_DIGITS = 9  # of a trial's number; Python parses at most 4,300
 @names.run_argument
 @names.place_options()
 @click.argument("trial", type=click.IntRange(0), required=False)
-@click.option("--follow", "-f", is_flag=True, help="Follow the log until the run, or the trial, has ended.")
-@click.option("--controller", is_flag=True, help="The controller's log; for a study the default without a TRIAL.")
-@click.option("--worker", type=click.IntRange(0), help="Of a collection: the log of this worker in iteration TRIAL.")
-@click.option("--attempt", type=click.IntRange(1), help="Attempt of the trial; default: the newest.")
-@click.option("--events", is_flag=True, help="In place of a log: what happened in the run, when, and who changed it.")
+@click.option("--follow", "-f", is_flag=True, help="Follow the log until the run or the trial ends.")
+@click.option("--controller", is_flag=True, help="Show the controller's log. This is the default for a study without TRIAL.")
+@click.option("--worker", type=click.IntRange(0), help="Worker of a collection whose log to show, in iteration TRIAL.")
+@click.option("--attempt", type=click.IntRange(1), help="Attempt of the trial. Default: the newest.")
+@click.option("--events", is_flag=True, help="Show events: starts and ends of trials, and who changed the run.")
 def logs_command(
     run: str | None,
     place: Place,
@@ -35,12 +35,16 @@ def logs_command(
     attempt: int | None,
     events: bool,
 ) -> None:
-    """Show the controller's log of RUN (default: the newest run), or the log of its TRIAL; of a training, its own log.
+    """Show the log of RUN (default: the newest run), or of its TRIAL.
 
-    `platform logs 7` is trial 7 of the newest run, as no run's name is a number. All ranks of a trial write to its log.
-    Of a collection it is the learner in iteration 7, and with --worker 2 that worker. With --events it is one line for each
-    start and end of a trial and, on a cluster, for each change of what the run is to be, with who made it.
-    """
+    Without TRIAL, this is the controller's log; for a training, it is the log of the training. All ranks of a trial write to
+    the same log. For a collection, TRIAL is an iteration: the log is that of the learner or, with --worker, of a worker.
+
+    \b
+    platform logs 7               trial 7 of the newest run
+    platform logs demo-1 7 -f     trial 7 of demo-1, until it ends
+    platform logs demo-1 --events
+    """  # noqa: D301  \b is click's mark
     if events and (trial is not None or controller or follow):
         raise click.UsageError("--events is about a whole run, so far: it takes no TRIAL, --controller or --follow")
     if trial is None and run is not None and run.isdecimal() and len(run) <= _MOST_DIGITS:

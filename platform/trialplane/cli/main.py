@@ -22,23 +22,23 @@ from click.shell_completion import CompletionItem
 # Verb → module that holds its command, and its summary.
 VERBS = {
     "submit": ("trialplane.cli.submit", "Start a run of a job."),
-    "list": ("trialplane.cli.status", "Show all runs, the newest first."),
+    "list": ("trialplane.cli.status", "List runs, newest first."),
     "status": ("trialplane.cli.status", "Show the state of a run."),
-    "logs": ("trialplane.cli.logs", "Show the log of a run or of one of its trials."),
-    "results": ("trialplane.cli.results", "Show the trials of a run, the best first."),
+    "logs": ("trialplane.cli.logs", "Show the log of a run or a trial."),
+    "results": ("trialplane.cli.results", "Show the trials of a run, best first."),
     "best": ("trialplane.cli.results", "Print the best parameters, for `submit --params`."),
     "export": ("trialplane.cli.results", "Export a run as an Optuna study."),
-    "cancel": ("trialplane.cli.lifecycle", "End a run; its results are kept."),
-    "pause": ("trialplane.cli.lifecycle", "Stop a run so that `resume` can continue it."),
-    "resume": ("trialplane.cli.lifecycle", "Continue a run that stopped."),
-    "scale": ("trialplane.cli.lifecycle", "Change how many trials, or workers, of a run run at the same time."),
-    "delete": ("trialplane.cli.lifecycle", "Delete a run, with its ledger, logs and checkpoints."),
-    "ui": ("trialplane.cli.ui", "Show all results in a browser (MLflow)."),
-    "mcp": ("trialplane.cli.mcp", "Serve the runs to an assistant or an editor (MCP)."),
+    "cancel": ("trialplane.cli.lifecycle", "End a run and keep its results."),
+    "pause": ("trialplane.cli.lifecycle", "Stop a run, for `resume` to continue it later."),
+    "resume": ("trialplane.cli.lifecycle", "Continue a paused or ended run."),
+    "scale": ("trialplane.cli.lifecycle", "Change the number of parallel trials or workers of a run."),
+    "delete": ("trialplane.cli.lifecycle", "Delete a run with its ledger, logs and checkpoints."),
+    "ui": ("trialplane.cli.ui", "Show results in a browser (MLflow)."),
+    "mcp": ("trialplane.cli.mcp", "Serve runs to an assistant or an editor (MCP)."),
     "validate": ("trialplane.cli.job", "Check a job without starting anything."),
     "doctor": ("trialplane.cli.doctor", "Check this machine and the cluster, and suggest fixes."),
-    "image": ("trialplane.cli.image", "Build, push or load the images of a cluster's pods."),
-    "init": ("trialplane.cli.job", "Create a new job that runs as it is."),
+    "image": ("trialplane.cli.image", "Build, push or load the images for a cluster."),
+    "init": ("trialplane.cli.job", "Create a job that runs as it is."),
     "import": ("trialplane.cli.importing", "Create a job from the search file of another tool."),
     "schema": ("trialplane.cli.job", "Print the JSON schema of job.yaml."),
     "docs": ("trialplane.cli.docs", "Show a page of the documentation."),
@@ -46,10 +46,10 @@ VERBS = {
 }
 
 ENVIRONMENT = [
-    ("TRIALPLANE_HOME", "runs, results and caches on this machine; ~/.trialplane"),
-    ("TRIALPLANE_CONTEXT", "the cluster, as a context of the kubeconfig; --context wins"),
-    ("TRIALPLANE_NAMESPACE", "the namespace in it; --namespace wins"),
-    ("NO_COLOR", "no colors"),
+    ("TRIALPLANE_HOME", "folder of runs, results and caches on this machine; default: ~/.trialplane"),
+    ("TRIALPLANE_CONTEXT", "cluster, as a context of the kubeconfig; --context wins"),
+    ("TRIALPLANE_NAMESPACE", "namespace of the cluster; --namespace wins"),
+    ("NO_COLOR", "set to any value for output without colors"),
 ]
 
 # The variable by which a shell requests completions; the script of `platform completion` sets it.
@@ -105,7 +105,7 @@ def _version(ctx: click.Context, _: click.Parameter, requested: bool) -> None:
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
 def platform() -> None:
-    """Hyper-parameter studies, trainings on many GPUs, and self-play, each in isolated processes, here or on a cluster.
+    """Hyperparameter studies, trainings on many GPUs, and self-play, in isolated processes, here or on a cluster.
 
     \b
     platform init demo                         a job that runs in seconds
@@ -121,7 +121,7 @@ def platform() -> None:
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion_command(shell: str) -> None:
-    """Print the script that makes SHELL complete `platform`.
+    """Print the completion script of a shell.
 
     \b
     bash   eval "$(platform completion bash)"      in ~/.bashrc

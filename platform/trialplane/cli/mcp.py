@@ -41,14 +41,14 @@ _LONGEST_SHOWN = 60  # characters of an argument that is refused
 _LONGEST_LINE = 2000  # characters of a line of a log
 
 Run = Annotated[
-    str, Field(pattern=base.RUN, max_length=planning.LONGEST_NAME, description="Name of a run, as the tool list shows it.")
+    str, Field(pattern=base.RUN, max_length=planning.LONGEST_NAME, description="Name of a run, from the tool list.")
 ]
-Limit = Annotated[int, Field(ge=1, le=100, description="How many at most.")]
-Trial = Annotated[int | None, Field(ge=0, lt=2**31, description="Number of a trial; left out, the log of the run itself.")]
-Attempt = Annotated[int | None, Field(ge=1, lt=2**31, description="Of the trial; the newest when left out.")]
-Lines = Annotated[int, Field(ge=1, le=500, description="How many lines from the end.")]
+Limit = Annotated[int, Field(ge=1, le=100, description="Maximum number of results.")]
+Trial = Annotated[int | None, Field(ge=0, lt=2**31, description="Number of a trial. Default: the run's own log.")]
+Attempt = Annotated[int | None, Field(ge=1, lt=2**31, description="Attempt of the trial. Default: the newest.")]
+Lines = Annotated[int, Field(ge=1, le=500, description="Maximum number of lines, from the end.")]
 JobName = Annotated[str, Field(pattern=base.NAME, description="Name of a folder below jobs/.")]
-Count = Annotated[int | None, Field(ge=1, le=1_000_000, description="As the job says when left out.")]
+Count = Annotated[int | None, Field(ge=1, le=1_000_000, description="Default: the job's.")]
 
 
 class _Result(BaseModel):
@@ -56,7 +56,7 @@ class _Result(BaseModel):
 
 
 class TrialResult(_Result):
-    """One trial: its newest attempt."""
+    """The newest attempt of a trial."""
 
     trial: int
     attempt: int
@@ -68,7 +68,7 @@ class TrialResult(_Result):
 
 
 class RunSummary(_Result):
-    """One run; `reason` says why it is in its state."""
+    """A run. `reason` explains its state."""
 
     run: str
     state: str
@@ -85,14 +85,14 @@ class RunSummary(_Result):
 
 
 class Runs(_Result):
-    """Runs, the newest first; `total` counts those that are not shown as well."""
+    """Runs, newest first. `total` includes those that are not shown."""
 
     total: int
     runs: list[RunSummary]
 
 
 class Results(_Result):
-    """Trials, the best first; `total` counts those that are not shown as well."""
+    """Trials, best first. `total` includes those that are not shown."""
 
     run: str
     total: int
@@ -100,7 +100,7 @@ class Results(_Result):
 
 
 class LogTail(_Result):
-    """The end of a log; `cut` says whether there is more before it."""
+    """End of a log. `cut` is true if there are earlier lines."""
 
     run: str
     text: str
@@ -118,22 +118,22 @@ class Tools:
         self._platform = platform
 
     def runs(self, limit: Limit = 20) -> Runs:
-        """List the runs, the newest first, with the state of each: studies, trainings and collections."""
+        """List the runs with their states, newest first: studies, trainings and collections."""
         found = self._platform.list()
         return Runs(total=len(found), runs=_fitting(_known(handle) for handle in found[:limit]))
 
     def status(self, run: Run) -> RunSummary:
-        """Show the state of a run: why it is in that state, how many trials ended, the best so far, and warnings."""
+        """Show the state of a run, with the reason, the number of ended trials, the best trial so far, and warnings."""
         return _summary(self._platform.get(run).status())
 
     def results(self, run: Run, limit: Limit = 20, all_attempts: bool = False) -> Results:
-        """Show trials of a run, the best first, with parameters and metrics; with all_attempts also those tried again."""
+        """Show trials of a run with parameters and metrics, best first. all_attempts includes retried attempts."""
         handle = self._platform.get(run)
         rows = handle.attempts() if all_attempts else handle.rows()
         return Results(run=run, total=len(rows), trials=_fitting(_trial(row) for row in rows[:limit]))
 
     def logs(self, run: Run, trial: Trial = None, attempt: Attempt = None, lines: Lines = 100) -> LogTail:
-        """Show the end of a run's log, or of the log of one of its trials: what it printed, and why it failed."""
+        """Show the end of the log of a run or a trial, with its output and the reason for a failure."""
         tail = collections.deque(self._platform.get(run).logs(trial, attempt), maxlen=lines + 1)  # to know if there is more
         kept = collections.deque[str]()
         size = 0
@@ -154,7 +154,7 @@ class Tools:
         parallel: Count = None,
         params: dict[str, Any] | None = None,
     ) -> RunSummary:
-        """Start a run of a job; params fixes parameters. It goes on by itself: the tool status shows how far it is."""
+        """Start a run of a job. params fixes parameters. The run continues by itself; the tool status shows its progress."""
         prepared = self._platform.prepare(
             job,
             name=name,
@@ -172,16 +172,16 @@ class Tools:
 @click.command("mcp")
 @names.place_options()
 @click.option(
-    "--allow-submit", is_flag=True, help="Offer the tool submit too; without it no tool starts or changes anything."
+    "--allow-submit", is_flag=True, help="Offer the tool `submit` too. Without it, no tool starts or changes anything."
 )
 def mcp_command(place: Place, allow_submit: bool) -> None:
-    """Serve the runs of a place to an assistant or an editor that speaks MCP, over stdin and stdout.
+    """Serve the runs of a target to an assistant or an editor with MCP, over stdin and stdout.
 
-    The tools are list, status, results and logs, which only read. There is also submit with --allow-submit: it starts the
-    jobs in jobs/ of the folder that the server is started in.
+    The tools are list, status, results and logs, which only read. With --allow-submit there is also submit, which starts the
+    jobs in the folder jobs/ of the working directory.
 
     \b
-    In the configuration of an MCP client:
+    Configuration of an MCP client:
       {"mcpServers": {"trialplane": {"command": "platform", "args": ["mcp", "--local"]}}}
     """  # noqa: D301  \b is click's mark
     exporting.check("mcp", extra="mcp")

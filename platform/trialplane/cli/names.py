@@ -59,12 +59,12 @@ def place_options(*, submits: bool = False, otherwise: Place = HERE) -> Callable
     place = "Cluster, as a context of the kubeconfig."
     if not submits:
         last = "this machine" if otherwise.local else "the kubeconfig's current context"
-        place += f" Without any place: that of the last `submit` from here, else {last}."
+        place += f" Default: the target of the last `submit` from here, else {last}."
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
-        @click.option("--namespace", "-n", metavar="NAME", help="Namespace of the cluster; default: the context's.")
+        @click.option("--namespace", "-n", metavar="NAME", help="Namespace of the cluster. Default: the context's.")
         @click.option("--context", metavar="NAME", help=place)
-        @click.option("--local", is_flag=True, help="This machine.")
+        @click.option("--local", is_flag=True, help="Use this machine instead of a cluster.")
         @functools.wraps(verb)
         def with_place(*args: Any, local: bool, context: str | None, namespace: str | None, **given: Any) -> Any:
             chosen = places.chosen(local, context, namespace, submits=submits, otherwise=otherwise)

@@ -21,14 +21,14 @@ if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
 @click.command("results")
 @click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=names.complete_run)
 @names.place_options()
-@click.option("--limit", type=click.IntRange(1), help="Show at most this many of each run.")
-@click.option("--all-attempts", is_flag=True, help="Include attempts that were retried, in the order they started.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number of rows per run.")
+@click.option("--all-attempts", is_flag=True, help="Include retried attempts, in the order they started.")
 @output.option("table", "json", "yaml", "csv")
 def results_command(runs: tuple[str, ...], place: Place, limit: int | None, all_attempts: bool, kind: str) -> None:
-    """Show the trials of RUN, or of the newest run, the best first; of a training, its metrics.
+    """Show the trials of RUN (default: the newest run), best first.
 
-    Of a collection it shows the iterations in order, with the platform's counts and the metrics the learner returned.
-    Several runs are shown in one table, which names the run of each row.
+    For a training, this shows its metrics. For a collection, it shows the iterations in order, with counts and the metrics
+    that the learner returned. Several runs are shown in one table.
     """
     handles = [names.find_run(run, place) for run in dict.fromkeys(runs or (None,))]
     found = [(handle, _found(handle, limit, all_attempts)) for handle in handles]
@@ -71,12 +71,12 @@ def _joined(tables: Sequence[tuple[str, Table]], several: bool) -> Table:
 @click.command("best")
 @names.run_argument
 @names.place_options()
-@click.option("--trial", type=click.IntRange(0), help="Print the parameters of this trial instead.")
+@click.option("--trial", type=click.IntRange(0), help="Number of the trial whose parameters to print. Default: the best.")
 @output.option("yaml", "json")
 def best_command(run: str | None, place: Place, trial: int | None, kind: str) -> None:
-    """Print the best parameters of RUN, or of the newest run.
+    """Print the best parameters of RUN (default: the newest run).
 
-    With several objectives these are the Pareto-optimal trials; choose one with --trial.
+    With several objectives, this prints the parameters of all Pareto-optimal trials. Select one with --trial.
     """
     handle = names.find_run(run, place)
     reason = kinds.of(handle.job).why_no_best(handle.name)
@@ -118,10 +118,10 @@ def _document(run: str, objectives: list[str], row: TrialRow) -> str:
 @click.argument("url")
 @names.place_options()
 def export_command(run: str, url: str, place: Place) -> None:
-    """Write RUN as an Optuna study into the database at URL, for example sqlite:///study.db.
+    """Export RUN as an Optuna study to the database at URL, for example sqlite:///study.db.
 
-    Each attempt becomes a trial, with its parameters, values, reports, constraints and times. An existing study of that name
-    is not changed. `optuna.load_study(study_name=RUN, storage=URL)` opens the export.
+    Each attempt becomes a trial, with its parameters, values, reports, constraints and times. An existing study with the
+    same name is not changed. Open the export with `optuna.load_study(study_name=RUN, storage=URL)`.
     """
     handle = names.find_run(run, place)
     handle.export(url)

@@ -30,10 +30,10 @@ _DAMAGED = "DAMAGED"  # the state of a run whose files cannot be read
 @click.command("status")
 @names.run_argument
 @names.place_options()
-@click.option("--watch", "-w", is_flag=True, help="Keep showing it until the run is no longer active.")
+@click.option("--watch", "-w", is_flag=True, help="Update the display until the run is no longer active.")
 @output.option("table", "json", "yaml")
 def status_command(run: str | None, place: Place, watch: bool, kind: str) -> None:
-    """Show the state of RUN, or of the newest run."""
+    """Show the state of RUN (default: the newest run)."""
     if watch and kind == "table":
         progress.show(names.find_run(run, place))
         return
@@ -87,10 +87,10 @@ def _waiting(status: RunStatus) -> str:
 
 @click.command("list")
 @names.place_options()
-@click.option("--limit", type=click.IntRange(1), help="Show at most this many.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number of runs.")
 @output.option("table", "json", "yaml")
 def list_command(place: Place, limit: int | None, kind: str) -> None:
-    """Show all runs of a place, the newest first. One whose files are damaged is shown as DAMAGED."""
+    """List all runs of a target, newest first. A run with damaged files has the state DAMAGED."""
     from trialplane.client import sdk  # needs pydantic, which `--help` should not wait for
 
     target = places.target_of(place)

@@ -39,33 +39,33 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
     """Adds the options that every kind of job takes, after its own."""
     for option in (
         output.option("table", "json", "yaml"),
-        click.option("--dry-run", is_flag=True, help="Show what would be started, with the resolved job; start nothing."),
+        click.option("--dry-run", is_flag=True, help="Print the resolved job and its plan. Nothing is started."),
         click.option(
             "--values",
             metavar="FILE",
             type=click.Path(path_type=Path),
-            help="With --dry-run: values of the chart, in place of a cluster, which is not contacted.",
+            help="With --dry-run: values file of the chart, used instead of a cluster.",
         ),
-        click.option("--detach", is_flag=True, help="Return at once; the run continues in the background."),
+        click.option("--detach", is_flag=True, help="Return at once. The run continues in the background."),
+        click.option("--timeout", metavar="TIME", help="Maximum duration of a trial or an iteration: seconds, or 30m, 2h."),
+        click.option("--seed", type=int, help="Seed of random numbers. Default: seed in job.yaml, or 0."),
         click.option(
-            "--timeout", metavar="TIME", help="Time limit of a trial, of the training, or of an iteration: 30m, 2h."
-        ),
-        click.option("--seed", type=int, help="Seed of the run's random numbers."),
-        click.option(
-            "--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Set any field: --set budget.time=2h. Repeatable."
+            "--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Field to set: budget.time=2h. Repeatable."
         ),
         click.option(
-            "--params", type=click.Path(path_type=Path), help="YAML file of parameters to fix; see `platform best`."
+            "--params",
+            type=click.Path(path_type=Path),
+            help="YAML file with parameters to fix, from `platform best`.",
         ),
-        click.option("--param", "fixed", multiple=True, metavar="NAME=VALUE", help="A parameter to fix. Repeatable."),
-        click.option("--name", metavar="RUN", help="Name of the run; default: NAME and the time."),
-        click.option("--profile", metavar="NAME", help="Profile of job.yaml, for example max."),
+        click.option("--param", "fixed", multiple=True, metavar="NAME=VALUE", help="Parameter to fix: lr=0.01. Repeatable."),
+        click.option("--name", metavar="RUN", help="Name of the run. Default: NAME and the time."),
+        click.option("--profile", metavar="NAME", help="Profile in job.yaml to use."),
     ):
         verb = option(verb)
     return verb
 
 
-@submit_command.command("hpo", short_help="A study: many trials with different parameters.")
+@submit_command.command("hpo", short_help="Start a study: many trials with different parameters.")
 @names.job_argument
 @names.place_options(submits=True)
 @click.option(
@@ -73,29 +73,35 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
     "spaces",
     multiple=True,
     metavar="NAME=RANGE",
-    help="A parameter to search: lr=1e-5..1e-2:log, layers=2..6, opt=adam,sgd. Repeatable.",
+    help="Parameter to search: lr=1e-5..1e-2:log, layers=2..6, opt=adam,sgd. Repeatable.",
 )
-@click.option("--objective", "objectives", multiple=True, metavar="METRIC:max", help="What to optimize, :max or :min.")
+@click.option(
+    "--objective",
+    "objectives",
+    multiple=True,
+    metavar="METRIC:max",
+    help="Metric to optimize: accuracy:max, loss:min. Repeatable.",
+)
 @click.option("--trials", type=int, help="Number of trials.")
-@click.option("--parallel", type=int, help="Number of trials at the same time.")
-@click.option("--sampler", help="tpe, gp, cmaes, nsgaii, qmc, random, grid, …")
-@click.option("--pruner", help="median, hyperband, percentile, none, …")
-@click.option("--max-failed", type=int, help="Stop when more trials than this fail.")
+@click.option("--parallel", type=int, help="Number of trials that run at the same time.")
+@click.option("--sampler", help="Sampler: tpe, gp, cmaes, nsgaii, qmc, random, grid, …")
+@click.option("--pruner", help="Pruner: none, median, hyperband, percentile, …")
+@click.option("--max-failed", type=int, help="Stop if more than this many trials fail.")
 @_options
 def hpo(job: str, place: Place, **given: Any) -> int:
-    """Search for good hyper-parameters of the job NAME (in jobs/NAME), of the job in a folder, or of a script.
+    """Start a study of NAME: a job in jobs/NAME, a job's folder, or a script.
 
-    A script that prints its metrics needs no job.yaml; its folder travels:
+    A script that prints its metrics needs no job.yaml. Its folder is included:
 
     \b
     platform submit hpo ./train.py --space lr=1e-5..1e-2:log --param epochs=5 --objective accuracy:max --local
 
-    Without --local it runs on a cluster: that of --context and --namespace, else of TRIALPLANE_CONTEXT and
-    TRIALPLANE_NAMESPACE, else of the kubeconfig. The other verbs then use the same place.
+    Without --local, the run is on a cluster: that of --context and --namespace, or of TRIALPLANE_CONTEXT and
+    TRIALPLANE_NAMESPACE, or of the kubeconfig. Later commands use the same target.
 
-    Stays in the foreground and shows the progress. With --local, Ctrl-C stops the run cleanly and a second one kills it;
-    `platform resume` continues it in both cases. On a cluster Ctrl-C only ends the display: the run continues, and
-    `platform pause` or `cancel` ends it. A run continues when the terminal is closed.
+    The command shows the progress until the run ends. With --local, Ctrl-C stops the run cleanly, and a second Ctrl-C
+    kills it; `platform resume` continues it in both cases. On a cluster, Ctrl-C only ends the display: use `platform pause`
+    or `cancel` to stop the run. Closing the terminal never stops a run.
     """  # noqa: D301  \b is click's mark
     if job.endswith(".py") and importing.is_tune(Path(job)):
         cure = f"`platform import ray {job}` makes the job that calls its function"
@@ -127,25 +133,24 @@ def _searched(spaces: Sequence[str], objectives: Sequence[str]) -> tuple[list[Is
     return issues, fields
 
 
-@submit_command.command("train", short_help="A training: one trial, on one or many GPUs.")
+@submit_command.command("train", short_help="Start a training: one trial, on one or more GPUs.")
 @names.job_argument
 @names.place_options(submits=True)
-@click.option("--gpus", type=int, metavar="N", help="GPUs per node, one rank each; 0 trains on CPUs.")
-@click.option("--nodes", type=int, metavar="N", help="Number of machines (pods) that train together.")
-@click.option("--ranks", type=int, metavar="N", help="Processes per node, if not one per GPU.")
+@click.option("--gpus", type=int, metavar="N", help="Number of GPUs per node, with one rank each. 0: train on CPUs.")
+@click.option("--nodes", type=int, metavar="N", help="Number of nodes (pods).")
+@click.option("--ranks", type=int, metavar="N", help="Number of ranks per node. Default: one per GPU.")
 @click.option(
-    "--resume", metavar="RUN", help="Start from the newest checkpoint of that run.", shell_complete=names.complete_run
+    "--resume", metavar="RUN", help="Run whose newest checkpoint to start from.", shell_complete=names.complete_run
 )
 @_options
 def train(job: str, place: Place, **given: Any) -> int:
-    """Train the job NAME (in jobs/NAME), or the job in a folder, once, with one process for each GPU.
+    """Start a training of NAME, a job in jobs/NAME or a job's folder, with one rank per GPU.
 
-    When a rank dies, the others are ended and all restart from the last checkpoint, as often as `retries` of job.yaml
-    allows; likewise after a pod, a node or the controller is lost. If the job supports it, --resume can use another number
-    of ranks than that run.
+    If a rank, a pod, a node or the controller fails, all ranks restart from the newest checkpoint, as often as `retries`
+    in job.yaml allows. If the job supports it, --resume can use a different number of ranks.
 
-    Without --local it runs on a cluster: that of --context and --namespace, else of TRIALPLANE_CONTEXT and
-    TRIALPLANE_NAMESPACE, else of the kubeconfig. The other verbs then use the same place. Ctrl-C is as with `submit hpo`.
+    Without --local, the run is on a cluster: that of --context and --namespace, or of TRIALPLANE_CONTEXT and
+    TRIALPLANE_NAMESPACE, or of the kubeconfig. Later commands use the same target. Ctrl-C works as in `submit hpo`.
 
     \b
     platform submit train NAME --gpus 8                     one pod with 8 GPUs, and cores and memory for 8 ranks
@@ -157,27 +162,25 @@ def train(job: str, place: Place, **given: Any) -> int:
     return _submit("train", job, place, own, **given)
 
 
-@submit_command.command("collect", short_help="A collection: workers, and a learner of their results.")
+@submit_command.command("collect", short_help="Start a collection: workers produce data for a learner.")
 @names.job_argument
 @names.place_options(submits=True)
-@click.option("--workers", type=int, metavar="N", help="Number of workers, each in a slot of its own.")
-@click.option("--units", "--games", "units", type=int, metavar="N", help="Results per iteration; --games is a synonym.")
+@click.option("--workers", type=int, metavar="N", help="Number of workers.")
+@click.option("--units", "--games", "units", type=int, metavar="N", help="Number of units per iteration, for example games.")
 @click.option("--iterations", type=int, metavar="N", help="Number of iterations.")
-@click.option("--max-failed", type=int, metavar="N", help="Units of one iteration that may fail before the iteration fails.")
-@click.option("--in-flight", metavar="SIZE", help="Most bytes on their way to the learner: 512Mi, 4Gi.")
-@click.option(
-    "--resume", metavar="RUN", help="Start from the newest weights of that run.", shell_complete=names.complete_run
-)
+@click.option("--max-failed", type=int, metavar="N", help="Number of units that may fail in an iteration.")
+@click.option("--in-flight", metavar="SIZE", help="Maximum size of results not yet read by the learner: 512Mi.")
+@click.option("--resume", metavar="RUN", help="Run whose newest weights to start from.", shell_complete=names.complete_run)
 @_options
 def collect(job: str, place: Place, **given: Any) -> int:
-    """Run the workers of the job NAME (in jobs/NAME), or of the job in a folder, with its learner.
+    """Start a collection of NAME, a job in jobs/NAME or a job's folder.
 
-    In each iteration the workers process the units, for example games, and the learner reads their results and returns the
-    weights for the next iteration, or the results are written to files. A unit whose worker is lost is repeated and counted
-    once. A resumed run continues with the first incomplete iteration.
+    In each iteration, workers produce units, for example games. The learner reads them and returns the weights for the next
+    iteration, or the units are written to files. A unit whose worker is lost is repeated and counts once. A resumed run
+    continues with the first incomplete iteration.
 
-    Without --local it runs on a cluster: that of --context and --namespace, else of TRIALPLANE_CONTEXT and
-    TRIALPLANE_NAMESPACE, else of the kubeconfig. The other verbs then use the same place. Ctrl-C is as with `submit hpo`.
+    Without --local, the run is on a cluster: that of --context and --namespace, or of TRIALPLANE_CONTEXT and
+    TRIALPLANE_NAMESPACE, or of the kubeconfig. Later commands use the same target. Ctrl-C works as in `submit hpo`.
 
     \b
     platform submit collect NAME --workers 8 --games 800 --iterations 10

@@ -45,15 +45,16 @@ _MINE = Scope("", is_control=True)  # all that MLflow has on this machine
 @click.command("ui")
 @names.run_argument
 @names.place_options()
-@click.option("--dashboard", is_flag=True, help="Show RUN in optuna-dashboard instead of MLflow, also while it is active.")
-@click.option("--port", type=click.IntRange(1, 65535), help="Port; default: the first free one from 5000 on.")
+@click.option("--dashboard", is_flag=True, help="Show RUN in optuna-dashboard instead of MLflow.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port. Default: the first free one from 5000.")
 def ui_command(run: str | None, place: Place, dashboard: bool, port: int | None) -> int:
     """Show results in a browser, until Ctrl-C.
 
-    Only the address that it prints opens them, which has a new secret at each start: other users of this machine see
-    nothing. It leads to the trials of RUN, or of the newest run, the best first; all other records can be reached from
-    there. MLflow is read-only, and on a cluster needs no password. optuna-dashboard works on a copy of the run: changes
-    made in it are lost when it ends.
+    The command prints an address that opens the trials of RUN (default: the newest run), best first, with all other records
+    one click away. The address contains a new secret at each start, so other users of this machine cannot open it.
+
+    MLflow is read-only, and needs no password on a cluster. optuna-dashboard shows a copy of the run: changes are lost when
+    the command ends.
     """
     home = paths.home()
     if place.local and not dashboard:

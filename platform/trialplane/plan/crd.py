@@ -128,8 +128,8 @@ def _job() -> Schema:
     merged["properties"]["kind"] = {
         "type": "string",
         "enum": list(kinds),
-        "description": "What the job is: hpo, a search for good hyper-parameters; train, one training of many ranks; "
-        "collect, results that workers make for a learner.",
+        "description": "Kind of job. hpo: a search for good hyperparameters. train: one trial with one or more ranks. "
+        "collect: iterations in which workers produce data and a learner consumes it.",
     }
     merged[_RULES] = [
         _rule(

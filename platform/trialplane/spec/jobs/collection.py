@@ -200,7 +200,7 @@ class Collection(Base):
     collect: Collect = Field(description="Iterations, workers and learner.")
     resume: Annotated[str, Field(pattern=RUN)] | None = Field(
         default=None,
-        description="Name of a run whose newest checkpoint to start from, as long as the collection has none of its own.",
+        description="Name of a run whose newest checkpoint to start from, as long as this run has none of its own.",
     )
 
     @property

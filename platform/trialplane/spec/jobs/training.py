@@ -60,7 +60,7 @@ class Training(Ranked):
     )
     resume: Annotated[str, Field(pattern=RUN)] | None = Field(
         default=None,
-        description="Name of a run whose newest checkpoint to start from, as long as the training has none of its own.",
+        description="Name of a run whose newest checkpoint to start from, as long as this run has none of its own.",
     )
 
     @model_validator(mode="before")
