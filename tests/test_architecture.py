@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "platform" / "trialplane"
 SOURCES = sorted(file for folder in ("platform", "jobs", "tests") for file in (ROOT / folder).rglob("*.py"))
 MODULES = sorted(PACKAGE.rglob("*.py"))
-TEXTJOBS = sorted((ROOT / "platform" / "textjobs").rglob("*.py"))
+TEXTJOBS = sorted((ROOT / "jobs" / "lib" / "textjobs").rglob("*.py"))
 PLUGINS = sorted((ROOT / "platform" / "hydra_plugins").rglob("*.py"))
 
 
@@ -112,7 +112,7 @@ def test_the_source_root_is_no_package() -> None:
     assert not (ROOT / "platform" / "__init__.py").exists()
     folders = {path.name for path in (ROOT / "platform").iterdir() if path.is_dir()}
     built = {"__pycache__", "site", ".cache"}  # the last two by a preview of the documentation
-    assert folders - built == {"trialplane", "textjobs", "hydra_plugins", "docs"}
+    assert folders - built == {"trialplane", "hydra_plugins", "docs"}
 
 
 @pytest.mark.parametrize("how", ["-c", "-m"])
@@ -167,9 +167,9 @@ def test_an_installed_wheel_brings_the_packages_and_the_command_and_nothing_else
     run(sys.executable, "-m", "pip", "wheel", *offline, "--wheel-dir", str(tmp_path), str(ROOT))
     (wheel,) = tmp_path.glob("trialplane-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"trialplane", "textjobs", "hydra_plugins"}
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"trialplane", "hydra_plugins"}
     packed = {name for name in names if name.endswith(".py")}
-    assert packed == {str(file.relative_to(ROOT / "platform")) for file in (*MODULES, *TEXTJOBS, *PLUGINS)}
+    assert packed == {str(file.relative_to(ROOT / "platform")) for file in (*MODULES, *PLUGINS)}
     target = tmp_path / "site"
     run(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "-q", "--target", str(target), str(wheel))
     code = "import platform, trialplane; print(platform.__file__); print(trialplane.__file__)"

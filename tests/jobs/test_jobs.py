@@ -6,20 +6,19 @@ other; how good they get is the benchmark's matter.
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from textjobs import encoders
 from trialplane import errors
-from trialplane.spec import load
+from trialplane.plan import pack
+from trialplane.spec import entrypoint, load
 
 JOBS = Path(__file__).parents[2] / "jobs"
 METRICS = {
@@ -137,15 +136,15 @@ def test_the_original_variables_are_honoured(name):
     assert job.search.parameters["model"].choices == ("roberta-base", "bert-base-uncased")
 
 
-@FOUR
-def test_the_folder_fits_a_config_map(name):
-    files = [path for path in (JOBS / name).iterdir() if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 400_000
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for path in files:
-            archive.add(path, path.name)
-    assert packed.tell() < 100_000
+@pytest.mark.parametrize("name", [*sorted(METRICS), "cnm-bert", "finetune"])
+def test_a_job_travels_with_its_library_and_is_small(name, tmp_path):
+    folder, code = JOBS / name, tmp_path / "code"
+    packed = pack.pack(folder, entrypoint.packages(load.load_job(folder, environ={}), folder))
+    assert len(packed.data) < 200_000
+    pack.unpack(packed.data, code)
+    command = [sys.executable, "-c", "import textjobs; print(textjobs.__file__)"]
+    found = subprocess.run(command, cwd=code, capture_output=True, text=True, check=True).stdout.strip()
+    assert found == str(code / "textjobs" / "__init__.py")
 
 
 def test_importing_the_jobs_leaves_a_process_that_may_be_forked():

@@ -6,6 +6,8 @@ Not checked here: which imports collide (tests/worker/test_protobuf_failure.py).
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.study.conftest import Study
 
@@ -38,11 +40,12 @@ def define(trial):
     trial.suggest_float("x", 0.0, 1.0)
 """
 
-SPEC = """
+SPEC = f"""
 kind: hpo
+packages: [{Path(__file__).parents[2] / "jobs" / "lib" / "textjobs"}]
 preload: [transformers]
 space: space:define
-objectives: [{metric: score, direction: maximize}]
+objectives: [{{metric: score, direction: maximize}}]
 trials: 2
 parallel: 2
 """

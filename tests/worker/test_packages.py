@@ -37,9 +37,11 @@ def score(root: Path, program: Program | None, train: str = PRINTS, **config: An
         return outcome.metrics["score"]
 
 
-def test_a_function_imports_it(root: Path) -> None:
+@pytest.mark.parametrize("preload", [(), ("mine.score",)])
+def test_a_function_imports_it(root: Path, monkeypatch: pytest.MonkeyPatch, preload: tuple[str, ...]) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(root / "installed"))
     text = "import mine.score\ndef run(ctx):\n    return {'score': mine.score.VALUE}\n"
-    assert score(root, None, text) == 0.5
+    assert score(root, None, text, preload=preload) == 0.5
 
 
 @pytest.mark.parametrize("cwd", ["code", "workdir"])

@@ -107,7 +107,7 @@ def tokenized(
 
     Args:
         lines: the text.
-        tokenizer: folder of a fast tokenizer, as `save_pretrained` or `textjobs.tokenizers.load_tokenizer` writes it.
+        tokenizer: folder of a fast tokenizer, as `save_pretrained` writes it.
         max_length: tokens of a line at most, special ones included; longer lines are cut.
         cache: folder of caches; each text, tokenizer and set of arguments gets a folder in it.
         processes: how many tokenize; None for one per core that this process may use.
