@@ -20,6 +20,8 @@ SEARCHED: list[tuple[str, Any, dict[str, Any]]] = [
     ("dropout", 0.1, {"type": "float", "low": 0.0, "high": 0.6}),
     ("momentum", 0.9, {"type": "float", "low": 0.5, "high": 0.99}),
     ("n_layers", 1, {"type": "int", "low": 1, "high": 2}),
+    ("max_depth", 5, {"type": "int", "low": 2, "high": 10}),
+    ("min-samples-leaf", 2, {"type": "int", "low": 1, "high": 4}),
     ("train-batch-size", 32, {"type": "int", "low": 16, "high": 64, "step": 16}),
     ("heads", 6, {"type": "categorical", "choices": [3, 6, 12]}),
     ("gae-lambda", 0.95, {"type": "float", "low": 0.475, "high": 1.0}),
@@ -28,7 +30,8 @@ SEARCHED: list[tuple[str, Any, dict[str, Any]]] = [
 ]
 LEFT = [("epochs", 10), ("seed", 1), ("num_workers", 4), ("log_interval", 10), ("min_lr", None), ("lr", -1.0),
         ("save-model", False), ("val_batch_size", 64), ("momentum", 1.5),
-        ("model-ema-decay", 0.9998), ("lr_decay", 0.97), ("eval_dropout", 0.1), ("layers", 0), ("name", "x")]  # fmt: skip
+        ("model-ema-decay", 0.9998), ("lr_decay", 0.97), ("eval_dropout", 0.1), ("layers", 0), ("name", "x"),
+        ("input_size", 4), ("out_dim", 4), ("vocab_size", 64)]  # fmt: skip
 KINDS = {int: "int", float: "float", bool: "bool"}
 
 

@@ -38,6 +38,8 @@ _SIZES = _set(
     "batch hidden width dim dims embed embedding embd emb units channels filters features size neurons nodes ngf ndf ff "
     "ffn leaves estimators trees"
 )
+_TREES = _set("depth leaf")  # also of `max_depth`, `min_samples_leaf`
+_OF_DATA = _set("input output in out classes labels vocab")  # sizes that the data has, and not the script
 _COUNTS = _set("layers layer depth heads head blocks neighbors stages hops leaf degree kernel")
 _SWITCHES = _set(
     "nesterov augment augmentation amsgrad bias batchnorm bn norm residual bidirectional tie tied shuffle mixup cutmix "
@@ -94,7 +96,9 @@ def _is_rate(words: Collection[str]) -> bool:
 def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
     """A parameter to search for an argument, and why; None for one that is better left as it is."""
     words = set(_words(option.name))
-    if option.lists or (words & _NO_SEARCH and not words & (_LOGARITHMIC | _SIZES)):
+    if option.lists or (words & _NO_SEARCH and not words & (_LOGARITHMIC | _SIZES | _TREES)):
+        return None
+    if words & _SIZES and words & _OF_DATA:
         return None
     if words & {"path", "dir", "file", "seed", "eval", "test", "val", "validation", "log", "logging", "save", "ema"}:
         return None
