@@ -185,6 +185,43 @@ def test_what_only_running_would_tell_is_named(loaded) -> None:
     assert "a trial ends when its code returns, or after 1h" in found["stop"]
 
 
+def test_what_later_statements_put_into_a_dict_is_in_it(loaded) -> None:
+    text = (
+        "def fit(config): ...\ndef main():\n    space = dict(x=tune.uniform(0, 1), opt={})\n    more = {'n': 3}\n"
+        "    space['y'] = tune.choice([1, 2])\n    space['opt']['lr'] = tune.loguniform(1e-4, 1e-1)\n"
+        "    space.update(more, x=tune.uniform(0, 2))\n    space.update({'k': 4})\n"
+        "    tune.run(fit, config=space, metric='m', num_samples=3)\n"
+    )
+    made = read(text)
+    job = loaded(made, search=text)
+    assert set(job.space) == {"x", "y", "opt.lr"} and job.space["x"].high == 2 and job.params == {"n": 3, "k": 4}
+    assert not made.notes
+
+
+@pytest.mark.parametrize(
+    "change", ["if big:\n    space['y'] = 1", "space[name] = 1", "space.update(more())", "for n in (1, 2): space.pop(n)"]
+)
+def test_a_change_of_a_dict_that_cannot_be_read_is_told(loaded, change: str) -> None:
+    text = (
+        f"def fit(config): ...\nspace = {{'x': tune.uniform(0, 1)}}\nother = {{}}\nother[name] = 1\n{change}\n"
+        "tune.run(fit, config=space, metric='m', num_samples=3)\n"
+    )
+    made = read(text)
+    assert loaded(made, search=text).trials == 3
+    assert "space is changed in line" in reasons(made)["config"] and len(made.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("samples", "grid", "trials"), [("-1", "", 20), ("given()", "", 20), ("-1", "'g': tune.grid_search([1, 2])", 2)]
+)
+def test_a_number_of_trials_that_is_unlimited_or_unknown_is_told(loaded, samples: str, grid: str, trials: int) -> None:
+    space = f"{{'x': tune.uniform(0, 1), {grid}}}"
+    text = f"def fit(config): ...\ntune.run(fit, config={space}, metric='m', num_samples={samples})\n"
+    made = read(text)
+    assert loaded(made, search=text).trials == trials
+    assert f"but a study must end: trials is {trials}" in reasons(made)["num_samples"]
+
+
 def test_a_search_at_the_top_level_is_taken(loaded) -> None:
     text = "def fit(config): ...\ntune.run(fit, config={'x': tune.uniform(0, 1)}, metric='m', mode='min')\n"
     assert loaded(read(text), search=text).entrypoint == "ray:search:fit"

@@ -17,7 +17,7 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.errors import Issue, Place, SpecError
-from trialplane.importing import search
+from trialplane.importing import folding, search
 from trialplane.importing.source import CALL, Imported, Source
 from trialplane.spec.document import Document
 
@@ -77,10 +77,12 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     call = next(_searches(tree), None)
     if call is None:
         raise SpecError([Issue(("file",), "has no tune.Tuner(…) and no tune.run(…)", name)])
-    reader = _Reader(tree, name, call)
+    reader = _Reader(tree, name, call, folding.fold(tree))
     given = Source(Document(reader.data(call, ()), reader.lines, name))
     for at, text in reader.assumed:
         given.note(f"{text} is taken, as only running the file would show whether another value is used", *at)
+    for at, text in reader.changed:
+        given.note(f"{text}, and only running the file would show how: write that into job.yaml", *at)
     for other in list(_searches(tree))[1:]:
         given.note(f"only the first search in the file is taken; that of line {other.lineno} is not")
     given.take(CALL)
@@ -106,9 +108,10 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
         budget["time"] = limit
     objectives, samples = _objectives(given, config), given.whole(*config, "num_samples")
     points = math.prod(len(space[given.name(".".join(path))]["choices"]) for path in map(_path, grids)) if grids else 1
-    if samples is not None and samples < 0:
-        given.note("is unlimited there, but a study must end: see `trials`", *config, "num_samples")
-        samples = None
+    is_open = given.look(*config, "num_samples") is not None and (samples is None or samples < 1)
+    trials = search.trials(None if is_open and not grids else max(1, samples or 1) * points, sampler, space)
+    if is_open:
+        given.note(f"is unlimited there, or not known, but a study must end: trials is {trials}", *config, "num_samples")
     job = {
         "kind": "hpo",
         "params": params,
@@ -117,7 +120,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
         "objectives": objectives if objectives[1:] else None,
         "sampler": search.short(sampler),
         "pruner": pruner,
-        "trials": search.trials((samples or 1) * points, sampler, space),
+        "trials": trials,
         "parallel": given.whole(*config, "max_concurrent_trials") or parallel,
         "stop": stop,
         "budget": budget,
@@ -242,9 +245,12 @@ class _Reader:
         tree: of the file.
         source: its name, for messages.
         call: that is read; the function around it has arguments.
+        changes: the names of dicts that are changed by code that cannot be read → a line of it.
     """
 
-    def __init__(self, tree: ast.Module, source: str, call: ast.Call) -> None:
+    def __init__(self, tree: ast.Module, source: str, call: ast.Call, changes: Mapping[str, int]) -> None:
+        self.changed: list[tuple[Place, str]] = []  # places where such a dict is read, with what is said of it
+        self._changes = changes
         self.lines: dict[Place, int] = {}
         self.assumed: list[tuple[Place, str]] = []  # places where one of two values was chosen, with its text
         self._source = source
@@ -270,6 +276,8 @@ class _Reader:
             why = f"has more than {_MOST_NODES:,} values, or is nested more than {_DEEPEST} levels deep"
             raise SpecError([Issue(("file",), why, self._source, node.lineno)])
         if isinstance(node, ast.Name) and (value := self._assigned(node)) is not None:
+            if node.id in self._changes:
+                self.changed.append((place, f"{node.id} is changed in line {self._changes[node.id]}"))
             return self.data(value, place, depth + 1)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in self._flags:
             return self.data(self._flags[node.attr], place, depth + 1)
