@@ -122,6 +122,29 @@ def test_a_module_that_would_start_its_own_search_is_refused(tmp_path: Path, mor
     assert "would start a search of its own when study.py is imported" in found
 
 
+MAIN = 'if __name__ == "__main__":\n    import json\n    data, other = [1], 2\n    objective(None)\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "lacks"),
+    [
+        ("return trial.suggest_float('x', 0, 1) * data[0]", "data"),
+        ("return help(trial)", "other"),
+        ("return float(json.loads('1'))", "json"),
+        ("data = [2]\n    return data[0]", ""),
+        ("import json\n    return float(json.loads('1'))", ""),
+        ("return sum(other for other in (1, 2)) + (lambda data: data)(1)", ""),
+    ],
+)
+def test_a_name_that_only_a_run_as_a_script_sets_is_told(tmp_path: Path, line: str, lacks: str) -> None:
+    code = f"import optuna\ndef help(trial):\n    return other\ndef objective(trial):\n    {line}\n{MAIN}"
+    if not lacks:
+        assert loaded(tmp_path, OPTUNA, code)
+        return
+    (found,) = complaints(tmp_path, OPTUNA, code)
+    assert f"objective reads {lacks}, which study.py sets only when it is run itself" in found
+
+
 def test_an_argument_of_another_name_is_fine_and_a_second_one_is_not(tmp_path: Path) -> None:
     assert loaded(tmp_path, OPTUNA, CODE.replace("objective(trial)", "objective(t)").replace("trial.sug", "t.sug"))
     (found,) = complaints(tmp_path, OPTUNA, CODE.replace("objective(trial)", "objective(trial, data)"))

@@ -96,7 +96,7 @@ def test_sources_of_metrics(job: Path) -> None:
         ),
         ('command: [sh, "--data={data}"]\nparams: {data: null}\n', "params.data", 6, "the argument --data={data} needs one"),
         ("arguments: flags\n", "arguments", 5, "is for a script or a command"),
-        ("script: train.py\narguments: falgs\n", "arguments", 6, "is not flags, hydra, none or a list"),
+        ("script: train.py\narguments: falgs\n", "arguments", 6, "is not flags, hydra, globals, none or a list"),
         ("script: train.py\nmetrics: {from: file}\n", "metrics.0.path", 6, "is missing; write path"),
         ("script: train.py\nmetrics: {from: file, path: ../x.csv}\n", "metrics.0.path", 6, "must lie below the folder"),
         ("script: train.py\nmetrics: {from: file, path: .}\n", "metrics.0.path", 6, "names no file"),
@@ -115,6 +115,29 @@ def test_one_mistake_is_one_issue(job: Path, text: str, field: str, line: int, p
     [(at, _, where, message)] = found(job)
     assert at.startswith(field) and part in message, (at, message)
     assert where == line
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("script: tools/fit.py\narguments: globals\nparams: {steps: 4}\n", ""),
+        ('script: tools/fit.py\narguments: ["{steps}", "{globals}"]\nparams: {steps: 4}\n', ""),
+        ('script: tools/fit.py\narguments: ["{size}", "{globals}"]\nparams: {size: 4}\n', ""),
+        (
+            "script: tools/fit.py\narguments: globals\nparams: {stpes: 4}\n",
+            "assigns no stpes at its top level; did you mean steps?",
+        ),
+        ("command: [sh, x]\narguments: globals\n", "and a command has none: write script: train.py"),
+    ],
+)
+def test_globals_are_what_the_script_assigns(job: Path, text: str, message: str) -> None:
+    (job / "tools" / "fit.py").write_text("lr: float = 0.1\nif __name__ == '__main__':\n    steps = 3\n")
+    write(job, text)
+    if message:
+        [(_, _, _, told)] = found(job)
+        assert message in told
+    else:
+        assert load.load_job(job).script == "tools/fit.py"
 
 
 @pytest.mark.parametrize(

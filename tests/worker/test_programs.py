@@ -340,6 +340,18 @@ def test_a_trial_that_cannot_be_forked_is_the_same(tmp_path: Path) -> None:
     assert (outcome.start_method, outcome.metrics) == ("spawn", {"score": 0.625}), outcome.message
 
 
+def test_parameters_in_place_of_what_a_script_assigns(tmp_path: Path) -> None:
+    script = (
+        "lr = 0.5\nsizes: list = [1, 2]\nname, lr_name = 'a', 'lr'\nloss = 0\n"
+        "if __name__ == '__main__':\n    steps = 1\n    what = None\n"
+        "loss = lr * sum(sizes) * steps\nlr = 0\nprint(f'score={loss} last={lr}')\n"
+    )
+    program = Program(script="train.py", arguments=("{globals}",), metrics=STDOUT, names=("score", "last"))
+    with Bench(tmp_path, {"train": script}, program=program) as slot:
+        assert slot.outcome("", lr=0.25, sizes=[4, 4], steps=3).metrics == {"score": 6.0, "last": 0.0}
+        assert slot.outcome("", lr=1.0, sizes=[1, 1], steps=1).metrics == {"score": 2.0, "last": 0.0}
+
+
 def test_an_empty_folder_to_run_in(tmp_path: Path) -> None:
     program = Program(script="train.py", arguments=FLAGS, metrics=STDOUT, cwd="workdir")
     with bench(tmp_path, program) as slot:

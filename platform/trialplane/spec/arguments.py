@@ -2,14 +2,16 @@
 
 An argument may hold placeholders: `{lr}` is the value of a parameter, `{checkpoints}` a fact about the trial (`FACTS`), and
 `{{` a brace. An argument that is `{flags}` or `{hydra}` alone becomes one argument or more for each parameter that no other
-placeholder names: `--lr=0.1`, and `lr=0.1` in Hydra's grammar.
+placeholder names: `--lr=0.1`, and `lr=0.1` in Hydra's grammar. `{globals}` is no argument: the parameters replace what the
+script assigns to their names.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 # What a trial knows beside its parameters → what it is. A parameter of the same name wins.
 FACTS: Mapping[str, str] = {
@@ -24,7 +26,8 @@ FACTS: Mapping[str, str] = {
     "cpus": "cores of the trial",
     "gpus": "GPUs of the trial",
 }
-FLAGS, HYDRA = "flags", "hydra"
+FLAGS, HYDRA, GLOBALS = "flags", "hydra", "globals"
+_ALL = (FLAGS, HYDRA, GLOBALS)
 BOOLEANS = ("switch", "value", "negated")
 LISTS = ("spread", "repeat", "comma", "literal")
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
@@ -43,7 +46,7 @@ def placeholders(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 def is_known(name: str, argument: str, parameters: Collection[str]) -> bool:
     """Whether a placeholder of an argument has a value: a parameter, a fact, or all parameters where it stands alone."""
-    return name in parameters or name in FACTS or (name in (FLAGS, HYDRA) and argument == f"{{{name}}}")
+    return name in parameters or name in FACTS or (name in _ALL and argument == f"{{{name}}}")
 
 
 def build(
@@ -83,11 +86,38 @@ def build(
             made += _flags(_flat(others), booleans, lists)
         elif alone and alone[1] == HYDRA and HYDRA not in params:
             made += [f"{name}={_hydra(value)}" for name, value in others.items()]
+        elif alone and alone[1] == GLOBALS and GLOBALS not in params:
+            continue
         elif alone and alone[1] is not None and isinstance(known[alone[1]], (list, tuple)):
             made += [_text(one) for one in known[alone[1]]]
         else:
             made.append(_PLACEHOLDER.sub(lambda match: _filled(match, known), text))
     return made
+
+
+def assigned(tree: ast.Module) -> dict[str, ast.Assign | ast.AnnAssign]:
+    """The first assignment of each name at the top level of a script, also below `if __name__ == "__main__":`."""
+    made: dict[str, ast.Assign | ast.AnnAssign] = {}
+    for node in [*tree.body, *(below for one in tree.body if is_main(one) for below in one.body)]:
+        target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+        target = node.target if isinstance(node, ast.AnnAssign) and node.value else target
+        if isinstance(target, ast.Name) and isinstance(node, (ast.Assign, ast.AnnAssign)):
+            made.setdefault(target.id, node)
+    return made
+
+
+def is_main(node: ast.stmt) -> TypeGuard[ast.If]:
+    """Whether a statement is `if __name__ == "__main__":`."""
+    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+
+
+def replaced(tree: ast.Module, params: Mapping[str, Any]) -> ast.Module:
+    """A script whose first assignments of the parameters' names have the parameters' values."""
+    for name, node in assigned(tree).items():
+        if name in params:
+            value = ast.parse(repr(params[name]), mode="eval").body
+            node.value = ast.copy_location(value, node)
+    return ast.fix_missing_locations(tree)
 
 
 def _filled(match: re.Match[str], known: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import os
 import sys
 from collections.abc import Collection, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
+from trialplane.spec import arguments
 from trialplane.spec.jobs import Job
 from trialplane.spec.jobs.base import Function
 
@@ -49,6 +51,8 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
     for place, text, is_python in job.programs():
         if place[:1] not in broken:
             yield from _look_at_file(place, text, folder, is_python)
+            if is_python:
+                yield from _look_at_globals(job, folder / text, broken)
 
 
 def _look_at_packages(job: Job, folder: Path) -> Iterator[Issue]:
@@ -103,6 +107,21 @@ def _look_at_file(place: Place, text: str, folder: Path, is_python: bool) -> Ite
         yield Issue(place, f"{text} is not executable; `chmod +x {file}`, or write command: [bash, {text}]")
 
 
+def _look_at_globals(job: Job, file: Path, broken: Collection[Place]) -> Iterator[Issue]:
+    """Parameters that replace no assignment of a script, whose arguments are its globals."""
+    tree = _parsed(file, file.name) if file.is_file() else None
+    given = getattr(job, "arguments", None)
+    if given is None or f"{{{arguments.GLOBALS}}}" not in given.items or not isinstance(tree, ast.Module):
+        return
+    there = arguments.assigned(tree)
+    placed = {name for _, name in arguments.placeholders(given.items)}
+    for field, names in (("params", job.params), ("space", job.search.names)):
+        for name in names:
+            if (field,) not in broken and name not in there and name not in placed:
+                text = f"{file.name} assigns no {name} at its top level; {errors.nearest(name, there)}".rstrip("; ")
+                yield Issue((field, name), text)
+
+
 def _look(named: Function, folder: Path, unread: set[Path]) -> Iterator[str | Issue]:
     """Issues of one function.
 
@@ -134,6 +153,10 @@ def _look(named: Function, folder: Path, unread: set[Path]) -> Iterator[str | Is
     names, open_ended = _names(tree)
     if function not in names and not open_ended:
         yield f"{file.name} defines no {function}; {errors.nearest(function, names)}".rstrip("; ")
+    elif not open_ended and (lacks := _lacks(tree, function)):
+        name, line = lacks
+        cure = f'set it above `if __name__ == "__main__":`, which no trial runs ({file.name}:{line})'
+        yield f"{function} reads {name}, which {file.name} sets only when it is run itself; {cure}"
     found = names.get(function, [])
     wrong = [why for node in found if (why := _unfit(node, named))]
     if wrong and len(wrong) == len(found):  # of several definitions one may be meant for this machine
@@ -167,6 +190,30 @@ def _starts(tree: ast.Module) -> int:
             return node.lineno
         todo += ast.iter_child_nodes(node)
     return 0
+
+
+def _lacks(tree: ast.Module, function: str) -> tuple[str, int] | None:
+    """A name that a function reads, or one that it names, and that only `if __name__ == "__main__":` sets; with its line."""
+    run = [below for node in tree.body if arguments.is_main(node) for below in node.body]
+    imported = [node for node in tree.body if not arguments.is_main(node)]
+    here = _names(ast.Module(imported, []))[0]
+    lacking = set(_names(ast.Module(run, []))[0]) - set(here) - set(dir(builtins))
+    todo, done = [function], set[str]()
+    while todo:
+        name = todo.pop()
+        done.add(name)
+        for made in (node for node in here.get(name, []) if isinstance(node, ast.FunctionDef)):
+            below = list(ast.walk(made))
+            own = {one.arg for one in below if isinstance(one, ast.arg)}
+            own |= {one.id for one in below if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)}
+            own |= set(_names(ast.Module(made.body, []))[0])
+            own -= {text for one in below if isinstance(one, ast.Global) for text in one.names}
+            read = [one for one in below if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)]
+            for one in read:
+                if one.id in lacking - own:
+                    return one.id, one.lineno
+            todo += {one.id for one in read} - own - done
+    return None
 
 
 def _unfit(node: ast.stmt, function: Function) -> str:

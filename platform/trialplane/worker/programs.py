@@ -50,12 +50,13 @@ def load(config: records.SlotConfig, program: Program) -> context.Run:
         return Command(program).run
     code = Path(config.code)
     file = code / program.script
-    made = compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+    text = file.read_bytes()
+    made = compile(text, str(file), "exec", dont_inherit=True)
     with contextlib.suppress(OSError):
         compileall.compile_dir(code, quiet=2)  # copied along, so that no trial does it again
     if not config.preload:
         preload(file, code)
-    return Script(program, made).run
+    return Script(program, made, text).run
 
 
 def preload(file: Path, code: Path) -> None:
@@ -130,9 +131,10 @@ def _own(name: str, folders: list[Path]) -> Path | None:
 class Script:
     """A Python file that runs as `__main__`."""
 
-    def __init__(self, program: Program, code: types.CodeType) -> None:
+    def __init__(self, program: Program, code: types.CodeType, text: bytes) -> None:
         self._program = program
         self._code = code
+        self._text = text
 
     def run(self, ctx: context.Context) -> context.Result:
         """Runs it, in this process; its metrics are found elsewhere.
@@ -145,6 +147,10 @@ class Script:
         file = folder / self._program.script if self._program.cwd == "code" else ctx.code / self._program.script
         if any(source.source == "mlflow" for source in self._program.metrics):
             mlflow_runs.report_to(functools.partial(ctx.note, "mlflow"))
+        code = self._code
+        if f"{{{arguments.GLOBALS}}}" in self._program.arguments:
+            tree = arguments.replaced(ast.parse(self._text), ctx.params)
+            code = compile(tree, code.co_filename, "exec", dont_inherit=True)
         main = types.ModuleType("__main__")
         main.__file__ = str(file)
         sys.argv = [self._program.script, *_arguments(self._program, ctx)]
@@ -155,7 +161,7 @@ class Script:
         _allow_start_method()
         pid = os.getpid()
         try:
-            exec(self._code, main.__dict__)
+            exec(code, main.__dict__)
             _join(pid)
         except SystemExit as error:
             _join(pid)

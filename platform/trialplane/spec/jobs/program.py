@@ -17,7 +17,7 @@ from trialplane.spec.program import Program
 if TYPE_CHECKING:
     from trialplane.spec.jobs.ranked import Ranked
 
-STYLES = (arguments.FLAGS, arguments.HYDRA, "none")
+STYLES = (arguments.FLAGS, arguments.HYDRA, arguments.GLOBALS, "none")
 _USUAL = ("stdout", "mlflow")  # places of metrics, where the job names none
 _WITH_A_FILE = ("file", "tensorboard", "wandb")
 
@@ -43,7 +43,7 @@ class Arguments(models.Model):
 def _arguments(value: Any) -> Any:
     if isinstance(value, str):
         if value not in STYLES:
-            raise ValueError(f"{value!r} is not flags, hydra, none or a list of arguments")
+            raise ValueError(f"{value!r} is not flags, hydra, globals, none or a list of arguments")
         return {"items": [] if value == "none" else [f"{{{value}}}"]}
     if isinstance(value, (list, tuple)):
         return {"items": _texts(value)}
@@ -261,6 +261,8 @@ def check(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
         return
     known = [*job.params, *job.search.names]
     yield from _added(job, known)
+    if job.command and f"{{{arguments.GLOBALS}}}" in _arguments_of(job).items:
+        yield Issue(("arguments",), "globals are a script's, and a command has none: write script: train.py")
     both: tuple[tuple[Place, tuple[str, ...]], ...] = (
         (("command",), job.command or ()),
         (("arguments",) if job.arguments is None else ("arguments", "items"), _arguments_of(job).items),
