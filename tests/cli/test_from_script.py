@@ -164,9 +164,14 @@ def test_a_script_that_fails_is_told_with_its_reason(platform, written: Path, mo
     [
         (
             "print('loss=1')\n",
-            "runs it: `platform submit hpo ./src/fit.py --space NAME=LOW..HIGH --objective METRIC:min --local`",
+            "searches it: `platform submit hpo src/fit.py --space NAME=LOW..HIGH --objective METRIC:min --local`",
         ),
-        ("import sys\nprint(sys.argv)\n", "so its arguments are not known"),
+        ("import sys\nprint(sys.argv)\n", "if it takes values alone, with --set 'arguments=[\"{NAME}\"]'"),
+        ("SEED = 1\nprint('loss=1')\n", "assigns nothing at its top level that looks like something to search"),
+        (
+            "import wandb, yaml\nwandb.agent(wandb.sweep(yaml.safe_load(open('s.yaml'))), print)\nprint(wandb.config.lr)\n",
+            "--objective METRIC:min --local --set arguments=none --set capture=wandb`",
+        ),
         ("x = (\n", "is not Python: '(' was never closed"),
         (f"x = {'-' * 20_000}1\n", "is not Python: it is nested too deeply for Python's parser"),
         (
@@ -188,6 +193,22 @@ def test_nothing_is_made_of_what_cannot_be_searched(platform, written: Path, tex
     result = platform("init", "--from", str(written / "fit.py"))
     assert result.exit_code == 2 and told in result.stderr
     assert not Path("src/job.yaml").exists()
+
+
+def test_a_command_that_is_shown_can_be_pasted(platform, written: Path) -> None:
+    folder = written.rename(written.with_name("my scripts"))
+    (folder / "fit.py").write_text("print('loss=1')\n")
+    assert "`platform submit hpo 'my scripts/fit.py' --space" in platform("init", "--from", str(folder / "fit.py")).stderr
+    (folder / "fit.py").write_text("lr = 0.1\n")
+    result = platform("init", "--from", str(folder / "fit.py"), "--no-smoke")
+    assert "`platform validate 'my scripts'`" in result.stderr
+    assert "`platform submit hpo 'my scripts' --local`" in result.stderr
+
+
+def test_a_script_in_which_nothing_looks_like_a_parameter_is_told_what_to_write(platform, written: Path) -> None:
+    (written / "fit.py").write_text("import fire\ndef main(seed=1): print('loss=1')\nfire.Fire(main)\n")
+    result = platform("init", "--from", str(written / "fit.py"), "--no-smoke")
+    assert "nothing looks like something to search: write `space: {NAME: …}` into src/job.yaml" in result.stderr
 
 
 @pytest.mark.parametrize("style", ["argparse", "fire"])

@@ -61,7 +61,7 @@ STYLES: dict[str, tuple[str, set[str], list[str]]] = {
         {"lr", "bias"},
         ["--lr=0.1", "--bias=False", "--name=x"],
     ),
-    "globals": (
+    "configurator": (
         """
         learning_rate = 0.1
         compile = False
@@ -79,7 +79,7 @@ STYLES: dict[str, tuple[str, set[str], list[str]]] = {
         if __name__ == "__main__":
             main()
         """,
-        {"model", "optimizer.lr"},
+        {"model", "model.layers", "optimizer.lr"},
         ["model=small", "optimizer.lr=0.1"],
     ),
     "group": (
@@ -125,6 +125,68 @@ STYLES: dict[str, tuple[str, set[str], list[str]]] = {
         """,
         {"lr"},
         ["--lr=0.1", "--amp=True", "--name=x"],
+    ),
+    "absl": (
+        """
+        from absl import app, flags
+        LR = flags.DEFINE_float("lr", 0.1, "The learning rate.")
+        flags.DEFINE_enum("act", "relu", ["relu", "gelu"], "What is between the layers.")
+        flags.DEFINE_bool("amp", default=True, help="")
+        def main(argv):
+            assert LR.value == 0.1 and flags.FLAGS.amp and flags.FLAGS.act == "relu"
+        if __name__ == "__main__":
+            try:
+                app.run(main)
+            except SystemExit as error:
+                assert not error.code
+        """,
+        {"lr", "act"},
+        ["--lr=0.1", "--act=relu", "--amp=True"],
+    ),
+    "sacred": (
+        """
+        import sys
+        try:
+            from sacred import Experiment
+        except ImportError:
+            class Experiment:
+                def config(self, function): return function
+        ex = Experiment()
+        @ex.config
+        def cfg():
+            C = 1.0
+            balanced = True
+            path = "x"
+        assert sys.argv[1:] == ["with", "balanced=True", "C=1.0"]
+        """,
+        {"C", "balanced"},
+        ["with", "balanced=True", "C=1.0"],
+    ),
+    "positions": (
+        """
+        import sys
+        gamma = float(sys.argv[2]) if len(sys.argv) > 2 else 0.5
+        try:
+            alpha = float(sys.argv[1])
+        except IndexError:
+            alpha = 0.01
+        mode = sys.argv[3] if len(sys.argv) > 3 else "quick"
+        assert sys.argv[1:] == ["0.01", "0.5", "quick"]
+        """,
+        {"alpha", "gamma"},
+        ["0.01", "0.5", "quick"],
+    ),
+    "globals": (
+        """
+        LEARNING_RATE: float = 0.1
+        INPUT_SIZE = 4
+        DROPOUT, SEED = 0.5, 1
+        _hidden = 8
+        if __name__ == "__main__":
+            batch_size = 8
+        """,
+        {"LEARNING_RATE", "batch_size"},
+        [],
     ),
     "attributes": (
         """
@@ -227,6 +289,28 @@ def test_a_sweep_in_the_script_is_the_space(platform, written: Path) -> None:
     job = made()
     assert (job.script, job.capture, job.trials, set(job.search.parameters)) == ("fit.py", ("wandb",), 4, {"x", "y"})
     assert given(job) == [] and job.objectives[0].metric == "score"
+
+
+def test_a_sweep_that_is_put_together_is_read(platform, written: Path) -> None:
+    text = """
+        import wandb
+        config = dict(method="random")
+        config["metric"] = metric = {"name": "score", "goal": "maximize"}
+        parameters = {"x": {"values": [1, 3]}}
+        config["parameters"] = parameters
+        parameters.update({"y": {"min": 0.1, "max": 1.0}})
+        parameters["epochs"] = {"value": 3}
+        def main():
+            with wandb.init() as run:
+                run.log({"score": run.config.x})
+        wandb.agent(wandb.sweep(config, project="p"), function=main, count=4)
+    """
+    (written / "fit.py").write_text(textwrap.dedent(text))
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0, result.output
+    job = made()
+    assert set(job.search.parameters) == {"x", "y"} and job.params == {"epochs": 3}
+    assert job.objectives[0].metric == "score"
 
 
 def test_of_many_arguments_the_likely_ones_are_searched_and_the_others_are_comments(platform, written: Path) -> None:

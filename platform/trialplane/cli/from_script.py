@@ -26,6 +26,7 @@ _PATIENCE = 60.0  # seconds for a script's imports, and what else it does before
 _MOST_PARAMS = 40  # of a script with more arguments those that are neither searched nor required are comments
 _MOST_SEARCHED = 6  # at most so many parameters are searched; the other likely ones are comments
 _TRIALS, _PARALLEL = 20, 2
+_REST = {arguments.HYDRA: arguments.HYDRA, script.SACRED: arguments.HYDRA, arguments.GLOBALS: arguments.GLOBALS}
 _CALLBACK = "--trainer.callbacks+=trialplane.integrations.lightning.TrialCallback"  # reports what a LightningModule logs
 
 
@@ -117,7 +118,8 @@ def make(file: Path, *, with_smoke: bool) -> int:
     for missing in made_job.missing:
         output.note(f"{file.name} needs a value for {missing}: write it into {job_file}")
     guessed = f"{errors.counted(len(made_job.space), 'parameter')} to search, in ranges that are guessed"
-    summary = guessed if made_job.space else f"write what to search into {importing.shown(job_file)}"
+    needed = f"nothing looks like something to search: write `space: {{NAME: …}}` into {importing.shown(job_file)}"
+    summary = guessed if made_job.space else needed
     return _written(folder, _text(made_job, found), summary)
 
 
@@ -180,23 +182,33 @@ def _declared(file: Path, read: Script, copy: Path, scratch: Path) -> Declared:
                 f"sweep, and `python {file.name} -m hydra/sweeper=trialplane` needs no job at all; or name the parameters: "
                 f"{_command(file, '--set arguments=hydra')}"
             )
-        groups: dict[str, tuple[str, ...]] = {}
+        groups: dict[str, dict[str, str]] = {}
         for one in sorted(config.parent.rglob("*.y*ml")):
             group = one.parent.relative_to(config.parent).as_posix()
-            groups[group] = (*groups.get(group, ()), one.stem)
+            groups.setdefault(group, {})[one.stem] = one.read_text(encoding="utf-8", errors="replace")
         return Declared(tuple(script.of_hydra(config.read_text(encoding="utf-8"), config.name, groups)))
-    if not read.style:
-        raise InputError(
-            f"{file.name} uses none of argparse, click, typer, tyro, fire, Hydra and LightningCLI, so its arguments are not "
-            f"known. If it takes --NAME=VALUE, this runs it: {_command(file)}. If it takes none, `platform init NAME` "
-            "makes a job whose code gets its parameters in `ctx`. Nothing was changed"
-        )
+    if not read.style or (read.style == arguments.GLOBALS and not guess.space(read.options)):
+        raise InputError(f"{_unknown(file)}. Nothing was changed")
     return Declared(read.options)
+
+
+def _unknown(file: Path) -> str:
+    """How a script is searched whose arguments are not known."""
+    text = script_folder.source(file)
+    if "wandb.config" in text and not script.ARGUMENTS.search(text):
+        why = "has its parameters from wandb.config, and no sweep that can be read in it"
+        return f"{file.name} {why}; this searches it: {_command(file, '--set arguments=none --set capture=wandb')}"
+    return (
+        f"{file.name} uses no parser that is known, and assigns nothing at its top level that looks like something to "
+        f"search. If it takes --NAME=VALUE, this searches it: {_command(file)}; if it takes NAME=VALUE, with --set "
+        "arguments=hydra; if it takes values alone, with --set 'arguments=[\"{NAME}\"]'; if NAME is assigned at its top "
+        "level, with --set arguments=globals"
+    )
 
 
 def _command(file: Path, more: str = "") -> str:
     """A command that searches a script without a job.yaml."""
-    words = f"platform submit hpo ./{importing.shown(file)} --space NAME=LOW..HIGH --objective METRIC:min --local {more}"
+    words = f"platform submit hpo {importing.shown(file)} --space NAME=LOW..HIGH --objective METRIC:min --local {more}"
     return f"`{words.strip()}`"
 
 
@@ -233,8 +245,8 @@ def _dry(file: Path, copy: Path, scratch: Path) -> Declared:
 
 def _job(name: str, read: Script, declared: Declared) -> _Job:
     """What becomes of the arguments."""
-    is_hydra = read.style == arguments.HYDRA
-    gets_defaults = read.style not in (arguments.HYDRA, script.ATTRIBUTES)  # these have them where the script has
+    rest = _REST.get(read.style, arguments.FLAGS)
+    gets_defaults = rest == arguments.FLAGS and read.style != script.ATTRIBUTES  # others have them where the script has
     params: dict[str, tuple[Any, str]] = {}
     others: tuple[list[str], list[str]] = ([], [])
     items: list[str] = []
@@ -260,18 +272,20 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
             others[1].append(_field(option.name, option.default))
             continue
         lacks = option.name in params and params[option.name][0] is None and option.lists != "repeat"
-        items += _item(option, is_hydra, style, lacks)
-    rest = f"{{{arguments.HYDRA if is_hydra else arguments.FLAGS}}}"
+        items += _item(option, rest, style, lacks)
     lists = {option.lists for option in declared.options if option.lists and option.name in params}
     first = [*declared.subcommands, *([_CALLBACK] if "fit" in declared.subcommands else [])]
-    field: dict[str, Any] = {"items": [*first, *items, rest] if first or items else rest.strip("{}")}
-    if not is_hydra and booleans and style != "switch":
+    first += ["with"] if read.style == script.SACRED else []
+    field: dict[str, Any] = {"items": [*first, *items, f"{{{rest}}}"] if first or items else rest}
+    if rest == arguments.FLAGS and booleans and style != "switch":
         field["booleans"] = style
     if lists - {"spread"}:
         field["lists"] = min(lists - {"spread"})
     given = field["items"] if len(field) == 1 else field
     comments = [f"Made from {name} by `platform init --from`."]
-    if is_hydra:
+    if read.style == arguments.GLOBALS:
+        comments.append("A parameter replaces the value that the script assigns to its name at its top level.")
+    if read.style == arguments.HYDRA:
         comments.append(f"{read.config}.yaml has the other defaults; a parameter here overrides one of them.")
     late = [module for module in read.late if _is_heavy(module)]
     top = [module for module in read.top if _is_heavy(module)]
@@ -288,10 +302,11 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
     )
 
 
-def _item(option: Option, is_hydra: bool, style: str, lacks: bool) -> list[str]:
+def _item(option: Option, rest: str, style: str, lacks: bool) -> list[str]:
     """How an argument is written where {flags} or {hydra} would not do; they leave out one that lacks its value."""
-    if is_hydra:
-        return [f"{option.name}={{{option.name}}}"] if lacks else []
+    if rest != arguments.FLAGS:
+        is_pythons = option.kind == "bool" and not option.style  # Sacred's True, and not Hydra's true
+        return [f"{option.name}={{{option.name}}}"] if lacks or (rest == arguments.HYDRA and is_pythons) else []
     if not option.flag:
         return [f"{{{option.name}}}"]
     if option.flag != f"--{option.name}" or lacks:

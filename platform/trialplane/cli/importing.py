@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -115,9 +116,9 @@ def is_ready(folder: Path, summary: str) -> int:
 
 
 def shown(folder: Path) -> str:
-    """A folder as `submit` takes it from here."""
+    """A path as a shell takes it from here."""
     relative = os.path.relpath(folder)
-    return relative if relative == "." or not relative.startswith("..") else str(folder.absolute())
+    return shlex.quote(str(folder.absolute()) if relative.startswith("..") else relative)
 
 
 def _text(file: Path, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -104,7 +105,7 @@ def hpo(job: str, place: Place, **given: Any) -> int:
     or `cancel` to stop the run. Closing the terminal never stops a run.
     """  # noqa: D301  \b is click's mark
     if job.endswith(".py") and importing.is_tune(Path(job)):
-        cure = f"`platform import ray {job}` makes the job that calls its function"
+        cure = f"`platform import ray {shlex.quote(job)}` makes the job that calls its function"
         raise InputError(f"{job} is a search of Ray Tune, and a trial would start all of it; {cure}; nothing was started")
     own = {name: given.pop(name) for name in ("trials", "parallel", "sampler", "pruner")}
     own["budget.max_failed"] = Flag(given.pop("max_failed"), "--max-failed")

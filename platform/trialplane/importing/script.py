@@ -5,23 +5,32 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
 from trialplane.errors import Issue, SpecError
+from trialplane.importing import folding
 from trialplane.spec import arguments, document
 from trialplane.wire.declared import Option
 
 OPTUNA = "optuna"  # the script passes a function to Optuna's `study.optimize`
 WANDB = "wandb"  # by `wandb.config`, from a sweep in the script
 ATTRIBUTES = "attributes"  # by assignments like `config.trainer.lr = 0.1`, which the script overwrites from `sys.argv`
+SACRED = "sacred"  # by `with lr=0.1`
+POSITIONS = "positions"  # by `sys.argv[1]`, `sys.argv[2]`, …
 PARSED = "parsed"  # by argparse, click or what stands on these: the script itself knows its arguments
 _PARSERS = re.compile(
     r"\b(parse_args|parse_known_args|parse_args_into_dataclasses|simple_parsing|tyro|jsonargparse|LightningCLI|"
     r"click\.(command|group)|typer\.(run|Typer)|@command|@\w+\.command)\b"
 )
+# What of a script shows that it reads arguments, by a parser that is none of these, too.
+ARGUMENTS = re.compile(
+    r"argparse|ArgumentParser|sys\.argv|\bclick\b|\bfire\b|absl|hydra|tyro|typer|simple_parsing|docopt|getopt|sacred"
+)
 _TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
+_ABSL = {"DEFINE_float": "float", "DEFINE_integer": "int", "DEFINE_string": "str", "DEFINE_enum": "str"}
+_ABSL |= dict.fromkeys(("DEFINE_bool", "DEFINE_boolean"), "bool")
 _SWEPT = ("hydra", "defaults")  # of a configuration of Hydra: its own
 
 
@@ -30,9 +39,10 @@ class Script:
     """What the text of a script says.
 
     Attributes:
-        style: how it takes arguments: OPTUNA, WANDB, PARSED, ATTRIBUTES, "hydra", "fire", "globals" (assignments that a
-            configurator overwrites, as nanoGPT's does), or "" where nothing is recognised.
-        options: of fire, globals and ATTRIBUTES; the others are elsewhere.
+        style: how it takes arguments: OPTUNA, WANDB, SACRED, POSITIONS, PARSED, ATTRIBUTES, "hydra", "fire", "flags"
+            (absl's), "configurator" (assignments that one overwrites, as nanoGPT's does), "globals" (assignments, without
+            any arguments), or "" where nothing is recognised.
+        options: of all but OPTUNA, WANDB, PARSED and hydra, whose options are elsewhere.
         config: of hydra: the path of its configuration without the suffix, relative to the script.
         top: the modules that it imports at its top, in their order.
         late: those it imports in functions.
@@ -65,23 +75,32 @@ def read(text: str, name: str, others: str = "") -> Script:
         too_deep = isinstance(error, (RecursionError, MemoryError))  # with no text: Python's own parser gives up like this
         reason = "it is nested too deeply for Python's parser" if too_deep else getattr(error, "msg", error)
         raise SpecError([Issue(("script",), f"is not Python: {reason}", name, line)]) from error
+    changed = folding.fold(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     style, options, config = "", tuple[Option, ...](), ""
     both = f"{text}\n{others}"
     if search := _study(tree, calls, name):
         style = OPTUNA
-    elif search := _sweep(tree, calls):
+    elif search := _sweep(tree, calls, changed):
         style = WANDB
     elif hydra := next((call for call in calls if _called(call.func) == "hydra.main"), None):
         style, config = arguments.HYDRA, _config(hydra)
     elif fire := next((call for call in calls if _called(call.func) == "fire.Fire" and call.args), None):
         style, options = "fire", tuple(_of_function(tree, fire.args[0]))
     elif any(_runs_a_file(call) for call in calls):
-        style, options = "globals", tuple(_globals(tree))
+        style, options = "configurator", tuple(_before_the_configurator(tree))
+    elif "sacred" in text and (options := tuple(_of_sacred(tree))):
+        style = SACRED
+    elif options := tuple(_of_absl(calls)):
+        style = arguments.FLAGS
     elif _PARSERS.search(both):
         style = PARSED
+    elif "sys.argv" in both and (options := tuple(_positions(tree))):
+        style = POSITIONS
     elif "sys.argv" in both and (options := tuple(_attributes(tree))):
         style = ATTRIBUTES
+    elif not ARGUMENTS.search(both):
+        style, options = arguments.GLOBALS, tuple(_globals(tree))
     top = list(dict.fromkeys(_imported(tree.body)))
     late = [module for module in dict.fromkeys(_imported(list(ast.walk(tree)))) if module not in top]
     return Script(style, options, config, tuple(top), tuple(late), search)
@@ -146,19 +165,35 @@ def _direction(node: ast.expr | None) -> str:
     return "maximize" if str(way).lower() == "maximize" else "minimize"
 
 
-def _sweep(tree: ast.Module, calls: Sequence[ast.Call]) -> dict[str, Any]:
+def _sweep(tree: ast.Module, calls: Sequence[ast.Call], changed: Collection[str]) -> dict[str, Any]:
     """The sweep that a script starts by `wandb.sweep` and works through by `wandb.agent`; none where it has none."""
     sweep = next((_arguments(call, "sweep") for call in calls if _called(call.func) == "wandb.sweep"), {}).get("sweep")
     agent = next((_arguments(call) for call in calls if _called(call.func) == "wandb.agent"), {})
-    if isinstance(sweep, ast.Name):
-        assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
-        sweep = next((node.value for node in assigned if ast.unparse(node.targets[0]) == sweep.id), None)
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    values = {name: node.value for node in reversed(assigned) if (name := ast.unparse(node.targets[0])) not in changed}
     try:
-        found = ast.literal_eval(sweep) if sweep and agent else {}
+        found = _value(sweep, values) if sweep and agent else {}
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return {}
     count = _literal(agent.get("count"))
     return {**found, **({"run_cap": count} if isinstance(count, int) else {})} if isinstance(found, dict) else {}
+
+
+def _value(node: ast.expr | None, values: Mapping[str, ast.expr]) -> Any:
+    """A value that is written down, in which names stand for what is assigned to them.
+
+    Raises:
+        ValueError, TypeError, SyntaxError, MemoryError, RecursionError: it is not.
+    """
+    if isinstance(node, ast.Name):
+        return _value(values.get(node.id), values)
+    if isinstance(node, ast.Dict):
+        return {_value(key, values): _value(value, values) for key, value in zip(node.keys, node.values, strict=True)}
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return [_value(one, values) for one in node.elts]
+    if node is None:
+        raise ValueError
+    return ast.literal_eval(node)
 
 
 def _arguments(call: ast.Call, *names: str) -> dict[str, ast.expr]:
@@ -194,15 +229,61 @@ def _of_function(tree: ast.Module, called: ast.expr) -> Iterator[Option]:
         yield _option(argument.arg, value, kind, required=default is None)
 
 
-def _globals(tree: ast.Module) -> Iterator[Option]:
+def _before_the_configurator(tree: ast.Module) -> Iterator[Option]:
     """The assignments at the top of a script, up to the call that lets arguments overwrite them."""
-    for node in tree.body:
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and _runs_a_file(node.value):
+    calls = (node for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
+    end = next((call.lineno for call in calls if isinstance(call.value, ast.Call) and _runs_a_file(call.value)), 0)
+    for name, node in arguments.assigned(tree).items():
+        value = _literal(node.value)
+        if node.lineno < end and value is not None and not isinstance(value, list) and not name.startswith("_"):
+            yield _option(name, value, _kind(value))
+
+
+def _globals(tree: ast.Module) -> Iterator[Option]:
+    """The numbers, texts and booleans that a script assigns at its top level."""
+    for name, node in arguments.assigned(tree).items():
+        value = _literal(node.value)
+        if value is not None and not isinstance(value, list) and not name.startswith("_"):
+            yield Option(name, value, _kind(value), f"--{name}")
+
+
+def _of_absl(calls: Sequence[ast.Call]) -> Iterator[Option]:
+    """The flags that a script defines by absl."""
+    for call in calls:
+        of = _called(call.func).rpartition(".")[2]
+        given = _arguments(call, "name", "default", *(["enum_values"] if of == "DEFINE_enum" else []))
+        name, kind = _literal(given.get("name")), _ABSL.get(of, "")
+        if kind and isinstance(name, str):
+            choices = tuple(_literal(given.get("enum_values")) or ())
+            style = "value" if kind == "bool" else ""
+            yield Option(name, _literal(given.get("default")), kind, f"--{name}", choices, style)
+
+
+def _of_sacred(tree: ast.Module) -> Iterator[Option]:
+    """What the functions below `@ex.config` assign."""
+    for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+        if any(_called(one).endswith(".config") for one in function.decorator_list):
+            for name, node in arguments.assigned(ast.Module(function.body, [])).items():
+                if (value := _literal(node.value)) is not None:
+                    yield Option(name, value, _kind(value), name)
+
+
+def _positions(tree: ast.Module) -> Iterator[Option]:
+    """What is assigned from `sys.argv[1]`, `sys.argv[2]`, …, with what is assigned to it otherwise."""
+    found: dict[int, Option] = {}
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
+    others = {ast.unparse(node.targets[0]): value for node in assigned if (value := _literal(node.value)) is not None}
+    for node in assigned:
+        match = re.search(r"\bsys\.argv\[(\d+)\]", text := ast.unparse(node.value))
+        name = ast.unparse(node.targets[0])
+        default = _literal(node.value.orelse) if isinstance(node.value, ast.IfExp) else others.get(name)
+        kind = next((kind for kind in ("float", "int") if f"{kind}(sys.argv[" in text), "str")
+        if match and int(match[1]) > 0:
+            found.setdefault(int(match[1]), Option(name, default, kind, required=default is None))
+    for place, option in enumerate((found[place] for place in sorted(found)), start=1):
+        if place not in found:  # the others have no name
             return
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            value, name = _literal(node.value), node.targets[0].id
-            if value is not None and not isinstance(value, list) and not name.startswith("_"):
-                yield _option(name, value, _kind(value))
+        yield option
 
 
 def _option(name: str, value: Any, kind: str, required: bool = False) -> Option:
@@ -242,13 +323,13 @@ def _imported(nodes: list[Any]) -> Iterator[str]:
             yield from _imported(node.body)
 
 
-def of_hydra(text: str, name: str, groups: Mapping[str, tuple[str, ...]]) -> list[Option]:
-    """The leaves of a configuration of Hydra as arguments, and the groups of its defaults list as choices.
+def of_hydra(text: str, name: str, groups: Mapping[str, Mapping[str, str]]) -> list[Option]:
+    """The leaves of a configuration of Hydra as arguments, the groups of its defaults list as choices, with their leaves.
 
     Args:
         text: of the configuration.
         name: of it, for messages.
-        groups: each folder beside it → the names of the files in it.
+        groups: each folder beside it → the names of the files in it, with their texts.
 
     Raises:
         SpecError: it is no YAML.
@@ -260,9 +341,24 @@ def of_hydra(text: str, name: str, groups: Mapping[str, tuple[str, ...]]) -> lis
     for entry in data.get("defaults") or ():
         for key, chosen in entry.items() if isinstance(entry, dict) else ():
             group = key.removeprefix("optional ")
-            if isinstance(chosen, str) and chosen in (options := groups.get(group, ())):
-                made.append(Option(group, chosen, choices=options if len(options) > 1 else (), flag=group))
+            options = groups.get(group, {})
+            if isinstance(chosen, str) and chosen in options:
+                made.append(Option(group, chosen, choices=tuple(options) if len(options) > 1 else (), flag=group))
+                others = [set(_of_group(group, text)) for text in options.values()]
+                made += [
+                    one for key, one in _of_group(group, options[chosen]).items() if all(key in some for some in others)
+                ]
     return made + list(_leaves({key: value for key, value in data.items() if key not in _SWEPT}))
+
+
+def _of_group(group: str, text: str) -> dict[str, Option]:
+    """The leaves of a file of a group, by name; none of one that is no YAML, or is laid elsewhere by `@package`."""
+    try:
+        data = {} if "# @package" in text else document.parse(text, group).data
+    except SpecError:
+        return {}
+    leaves = _leaves(data, f"{group.replace('/', '.')}.") if isinstance(data, dict) else ()
+    return {one.name: one for one in leaves if not one.required and not one.name.endswith("_target_")}
 
 
 def _leaves(data: Mapping[str, Any], above: str = "") -> Iterator[Option]:

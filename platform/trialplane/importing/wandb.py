@@ -10,13 +10,12 @@ from typing import Any
 
 from trialplane.errors import Place
 from trialplane.importing import search
+from trialplane.importing.script import ARGUMENTS
 from trialplane.importing.source import Imported, Source
 from trialplane.spec import arguments, document
 
 _MACRO = re.compile(r"\$\{([^{}]*)\}")
 _DEFAULT = ("${env}", "${interpreter}", "${program}", "${args}")
-# What of a script shows that it reads its arguments.
-_ARGUMENTS = re.compile(r"argparse|ArgumentParser|sys\.argv|\bclick\b|\bfire\b|absl|hydra|tyro|typer|simple_parsing|docopt")
 _REASONS = {
     "project": "runs are recorded in MLflow, in an experiment named after the job",
     "entity": "runs are recorded in MLflow, which has no entities",
@@ -59,7 +58,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
         given.note(f"is missing, but a study must end: trials is set to {trials}", "run_cap")
     script = program.get("script", "")
     places: dict[str, Any] = {"metrics": ["wandb", "stdout"]}
-    if "wandb.config" in scripts.get(script, "") and not _ARGUMENTS.search(scripts[script]):
+    if "wandb.config" in scripts.get(script, "") and not ARGUMENTS.search(scripts[script]):
         places = {"capture": "wandb"}  # whose `config` has the trial's parameters
         program["arguments"] = "none"
     else:
