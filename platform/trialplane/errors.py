@@ -1,34 +1,34 @@
-"""Every error trialplane raises on purpose, in one tree.
+"""The errors that trialplane raises.
 
     TrialplaneError                 exit code 3: the platform could not do its work
-    ├── InputError                  exit code 2: the user's input is wrong; nothing was started, nothing was lost
-    │   ├── SpecError               a job file, a flag or `--set`; holds every issue found, not just the first
-    │   ├── JobNotFound             no such job folder; names the nearest
-    │   ├── RunNotFound             no such run; names the nearest
-    │   ├── RunExists               the name belongs to a run with another spec; shows the difference
+    ├── InputError                  exit code 2: the input is wrong; nothing was started, nothing was lost
+    │   ├── SpecError               a job file, an option or `--set` has issues; holds all of them
+    │   ├── JobNotFound             no job has this name; names similar ones
+    │   ├── RunNotFound             no run has this name; names similar ones
+    │   ├── RunExists               a run with this name has another spec; shows the difference
     │   ├── EntrypointError         the job's code cannot be imported
-    │   ├── CheckpointMismatch      a checkpoint of another model, order of batches or number of ranks
-    │   └── DataError               a text file is missing, empty, changed, or not text; names it and the line
-    ├── PolicyError                 a process would break one of the four policies; explains what to do
-    │   └── TransportError          a value that may not cross a process boundary, by its path in the tree
-    ├── LedgerError                 the study's database
-    │   ├── LedgerLocked            another controller has this study
-    │   ├── LedgerFenced            another controller took this study over; this one must stop writing
-    │   ├── LedgerCorrupt           the file is not a study, or is damaged
-    │   ├── LedgerFull              the runs of its namespace keep as much as they may
-    │   ├── LedgerRefused           the gateway takes no such record
-    │   └── LedgerUnavailable       the disk is full or the database cannot be reached
-    ├── CheckpointError             a checkpoint could not be written or read; older complete ones are untouched
-    │   └── CheckpointDamaged       its files were cut or changed after they were written
-    ├── CacheError                  an index or a token cache could not be written, or was damaged
+    │   ├── CheckpointMismatch      a checkpoint does not fit the model, the order of batches or the number of ranks
+    │   └── DataError               a text file is missing, empty, not text, or has changed
+    ├── PolicyError                 a process would break a policy of the platform
+    │   └── TransportError          a value may not cross a process boundary; names its path
+    ├── LedgerError                 the ledger failed
+    │   ├── LedgerLocked            another controller is using the ledger of this run
+    │   ├── LedgerFenced            another controller has taken over this run
+    │   ├── LedgerCorrupt           the file is not a ledger, or is damaged
+    │   ├── LedgerFull              the budget of the namespace for records is used up
+    │   ├── LedgerRefused           the gateway refused a record
+    │   └── LedgerUnavailable       the disk is full, or the database cannot be reached
+    ├── CheckpointError             a checkpoint could not be written or read; older ones are unchanged
+    │   └── CheckpointDamaged       its files were truncated or changed after they were written
+    ├── CacheError                  an index or a cache could not be written, or is damaged
     ├── SlotError                   no slot could be started
-    ├── MessageError                a message from another process is damaged, too long, or of another version
-    ├── LeaseLost                   an operator may not work any longer: its Lease was not renewed, or another one holds it
-    └── TargetError                 the place where runs live (this machine, a cluster) refused or failed
-        └── RunDamaged              a run's files cannot be read, or were changed; names them
+    ├── MessageError                a message between two processes is damaged, too long, or of an unknown version
+    ├── LeaseLost                   the Lease of an operator was not renewed in time, or another operator holds it
+    └── TargetError                 the target of the runs, this machine or a cluster, refused or failed
+        └── RunDamaged              files of a run cannot be read, or were changed
 
-A message says what happened, to which run or trial, where the log is and what to type next. Foreign errors are mapped
-once, at the border of the room that owns the library, and chained with `from`.
+A message says what happened, to which run or trial, where the log is and what to type next. Errors of other libraries are
+chained with `from`.
 """
 
 from __future__ import annotations
@@ -58,26 +58,30 @@ _LONGEST_NAME = 100  # longer input is no misspelt name, and comparing it would 
 
 
 class TrialplaneError(Exception):
-    """The root of the tree. `exit_code` is that of the command line."""
+    """Base class of all errors of trialplane.
+
+    Attributes:
+        exit_code: Exit code of the command line.
+    """
 
     exit_code: int = EXIT_PLATFORM
 
 
 class InputError(TrialplaneError):
-    """The user's input cannot be used; nothing was started."""
+    """The input is wrong. Nothing was started."""
 
     exit_code = EXIT_BAD_INPUT
 
 
 @dataclasses.dataclass(frozen=True)
 class Issue:
-    """One thing wrong with the input.
+    """A problem with the input.
 
     Attributes:
-        place: path of the field; relative to a part of a job while that part checks itself.
-        message: what is wrong and what would be right.
-        source: the file, flag or variable it came from.
-        line: 1-based line in `source`, or 0 when there is none.
+        place: Path of the field: `("space", "lr", "low")`.
+        message: Description of the problem, and how to fix it.
+        source: File, option or variable with the field.
+        line: Line in `source`, from 1. 0 without a line.
     """
 
     place: Place
@@ -87,11 +91,11 @@ class Issue:
 
     @property
     def field(self) -> str:
-        """The field as users write it: `space.lr.low`."""
+        """Dotted path of the field: `space.lr.low`."""
         return ".".join(map(str, self.place))
 
     def below(self, *above: str | int) -> Issue:
-        """The same issue, with the path of the enclosing part in front."""
+        """Return the issue with a longer path, which starts with `above`."""
         return dataclasses.replace(self, place=(*above, *self.place))
 
     def __str__(self) -> str:
@@ -100,7 +104,11 @@ class Issue:
 
 
 class SpecError(InputError):
-    """A job that cannot run as written, with every issue at once."""
+    """The job has issues.
+
+    Args:
+        issues: All issues; also an attribute.
+    """
 
     def __init__(self, issues: Sequence[Issue]) -> None:
         self.issues = tuple(issues)
@@ -112,15 +120,15 @@ class SpecError(InputError):
 
 
 class JobNotFound(InputError):
-    """No job of that name."""
+    """No job has this name."""
 
 
 class RunNotFound(InputError):
-    """No run of that name."""
+    """No run has this name."""
 
 
 class RunExists(InputError):
-    """The run's name is taken by a run with another spec."""
+    """A run with this name exists and has another spec."""
 
 
 class EntrypointError(InputError):
@@ -128,61 +136,61 @@ class EntrypointError(InputError):
 
 
 class CheckpointMismatch(InputError):
-    """A checkpoint that does not fit the model, the order of batches or the number of ranks."""
+    """A checkpoint does not fit the model, the order of batches or the number of ranks."""
 
 
 class DataError(InputError):
-    """A text file that is missing, empty, changed since it was indexed, or not text."""
+    """A text file is missing, empty, not text, or has changed since it was indexed."""
 
 
 class PolicyError(TrialplaneError):
-    """A process would break one of the four policies."""
+    """A process would break a policy of the platform."""
 
 
 class TransportError(PolicyError):
-    """A value that may not cross a process boundary."""
+    """A value may not cross a process boundary."""
 
 
 class LedgerError(TrialplaneError):
-    """The study's database."""
+    """The ledger failed."""
 
 
 class LedgerLocked(LedgerError):
-    """Another controller has this study."""
+    """Another controller is using the ledger of this run."""
 
 
 class LedgerFenced(LedgerError):
-    """Another controller has taken this study over."""
+    """Another controller has taken over this run."""
 
 
 class LedgerCorrupt(LedgerError):
-    """The file is not a study, or is damaged."""
+    """The file is not a ledger, or is damaged."""
 
     exit_code = EXIT_BAD_INPUT
 
 
 class LedgerFull(LedgerError):
-    """The runs of the namespace keep as much as they may; what was recorded is safe."""
+    """The budget of the namespace for records is used up. Existing records are safe."""
 
 
 class LedgerRefused(LedgerError):
-    """The gateway takes no such record; what was recorded is safe."""
+    """The gateway refused a record. Existing records are safe."""
 
 
 class LedgerUnavailable(LedgerError):
-    """The disk is full or the database cannot be reached; what was recorded is safe."""
+    """The disk is full, or the database cannot be reached. Existing records are safe."""
 
 
 class CheckpointError(TrialplaneError):
-    """A checkpoint could not be written or read; older complete ones are untouched."""
+    """A checkpoint could not be written or read. Older complete ones are unchanged."""
 
 
 class CheckpointDamaged(CheckpointError):
-    """A checkpoint's files were cut or changed after they were written."""
+    """Files of a checkpoint were truncated or changed after they were written."""
 
 
 class CacheError(TrialplaneError):
-    """An index or a token cache that could not be written, or was damaged; the text is untouched."""
+    """An index or a cache could not be written, or is damaged. The text is unchanged."""
 
 
 class SlotError(TrialplaneError):
@@ -190,28 +198,28 @@ class SlotError(TrialplaneError):
 
 
 class MessageError(TrialplaneError):
-    """A message between two processes that is damaged, too long, or unknown to the version that reads it."""
+    """A message between two processes is damaged, too long, or of an unknown version."""
 
 
 class LeaseLost(TrialplaneError):
-    """The Lease of an operator was not renewed in time, or another one holds it."""
+    """The Lease of an operator was not renewed in time, or another operator holds it."""
 
 
 class TargetError(TrialplaneError):
-    """The place where runs live refused or failed."""
+    """The target of the runs refused or failed."""
 
 
 class RunDamaged(TargetError):
-    """A run whose files cannot be read, or were changed; it can still be deleted."""
+    """Files of a run cannot be read, or were changed. The run can still be deleted."""
 
 
 def shortened(text: str, longest: int) -> str:
-    """`text`, cut where it is longer."""
+    """Return `text`, truncated to `longest` characters."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
-    """A phrase naming the candidates nearest to `word`, or all if there are few; else ""."""
+    """Return a hint with the candidates closest to `word`, or with all if there are few. "" otherwise."""
     known = sorted(candidates)
     close = difflib.get_close_matches(word, known, n=3, cutoff=0.5) if len(word) <= _LONGEST_NAME else []
     if close:
@@ -222,11 +230,11 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 trial`, `2 trials`."""
+    """Return a number with a noun: `1 trial`, `2 trials`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its class if it has none."""
+    """Return the first line of an error's message, or its class without a message."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -1,11 +1,11 @@
-"""What happens in a run, as typed events, from what its place can observe: the status, and attempts that start and end.
+"""Events of a run: changes of its state, and attempts that start and end.
 
     async for event in run.events():
         if isinstance(event, TrialEnded) and event.row.failure:
             print(event.row.trial, event.row.message)
 
-Nothing is subscribed to and nothing is missed: an iterator begins with what has happened so far, and whoever stops listening
-leaves nothing behind. `history` is what has happened, with times, and who changed what the run is to be.
+An iteration starts with everything that has happened so far, so no event is missed. `RunHandle.history` lists the past with
+times and users instead.
 """
 
 from __future__ import annotations
@@ -28,19 +28,23 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class RunChanged:
-    """The run's state is another than before, or was seen for the first time; `status.reason` says why."""
+    """The state of the run changed, or was read for the first time.
+
+    Attributes:
+        status: New status. `status.reason` explains the state.
+    """
 
     status: RunStatus
 
 
 @dataclasses.dataclass(frozen=True)
 class TrialStarted:
-    """An attempt at a trial began.
+    """An attempt of a trial started.
 
     Attributes:
-        trial: number of the trial, from 0.
-        attempt: 1, or more for one that is tried again.
-        params: that were drawn.
+        trial: Number of the trial, from 0.
+        attempt: Number of the attempt, from 1.
+        params: Parameters of the trial.
     """
 
     trial: int
@@ -50,33 +54,45 @@ class TrialStarted:
 
 @dataclasses.dataclass(frozen=True)
 class TrialEnded:
-    """A trial ended for good: complete, pruned or failed, as `row.state` says."""
+    """A trial ended for good.
+
+    Attributes:
+        row: Result of the trial. `row.state` is complete, pruned or failed.
+    """
 
     row: TrialRow
 
 
 @dataclasses.dataclass(frozen=True)
 class TrialInterrupted:
-    """An attempt was lost or stopped, and its trial will be tried again; `row.message` says why."""
+    """An attempt was lost, crashed or was stopped, and its trial will be retried.
+
+    Attributes:
+        row: Result of the attempt. `row.message` explains the interruption.
+    """
 
     row: TrialRow
 
 
 @dataclasses.dataclass(frozen=True)
 class RunEnded:
-    """The last event: the run is no longer active. It has ended, or was paused, as `status.state` says."""
+    """The last event: the run has ended or was paused.
+
+    Attributes:
+        status: Last status.
+    """
 
     status: RunStatus
 
 
 @dataclasses.dataclass(frozen=True)
 class Moment:
-    """Something that happened in a run.
+    """An entry of the history of a run.
 
     Attributes:
-        at: when, in seconds since the epoch; None for what goes on and has no time yet.
-        what: in words.
-        by: who did it, as the API server knows its users; "" for what the run did.
+        at: Time, in seconds since the epoch. None if it is still going on.
+        what: Description in words.
+        by: User who did it, on a cluster. "" for the run itself.
     """
 
     at: float | None
@@ -88,7 +104,7 @@ Event = RunChanged | TrialStarted | TrialEnded | TrialInterrupted | RunEnded
 
 
 async def follow(target: Target, run: str) -> AsyncIterator[Event]:
-    """See `RunHandle.events`."""
+    """Iterate over the events of a run; see `RunHandle.events`."""
     job = await asyncio.to_thread(target.job, run)
     seen = _Seen(job)
     while True:
@@ -149,7 +165,7 @@ class _Seen:
 
 
 def history(target: Target, run: str) -> list[Moment]:
-    """What has happened in a run so far, in the order of time: who changed it, attempts that started and ended, its end."""
+    """List what has happened in a run so far, in order of time; see `RunHandle.history`."""
     job = target.job(run)
     now, found, alive, _ = _look(target, run, 0)
     changes, status = target.changes(run), now.status

@@ -36,13 +36,13 @@ _REMOVAL = 120.0  # seconds for the operator to remove the files of a deleted ru
 
 
 class KubernetesTarget:
-    """Runs in one namespace of a cluster; see `target.Target` for the contract of each method.
+    """A namespace of a cluster, as the target of `Platform`.
 
-    Nothing is read, not even the kubeconfig, before it is needed.
+    Nothing is read, not even the kubeconfig, before it is needed. `target.Target` describes the methods.
 
     Args:
-        context: of the kubeconfig, its current one when None.
-        namespace: the context's when None.
+        context: Context of the kubeconfig. Default: the current one.
+        namespace: Namespace. Default: the context's.
     """
 
     remote = True

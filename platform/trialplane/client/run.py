@@ -78,11 +78,11 @@ def submit(place: Target, plan: Plan) -> Submitted:
 
 @dataclasses.dataclass(frozen=True)
 class RunHandle:
-    """One run at one target.
+    """A run, for reading and changing it.
 
     Attributes:
-        name: the run's name.
-        target: where it lives.
+        name: Name of the run.
+        target: Target of the run.
     """
 
     name: str
@@ -90,14 +90,14 @@ class RunHandle:
 
     @property
     def job(self) -> Job:
-        """The job as resolved."""
+        """The resolved job."""
         return self.target.job(self.name)
 
     def observe(self) -> Observed:
-        """Its status, and whether a controller works on it, at the same moment.
+        """Read the status, and whether a controller is running, in one step.
 
         Raises:
-            RunNotFound: it does not exist.
+            RunNotFound: The run does not exist.
         """
         seen = self.target.observe(self.name)
         if seen is None:
@@ -105,15 +105,19 @@ class RunHandle:
         return seen
 
     def status(self) -> RunStatus:
-        """The newest status."""
+        """Read the status.
+
+        Raises:
+            RunNotFound: The run does not exist.
+        """
         return self.observe().status
 
     def is_active(self) -> bool:
-        """Whether a controller works on it."""
+        """Whether a controller is running for this run."""
         return self.target.is_active(self.name)
 
     def watch(self) -> Iterator[RunStatus]:
-        """The status a few times a second, changed or not, until the run is no longer active."""
+        """Yield the status about once a second or more often, until the run is no longer active."""
         while True:
             seen = self.observe()
             yield seen.status
@@ -122,14 +126,17 @@ class RunHandle:
             time.sleep(self.target.poll)
 
     def wait(self, timeout: float | None = None, *, progress: bool = False) -> RunStatus:
-        """The status once the run is no longer active: ended, or paused.
+        """Wait until the run has ended or is paused.
 
         Args:
-            timeout: seconds; None for as long as it takes.
-            progress: whether to show the run meanwhile, in a notebook or on a terminal.
+            timeout: Maximum time, in seconds. Default: no limit.
+            progress: Show the progress, in a notebook or a terminal.
+
+        Returns:
+            The last status.
 
         Raises:
-            TimeoutError: it took longer than `timeout` seconds. The run goes on.
+            TimeoutError: The run took longer than `timeout`. It continues.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with contextlib.ExitStack() as stack:
@@ -146,23 +153,23 @@ class RunHandle:
         return last
 
     def events(self) -> AsyncIterator[Event]:
-        """What happens in the run, as events of `client.events`, from its beginning to `RunEnded`.
+        """Iterate over the events of the run, from its start to `RunEnded`: `async for event in run.events()`.
 
-        Each call makes an iterator of its own, which may be abandoned or cancelled at any moment: `async for event in
-        run.events()`. Attempts that started and ended between two looks are told with both events.
+        Every call starts from the beginning. The iteration can be cancelled at any time. No event is missed, even if an
+        attempt is very short.
 
         Raises:
-            RunNotFound: it does not exist, or was deleted meanwhile.
+            RunNotFound: The run does not exist, or was deleted.
         """
         from trialplane.client import events  # asyncio, 20 ms
 
         return events.follow(self.target, self.name)
 
     def history(self) -> list[Moment]:
-        """What has happened so far, in the order of time, and on a cluster who changed what the run is to be.
+        """List what has happened so far, in order of time. On a cluster, this includes who changed the run.
 
         Raises:
-            RunNotFound: it does not exist.
+            RunNotFound: The run does not exist.
         """
         from trialplane.client import events  # asyncio, 20 ms
 
@@ -171,23 +178,30 @@ class RunHandle:
     def logs(
         self, trial: int | None = None, attempt: int | None = None, *, follow: bool = False, worker: int | None = None
     ) -> Iterator[str]:
-        """Lines of the controller's log, or of a trial's newest or given attempt, or of a worker."""
+        """Iterate over the lines of a log.
+
+        Args:
+            trial: Number of a trial, or of an iteration of a collection. Default: the controller's log.
+            attempt: Attempt of the trial, from 1. Default: the newest.
+            follow: Continue until the run or the trial ends.
+            worker: Worker of a collection, in iteration `trial`. Default: the learner.
+        """
         return self.target.log(self.name, Log(trial, attempt, worker), follow)
 
     def attempts(self) -> list[TrialRow]:
-        """Every attempt, in the order they started."""
+        """List all attempts, in the order they started."""
         return self.target.rows(self.name)[1]
 
     def rows(self) -> list[TrialRow]:
-        """The newest attempt of each trial, best first."""
+        """List the newest attempt of each trial, best first."""
         return rows.ranked(self.job, rows.newest(self.attempts()))
 
     def trials(self) -> pandas.DataFrame:
-        """`rows` as a table, with the columns of `platform results --output csv`.
+        """Return `rows` as a table, with the columns of `platform results --output csv`.
 
         Returns:
-            A row for each trial, the best first: `trial`, `state`, `seconds` and the like, `params.NAME`, `metrics.NAME` and
-            `returned.NAME`.
+            One row per trial, best first, with `trial`, `state`, `seconds`, `params.NAME`, `metrics.NAME`, `returned.NAME`
+            and others.
 
         Raises:
             InputError: pandas is not installed.
@@ -200,10 +214,10 @@ class RunHandle:
 
     @property
     def best(self) -> TrialRow:
-        """The best trial: its `params`, its `value`, its number `trial`.
+        """The best trial, with its `params`, its `value` and its number `trial`.
 
         Raises:
-            InputError: no trial has a result, or there are several objectives.
+            InputError: No trial has a result, or there are several objectives.
         """
         job = self.job
         if len(job.objectives) > 1:
@@ -215,7 +229,7 @@ class RunHandle:
         return found[0]
 
     def front(self) -> list[TrialRow]:
-        """The Pareto-optimal trials, or with one objective the best alone; empty while none has a result."""
+        """List the Pareto-optimal trials, or with one objective the best trial. Empty if no trial has a result."""
         job = self.job
         found = rows.newest(self.attempts())
         if len(job.objectives) > 1:
@@ -224,9 +238,9 @@ class RunHandle:
         return [] if best is None else [best]
 
     def study(self) -> optuna.Study:
-        """Every attempt as a trial of an Optuna study in memory, for `optuna.visualization` and `optuna.importance`.
+        """Copy all attempts to an Optuna study in memory, for `optuna.visualization` and `optuna.importance`.
 
-        The study is a copy of this moment: what is done with it does not change the run.
+        Changes to the study do not change the run.
 
         Raises:
             InputError: Optuna is not installed.
@@ -234,28 +248,39 @@ class RunHandle:
         return exporting.read(self.target, self.name)
 
     def export(self, url: str) -> None:
-        """Writes every attempt as a trial of an Optuna study, which has the run's name, into the database of `url`.
+        """Export all attempts as an Optuna study with the run's name.
 
         Args:
-            url: as of SQLAlchemy: `sqlite:///study.db`, `postgresql+psycopg2://user:password@host/database`.
+            url: SQLAlchemy URL of the database: `sqlite:///study.db`, `postgresql+psycopg2://user:password@host/database`.
 
         Raises:
-            InputError: the study exists already, the URL is not usable, or Optuna is not installed here.
-            TargetError: the database cannot be written.
+            InputError: The study exists already, the URL is not usable, or Optuna is not installed.
+            TargetError: The database cannot be written.
         """
         exporting.write(self.target, self.name, url)
 
     def stop(self, *, now: bool = False) -> None:
-        """Has the controller end cleanly, so that `resume` can continue; `now` kills it and its trials instead."""
+        """Stop the run, for `resume` to continue it later. Does not wait, and does nothing if the run is not active.
+
+        Args:
+            now: Kill the controller and its trials instead of ending them cleanly.
+        """
         if self.is_active():
             self.target.desire(self.name, RunState.PAUSED, now=now)
 
     def pause(self, *, now: bool = False, patience: float | None = None) -> RunStatus:
-        """`stop`, and waits until the run is inactive and holds no resources.
+        """Stop the run, and wait until it is inactive and holds no resources.
+
+        Args:
+            now: Kill the controller and its trials instead of ending them cleanly.
+            patience: Maximum time, in seconds. Default: enough for its trials to save checkpoints.
+
+        Returns:
+            The last status.
 
         Raises:
-            InputError: it is not active.
-            TargetError: it has not stopped after `patience` seconds (None: enough for its trials to save themselves).
+            InputError: The run is not active.
+            TargetError: The run has not stopped after `patience` seconds.
         """
         seen, name = self.observe(), self.name
         if not seen.is_active:
@@ -263,11 +288,18 @@ class RunHandle:
         return self._end(seen.status, RunState.PAUSED, now, patience)
 
     def cancel(self, *, now: bool = False, patience: float | None = None) -> RunStatus:
-        """Ends the run as CANCELLED and waits until it has ended and holds no resources.
+        """End the run as CANCELLED, and wait until it has ended and holds no resources.
+
+        Args:
+            now: Kill the controller and its trials instead of ending them cleanly.
+            patience: Maximum time, in seconds. Default: enough for its trials to save checkpoints.
+
+        Returns:
+            The last status.
 
         Raises:
-            InputError: it has ended already.
-            TargetError: it has not ended after `patience` seconds (None: enough for its trials to save themselves).
+            InputError: The run has already ended.
+            TargetError: The run has not ended after `patience` seconds.
         """
         seen = self.observe()
         if seen.status.state.is_ended and not seen.is_active:
@@ -301,13 +333,17 @@ class RunHandle:
             return dataclasses.replace(otherwise, reason=errors.first_line(error))
 
     def scale(self, parallel: int, *, now: bool = False) -> Iterator[RunStatus]:
-        """Changes how many trials run at a time; yields statuses until that is done.
+        """Change the number of parallel trials, or of workers of a collection, and yield the status until it is done.
 
-        With fewer than before it waits for trials to end, unless `now`: then those are retried.
+        Iterate over the result: nothing changes before. With a lower number, this waits for trials to end.
+
+        Args:
+            parallel: New number.
+            now: With a lower number, end trials at once. They are retried.
 
         Raises:
-            InputError: it is a training, it is not active (any more), the place cannot scale it, or it has been scaled to
-                another number since.
+            InputError: The run is a training or not active, its target cannot scale it, or it was scaled to another number
+                in the meantime.
         """
         job = self.job
         if not job.width_option:
@@ -336,18 +372,23 @@ class RunHandle:
         return seen
 
     def delete(self) -> None:
-        """Cancels the run if it is active, and deletes it; its records in MLflow stay."""
+        """Delete the run, and cancel it first if it is active. Records in MLflow are kept."""
         if self.is_active():
             self.cancel()
         with contextlib.suppress(RunNotFound):  # it had never started
             self.target.remove(self.name, forget=True)
 
     def resume(self, *, changes: Mapping[str, Any] | None = None, sets: Sequence[str] = ()) -> None:
-        """Continues a run that stopped, with `changes` (dotted field → value) of its length or width.
+        """Continue a paused or ended run.
+
+        Args:
+            changes: Fields to change: dotted field → value, for example `{"trials": 100, "parallel": 8}`. Only the number of
+                trials, iterations and workers, the budget, the retries and the cluster can change.
+            sets: Fields to change, as `field=value`.
 
         Raises:
-            InputError: it is active, or has succeeded with nothing left.
-            SpecError: a change is not among those allowed, or the run does not fit its place.
+            InputError: The run is active, or has succeeded and nothing is left to do.
+            SpecError: A field cannot change, or the run does not fit its target.
         """
         name, seen = self.name, self.observe()
         if seen.is_active:
@@ -368,7 +409,7 @@ class RunHandle:
 
     @property
     def exit_code(self) -> int:
-        """How it ended, as an exit code of `errors`; the controller's own if that did not end cleanly."""
+        """Exit code of the run, as in `errors`. It is the controller's if that did not end cleanly."""
         seen = self.observe()
         if seen.exit_code in (errors.EXIT_BAD_INPUT, errors.EXIT_PLATFORM):
             return seen.exit_code
@@ -378,5 +419,5 @@ class RunHandle:
         return state.exit_code
 
     def log_place(self) -> str:
-        """Where its logs are."""
+        """Location of the logs."""
         return self.target.where(self.name)

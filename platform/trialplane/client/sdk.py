@@ -37,7 +37,7 @@ from trialplane.wire import cluster
 
 @dataclasses.dataclass(frozen=True)
 class _Given:
-    """What is laid over a job's file; see `Platform.prepare`."""
+    """Overrides of a job's file; see `Platform.prepare`."""
 
     profile: str | None
     sets: Sequence[str]
@@ -57,10 +57,10 @@ class Prepared:
 
 
 class Platform:
-    """Submits runs to one target and finds them again.
+    """Submits runs to a target, and finds them again.
 
     Args:
-        target: where runs live; this machine when None.
+        target: Where runs are. Default: this machine. For a cluster, give a `KubernetesTarget`.
     """
 
     def __init__(self, target: Target | None = None) -> None:
@@ -80,24 +80,27 @@ class Platform:
         kind: str | None = None,
         offline: Offline | None = None,
     ) -> Prepared:
-        """Checks everything that can be checked and packs the code; starts and writes nothing.
+        """Check a job and pack its code, without starting or writing anything.
 
         Args:
-            job: name of a job, the path of its folder or of a script, or a function; see `submit`.
-            name: of the run; made from the job and the time when None.
-            profile: name of one of the job's profiles.
-            sets: `field=value` each.
-            overrides: dotted field → value, or → `load.Flag`; None stands for a flag that was not given.
-            params: values to fix; such parameters are removed from the space. Of a function, values of its arguments.
-            command: what the user typed, for the record.
-            issues: those found by the caller, shown with the others.
-            kind: that the job must have; any when None.
-            offline: what it is checked against in place of the target, which is not contacted then.
+            job: Name of a job, path of its folder or of a script, or a function; see `submit`.
+            name: Name of the run. Default: the job's name and the time.
+            profile: Name of one of the job's profiles.
+            sets: Fields to set, as `field=value`.
+            overrides: Fields to set: dotted field → value or `load.Flag`. None stands for a flag that was not given.
+            params: Parameters to fix. They are removed from the space. For a function, values of its arguments.
+            command: Command that the user typed, for the record.
+            issues: Issues that the caller found, to report with the others.
+            kind: Required kind of the job. Default: any.
+            offline: Settings to check the job against instead of the target, which is then not contacted.
+
+        Returns:
+            The plan, to give to `start`, and warnings.
 
         Raises:
-            JobNotFound: there is no such job.
-            SpecError: all issues, of the job, its data, the run's name and the target; or why a function cannot travel.
-            InputError: the code cannot be packed.
+            JobNotFound: No job has this name.
+            SpecError: The job, its data, the run's name or the target has issues, or a function cannot be sent.
+            InputError: The code cannot be packed.
         """
         if isinstance(job, (str, Path)) and (script := _script(Path(job))) is not None:
             given = _Given(profile, sets, overrides or {}, params or {}, kind or "hpo", script.name, offline)
@@ -187,10 +190,16 @@ class Platform:
         return self.target.missing_checkpoint(run, new)
 
     def start(self, plan: Plan) -> tuple[RunHandle, Submitted]:
-        """Starts a plan; returns the outcome.
+        """Start a prepared plan.
+
+        Args:
+            plan: Plan of `prepare`.
+
+        Returns:
+            The run, and whether it is new, was resumed, is running or has already succeeded.
 
         Raises:
-            RunExists: the name is taken by a run with another spec.
+            RunExists: A run with this name exists and has another spec.
         """
         became = running.submit(self.target, plan)
         return RunHandle(plan.run, self.target), became
@@ -210,31 +219,35 @@ class Platform:
         profile: str | None = None,
         overrides: Mapping[str, Any] | None = None,
     ) -> RunHandle:
-        """Starts a run of a job, or of a function; the run outlives this process.
+        """Start a run of a job, a script or a function. The run continues after this process ends.
 
-        A function's source travels, with the imports, constants, functions and classes that it uses, so it may be defined in
-        a notebook. Its arguments are parameters; one called `ctx` gets the trial's `Context`. It returns a number, or a dict
-        of metrics.
+        A function can be defined in a notebook: its source is sent, with the imports, constants, functions and classes that
+        it uses. Its arguments are parameters; an argument named `ctx` is the trial's `Context`. It returns a number or a
+        dict of metrics.
 
         Args:
-            job: name of a job, the path of its folder, of a Python script that is to run as it is, or a function.
-            space: the parameters to search, each a text as in `--space`, a list of choices, or as in job.yaml:
-                `{"lr": "1e-5..1e-2:log", "penalty": ["l1", "l2"], "layers": {"type": "int", "low": 1, "high": 6}}`. They are
-                added to those of the job. A function without any is called once.
-            objective: the metric to optimize, or several; of a function `value`, which is the number that it returns.
-            direction: "minimize", the default, or "maximize"; one for each objective.
-            trials: how many.
-            parallel: how many at the same time.
-            seed: of the run's random numbers.
-            params: values to fix.
-            name: of the run; made from the job and the time when None.
-            profile: name of one of the job's profiles.
-            overrides: any other fields of job.yaml: `{"pruner": "median", "resources.cpus": 2, "budget.timeout": "10m"}`.
+            job: Name of a job, path of its folder or of a Python script, or a function.
+            space: Parameters to search, in addition to the job's. Each is a string as for `--space`, a list of choices, or a
+                mapping as in job.yaml:
+                `{"lr": "1e-5..1e-2:log", "penalty": ["l1", "l2"], "layers": {"type": "int", "low": 1, "high": 6}}`.
+                A function without a space is called once.
+            objective: Metric to optimize, or several. Default for a function: `value`, the number that it returns.
+            direction: "minimize" or "maximize", or one for each objective. Default: "minimize".
+            trials: Number of trials.
+            parallel: Number of trials that run at the same time.
+            seed: Seed of the run's random numbers.
+            params: Parameters to fix, by name.
+            name: Name of the run. Default: the job's name and the time.
+            profile: Name of one of the job's profiles.
+            overrides: Other fields of job.yaml: `{"pruner": "median", "resources.cpus": 2, "budget.timeout": "10m"}`.
+
+        Returns:
+            The run.
 
         Raises:
-            JobNotFound: there is no such job.
-            SpecError: all issues, with nothing started; of a function also what it uses that cannot travel.
-            RunExists: the name is taken by a run with another spec.
+            JobNotFound: No job has this name.
+            SpecError: The job has issues, or a function uses something that cannot be sent. Nothing was started.
+            RunExists: A run with this name exists and has another spec.
         """
         laid: dict[str, Any] = dict(overrides or {})
         if callable(job) and not space and not {"space", "trials"} & set(laid):
@@ -249,14 +262,17 @@ class Platform:
         return self.start(prepared.plan)[0]
 
     def list(self) -> list[RunHandle]:
-        """All runs, the newest first."""
+        """List all runs, newest first."""
         return [RunHandle(name, self.target) for name in self.target.runs()]
 
     def get(self, run: str | None = None) -> RunHandle:
-        """The run of that name, or the newest.
+        """Find a run.
+
+        Args:
+            run: Name of the run. Default: the newest run.
 
         Raises:
-            RunNotFound: there is none.
+            RunNotFound: No run has this name, or there are no runs.
         """
         if run is None:
             names = self.target.runs()

@@ -256,7 +256,25 @@ class Desired:
 
 @dataclasses.dataclass(frozen=True)
 class TrialRow:
-    """One logical trial as the laptop shows it: its newest attempt; `best_steps` as in `TrialOutcome`."""
+    """Result of one attempt of a trial, usually the newest.
+
+    Attributes:
+        trial: Number of the trial, from 0.
+        state: State of the trial.
+        attempt: Number of the attempt, from 1.
+        number: Number of the attempt among all attempts of the run.
+        values: Values of the objectives. Empty without a result.
+        params: Parameters, by name.
+        metrics: Final metrics, or the last reported ones, by name.
+        returned: Other values that the job returned, as JSON values, by name.
+        failure: Class of the failure. None if the attempt did not fail.
+        message: One line about the failure, or "".
+        feasible: Whether the metrics are within the job's constraints.
+        seconds: Duration of the attempt, in seconds.
+        node: Host or pod that ran it.
+        log: Path of the log, relative to the run's folder.
+        best_steps: Step at which a metric had its final value, by metric, for objectives with `of: best`.
+    """
 
     trial: int
     state: TrialState
@@ -276,23 +294,45 @@ class TrialRow:
 
     @property
     def value(self) -> float | None:
-        """The first objective's; None without a result."""
+        """Value of the first objective. None without a result."""
         return self.values[0] if self.values else None
 
 
 @dataclasses.dataclass(frozen=True)
 class RunStatus:
-    """One run as the laptop shows it. `reason` says why it is in `state`, in words.
+    """Status of a run. Times are in seconds since the epoch.
 
-    `best` is the best feasible trial of a single-objective study, or the first of the Pareto front; `rate` is ended
-    trials per second while slots were ready; `eta` is seconds; `nodes` are the hosts or pods that have a slot, so those
-    that a run must keep when it gets smaller; `recorder` says why MLflow is away, or what it does not take; `unrecorded`
-    is whether MLflow lacks results that a resume would write; `warnings` are what somebody should know while it runs;
-    `slots_per_trial` is how many slots run one trial together; `parallel` is how many trials run at a time, and of a
-    collection, whose trials are its iterations, how many workers; `progress` is what only runs of its kind have; `worked`
-    is for how many seconds all controllers of the run together have had slots, which `budget.time` bounds; `owner` is who
-    may change it, on a cluster, as the API server knows its users, while its Run is there; `images` are those of its pods on
-    a cluster, by name, with all digests that they have run.
+    Attributes:
+        run: Name of the run.
+        job: Name of the job.
+        state: State of the run.
+        trials: Total number of trials, or of iterations of a collection.
+        parallel: Number of trials that run at the same time, or of workers of a collection.
+        reason: Reason for the state, in words.
+        complete: Number of complete trials.
+        pruned: Number of pruned trials.
+        failed: Number of failed trials.
+        running: Number of running trials.
+        retried: Number of attempts that were retried.
+        failures: Number of failures, by class.
+        slots_ready: Number of slots that are ready.
+        nodes: Hosts or pods that have a slot.
+        objectives: Names of the objectives.
+        best: Best feasible trial, or the first of the Pareto front.
+        rate: Ended trials per second while slots were ready.
+        eta: Estimated time left, in seconds.
+        created: Time of the submission.
+        started: Time of the last start.
+        ended: Time of the end.
+        updated: Time of this status.
+        recorder: Reason why MLflow cannot be reached or refuses records, or "".
+        unrecorded: Whether MLflow lacks results that a resume would write.
+        warnings: Warnings for the user.
+        slots_per_trial: Number of slots of one trial.
+        progress: Details of this kind of run.
+        worked: Time, in seconds, that the run has had slots, which `budget.time` limits.
+        owner: User who may change the run, on a cluster.
+        images: Digests of the images that the run's pods have used on a cluster, by name.
     """
 
     run: str
@@ -328,21 +368,21 @@ class RunStatus:
 
     @property
     def kind(self) -> str:
-        """The job's."""
+        """Kind of the job."""
         return self.progress.kind
 
     @property
     def slots(self) -> int:
-        """Slots that all trials fill when as many run as may, and those of its kind beside them."""
+        """Number of slots that the run needs in all."""
         return self.parallel * self.slots_per_trial + self.progress.slots_aside
 
     def has_ended(self, begun: float) -> bool:
-        """Whether a controller has recorded that the run ended, or was paused, since `begun` (seconds since the epoch)."""
+        """Whether the run has ended, or was paused, since `begun` (seconds since the epoch)."""
         return self.state not in (RunState.PENDING, RunState.RUNNING) and self.updated >= begun
 
     @property
     def ended_trials(self) -> int:
-        """Trials that will not run again."""
+        """Number of trials that have ended for good."""
         return self.complete + self.pruned + self.failed
 
 

@@ -30,12 +30,19 @@ _TORCHRUN = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 
 
 def standalone(file: str, run: Callable[..., Any], learn: Callable[..., Any] | None = None) -> None:
-    """Runs one trial without the platform; the last line of a train.py that can also be run as a script.
+    """Run one trial without the platform. Call it at the end of a train.py, to make it a script too.
+
+    Then `python train.py --set lr=1e-4` runs a trial, `torchrun --nproc_per_node=8 train.py` runs one with 8 ranks, and
+    `python train.py --units 4 --iterations 2` runs a small collection. Parameters come from job.yaml: the fixed ones, and
+    the first point of `enqueue` or the middle of each range. `--help` lists the options.
+
+        if __name__ == "__main__":
+            trialplane.standalone(__file__, run)
 
     Args:
-        file: the script's `__file__`; its folder holds job.yaml.
-        run: the job's function; of a collection the worker's.
-        learn: of a collection the learner's function, where it has one.
+        file: `__file__` of the script. job.yaml is in the same folder.
+        run: Function of the job. For a collection, the function of the workers.
+        learn: Function of the learner of a collection, if it has one.
     """
     main(file, run, learn=learn)
 

@@ -24,15 +24,15 @@ Pulse = Callable[[int, float], None]
 
 
 class Pruned(Exception):
-    """The pruner ended this trial; raised by `Context.report`. Let it pass."""
+    """Raised by `Context.report` if the pruner ends the trial. Do not catch it."""
 
 
 class Finished(Exception):
-    """The job's `stop` ended this trial, as complete with what it has reported; raised by `Context.report`. Let it pass."""
+    """Raised by `Context.report` if the job's `stop` ends the trial as complete. Do not catch it."""
 
 
 class Stopped(Exception):
-    """The attempt ends early and the trial continues in another one; made by `Context.stopped`, raised by the job."""
+    """Raised by the job, from `Context.stopped`, to end the attempt. The trial continues in another one."""
 
 
 class Invalid(Exception):
@@ -109,27 +109,28 @@ class Points:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """One trial, passed to the job's `run(ctx)`.
+    """A trial, as passed to the job's `run(ctx)`.
 
     Attributes:
-        params: the job's fixed parameters and the sampled ones, merged; with an objective of Optuna, those it has been given
-            so far, and in a retry all that an attempt before was given.
-        seed: for the trial's random numbers. Python's, numpy's and torch's generators are seeded with it already, in all
-            ranks equally, so that models start equal. Seed what must differ between ranks with `seed + rank`, as
-            Accelerate's `set_seed(seed, device_specific=True)` does.
-        run: name of the run.
-        trial: number of the trial, from 0.
-        attempt: 1, or more for a retry.
-        cpus: cores this trial may use, all its ranks on this node together; of a training's script run alone, all there are.
-        gpus: GPUs this trial may use; `CUDA_VISIBLE_DEVICES` names them, and is empty in a training, or ranks, without any.
-        code: folder of the job's files.
-        cache: folder shared by all trials of all runs; may not exist yet.
-        workdir: scratch folder of this trial, of this rank alone; deleted when the trial ends.
-        rank: number of this process among all of the trial, from 0; rank 0 reports, and its result counts.
-        local_rank: the same among those on this node; the index of its GPU.
-        world_size: how many processes run the trial.
-        checkpoints: folder, or fsspec URL, for this trial's checkpoints. It outlives the attempt and is shared by the next;
-            it may not exist yet.
+        params: Fixed and sampled parameters, by name. For an Optuna objective: those suggested so far and, in a retry, all
+            those of earlier attempts.
+        seed: Seed of the trial. The generators of Python, NumPy and torch are already seeded with it, equally in all ranks,
+            so that models start equal. Use `seed + rank` for what must differ between ranks, as Accelerate's
+            `set_seed(seed, device_specific=True)` does.
+        run: Name of the run.
+        trial: Number of the trial, from 0.
+        attempt: Number of the attempt, from 1. More than 1 is a retry.
+        cpus: Number of cores for the trial's ranks on this node. All of the machine's for a training's script run alone.
+        gpus: Number of GPUs for the trial on this node. `CUDA_VISIBLE_DEVICES` lists them; it is empty in a training, or in
+            ranks, without GPUs.
+        code: Folder with the job's files.
+        cache: Folder shared by all trials of all runs. It may not exist yet.
+        workdir: Scratch folder of this rank, deleted when the trial ends.
+        rank: Number of this rank among all ranks of the trial, from 0. Rank 0 reports, and its result counts.
+        local_rank: Number of this rank among those on this node, from 0. It is the index of its GPU.
+        world_size: Number of ranks of the trial, over all nodes.
+        checkpoints: Folder or fsspec URL for the checkpoints of the trial, shared by all of its attempts. It may not exist
+            yet.
     """
 
     params: Mapping[str, Any]
@@ -163,62 +164,62 @@ class Context:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0, which alone writes shared files."""
+        """Whether this is rank 0. Only rank 0 should write shared files."""
         return self.rank == 0
 
     @property
     def resume_from(self) -> str | None:
-        """A folder like `checkpoints` of another run, to start from while that holds none; or None.
+        """Checkpoints of the run that `--resume` names, to start from while `checkpoints` is empty. None without it.
 
-        If the job does not read it, the trial starts from scratch, and the user gets a warning.
+        If the job does not read this property, the trial starts from scratch, and the user gets a warning.
         """
         self._origin.was_read = True
         return self._origin.place
 
     @property
     def stopping(self) -> bool:
-        """Whether a stop was requested: save a checkpoint soon, and raise `stopped(step)`.
+        """Whether a stop is requested. If so, save a checkpoint soon and raise `stopped(step)`.
 
-        Reading it makes SIGTERM a request: a job that never reads it is ended by SIGTERM at once.
+        Reading this property makes SIGTERM a request. A job that never reads it is ended by SIGTERM at once.
 
-        Ranks receive the signal at different moments. Ranks in lockstep must agree, or some wait for the others forever:
-        reduce this flag over all ranks, along with what is reduced each step anyway.
+        Ranks receive the signal at different times. Ranks that work in lockstep must agree to stop at the same step, or some
+        wait for the others forever: reduce this flag over all ranks.
         """
         return self._stop.requested
 
     def stopped(self, step: int | None = None) -> Stopped:
-        """The exception to raise once the checkpoint is saved: the attempt ends, and the trial continues in another one.
+        """Return the exception that ends the attempt: `raise ctx.stopped(step)`. The trial continues in another attempt.
 
         Args:
-            step: of the checkpoint just saved; None when there is none.
+            step: Step of the checkpoint just saved. None without a checkpoint.
         """
         with_it = "without a checkpoint" if step is None else f"after step {step}, with a checkpoint"
         return Stopped(f"{'stopped by SIGTERM' if self.stopping else 'stopped by itself'} {with_it}")
 
     def pulse(self, step: int, seconds: float) -> None:
-        """Reports how long this rank took for one step, so that a rank that slows down the others is detected.
+        """Report the duration of a step in this rank, to detect ranks that slow down the others.
 
         Args:
-            step: optimizer step.
-            seconds: this rank's own, without the time it waited for others: data and computing, no collectives.
+            step: Optimizer step.
+            seconds: Duration, in seconds, without the time that the rank waits for others in collectives.
         """
         if self._pulse is not None:
             self._pulse(int(step), float(seconds))
 
     def report(self, step: int | None = None, **metrics: float) -> None:
-        """Sends the metrics of one step to the controller, which records them and consults the pruner.
+        """Report metrics of a step. The controller records them and asks the pruner.
 
-        Only rank 0 sends them; in the other ranks this does nothing.
+        Only rank 0 reports. In other ranks this does nothing.
 
         Args:
-            step: epoch or optimizer step; must grow from report to report. One more than the one before when left out, and 0
-                for the first of an attempt: a job that goes on from a checkpoint gives its steps itself.
-            **metrics: by name; the pruner compares the study's objective, or the job's `pruner.metric`: report that one.
+            step: Epoch or optimizer step, greater than in the report before. Default: one more than in the report before, or
+                0 in the first report of an attempt. A job that continues from a checkpoint must give the step.
+            **metrics: Metrics by name. The pruner compares the objective, or the job's `pruner.metric`.
 
         Raises:
-            Pruned: the pruner ends this trial. Do not catch it.
-            Finished: the job's `stop` ends it. Do not catch it.
-            ValueError: the step is negative, or too large for a database.
+            Pruned: The pruner ends the trial. Do not catch it.
+            Finished: The job's `stop` ends the trial. Do not catch it.
+            ValueError: The step is negative, or 2**31 or more.
         """
         step = self._points.newest + 1 if step is None else step
         if not 0 <= step < records.STEPS:
@@ -226,23 +227,23 @@ class Context:
         self._send("", int(step), {name: float(value) for name, value in metrics.items()})
 
     def note(self, source: str, step: int, metrics: Mapping[str, float], *, waits: bool = False) -> None:
-        """Reports what the job has logged by another library, but for metrics that are reported in another way already.
+        """Report metrics that the job logs with another library, except those already reported in another way.
 
         Args:
-            source: the library; "" for the job's own reports.
-            step: as of `report`, but one out of range is brought into it.
-            metrics: by name.
-            waits: whether the library's call may raise; otherwise a pruned trial gets SIGTERM.
+            source: Name of the library. "" for the job's own reports.
+            step: Step as in `report`, moved into the valid range.
+            metrics: Metrics by name.
+            waits: Wait for the pruner, and raise its answer. Otherwise a pruned trial gets SIGTERM.
 
         Raises:
-            Pruned: as of `report`, if it waits.
-            Finished: as of `report`, if it waits.
+            Pruned: The pruner ends the trial, with `waits`.
+            Finished: The job's `stop` ends the trial, with `waits`.
         """
         self._send(source, min(max(0, int(step)), records.STEPS - 1), metrics, waits=waits)
 
     @contextlib.contextmanager
     def uncaptured(self) -> Iterator[None]:
-        """While this lasts nothing that libraries log is reported: it is in what the job itself reports."""
+        """Context manager in which metrics that libraries log are not reported."""
         before, self._points.is_paused = self._points.is_paused, True
         try:
             yield
@@ -251,12 +252,12 @@ class Context:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """While this lasts no other thread of the trial reports: one that waits for an answer could get another's."""
+        """Context manager in which no other thread of the trial reports."""
         with self._points.lock:
             yield
 
     def suggested(self, name: str, value: Any) -> None:
-        """Adds to `params` what an objective of Optuna has been given, a JSON value."""
+        """Add a suggested parameter of an Optuna objective, a JSON value, to `params`."""
         assert isinstance(self.params, dict), "an objective's parameters are added one by one"
         self.params[name] = value
 
@@ -272,20 +273,20 @@ class Context:
             raise Pruned(f"pruned at step {step}")
 
     def path(self, name: str) -> Path:
-        """The parameter `name` as a path; a relative one is below the job's folder.
+        """Return the parameter `name` as a path. Relative paths are relative to the job's folder.
 
         Raises:
-            InputError: it is null, or a list.
+            InputError: The parameter is null or a list.
         """
         if isinstance(self.params[name], list):
             raise errors.InputError(f"params.{name} is a list, and this job reads one file: name one path")
         return self.paths(name)[0]
 
     def paths(self, name: str) -> list[Path]:
-        """The parameter `name`, a path or a list of them, as paths; relative ones are below the job's folder.
+        """Return the parameter `name`, a path or a list of paths. Relative paths are relative to the job's folder.
 
         Raises:
-            InputError: it is null.
+            InputError: The parameter is null.
         """
         value = self.params[name]
         if value is None:
@@ -309,40 +310,40 @@ def entered(ctx: Context) -> Iterator[None]:
 
 
 def current() -> Context | None:
-    """The trial that this process runs, for code that has no `ctx` at hand; None outside of a trial."""
+    """Return the trial of this process, for code without `ctx`. None outside of a trial."""
     pid, ctx = _entered[-1] if _entered else (0, None)
     return ctx if pid == os.getpid() else None
 
 
 def report(step: int | None = None, **metrics: float) -> None:
-    """Reports metrics of the trial that runs, as `Context.report` does; does nothing outside of a trial.
+    """Report metrics of the current trial, as `Context.report`. Does nothing outside of a trial.
 
     Args:
-        step: epoch or optimizer step; one more than the one before when left out.
-        **metrics: by name: `trialplane.report(accuracy=0.93)`.
+        step: Epoch or optimizer step. Default: one more than in the report before, or 0.
+        **metrics: Metrics by name: `trialplane.report(accuracy=0.93)`.
 
     Raises:
-        Pruned: the pruner wants this trial to end. Do not catch it.
-        Finished: the job's `stop` ends it. Do not catch it.
-        ValueError: the step is negative, or larger than a database keeps.
+        Pruned: The pruner ends the trial. Do not catch it.
+        Finished: The job's `stop` ends the trial. Do not catch it.
+        ValueError: The step is negative, or 2**31 or more.
     """
     if (ctx := current()) is not None:
         ctx.report(step, **metrics)
 
 
 def note(source: str, step: int, metrics: Mapping[str, float], *, waits: bool = False) -> None:
-    """As `Context.note`, for the trial that runs; does nothing outside of a trial."""
+    """Report metrics of the current trial, as `Context.note`. Does nothing outside of a trial."""
     if (ctx := current()) is not None and metrics:
         ctx.note(source, step, metrics, waits=waits)
 
 
 def params() -> Mapping[str, Any]:
-    """The parameters of the trial that runs, fixed and sampled; empty outside of a trial."""
+    """Return the fixed and sampled parameters of the current trial, by name. Empty outside of a trial."""
     ctx = current()
     return {} if ctx is None else ctx.params
 
 
 def checkpoints() -> str | None:
-    """The folder, or fsspec URL, for checkpoints of the trial that runs; None outside of a trial."""
+    """Return the folder or fsspec URL for checkpoints of the current trial. None outside of a trial."""
     ctx = current()
     return None if ctx is None else ctx.checkpoints
