@@ -127,7 +127,7 @@ def test_a_training_needs_a_checkpoint_to_start_from(platform, runs):
         begin()
         result = platform(*SUBMIT, "--resume", "a", "--name", "Upper")
         assert result.exit_code == 2
-        assert "--resume: resume: a has saved no checkpoint to start from; `platform logs a` shows" in result.stderr
+        assert "--resume: resume: a has saved no checkpoint to start from; see `platform logs a`" in result.stderr
         assert str(run.checkpoints) in result.stderr
         assert "--name: name: 'Upper' must be lower-case" in result.stderr
     save(run)

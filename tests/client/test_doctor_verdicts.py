@@ -108,7 +108,7 @@ BAD = {
         doctor_verdicts.resources(answer(404, {}), answer(404, {})),
         Verdict.FAIL,
         "does not know rayclusters",
-        "helm install kuberay-operator",
+        "platform docs cluster",
     ),
     "no Runs": (doctor_verdicts.runs(answer(404, {})), Verdict.FAIL, "trialplane.io/v1alpha1", "charts/platform/crds/"),
     "other Runs": (
@@ -123,12 +123,12 @@ BAD = {
         "before 1.6",
         "helm show crds",
     ),
-    "no operator": (doctor_verdicts.operator([]), Verdict.FAIL, "no Deployment", "helm install kuberay-operator"),
+    "no operator": (doctor_verdicts.operator([]), Verdict.FAIL, "no Deployment", "platform docs cluster"),
     "an old operator": (
         doctor_verdicts.operator([operator("quay/operator:v1.5.1")]),
         Verdict.FAIL,
         "older than 1.6",
-        "helm install",
+        "platform docs cluster",
     ),
     "an operator that does not run": (
         doctor_verdicts.operator([operator("quay/operator:v1.6.2", 0)]),

@@ -58,7 +58,7 @@ def test_a_checkpoint_is_looked_for_where_it_would_be(platform, namespace, chart
     study = namespace.studies["a"]
     study.saved = False
     (issue,) = said(platform, resume="a")
-    assert issue.startswith("resume: a has saved no checkpoint to start from; `platform logs a`")
+    assert issue.startswith("resume: a has saved no checkpoint to start from; see `platform logs a`")
     for study.saved in (True, None):  # None: a gateway that cannot tell stands in nobody's way
         assert said(platform, resume="a") == []
     (issue,) = said(platform, "checkpoints.url=s3://b/c", resume="a")

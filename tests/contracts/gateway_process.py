@@ -24,7 +24,7 @@ NAMESPACE = "team"  # the only one, and the gateway's own: its ledger is the dat
 PROGRAM = '''
 """Serves gateways in children that a test kills. One order a line on stdin; a line with port and pid is the answer."""
 
-import json, os, signal, sys
+import errno, json, os, random, signal, sys
 
 from trialplane.gateway import server
 from trialplane.gateway.callers import Callers, Review
@@ -44,8 +44,18 @@ def serve(order):
     gateway = Gateway(runs, Callers(lambda token: Review("")), ledgers.scope(there), Controllers("http://127.0.0.1:9"))
     answers = Namespaces({there: gateway})
     door = Door(Upstream(order["mlflow"]) if order["mlflow"] else None, ledgers, answers.refuses)
-    serving = server.serve(answers.answer, LedgerService(ledgers), door.answer, "127.0.0.1", order["port"])
-    os.write(1, f"{serving.server_address[1]} {os.getpid()}\\n".encode())
+    service = LedgerService(ledgers)
+    while True:
+        try:
+            # A port that no connection of another process gets by chance, as it must be free when this one is killed.
+            port = order["port"] or random.SystemRandom().randrange(10_000, 32_000)
+            serving = server.serve(answers.answer, service, door.answer, "127.0.0.1", port)
+            break
+        except OSError as error:
+            if order["port"] or error.errno != errno.EADDRINUSE:
+                os.write(1, b"\\n")
+                raise
+    os.write(1, f"{port} {os.getpid()}\\n".encode())
     serving.serve_forever()
 
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -73,7 +83,9 @@ class Gateways:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         self._process.stdin.flush()
-        port, pid = self._process.stdout.readline().split()
+        answer = self._process.stdout.readline().split()
+        assert answer, "the gateway did not start; stderr says why"
+        port, pid = answer
         return int(port), int(pid)
 
     def close(self) -> None:
