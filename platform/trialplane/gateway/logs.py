@@ -268,7 +268,8 @@ def _fetch(
                 raise ConnectionError(f"it answered with HTTP status {reply.status}")
             found = take(reply)
         except (OSError, http.client.HTTPException) as error:
-            if is_late.is_set():  # a peer that still writes to what was cut resets the connection
+            # A peer that still writes to what was cut resets the connection; the socket's own limit may come first.
+            if is_late.is_set() or isinstance(error, TimeoutError):
                 raise _late(seconds) from error
             if isinstance(error, OSError):
                 raise
