@@ -1,20 +1,20 @@
-"""Callbacks by which a training library reports to its trial: one file for each library, which a job imports.
+"""Callbacks that connect training libraries to the trial, in one module per library.
 
     from trialplane.integrations import huggingface
 
     trainer = Trainer(..., callbacks=[huggingface.TrialCallback()])
 
-| module | what it has |
+| module | contents |
 |---|---|
 | `huggingface` | `TrialCallback` for transformers' Trainer, `output_dir`, `resume_from` |
 | `lightning` | `TrialCallback` for Lightning's Trainer, `resume_from` |
 | `accelerate` | `TrialTracker` for `Accelerator(log_with=…)`, `save`, `stop`, `resume` |
-| `keras` | `TrialCallback` for Keras 3, which resumes by itself |
-| `xgboost`, `lightgbm` | `TrialCallback`, with the `model` to go on from and the `rounds` that are left |
-| `catboost` | `TrialCallback`, and `snapshot`, by which CatBoost resumes by itself |
+| `keras` | `TrialCallback` for Keras 3, which also resumes |
+| `xgboost`, `lightgbm` | `TrialCallback`, with the `model` to continue from and the remaining `rounds` |
+| `catboost` | `TrialCallback`, with `snapshot` for CatBoost to resume |
 | `sklearn` | `fit_epochs`, a loop around `partial_fit` |
 
-Each reports under the step at which the library is: optimizer steps, epochs or rounds *done*. In a pruned trial the call
-that trains raises what `ctx.report` raises: let it pass. When a stop was requested, each saves what the library can save,
-and ends the attempt; the next one goes on from there. Outside of a trial nothing is reported or saved.
+Metrics are reported with the number of optimizer steps, epochs or rounds that are done. In a pruned trial, the call that
+trains raises `Pruned`: do not catch it. If a stop is requested, the callback saves a checkpoint and ends the attempt. The
+next attempt continues from it. Outside of a trial, nothing is reported or saved.
 """

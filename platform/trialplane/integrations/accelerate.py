@@ -1,4 +1,4 @@
-"""Accelerate in a trial: `accelerator.log` reports, and a loop of one's own stops and goes on with `save_state`.
+"""Accelerate in a trial: reports, pruning, and checkpoints with `save_state`.
 
     accelerator = Accelerator(log_with=accelerate.TrialTracker())
     accelerator.init_trackers("mine")
@@ -8,7 +8,8 @@
         accelerator.log({"loss": loss}, step=step + 1)
         accelerate.stop(accelerator, step + 1)
 
-Metrics have the names that are logged. The loop brings the batches to where it goes on, by `skip_first_batches` for example.
+Metrics keep the names they are logged with. The loop itself must skip the batches that are done, for example with
+`skip_first_batches`.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ _KEEP = 2  # with two, one that cannot be read has one before it
 
 
 class TrialTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has no types
-    """Reports what `accelerator.log` gets, with its step; without a step, ctx.report counts.
+    """Tracker that reports the metrics of `accelerator.log`: `Accelerator(log_with=TrialTracker())`.
 
-    A metric that is logged twice for a step is reported once. In a pruned trial `accelerator.log` raises `Pruned`.
+    Without a step, reports are counted. A metric that is logged twice for a step is reported once. In a pruned trial,
+    `accelerator.log` raises `Pruned`.
     """
 
     name = "trialplane"
@@ -46,14 +48,22 @@ class TrialTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has no t
 
     @property
     def tracker(self) -> trialplane.Context | None:
-        """The trial; None outside of one."""
+        """Current trial. None outside of a trial."""
         return trialplane.current()
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """Does nothing: the trial's parameters are recorded already."""
+        """Do nothing: the trial's parameters are already recorded."""
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
-        """Reports at once, so that a trial is pruned where it logs."""
+        """Report metrics.
+
+        Args:
+            values: Metrics by name. Values that are not numbers are ignored.
+            step: Optimizer steps or epochs done. Default: one more than in the report before.
+
+        Raises:
+            Pruned: The pruner ends the trial. Do not catch it.
+        """
         if step is None:
             trialplane.report(None, **numbers(values))
         else:
@@ -62,14 +72,16 @@ class TrialTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has no t
 
 
 def save(accelerator: Accelerator, step: int) -> None:
-    """Makes a checkpoint of the trial by `accelerator.save_state`; every rank calls it. Does nothing outside of a trial.
+    """Save a checkpoint of the trial with `accelerator.save_state`. Call it in every rank.
+
+    The two newest checkpoints are kept. Outside of a trial, this does nothing.
 
     Args:
-        accelerator: with all that is to be saved prepared, or registered for checkpointing.
-        step: optimizer steps or epochs done.
+        accelerator: Accelerator with all objects to save, prepared or registered for checkpointing.
+        step: Optimizer steps or epochs done.
 
     Raises:
-        InputError: the run's checkpoints lie at a URL, and `save_state` writes to folders alone.
+        InputError: The run saves checkpoints at a URL, and `save_state` only writes to folders.
     """
     ctx = trialplane.current()
     if ctx is None:
@@ -89,15 +101,15 @@ def save(accelerator: Accelerator, step: int) -> None:
 
 
 def stop(accelerator: Accelerator, step: int) -> None:
-    """Ends the attempt with a checkpoint if a stop of any rank is requested; every rank calls it, after each step.
+    """Save a checkpoint and end the attempt, if a stop is requested in any rank. Call it in every rank after each step.
 
     Args:
-        accelerator: as of `save`.
-        step: optimizer steps or epochs done.
+        accelerator: Accelerator with all objects to save.
+        step: Optimizer steps or epochs done.
 
     Raises:
-        Stopped: the attempt ends here, and the trial goes on in another one. Let it pass.
-        InputError: as of `save`.
+        Stopped: The attempt ends, and the trial continues in another one. Do not catch it.
+        InputError: The run saves checkpoints at a URL, and `save_state` only writes to folders.
     """
     ctx = trialplane.current()
     if ctx is None:
@@ -112,14 +124,17 @@ def stop(accelerator: Accelerator, step: int) -> None:
 
 
 def resume(accelerator: Accelerator) -> int:
-    """Loads the newest checkpoint of the trial, or of the run that `--resume` names; every rank calls it.
+    """Load the newest checkpoint of the trial, or else of the run that `--resume` names. Call it in every rank.
+
+    Args:
+        accelerator: Accelerator with all objects to load, prepared or registered for checkpointing.
 
     Returns:
-        the steps done; 0 when there is no checkpoint, and outside of a trial.
+        Number of steps done. 0 without a checkpoint, and outside of a trial.
 
     Raises:
-        InputError: as of `save`.
-        CheckpointError: the run that `--resume` names has none.
+        InputError: The run saves checkpoints at a URL, and `save_state` only writes to folders.
+        CheckpointError: The run that `--resume` names has no checkpoint.
     """
     ctx = trialplane.current()
     if ctx is None:

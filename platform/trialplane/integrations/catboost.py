@@ -1,10 +1,9 @@
-"""CatBoost in a trial: reports after each iteration, pruning, gentle stops, and CatBoost's own snapshots to go on from.
+"""CatBoost in a trial: reports after each iteration, pruning, clean stops, and CatBoost's snapshots.
 
     with catboost.TrialCallback() as callback:
         model.fit(x, y, eval_set=…, callbacks=[callback], **callback.snapshot)
 
-Metrics are named after the data and the metric: `learn-Logloss`, `validation-Logloss`. CatBoost has callbacks on CPUs alone.
-Nothing of the package is imported here.
+Metrics are named after the data and the metric: `learn-Logloss`, `validation-Logloss`. CatBoost has callbacks on CPUs only.
 """
 
 from __future__ import annotations
@@ -22,21 +21,20 @@ _FILE = "catboost.snapshot"
 
 
 class TrialCallback:
-    """Reports the metrics of each iteration under the number of iterations done.
+    """Callback that reports the metrics of each iteration, with the number of iterations done.
 
-    CatBoost turns what a callback raises into a CatBoostError. So the callback ends the training as CatBoost allows, with a
-    snapshot, and the end of the `with` block raises what ends the trial or the attempt.
+    CatBoost turns exceptions of callbacks into a CatBoostError. So the callback ends the training with a snapshot, and the
+    end of the `with` block raises `Pruned` or `Stopped`.
 
     Args:
-        save_every: seconds from one snapshot to the next; there is one more when a stop is requested.
+        save_every: Time between two snapshots, in seconds. One more is taken if a stop is requested.
 
     Attributes:
-        snapshot: arguments of `fit`, by which CatBoost saves itself in the trial's folder and goes on from there; none
-            outside of a trial.
+        snapshot: Arguments of `fit` for CatBoost to save snapshots and to continue from them. Empty outside of a trial.
 
     Raises:
-        InputError: the run's checkpoints lie at a URL, and CatBoost writes to folders alone.
-        CheckpointError: the run that `--resume` names has no snapshot.
+        InputError: The run saves checkpoints at a URL, and CatBoost only writes to folders.
+        CheckpointError: The run that `--resume` names has no snapshot.
     """
 
     def __init__(self, save_every: int = 60) -> None:
@@ -64,19 +62,22 @@ class TrialCallback:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Raises Pruned or Stopped, when that is why the training ended. Let them pass."""
+        """Raise Pruned or Stopped if the training ended for this reason. Do not catch them."""
         self._is_inside = False
         if self._pending is not None and error is None:
             raise self._pending
 
     def after_iteration(self, info: Any) -> bool:
-        """Reports; False, by which CatBoost ends, when the trial is pruned or a stop is requested.
+        """Report the metrics. CatBoost calls this after each iteration.
 
         Args:
-            info: CatBoost's: `iteration`, counted from 1, and `metrics`, the values so far by data and name.
+            info: `iteration`, from 1, and `metrics`, the values so far by data and name.
+
+        Returns:
+            False to end the training, if the trial is pruned or a stop is requested.
 
         Raises:
-            RuntimeError: outside of the `with` block, where nothing would raise what ends the trial.
+            RuntimeError: `fit` was called outside of the `with` block.
         """
         ctx = trialplane.current()
         if ctx is None:

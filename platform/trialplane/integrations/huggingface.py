@@ -1,16 +1,14 @@
-"""Transformers' Trainer in a trial: it reports, is pruned, stops when it is requested to and goes on where it was.
+"""The Trainer of transformers in a trial: reports, pruning, clean stops, and resuming.
 
     arguments = TrainingArguments(output_dir=huggingface.output_dir("out"), save_strategy="epoch", …)
     trainer = Trainer(model, arguments, …, callbacks=[huggingface.TrialCallback()])
     trainer.train(resume_from_checkpoint=huggingface.resume_from())
 
-Metrics have the names that the Trainer logs: `loss`, `eval_loss`, `eval_accuracy`. What is reported is in MLflow too: in a
-trial transformers' own callback for MLflow leaves the metrics out, and what those for W&B and TensorBoard write is not
-captured as well. A job with `capture: hf` needs none of these lines but for the checkpoints.
+Metrics have the names that the Trainer logs: `loss`, `eval_loss`, `eval_accuracy`. Reports are recorded in MLflow too, so
+transformers' own callback for MLflow logs no metrics in a trial, and those for W&B and TensorBoard are not captured. A job
+with `capture: hf` needs these lines only for checkpoints.
 
-There is no backend for `Trainer.hyperparameter_search`: it would get a Trainer that holds the model and the data in this
-process, and cannot be sent to trials; and in a trial there is nothing left to search. What `hp_space` returned becomes the
-`space` of job.yaml.
+There is no backend for `Trainer.hyperparameter_search`. Write what `hp_space` returns as the `space` of job.yaml instead.
 """
 
 from __future__ import annotations
@@ -34,12 +32,12 @@ from trialplane.integrations.reports import Reports
 
 
 class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types
-    """Reports what a Trainer logs, and ends the training when the trial is pruned or requested to stop.
+    """Callback that reports what a Trainer logs, and ends the training if the trial is pruned or must stop.
 
-    The metrics of a step are reported once, when the next step begins. An evaluation after the training has no step of its
-    own, and is reported with the last one. When a stop is requested, all ranks learn it in the same step; the Trainer
-    saves a checkpoint, without an evaluation that is due there, and the attempt ends. If `output_dir` is not in the trial's
-    folder (see `output_dir`), nothing is saved for the next attempt, and this one ends at once.
+    The metrics of a step are reported once, when the next step starts. An evaluation after the training is reported with the
+    last step. If a stop is requested, all ranks stop at the same step: the Trainer saves a checkpoint without an evaluation,
+    and the attempt ends. If `output_dir` is not in the trial's folder (see `output_dir`), the attempt ends without a
+    checkpoint.
     """
 
     is_used: ClassVar[bool] = False  # in this process
@@ -51,16 +49,16 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         self._stops = False
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Makes SIGTERM a request."""
+        """Make SIGTERM a request to stop."""
         self._training, self._stops = True, False
         _is_requested(args)
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Reports the step before, which is over now."""
+        """Report the previous step."""
         self._reports.send()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> TrainerControl:
-        """Has the Trainer save itself when a stop is requested; a training whose last step this was ends by itself."""
+        """Save a checkpoint if a stop is requested, unless this was the last step."""
         ctx = trialplane.current()
         if state.global_step >= state.max_steps or ctx is None or not _is_requested(args):
             return control
@@ -80,7 +78,7 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         logs: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Takes what is logged."""
+        """Collect the logged metrics."""
         self._add(state, logs)
 
     def on_evaluate(
@@ -91,18 +89,18 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         metrics: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Takes what a Trainer with a `log` of its own may not have logged."""
+        """Collect the metrics of an evaluation."""
         self._add(state, metrics)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Ends the attempt once the checkpoint is there, if that is why it was made."""
+        """End the attempt if a stop is requested."""
         ctx = trialplane.current()
         if self._stops and ctx is not None:
             self._reports.send()
             raise ctx.stopped(state.global_step)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Reports the last step."""
+        """Report the last step."""
         self._training = False
         self._reports.send()
 
@@ -133,28 +131,28 @@ for _logger in (integration_utils.MLflowCallback, integration_utils.TensorBoardC
 
 
 def output_dir(otherwise: str) -> str:
-    """What to give TrainingArguments as `output_dir`: the folder of the trial's checkpoints.
+    """Return the folder of the trial's checkpoints, for `TrainingArguments(output_dir=…)`.
 
     Args:
-        otherwise: the folder outside of a trial.
+        otherwise: Folder to return outside of a trial.
 
     Raises:
-        InputError: the run's checkpoints lie at a URL, and the Trainer writes to folders alone.
+        InputError: The run saves checkpoints at a URL, and the Trainer only writes to folders.
     """
     ctx = trialplane.current()
     return otherwise if ctx is None else str(saves.folder(ctx.checkpoints, "transformers' Trainer"))
 
 
 def resume_from() -> str | None:
-    """What to give `Trainer.train` as `resume_from_checkpoint`: the newest complete checkpoint of the trial.
+    """Return the newest complete checkpoint, for `Trainer.train(resume_from_checkpoint=…)`.
 
     Returns:
-        its folder; one of the run that `--resume` names while the trial has none; None when there is none at all, and
+        Folder of the checkpoint: of the trial, or else of the run that `--resume` names. None without a checkpoint, and
         outside of a trial.
 
     Raises:
-        InputError: the run's checkpoints lie at a URL.
-        CheckpointError: the run that `--resume` names has none.
+        InputError: The run saves checkpoints at a URL, and the Trainer only writes to folders.
+        CheckpointError: The run that `--resume` names has no checkpoint.
     """
     ctx = trialplane.current()
     if ctx is None:

@@ -1,4 +1,4 @@
-"""Keras 3 in a trial, with any backend: reports after each epoch, pruning, gentle stops, and epochs that go on.
+"""Keras 3 in a trial, with any backend: reports after each epoch, pruning, clean stops, and resuming.
 
     callback = keras.TrialCallback()
     model.fit(x, y, epochs=20, validation_data=…, initial_epoch=callback.initial_epoch, callbacks=[callback])
@@ -19,16 +19,16 @@ from trialplane.integrations.saves import Saves
 
 
 class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
-    """Reports each epoch's metrics under the number of epochs done, and saves weights and optimizer.
+    """Callback that reports the metrics of each epoch, with the number of epochs done, and saves weights and optimizer.
 
-    A stop is noticed after each batch: the epoch is given up, and the next attempt begins it anew. After its last batch the
-    epoch is done, and saved whatever `save_every` is.
+    A requested stop is checked after each batch. Within an epoch, the attempt ends at once, and the next attempt repeats the
+    epoch. At the end of an epoch, a checkpoint is saved first, regardless of `save_every`.
 
     Args:
-        save_every: epochs from one checkpoint to the next.
+        save_every: Number of epochs between two checkpoints.
 
     Attributes:
-        initial_epoch: of `fit`; 0 when the trial begins, and outside of a trial.
+        initial_epoch: Value for `fit(initial_epoch=…)`. 0 without a checkpoint, and outside of a trial.
     """
 
     def __init__(self, save_every: int = 1) -> None:
@@ -40,7 +40,7 @@ class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras ha
         self._saved = None if self._found is None else self._found.step
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Loads the checkpoint, if there is one."""
+        """Load the checkpoint, if any."""
         if (ctx := trialplane.current()) is not None:
             _ = ctx.stopping  # from here on SIGTERM is a request
         if self._found is not None:
@@ -49,10 +49,10 @@ class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras ha
             self.model.load_weights(str(self._found.file))
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Checks that the epochs go on where the checkpoint is.
+        """Check that `fit` continues from the checkpoint.
 
         Raises:
-            ValueError: `fit` was not given `initial_epoch`.
+            ValueError: `fit` was called without `initial_epoch`.
         """
         if epoch < self.initial_epoch:
             raise ValueError(
@@ -61,13 +61,13 @@ class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras ha
             )
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Ends the attempt when a stop is requested, unless the epoch is done with this batch."""
+        """End the attempt if a stop is requested, unless this was the last batch of the epoch."""
         ctx = trialplane.current()
         if ctx is not None and ctx.stopping and batch + 1 != self.params.get("steps"):
             raise ctx.stopped(self._saved)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Reports, and saves when it is time."""
+        """Report the epoch, and save a checkpoint if it is due."""
         done = epoch + 1
         trialplane.report(done, **numbers(logs or {}))
         ctx = trialplane.current()

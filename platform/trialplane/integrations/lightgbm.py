@@ -1,4 +1,4 @@
-"""LightGBM in a trial: reports after each round, pruning, gentle stops, and rounds that go on where they were.
+"""LightGBM in a trial: reports after each round, pruning, clean stops, and resuming.
 
     callback = lightgbm.TrialCallback()
     booster = lgb.train(
@@ -23,13 +23,13 @@ from trialplane.integrations.saves import Saves
 
 
 class TrialCallback:
-    """Reports the evaluations of each round under the number of rounds done, and saves the model.
+    """Callback that reports the evaluations of each round, with the number of rounds done, and saves the model.
 
     Args:
-        save_every: rounds from one checkpoint to the next; there is one more when a stop is requested.
+        save_every: Number of rounds between two checkpoints. One more is saved if a stop is requested.
 
     Attributes:
-        model: to go on from, as `init_model`; None when the trial begins, and outside of a trial.
+        model: Model to continue from, for `init_model=…`. None without a checkpoint, and outside of a trial.
     """
 
     order = 25  # LightGBM's own: after record_evaluation, and before early_stopping, which may raise
@@ -45,15 +45,19 @@ class TrialCallback:
             _ = ctx.stopping  # from here on SIGTERM is a request
 
     def rounds(self, total: int) -> int:
-        """How many of so many rounds are left to do; at least 1, as nothing is saved after the last."""
+        """Return the number of remaining rounds, at least 1.
+
+        Args:
+            total: Total number of rounds of the trial.
+        """
         self._total = total
         return max(1, total - self._done)
 
     def __call__(self, env: Any) -> None:
-        """Reports, and saves when it is time.
+        """Report the round, and save a checkpoint if it is due. LightGBM calls this after each round.
 
         Args:
-            env: LightGBM's CallbackEnv, after an iteration.
+            env: CallbackEnv of LightGBM.
         """
         done = self._done + env.iteration - env.begin_iteration + 1
         # Of lgb.cv a result has the standard deviation too.

@@ -1,9 +1,9 @@
-"""Lightning's Trainer in a trial: it reports, is pruned, stops when it is requested to and goes on where it was.
+"""The Trainer of Lightning in a trial: reports, pruning, clean stops, and resuming.
 
     trainer = Trainer(…, callbacks=[lightning.TrialCallback()])
     trainer.fit(model, data, ckpt_path=lightning.resume_from())
 
-Metrics have the names that `self.log` gets: `train_loss`, `val_loss`. Works with the packages `lightning` and
+Metrics have the names given to `self.log`: `train_loss`, `val_loss`. Works with the packages `lightning` and
 `pytorch_lightning`.
 """
 
@@ -28,14 +28,14 @@ _FILE = "model.ckpt"
 
 
 class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit for strict checking
-    """Reports what a module logs, and saves the training after epochs.
+    """Callback that reports what a module logs, and saves checkpoints after epochs.
 
-    Metrics of a validation and of a training epoch are reported with the optimizer steps done, those of one step together.
-    A stop is noticed after each batch, by all ranks in the same one: the training is saved there, and the attempt ends.
-    After the last batch of an epoch its validation is waited for.
+    Metrics of validations and training epochs are reported with the number of optimizer steps done. A requested stop is
+    checked after each batch, and all ranks stop at the same one: a checkpoint is saved, and the attempt ends. After the last
+    batch of an epoch, the validation is finished first.
 
     Args:
-        save_every: epochs from one checkpoint to the next.
+        save_every: Number of epochs between two checkpoints.
     """
 
     def __init__(self, save_every: int = 1) -> None:
@@ -47,36 +47,36 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
         self._handler: Any = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Makes SIGTERM a request, before Lightning has a handler of its own."""
+        """Make SIGTERM a request to stop, before Lightning sets its own handler."""
         ctx = trialplane.current()
         if ctx is not None and threading.current_thread() is threading.main_thread():
             _ = ctx.stopping
             self._handler = signal.getsignal(signal.SIGTERM)
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
-        """Takes SIGTERM back."""
+        """Restore the handler of SIGTERM."""
         self._take_back()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Takes SIGTERM back, where there was no sanity check."""
+        """Restore the handler of SIGTERM, if there was no sanity check."""
         self._take_back()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Reports a validation within an epoch."""
+        """Report a validation within an epoch."""
         self._reports.send()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Saves, and ends the attempt, when a stop is requested."""
+        """Save a checkpoint and end the attempt, if a stop is requested."""
         if not trainer.is_last_batch and trainer.global_step != trainer.max_steps and self._is_requested(trainer):
             self._stop(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Takes the metrics of a validation within the training."""
+        """Collect the metrics of a validation during the training."""
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._reports.add(trainer.global_step, self._new(trainer))
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Reports the epoch, and saves when it is time."""
+        """Report the epoch, and save a checkpoint if it is due."""
         self._reports.add(trainer.global_step, self._new(trainer))
         self._reports.send()
         done = trainer.current_epoch + 1
@@ -88,7 +88,7 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
             self._save(trainer)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Reports what is left."""
+        """Report the remaining metrics."""
         self._reports.send()
 
     def _take_back(self) -> None:
@@ -136,15 +136,15 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
 
 
 def resume_from() -> str | None:
-    """What to give `Trainer.fit` as `ckpt_path`: the newest whole checkpoint of the trial.
+    """Return the newest intact checkpoint, for `Trainer.fit(ckpt_path=…)`.
 
     Returns:
-        a file; of the run that `--resume` names while the trial has none; None when there is none at all, and outside of a
-        trial.
+        Path of the checkpoint: of the trial, or else of the run that `--resume` names. None without a checkpoint, and
+        outside of a trial.
 
     Raises:
-        CheckpointDamaged: there are checkpoints, and none is whole.
-        CheckpointError: the run that `--resume` names has none.
+        CheckpointDamaged: All checkpoints are damaged.
+        CheckpointError: The run that `--resume` names has no checkpoint.
     """
     found = Saves(_FILE).newest()
     return None if found is None else str(found.file)

@@ -1,4 +1,4 @@
-"""Scikit-learn's `partial_fit` in a trial: a loop over epochs that reports each, and goes on where it was.
+"""Scikit-learn's `partial_fit` in a trial: a loop over epochs with reports, pruning, clean stops, and resuming.
 
 model = sklearn.fit_epochs(
     SGDClassifier(alpha=ctx.params["alpha"]),
@@ -29,24 +29,23 @@ def fit_epochs(
     fit: Callable[[Model], object],
     score: Callable[[Model], Mapping[str, Any]],
 ) -> Model:
-    """Fits a model for so many epochs; reports its scores, and saves it, after each.
+    """Fit a model epoch by epoch. After each epoch, report its scores and save a checkpoint.
 
-    A checkpoint is the model as joblib writes it, so loading one runs code: that of the trial that has written it, or of
-    the run that `--resume` names.
+    A checkpoint is the model, written by joblib. Loading it can run code, of this trial or of the run that `--resume` names.
 
     Args:
-        model: with `partial_fit`; not fitted yet.
-        epochs: in all, those of former attempts among them.
-        fit: one epoch: calls `partial_fit` of the model once, or for each batch.
-        score: the metrics to report, by name.
+        model: Model with `partial_fit`, not fitted yet.
+        epochs: Total number of epochs, including those of earlier attempts.
+        fit: Function that fits the model for one epoch, with one or more calls of `partial_fit`.
+        score: Function that returns the metrics to report, by name.
 
     Returns:
-        the fitted model: another object than `model` when the trial was resumed.
+        The fitted model. In a resumed trial, this is another object than `model`.
 
     Raises:
-        Pruned: the pruner ends this trial. Let it pass.
-        Stopped: the attempt ends here, and the trial goes on in another one. Let it pass.
-        CheckpointError: a checkpoint could not be written, or none is whole.
+        Pruned: The pruner ends the trial. Do not catch it.
+        Stopped: The attempt ends, and the trial continues in another one. Do not catch it.
+        CheckpointError: A checkpoint could not be written, or all checkpoints are damaged.
     """
     ctx = trialplane.current()
     saves = Saves("model.joblib")

@@ -1,4 +1,4 @@
-"""XGBoost in a trial: reports after each round, pruning, gentle stops, and rounds that go on where they were.
+"""XGBoost in a trial: reports after each round, pruning, clean stops, and resuming.
 
     callback = xgboost.TrialCallback()
     booster = xgb.train(
@@ -24,13 +24,13 @@ from trialplane.integrations.saves import Saves
 
 
 class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # its types are not fit for strict checking
-    """Reports the evaluations of each round under the number of rounds done, and saves the model.
+    """Callback that reports the evaluations of each round, with the number of rounds done, and saves the model.
 
     Args:
-        save_every: rounds from one checkpoint to the next; there is one more when a stop is requested.
+        save_every: Number of rounds between two checkpoints. One more is saved if a stop is requested.
 
     Attributes:
-        model: to go on from, as `xgb_model`; None when the trial begins, and outside of a trial.
+        model: Model to continue from, for `xgb_model=…`. None without a checkpoint, and outside of a trial.
     """
 
     def __init__(self, save_every: int = 50) -> None:
@@ -43,18 +43,22 @@ class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  #
         self._total: int | None = None
 
     def rounds(self, total: int) -> int:
-        """How many of so many rounds are left to do; at least 1, as nothing is saved after the last."""
+        """Return the number of remaining rounds, at least 1.
+
+        Args:
+            total: Total number of rounds of the trial.
+        """
         self._total = total
         return max(1, total - self._done)
 
     def before_training(self, model: Any) -> Any:
-        """Makes SIGTERM a request."""
+        """Make SIGTERM a request to stop."""
         if (ctx := trialplane.current()) is not None:
             _ = ctx.stopping
         return model
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Reports, and saves when it is time; never ends the training by itself."""
+        """Report the round, and save a checkpoint if it is due."""
         done = self._done + epoch + 1
         newest = {f"{data}-{name}": _mean(values[-1]) for data, by in evals_log.items() for name, values in by.items()}
         if newest:

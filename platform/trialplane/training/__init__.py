@@ -1,18 +1,18 @@
-"""What a training job calls: its data, its batches, its checkpoints, and what people see of it while it runs.
+"""Data, batches, checkpoints and progress of a training.
 
-| module | what it is for |
+| module | contents |
 |---|---|
-| `lines` | a text of any size as a dataset of its lines, without reading it |
-| `tokens` | the tokens of such a text, made once by all cores and mapped by every rank |
-| `mapping` | `Dataset.map` that ranks may call together: one of them does the work |
-| `batches` | the global batches of a seed, the same whatever the number of ranks |
-| `checkpoint` | checkpoints that are complete or absent, and where to go on |
-| `snapshots` | what a model says of the same samples, early and late in its training |
-| `progress` | rates, loss, GPUs and the time that is left, in `platform status` and MLflow |
-| `final_model` | the trained model as an artifact, and in MLflow's registry |
+| `lines` | lines of text files as a dataset, without loading the files |
+| `tokens` | tokens of such lines, made once on all cores and memory-mapped by every rank |
+| `mapping` | `Dataset.map` on all cores, once for all ranks |
+| `batches` | global batches that do not depend on the number of ranks |
+| `checkpoint` | checkpoints that are complete or absent, and resuming from them |
+| `snapshots` | weights and metrics at chosen steps, to compare |
+| `progress` | rates, loss, GPU use and time left, in `platform status` and MLflow |
+| `final_model` | the trained model as an artifact, and in MLflow's model registry |
 
-Each is imported when it is asked for: a job that reads lines needs no torch for that. Every job can use them, on the
-platform and alone. The other modules are what these are made of.
+Each module is imported when it is first used: a job that only reads lines needs no torch. They also work outside of the
+platform.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""In which order training sees its samples: a global batch per optimizer step, the same whatever the number of ranks.
+"""Order of samples: one global batch per optimizer step, the same for any number of ranks.
 
-The position in training is the optimizer step and nothing else, so a run that goes on at step 1000 sees the batches that an
-undisturbed run would have seen. No rank holds a permutation of the data: 14.8 million indices in each of 8 ranks would be
-950 MB. Needs numpy; must not import torch, and must not draw from any global generator.
+The order depends only on the seed and the optimizer step, so a training that continues at step 1000 sees the same batches as
+one without interruption. Indices are computed when needed: no rank holds a permutation of the data in memory.
 """
+
+# Needs numpy; must not import torch, and must not draw from any global generator. A permutation of 14.8 million indices in
+# each of 8 ranks would be 950 MB.
 
 from __future__ import annotations
 
@@ -39,13 +41,15 @@ class BatchOrder:
     """The sequence of global batches over all epochs.
 
     Attributes:
-        length: number of samples.
-        batch: samples per optimizer step, over all ranks and micro-batches.
-        seed: with the epoch's number it decides the epoch's permutation.
-        shuffle: False for the order of the data.
-        drop_last: whether an epoch leaves out the samples that fill no batch (others in each epoch, when shuffled). When
-            they are kept, an epoch's last batch is smaller, and so are the ranks' shares of it: fit for evaluation, not
-            for steps in which all ranks must take part.
+        length: Number of samples.
+        batch: Number of samples per optimizer step, over all ranks and micro-batches.
+        seed: Seed of the permutation, which differs in each epoch.
+        shuffle: Shuffle the samples in each epoch. With False, they are in the order of the data.
+        drop_last: Drop the samples at the end of an epoch that do not fill a batch. With False, the last batch of an epoch
+            is smaller, and some ranks may get fewer samples than others: use it for evaluation only.
+
+    Raises:
+        InputError: `batch` is less than 1, or the samples do not fill one batch.
     """
 
     length: int
@@ -65,30 +69,46 @@ class BatchOrder:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps in one pass over the data."""
+        """Number of optimizer steps per epoch."""
         return self.length // self.batch if self.drop_last else math.ceil(self.length / self.batch)
 
     def epoch(self, step: int) -> float:
-        """Passes over the data that lie before `step`: 1.5 in the middle of the second one."""
+        """Return the number of epochs before `step`: 1.5 in the middle of the second epoch."""
         return step / self.steps_per_epoch
 
     def indices(self, step: int, rank: int = 0, world_size: int = 1) -> Indices:
-        """A rank's contiguous share of the global batch of `step`.
+        """Return the indices of a rank's samples in a step.
 
         Args:
-            step: optimizer step, counted from 0 over all epochs.
-            rank: of `world_size` ranks.
-            world_size: must divide the batch.
+            step: Optimizer step, from 0 over all epochs.
+            rank: Number of the rank, from 0.
+            world_size: Number of ranks. It must divide the batch.
 
         Returns:
-            Indices of samples: (batch / world_size,); fewer in the last batch of an epoch without `drop_last`.
+            Indices of samples, shape (batch / world_size,). Fewer in the last batch of an epoch without `drop_last`.
+
+        Raises:
+            InputError: `world_size` does not divide the batch.
+            ValueError: `step` or `rank` is out of range.
         """
         if step < 0 or not 0 <= rank < world_size:
             raise ValueError(f"indices(step={step}, rank={rank}, world_size={world_size}): counted from 0")
         return self.shares(range(step, step + 1), rank, world_size)[0]
 
     def shares(self, steps: range, rank: int, world_size: int) -> list[Indices]:
-        """`indices` of consecutive steps; much cheaper than step by step, since numpy's calls cost more than their work."""
+        """Return `indices` for consecutive steps. This is much faster than one step at a time.
+
+        Args:
+            steps: Optimizer steps, from 0 over all epochs.
+            rank: Number of the rank, from 0.
+            world_size: Number of ranks. It must divide the batch.
+
+        Returns:
+            One array per step, each of shape (batch / world_size,).
+
+        Raises:
+            InputError: `world_size` does not divide the batch.
+        """
         self.share(world_size)
         shares: list[Indices] = []
         while steps:
@@ -109,10 +129,13 @@ class BatchOrder:
         return np.arange(first + count * rank // world_size, first + count * (rank + 1) // world_size, dtype=np.int64)
 
     def share(self, world_size: int) -> int:
-        """Samples of one rank in a full batch.
+        """Return the number of samples per rank in a full batch.
+
+        Args:
+            world_size: Number of ranks.
 
         Raises:
-            InputError: the batch cannot be dealt evenly, which would make the ranks' mean gradients unequal in weight.
+            InputError: `world_size` does not divide the batch.
         """
         if world_size < 1 or self.batch % world_size:
             fits = ", ".join(str(n) for n in range(1, min(self.batch, 64) + 1) if self.batch % n == 0)
@@ -123,14 +146,21 @@ class BatchOrder:
         return self.batch // world_size
 
     def state_dict(self, step: int) -> dict[str, Any]:
-        """What a checkpoint keeps of the order: which one it is, and the step at which to go on."""
+        """Return the state of the order for a checkpoint.
+
+        Args:
+            step: Optimizer steps done.
+        """
         return {**dataclasses.asdict(self), "step": step}
 
     def start(self, state: Mapping[str, Any]) -> int:
-        """The step at which a checkpoint's `state_dict` goes on in this order.
+        """Return the step to continue at, from the `state_dict` in a checkpoint.
+
+        Args:
+            state: State from `state_dict`.
 
         Raises:
-            CheckpointMismatch: it is of another order, so its step means other samples.
+            CheckpointMismatch: The state is from another order: other data, batch, seed or options.
         """
         now = dataclasses.asdict(self)
         other = [f"{name} was {state.get(name)!r} and is {now[name]!r}" for name in now if state.get(name) != now[name]]
@@ -144,19 +174,22 @@ class BatchOrder:
 
 @dataclasses.dataclass(frozen=True)
 class ResumableSampler:
-    """One rank's batches of an order, for `DataLoader(batch_sampler=…)`.
+    """The batches of one rank, for `DataLoader(batch_sampler=…)`.
 
-    The loader must not be given to `accelerator.prepare`, which would deal each rank's share to all ranks once more; move
-    its batches to the device instead. How far the loader's workers have read ahead is of no interest: the position is the
-    optimizer step of the checkpoint.
+    Do not pass the loader to `accelerator.prepare`, which would divide the batches among the ranks again. Move the batches
+    to the device instead.
 
     Attributes:
-        order: the global order.
-        rank: of `world_size` ranks.
-        world_size: must divide the order's batch.
-        start: first optimizer step.
-        stop: the step before which it ends.
-        micro: samples per micro-batch (gradient accumulation); must divide the rank's share. None for one batch per step.
+        order: Order of the global batches.
+        rank: Number of the rank, from 0.
+        world_size: Number of ranks. It must divide the batch.
+        start: First optimizer step.
+        stop: End of the steps, not included.
+        micro: Number of samples per micro-batch, for gradient accumulation. It must divide the rank's share of the batch.
+            Default: one batch per step.
+
+    Raises:
+        InputError: `world_size` does not divide the batch, or `micro` the rank's share.
     """
 
     order: BatchOrder
@@ -176,7 +209,7 @@ class ResumableSampler:
 
     @property
     def per_step(self) -> int:
-        """Micro-batches in one optimizer step."""
+        """Number of micro-batches per optimizer step."""
         return 1 if self.micro is None else self.order.share(self.world_size) // self.micro
 
     def __len__(self) -> int:
@@ -192,18 +225,20 @@ class ResumableSampler:
 
 
 def permuted(positions: Indices, length: int, seed: int, epoch: int) -> Indices:
-    """Where a pseudo-random permutation of `range(length)` sends `positions`; computed for these alone.
+    """Apply a pseudo-random permutation of `range(length)` to some positions.
 
-    A generalized Feistel network over the residues of a × b ≥ length, walking on while a value falls outside: Black and
-    Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002 (method 3 with its cycle walking, method 2). With
-    a = ⌈√length⌉ and b = ⌈length / a⌉ at most one value in √length walks. Independent of numpy's generators, whose streams
-    may change between its versions.
+    This is a generalized Feistel network over the residues of a × b ≥ length, with cycle walking: Black and Rogaway,
+    "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, methods 2 and 3. With a = ⌈√length⌉ and b = ⌈length / a⌉, at most
+    one value in √length walks. The result does not depend on the version of NumPy.
 
     Args:
-        positions: (n,), each in `range(length)`.
-        length: size of the set.
-        seed: any integer.
-        epoch: another permutation for each.
+        positions: Positions in `range(length)`, shape (n,).
+        length: Size of the set.
+        seed: Any integer.
+        epoch: Number of the epoch. Each has another permutation.
+
+    Returns:
+        The permuted positions, shape (n,).
     """
     keys = _keys(seed, epoch, length)
     if length <= _SORTED_UP_TO:
@@ -240,7 +275,7 @@ def _keys(seed: int, epoch: int, length: int) -> NDArray[np.uint64]:
 
 
 def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's step: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014."""
+    """Apply the mixing step of SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014."""
     values = values + _GAMMA
     for shift, factor in _MIX:
         values = (values ^ (values >> shift)) * factor

@@ -1,7 +1,6 @@
-"""The final model of a training: an artifact of its MLflow run and, on request, a version in MLflow's model registry.
+"""Export of the final model to MLflow: as an artifact of the trial and, on request, to the model registry.
 
-MLflow is imported when a model is exported and not before: it takes seconds. What is exported is a folder, as
-`save_pretrained` writes it; no code of the job is pickled.
+A model is a folder, for example from `save_pretrained`. No code of the job is pickled.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ __all__ = ["Exported", "export_model"]
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """Where a model went.
+    """Location of an exported model.
 
     Attributes:
-        uri: of the artifact's folder.
-        name: in the registry; "" when it was not registered.
-        version: in the registry; "" when it was not registered.
+        uri: URI of the artifact folder.
+        name: Name in the model registry. "" if not registered.
+        version: Version in the model registry. "" if not registered.
     """
 
     uri: str
@@ -36,20 +35,20 @@ class Exported:
 def export_model(
     folder: str | Path, *, register: str = "", artifact: str = "model", tags: Mapping[str, str] | None = None
 ) -> Exported | None:
-    """Copies a model's folder to the trial's MLflow run; only rank 0 calls it.
+    """Copy a model to the trial's MLflow run. Call it in rank 0 only.
 
     Args:
-        folder: its files: weights, configuration, tokenizer.
-        register: a name in the model registry, which gets a new version; "" for none.
-        artifact: folder among the run's artifacts.
-        tags: of the registry's version.
+        folder: Folder with the model: weights, configuration, tokenizer.
+        register: Name in the model registry to add a version to. Default: the model is not registered.
+        artifact: Folder among the artifacts of the MLflow run.
+        tags: Tags of the registered version.
 
     Returns:
-        Where it is; None for a script that runs alone, unless MLFLOW_TRACKING_URI names a store.
+        Location of the model. None outside of a trial, unless MLFLOW_TRACKING_URI is set.
 
     Raises:
-        InputError: the folder is missing or empty.
-        CheckpointError: MLflow did not take it.
+        InputError: The folder is missing or empty.
+        CheckpointError: MLflow refused the model, or cannot be reached.
     """
     folder = Path(folder)
     if not folder.is_dir() or not any(folder.iterdir()):

@@ -1,4 +1,4 @@
-"""What people see of a training while it runs: rates, loss, learning rate, gradient norm, GPU, time left; and stragglers.
+"""Progress of a training: rates, loss, learning rate, gradient norm, GPU use, time left, and slow ranks.
 
     meter = progress.Meter(ctx, total_steps=10_000, start=found.step)
     for step in range(start, total):
@@ -7,9 +7,8 @@
         ...
         meter.step(step + 1, samples=32, tokens=batch_tokens, loss=loss, lr=lr, grad_norm=norm)
 
-Rank 0 reports, which `line` makes a line of in the log; every rank sends its own seconds per step to the supervisor.
-Values may be tensors: they are read from the device for a report and not before, so a step never waits for the GPU. Imports
-no torch.
+Rank 0 reports, with one line per report in the log. Every rank also sends its own duration of a step, so that slow ranks are
+detected. Values can be tensors: they are read from the GPU only for a report, so other steps do not wait for it.
 """
 
 from __future__ import annotations
@@ -30,29 +29,30 @@ class Job(Protocol):
 
     @property
     def rank(self) -> int:
-        """Of this process."""
+        """Number of this rank."""
 
     @property
     def world_size(self) -> int:
         """Number of ranks."""
 
     def report(self, step: int, **metrics: float) -> None:
-        """Takes the metrics of one step."""
+        """Report metrics of a step."""
 
     def pulse(self, step: int, seconds: float) -> None:
-        """Takes this rank's own seconds per step."""
+        """Report this rank's own duration of a step, in seconds."""
 
 
 class Meter:
-    """Counts one rank's steps.
+    """Measures and reports the progress of one rank.
 
     Args:
-        ctx: the job's context.
-        total_steps: optimizer steps of the whole training, for the time left.
-        start: steps done before this process began.
-        every: seconds between two reports.
-        every_steps: steps between two reports instead: a study's pruner compares trials at the same steps.
-        clock: seconds, for tests.
+        ctx: Context of the trial.
+        total_steps: Number of optimizer steps of the whole training, for the time left.
+        start: Number of optimizer steps done before this process started.
+        every: Time between two reports, in seconds.
+        every_steps: Number of steps between two reports, instead of `every`. Use it with a pruner, which compares trials at
+            the same steps.
+        clock: Function that returns the time in seconds, for tests.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Meter:
 
     @contextlib.contextmanager
     def own(self) -> Iterator[None]:
-        """Around what a rank does by itself (data, forward) and not around collectives, where all wait for the slowest."""
+        """Context manager around the rank's own work, such as data and forward pass, without collectives."""
         began = self._clock()
         started = self._gpu.mark()
         yield
@@ -95,19 +95,20 @@ class Meter:
         grad_norm: Any = None,
         **others: Any,
     ) -> None:
-        """Counts one optimizer step.
+        """Count an optimizer step, and report if a report is due.
 
         Args:
-            step: steps done, this one included.
-            samples: of this rank in this step.
-            tokens: of this rank in this step.
-            loss: a number or a tensor; the line shows the mean over the steps since the last one.
-            lr: learning rate.
-            grad_norm: a number or a tensor.
-            **others: more numbers to report.
+            step: Number of optimizer steps done, including this one.
+            samples: Number of samples of this rank in this step.
+            tokens: Number of tokens of this rank in this step.
+            loss: Loss, as a number or a tensor. The mean since the last report is reported.
+            lr: Learning rate.
+            grad_norm: Norm of the gradient, as a number or a tensor.
+            **others: Other metrics to report, by name.
 
         Raises:
-            Pruned, Finished: as of `ctx.report`. Do not catch them.
+            Pruned: The pruner ends the trial. Do not catch it.
+            Finished: The job's `stop` ends the trial. Do not catch it.
         """
         now = self._clock()
         self._samples += samples
@@ -228,10 +229,14 @@ def _cuda() -> Any:
 
 
 def line(step: int, metrics: Mapping[str, float]) -> str:
-    """What was reported at a step: a training's rates and time left in words, whatever else there is by its name.
+    """Format a report as a line of the log.
 
-    `step 1,200/10,000 (12%)  loss 2.31  lr 0.0005  8,192 samples/s (1,024 per rank)  0.5 s/step  0:08:14 left`, when the
-    report is one of `Meter`; else `step 3: macro_f1 0.8123`.
+    A report of `Meter` is `step 1,200/10,000 (12%)  loss 2.31  lr 0.0005  8,192 samples/s (1,024 per rank)  0.5 s/step
+    0:08:14 left`. Any other is `step 3: macro_f1 0.8123`.
+
+    Args:
+        step: Step of the report.
+        metrics: Metrics by name.
     """
     if not {"total_steps", "seconds_left", "seconds_per_step"} <= set(metrics):
         return f"step {step}: " + "  ".join(f"{name} {value:.6g}" for name, value in metrics.items())

@@ -39,13 +39,13 @@ _SLOW = 1.0  # seconds that a save may wait for the one before without a word
 
 @dataclasses.dataclass(frozen=True)
 class Resumed:
-    """A checkpoint, loaded.
+    """A loaded checkpoint.
 
     Attributes:
-        saved: which one.
-        state: what was saved; of this rank, when sharded.
-        rank_state: what this rank saved for itself; None when other ranks, or none, did.
-        notes: what a reader of the log should know.
+        saved: Description of the checkpoint.
+        state: Saved state. For a sharded checkpoint, this rank's part.
+        rank_state: State that this rank saved for itself. None if it saved none, or if the number of ranks has changed.
+        notes: Messages for the log.
     """
 
     saved: Saved
@@ -55,23 +55,23 @@ class Resumed:
 
     @property
     def step(self) -> int:
-        """Optimizer steps done: the step to go on with, counted from 0."""
+        """Number of optimizer steps done, which is the next step to do, from 0."""
         return self.saved.step
 
 
 class Checkpoints:
-    """The checkpoints of one run in one place.
+    """The checkpoints of a training.
 
     Args:
-        place: a folder that all ranks see, or an fsspec URL.
-        keep_last: keep so many of the newest. With 2, a damaged newest one has one before it.
-        keep_best: keep so many of the best by `metric`.
-        keep_every: keep those whose step is a multiple of it.
-        direction: of the metric.
-        background: write in a thread; False to return from `save` when everything is written.
+        place: Folder that all ranks can reach, or fsspec URL; usually `ctx.checkpoints`.
+        keep_last: Number of newest checkpoints to keep. With 2, there is another one if the newest is damaged.
+        keep_best: Number of best checkpoints to keep, by `metric` of `save`.
+        keep_every: Keep all checkpoints whose step is a multiple of this.
+        direction: Direction of `metric`: "minimize" or "maximize".
+        background: Write in a thread. With False, `save` returns when everything is written.
 
     Raises:
-        InputError: the rules keep nothing, or the place cannot be used.
+        InputError: The rules keep no checkpoint, or `place` cannot be used.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Checkpoints:
 
     @property
     def place(self) -> str:
-        """The folder or URL."""
+        """Folder or URL of the checkpoints."""
         return self._store.place
 
     def __enter__(self) -> Checkpoints:
@@ -115,27 +115,28 @@ class Checkpoints:
         sharded: bool = False,
         meta: Mapping[str, Any] | None = None,
     ) -> None:
-        """Copies a state to memory and starts to write it; every rank calls it, at the same steps.
+        """Copy a state to memory and start to write it. Call it in every rank, at the same steps.
 
-        The checkpoint is there when all ranks have written and rank 0 has made it complete; never in part. A save that
-        comes while the one before is being written waits for that.
+        The checkpoint is complete when all ranks have written it, and absent before. If the previous checkpoint is still
+        being written, this waits for it.
 
         Args:
-            step: optimizer steps done.
-            state: tensors and plain values in dictionaries and lists; the model's state dict under "model", whose shapes are
-                compared when a model is loaded. Only rank 0's is written, unless `sharded`.
-            rank_state: what this rank alone needs again, such as `rng_state()`.
-            metric: by which the best are kept; rank 0's counts.
-            rank: of this process.
-            world_size: number of ranks.
-            barrier: waits for all ranks; called by a thread, so it needs a process group of its own. Without it, one is made
-                of gloo where torch.distributed is initialized.
-            sharded: each rank's state is a part of the whole, and all are written.
-            meta: plain values to be read without the tensors; rank 0's counts.
+            step: Number of optimizer steps done.
+            state: Tensors and plain values in dictionaries and lists. Put the model's state dict under "model": its shapes
+                are compared when it is loaded. Only rank 0's state is written, unless `sharded`.
+            rank_state: State that only this rank needs, such as `{"rng": rng_state()}`.
+            metric: Value for `keep_best`. Rank 0's value is used.
+            rank: Number of this rank, from 0.
+            world_size: Number of ranks.
+            barrier: Function that waits for all ranks. It is called in a thread, so it needs its own process group. Default:
+                a gloo group, if torch.distributed is initialized.
+            sharded: Write the states of all ranks, as parts of the whole.
+            meta: Plain values that can be read without the tensors. Rank 0's values are used.
 
         Raises:
-            CheckpointError: the save *before* failed; older checkpoints are as they were. This one was not begun.
-            TypeError: the state holds what a safe load would refuse.
+            CheckpointError: The previous save failed. Older checkpoints are unchanged, and this one was not started.
+            TypeError: The state has values that cannot be loaded safely.
+            ValueError: `step` or `rank` is out of range.
         """
         if not 0 <= step < 10**10 or not 0 <= rank < world_size:
             raise ValueError(f"save(step={step}, rank={rank}, world_size={world_size}): counted from 0")
@@ -164,17 +165,21 @@ class Checkpoints:
         self._writing = self._thread.submit(writer.write, self._store, self._rules, share)
 
     def wait(self) -> None:
-        """Returns when nothing is being written any more.
+        """Wait until the last checkpoint is written.
 
         Raises:
-            CheckpointError: the last save failed; older checkpoints are as they were.
+            CheckpointError: The last save failed. Older checkpoints are unchanged.
         """
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
     def close(self) -> None:
-        """Waits, and ends the thread; errors as of `wait`. A save after it starts another."""
+        """Wait, and end the thread. A later `save` starts another one.
+
+        Raises:
+            CheckpointError: The last save failed. Older checkpoints are unchanged.
+        """
         try:
             self.wait()
         finally:
@@ -184,22 +189,25 @@ class Checkpoints:
                 self._thread = None
 
     def all(self) -> list[Saved]:
-        """The complete checkpoints, the oldest first; one whose COMPLETE is damaged is left out with a warning."""
+        """List the complete checkpoints, oldest first. Skip those whose description is damaged, with a warning."""
         found, damaged = stores.records(self._store)
         for error in damaged:
             warnings.warn(f"a checkpoint is left out: {error}", stacklevel=2)
         return found
 
     def newest(self) -> Saved | None:
-        """The newest complete checkpoint, or None."""
+        """Return the newest complete checkpoint. None without a checkpoint."""
         found = self.all()
         return found[-1] if found else None
 
     def verify(self, saved: Saved) -> None:
-        """Reads every file of a checkpoint.
+        """Read every file of a checkpoint, and compare its checksum.
+
+        Args:
+            saved: Checkpoint to read.
 
         Raises:
-            CheckpointDamaged: one is missing, cut or changed.
+            CheckpointDamaged: A file is missing, truncated or changed.
         """
         for file, part in saved.parts.items():
             with self._store.local(saved.name, file) as path:
@@ -215,19 +223,23 @@ class Checkpoints:
         map_location: Any = "cpu",
         verify: bool = True,
     ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """A checkpoint's state, and this rank's own or None when it has none.
+        """Load a checkpoint.
 
         Args:
-            saved: which one.
-            rank: of this process.
-            world_size: number of ranks that go on; the checkpoint's when left out.
-            like: the model, or its state dict, that will take `state["model"]`; compared before anything is read.
-            map_location: as of `torch.load`.
-            verify: whether to compare checksums.
+            saved: Checkpoint to load.
+            rank: Number of this rank, from 0.
+            world_size: Number of ranks now. Default: that of the checkpoint.
+            like: Model, or its state dict, for `state["model"]`. Its shapes are compared before anything is read.
+            map_location: Device for the tensors, as for `torch.load`.
+            verify: Compare checksums.
+
+        Returns:
+            The state, and the state of this rank. The latter is None if this rank saved none, or if the number of ranks has
+            changed.
 
         Raises:
-            CheckpointMismatch: it is of another model, or in parts for another number of ranks.
-            CheckpointDamaged: its files are not as they were written.
+            CheckpointMismatch: The checkpoint is of another model, or sharded for another number of ranks.
+            CheckpointDamaged: A file is missing, truncated or changed.
         """
         world_size = world_size or saved.world_size
         if saved.sharded and world_size != saved.world_size:
@@ -257,24 +269,25 @@ class Checkpoints:
         map_location: Any = "cpu",
         otherwise: str | Path | None = None,
     ) -> Resumed | None:
-        """Loads the newest whole checkpoint: of a damaged one a warning is given, and the one before is taken.
+        """Load the newest intact checkpoint. Damaged ones are skipped with a warning.
 
-        Rank 0 chooses for all ranks where torch.distributed is initialized; else each rank looks for itself.
+        If torch.distributed is initialized, rank 0 chooses the checkpoint for all ranks.
 
         Args:
-            rank: of this process.
-            world_size: number of ranks that go on; need not be that of the checkpoint, unless it is sharded.
-            like: the model, as of `load`.
-            map_location: as of `torch.load`.
-            otherwise: the place of another run's checkpoints, to begin from when there is none here.
+            rank: Number of this rank, from 0.
+            world_size: Number of ranks now. It can differ from that of the checkpoint, unless the checkpoint is sharded.
+            like: Model, or its state dict, for `state["model"]`. Its shapes are compared before anything is read.
+            map_location: Device for the tensors, as for `torch.load`.
+            otherwise: Folder or URL with the checkpoints of another run, to start from if there are none here; usually
+                `ctx.resume_from`.
 
         Returns:
-            None when there is no checkpoint here and `otherwise` is not given.
+            The checkpoint. None if there is none here and `otherwise` is not given.
 
         Raises:
-            CheckpointMismatch: as of `load`.
-            CheckpointDamaged: there are checkpoints, and none is whole.
-            CheckpointError: there is none here, and none at `otherwise`.
+            CheckpointMismatch: The checkpoint is of another model, or sharded for another number of ranks.
+            CheckpointDamaged: All checkpoints are damaged.
+            CheckpointError: There is no checkpoint here, and none at `otherwise`.
         """
         self.wait()
         chosen = writer.agree(self._whole, rank, world_size)
@@ -324,7 +337,7 @@ class Checkpoints:
 
 
 def rng_state() -> dict[str, Any]:
-    """The state of all generators of this process, in tensors and plain values; the GPU's is that of the current device."""
+    """Return the state of the random generators of Python, NumPy, torch and the current GPU, for a checkpoint."""
     version, words, gauss = random.getstate()
     legacy: dict[str, Any] = np.random.get_state(legacy=False)
     state = {
@@ -338,7 +351,11 @@ def rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: Mapping[str, Any]) -> None:
-    """Puts all generators into a state of `rng_state`; the GPU's where both had one."""
+    """Restore the state of the random generators.
+
+    Args:
+        state: State from `rng_state`. That of a GPU is restored if this process can use one.
+    """
     python = state["python"]
     random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
     legacy = state["numpy"]
@@ -350,6 +367,12 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
 
 
 def reseed(seed: int, rank: int, step: int) -> None:
-    """Seeds all generators for a rank that goes on at `step` without a state of its own: the number of ranks has changed."""
+    """Seed all random generators of a rank that continues without a saved state, as after a change of the number of ranks.
+
+    Args:
+        seed: Seed of the trial.
+        rank: Number of this rank, from 0.
+        step: Step to continue at.
+    """
     words = np.random.SeedSequence([seed % 2**64, rank, step]).generate_state(1, np.uint64)
     process.seed_everything(int(words[0] >> np.uint64(1)))

@@ -36,17 +36,20 @@ INLINE = 800  # bytes of a recipe that are sent; a longer one is written to a fi
 
 
 class LineDataset:
-    """The lines of one or more text files, in their order.
+    r"""Lines of one or more text files, as a map-style dataset for torch's DataLoader: item i is `{"text": line}`.
+
+    Files are memory-mapped, so all processes of a machine share one copy in memory, and the dataset pickles to a few hundred
+    bytes. Lines end with `\n` or `\r\n`. Do not change a file in place while it is used: write a new file and rename it.
 
     Args:
-        files: one file, or several.
-        max_samples: only the first so many lines; None for all.
-        empty: what to do with lines of no characters: "skip" them, "keep" them as "", or "error" out.
-        cache: folder for the index; None puts it beside the text, or where that cannot be written into trialplane's cache.
+        files: One file or several, as UTF-8 text.
+        max_samples: Maximum number of lines, from the first. Default: all.
+        empty: Treatment of empty lines: "skip" them, "keep" them as "", or raise an "error".
+        cache: Folder for the index. Default: beside the text, or in trialplane's cache if that folder is read-only.
 
     Raises:
-        DataError: a file is missing, empty, compressed or binary, or there are no lines in any.
-        CacheError: the index cannot be written.
+        DataError: A file is missing, empty, compressed or binary, or no file has lines.
+        CacheError: The index cannot be written.
     """
 
     def __init__(
@@ -84,17 +87,17 @@ class LineDataset:
         return self._length
 
     def __getitem__(self, index: int) -> dict[str, str]:
-        """The line, counted from 0, or from the end when negative.
+        """Return a line, by its index from 0, or from the end if negative.
 
         Raises:
-            IndexError: there is no such line.
-            DataError: the file is gone or has changed, or the line is not UTF-8.
+            IndexError: The index is out of range.
+            DataError: The file is missing or has changed, or the line is not UTF-8.
         """
         text, row = self._place(index)
         return {"text": text.line(row)}
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, str]]:
-        """Several lines: what a DataLoader asks for, once per batch."""
+        """Return several lines. A DataLoader calls this once per batch."""
         return [self[index] for index in indices]
 
     def __iter__(self) -> Iterator[dict[str, str]]:
@@ -107,15 +110,15 @@ class LineDataset:
         return f"LineDataset({self._length:,} lines of {where})"
 
     def where(self, index: int) -> tuple[Path, int]:
-        """The file of a line, and its number in it, counted from 1."""
+        """Return the file of a line, and the line's number in it, from 1."""
         text, row = self._place(index)
         return Path(text.text.path), text.number(row)
 
     @property
     def content(self) -> str:
-        """A digest of all that the lines are: every byte of the files, their order, which lines are taken.
+        """Digest of the content, as 64 hexadecimal digits. It does not depend on the location of the files.
 
-        Reckoned once per file and kept beside its index: 64 hexadecimal digits, the same wherever the files lie.
+        It covers every byte of the files, their order, and the selection of lines. It is computed once per file.
         """
         recipe = self._read_recipe()
         digests = []
@@ -125,19 +128,24 @@ class LineDataset:
         return hashlib.blake2b(facts.encode(), digest_size=32).hexdigest()
 
     def to_hf(self, folder: str | Path | None = None) -> datasets.Dataset:
-        """The same lines as a `datasets.Dataset` over an Arrow file on disk, which is as cheap to send.
+        """Convert to a `datasets.Dataset` with an Arrow file on disk, which is written once per content.
 
         Args:
-            folder: where the Arrow file goes (as large as the text); None for trialplane's cache. Made once per content.
+            folder: Folder for the Arrow file, which is as large as the text. Default: trialplane's cache.
         """
         return arrow.to_hf(self, Path(folder) if folder is not None else self._own_cache())
 
     @classmethod
     def from_hf(cls, dataset: datasets.Dataset, column: str = "text", *, folder: str | Path) -> LineDataset:
-        """The rows of a column as lines of a text file in `folder`, row i as line i. Written once per dataset.
+        """Convert a column of a `datasets.Dataset`: row i becomes line i of a text file, which is written once per dataset.
+
+        Args:
+            dataset: Dataset with the column.
+            column: Name of a column of strings.
+            folder: Folder for the text file.
 
         Raises:
-            DataError: a row holds a line break or nothing (None), or there is no such column.
+            DataError: A row has a line break or is None, or the column does not exist.
         """
         file = arrow.write_column(dataset, column, Path(folder).expanduser().absolute())
         return cls(file, empty="keep", cache=file.parent)

@@ -52,15 +52,15 @@ _OURS = ("num_proc", "cache_file_name", "keep_in_memory", "load_from_cache_file"
 
 
 def table(file: str | Path, columns: Sequence[str], *, cache: str | Path) -> datasets.Dataset:
-    """The rows of a CSV, TSV, JSON-lines or Parquet file, as an Arrow file in the cache, made by the first who asks.
+    """Load a CSV, TSV, JSON Lines or Parquet file, through an Arrow file in the cache that is created if needed.
 
     Args:
-        file: its name says what it is; `.gz` is unpacked.
-        columns: those that must be there.
-        cache: folder shared by all trials.
+        file: Path of the file. Its name gives the format: .csv, .tsv, .json, .jsonl, .ndjson or .parquet, also with .gz.
+        columns: Names of required columns.
+        cache: Folder shared by all trials, for example `ctx.cache`.
 
     Raises:
-        DataError: no such file, not the format that its name says, no rows, or a column is missing.
+        DataError: The file is missing, not in the format of its name or without rows, or a column is missing.
     """
     import datasets
     import tqdm
@@ -105,24 +105,26 @@ def mapped(
     say: Callable[[str], object] = print,
     **options: Any,
 ) -> datasets.Dataset:
-    """What `dataset.map(function, **options)` gives, from the cache or made on all cores.
+    """Return `dataset.map(function, **options)`, from a cache that is created on all cores if needed.
 
-    A cache is named by the dataset, the function (its arguments, and the text of the module that defines it), the options
-    and the version of `datasets`. Shards that a killed run has finished are kept for the next.
+    All ranks can call it at once: one creates the cache, and the others wait for it. Call it before the process group is
+    created. The cache depends on the dataset, the function and the source of its module, the options and the version of
+    `datasets`. A killed run continues with the shards that are finished.
 
     Args:
-        dataset: over files, as `table`, `load_dataset` or `load_from_disk` give it.
-        function: as of `map`; sent to other processes, so keep names of files in it and no data.
-        cache: folder shared by all trials.
-        processes: at most so many; one per usable core when left out.
-        rows_each: rows that are worth a process.
-        say: told when it begins and when it is done.
-        **options: as of `map`: `batched`, `remove_columns`, `fn_kwargs`, …
+        dataset: Dataset with files on disk, from `table`, `load_dataset` or `load_from_disk`.
+        function: Function for `map`. It is sent to other processes, so it should hold paths and no data.
+        cache: Folder shared by all trials, for example `ctx.cache`.
+        processes: Maximum number of processes. Default: one per usable core.
+        rows_each: Minimum number of rows per process.
+        say: Function to call with messages at the start and at the end.
+        **options: Options for `map`: `batched`, `remove_columns`, `fn_kwargs`, …
 
     Raises:
-        PolicyError: the dataset or the function is too large to send.
-        InputError: the function failed; its traceback is in the log.
-        CacheError: the cache cannot be written, or its process was killed.
+        PolicyError: The dataset or the function is too large to send.
+        InputError: The function failed. Its traceback is in the log.
+        CacheError: The cache cannot be written, or a process was killed.
+        TypeError: An option is one that this function sets itself, for example `num_proc`.
     """
     import datasets
     import dill

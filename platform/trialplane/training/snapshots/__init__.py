@@ -1,7 +1,12 @@
-"""Evolution snapshots of a model in training: `snapshots.Snapshots` saves and lists them, `report` compares them.
+"""Snapshots of a model at chosen steps of its training: weights and metrics, limited in number and size.
 
-`python -m trialplane.training.snapshots FOLDER` prints the comparison. Importing it must not import torch.
+    kept = snapshots.Snapshots(f"{ctx.checkpoints}/snapshots", keep=8)
+    kept.save(step, model, {"loss": loss, "accuracy": accuracy})
+
+`python -m trialplane.training.snapshots FOLDER` compares them: how far the weights have moved, and in which layers.
 """
+
+# Importing this must not import torch.
 
 from trialplane.training.snapshots.snapshots import Snapshot, Snapshots, Spacing, is_due, thinned
 

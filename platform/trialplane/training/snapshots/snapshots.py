@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FORMAT = 1
 Spacing = Literal["geometric", "even"]
-"""How snapshots are spaced over a training: dense at its beginning, or evenly."""
+"""Spacing of snapshots over a training: denser at its start, or even."""
 _PIECE = 8 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """One of them.
+    """A snapshot.
 
     Attributes:
-        step: optimizer steps done.
-        name: of its folder.
-        place: path or URL of its folder.
-        size: bytes of the weights.
-        metrics: the model's at that step.
+        step: Number of optimizer steps done.
+        name: Name of its folder.
+        place: Path or URL of its folder.
+        size: Size of the weights, in bytes.
+        metrics: Metrics at this step, by name.
     """
 
     step: int
@@ -55,16 +55,17 @@ class Snapshot:
 
 
 class Snapshots:
-    """The snapshots of one training in one place.
+    """The snapshots of a training.
 
     Args:
-        place: a folder or an fsspec URL of their own.
-        keep: so many at most, at least 2: the first and the last are never thinned out.
-        max_bytes: so many bytes of weights at most, with the same two kept whatever they take; None for no limit.
-        spacing: how the steps that stay lie.
+        place: Folder or fsspec URL, used for nothing else.
+        keep: Maximum number of snapshots, at least 2. The first and the last are always kept.
+        max_bytes: Maximum size of all weights, in bytes. The first and the last are kept even if they are larger. Default:
+            no limit.
+        spacing: "geometric" for steps that are denser at the start, or "even".
 
     Raises:
-        InputError: the budget keeps nothing, or the place cannot be used.
+        InputError: An argument is out of range, or `place` cannot be used.
     """
 
     def __init__(
@@ -80,11 +81,15 @@ class Snapshots:
 
     @property
     def place(self) -> str:
-        """The folder or URL."""
+        """Folder or URL of the snapshots."""
         return self._store.place
 
     def all(self) -> list[Snapshot]:
-        """The complete ones, the first step first; of two of the same step the later one."""
+        """List the complete snapshots, by step.
+
+        Raises:
+            CheckpointError: A snapshot was written by a newer version.
+        """
         found = {}
         for name in self._store.complete():
             said = json.loads(self._store.read(name, record.COMPLETE))
@@ -94,10 +99,15 @@ class Snapshots:
         return [found[step] for step in sorted(found)]
 
     def save(self, step: int, model: torch.nn.Module, metrics: Mapping[str, float]) -> Snapshot:
-        """Writes the weights and thins out; one that a resumed training makes again takes the old one's place.
+        """Save a snapshot, and delete others beyond the limits. Call it in rank 0 only.
+
+        Args:
+            step: Number of optimizer steps done. An existing snapshot of this step is replaced.
+            model: Model to save. If it has a `config`, as in transformers, that is saved too.
+            metrics: Metrics by name.
 
         Raises:
-            CheckpointError: it could not be written; the others are as they were.
+            CheckpointError: The snapshot could not be written. The others are unchanged.
         """
         store, name = self._store, record.name_of(step, ())
         config = getattr(model, "config", None)
@@ -131,23 +141,30 @@ class Snapshots:
         return Snapshot(step, name, store.url(name), size, values)
 
     def weights(self, snapshot: Snapshot) -> Any:
-        """A context that gives the path of the weights' file on this machine."""
+        """Return a context manager with the local path of the weights, a file in safetensors format."""
         return self._store.local(snapshot.name, WEIGHTS)
 
 
 def is_due(step: int, last: int, *, every: int | None = None, steps: Collection[int] = ()) -> bool:
-    """Whether a snapshot is taken after so many steps: at 0 and at the last, every so many, and at those listed."""
+    """Return whether a snapshot is due: at step 0, at the last step, at multiples of `every`, and at `steps`.
+
+    Args:
+        step: Number of optimizer steps done.
+        last: Last step of the training.
+        every: Number of steps between two snapshots. Default: none.
+        steps: Other steps with a snapshot.
+    """
     return step in (0, last) or step in steps or (every is not None and step % every == 0)
 
 
 def thinned(found: Sequence[Snapshot], keep: int, max_bytes: int | None, spacing: Spacing = "geometric") -> list[Snapshot]:
-    """Those that go, so that the others are within the budget.
+    """Return the snapshots to delete, so that the others are within the limits.
 
     Args:
-        found: by step.
-        keep: number of those that stay, at most.
-        max_bytes: their bytes, at most; None for no limit.
-        spacing: how their steps lie.
+        found: All snapshots, by step.
+        keep: Maximum number of snapshots to keep.
+        max_bytes: Maximum size of the weights to keep, in bytes. None: no limit.
+        spacing: "geometric" or "even" spacing of the steps to keep.
     """
 
     def place(one: Snapshot) -> float:

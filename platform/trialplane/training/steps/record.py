@@ -44,14 +44,14 @@ class Saved:
     """A complete checkpoint.
 
     Attributes:
-        step: optimizer steps done when it was made.
-        name: of its folder.
-        place: path or URL of its folder.
-        world_size: ranks that made it.
-        sharded: whether each rank wrote a part of the state.
-        metric: by which the best are kept; None when there was none.
-        parts: its files by name.
-        meta: what the job wants to be read without the tensors.
+        step: Number of optimizer steps done.
+        name: Name of its folder.
+        place: Path or URL of its folder.
+        world_size: Number of ranks that saved it.
+        sharded: Whether each rank wrote a part of the state.
+        metric: Value for `keep_best`. None without a value.
+        parts: Files, by name.
+        meta: Plain values that the job saved with it.
     """
 
     step: int
@@ -65,11 +65,11 @@ class Saved:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Size of all files, in bytes."""
         return sum(part.size for part in self.parts.values())
 
     def state_file(self, rank: int) -> str:
-        """The file with the state that a rank reads."""
+        """Return the name of the file with the state for a rank."""
         return state_file(rank, self.sharded)
 
 

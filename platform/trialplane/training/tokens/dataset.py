@@ -35,14 +35,14 @@ _COMPLETE = "complete.json"
 
 
 class TokenDataset:
-    """The tokens of each line, read-only, from memory-mapped files. Pickles to a few hundred bytes.
+    """Tokens of each line, read-only, from memory-mapped files: item i is an array. Created by `tokenized`.
 
-    Made by `tokenized`.
+    The dataset pickles to a few hundred bytes.
 
     Attributes:
-        folder: the cache.
-        tokens: how many there are in all.
-        dtype: uint16 where the vocabulary allows it, else int32.
+        folder: Folder of the cache.
+        tokens: Total number of tokens.
+        dtype: uint16 for a vocabulary of at most 65,536 tokens, else int32.
     """
 
     def __init__(self, folder: Path, lines: int, tokens: int, dtype: str) -> None:
@@ -56,11 +56,14 @@ class TokenDataset:
         return self._lines
 
     def __getitem__(self, index: int) -> npt.NDArray[Any]:
-        """The tokens of a line: a view of the file, shape (tokens,).
+        """Return the tokens of a line, by its index from 0, or from the end if negative.
+
+        Returns:
+            A read-only view of the file, shape (tokens of the line,).
 
         Raises:
-            IndexError: there is no such line.
-            CacheError: the cache is gone or damaged.
+            IndexError: The index is out of range.
+            CacheError: The cache is missing or damaged.
         """
         row = operator.index(index)
         if row < 0:
@@ -76,7 +79,7 @@ class TokenDataset:
 
     @property
     def lengths(self) -> npt.NDArray[np.int32]:
-        """Number of tokens of each line, shape (lines,); read from all shards at each call."""
+        """Number of tokens of each line, shape (lines,). All shards are read at each call."""
         return np.concatenate([self._open(number).lengths for number in range(_shards(self._lines))])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -103,22 +106,25 @@ def tokenized(
     add_special_tokens: bool = True,
     say: Callable[[str], object] | None = print,
 ) -> TokenDataset:
-    """The tokens of each line, from the cache, made first if they are not there.
+    """Return the tokens of each line, from a cache that is created if needed.
+
+    Call it before `init_process_group()` or `Accelerator()`. All ranks can call it at once: one creates the cache, and the
+    others wait for it. A killed run continues where it stopped.
 
     Args:
-        lines: the text.
-        tokenizer: folder of a fast tokenizer, as `save_pretrained` writes it.
-        max_length: tokens of a line at most, special ones included; longer lines are cut.
-        cache: folder of caches; each text, tokenizer and set of arguments gets a folder in it.
-        processes: how many tokenize; None for one per core that this process may use.
-        add_special_tokens: whether lines get the tokenizer's special tokens.
-        say: is told of progress; None for silence.
+        lines: Lines to tokenize.
+        tokenizer: Folder of a fast tokenizer, for example from `save_pretrained`.
+        max_length: Maximum number of tokens per line, including special tokens. Longer lines are truncated.
+        cache: Folder for caches. Each text, tokenizer and set of arguments gets a folder in it.
+        processes: Number of processes. Default: one per usable core.
+        add_special_tokens: Add the special tokens of the tokenizer.
+        say: Function to call with messages about the progress. None: no messages.
 
     Raises:
-        DataError: a line is not UTF-8, or the text has changed.
-        InputError: there is no such tokenizer.
-        CacheError: the cache cannot be written, or a tokenizing process was killed.
-        PolicyError: the cache is to be made while other ranks wait in a process group.
+        DataError: A line is not UTF-8, or the text has changed.
+        InputError: The tokenizer cannot be loaded or is not fast, or `max_length` is less than 1.
+        CacheError: The cache cannot be written, or a process was killed.
+        PolicyError: The cache does not exist, and other ranks would wait for it in a process group.
     """
     if max_length < 1:
         raise errors.InputError(f"max_length is {max_length}; it must be at least 1")
