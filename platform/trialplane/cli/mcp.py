@@ -215,7 +215,7 @@ def mcp_command(place: Place, allow_submit: bool) -> None:
 
     platform = Platform(places.target_of(place))
     tools = Tools(platform)
-    about = "Runs of hyper-parameter studies, trainings and collections: their state, results and logs."
+    about = "Runs of hyperparameter studies, trainings and collections: their state, results and logs."
     server = Server("trialplane", version=trialplane.__version__, instructions=about, log_level="WARNING")
     reading = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     for name, method in (("list", tools.runs), ("status", tools.status), ("results", tools.results), ("logs", tools.logs)):
