@@ -139,6 +139,13 @@ def test_without_a_smoke_run_the_metric_is_a_guess(platform, written: Path) -> N
     assert "# guessed: the script was not run; name a metric that it prints" in Path("src/job.yaml").read_text()
 
 
+def test_what_a_script_logs_to_wandb_alone_is_captured(platform, written: Path) -> None:
+    (written / "fit.py").write_text("import wandb\n" + ARGPARSE.replace('"data"', '"--data"'))
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "no metrics were found" in result.stderr, result.output
+    assert made().capture == ("wandb",) and "name a metric that it logs to W&B" in Path("src/job.yaml").read_text()
+
+
 def test_a_smoke_run_is_bounded(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smoke, "LONGEST", 2.0)
     endless = "import signal\nprint('val_acc=0.5', flush=True)\nwhile True:\n    signal.pause()\n"

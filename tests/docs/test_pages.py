@@ -30,7 +30,7 @@ PRINTED = {
     "studies": ["loss", "mine is valid", "3/3 ended", "loss.*layers", "mine is valid"],
     "trainings": ["SUCCEEDED", "loss", "SUCCEEDED"],
     "troubleshooting": ["found were acc", "FAILED"],
-    "wandb": ["WANDB_MODE=offline", "3/3 ended", r"val_loss.*optimizer\.momentum"],
+    "wandb": ["W&B gets nothing", "3/3 ended", r"val_loss.*optimizer\.momentum"],
 }
 
 

@@ -107,13 +107,20 @@ def test_a_macro_without_a_counterpart_is_named() -> None:
     assert "no counterpart" in found["command.1"] and "no counterpart" in found["command.2"]
 
 
+def test_what_a_script_logs_is_captured_and_a_command_cannot_be(loaded) -> None:
+    made = read()
+    assert loaded(made, fit="").capture == ("wandb",) and "W&B gets nothing" in reasons(made)["program"]
+    made = read("program: fit.py\ncommand: [torchrun, '${program}']\nparameters: {a: {values: [1, 2]}}\n")
+    assert "capture" not in made.job and "is not read" in reasons(made)["program"]
+
+
 def test_a_script_that_takes_no_arguments_gets_its_parameters_by_wandb_config(loaded) -> None:
     scripts = {"fit.py": "import wandb\nlr = wandb.config.lr\n"}
     text = SWEEP.replace("METHOD", "random")
     job = loaded(wandb.read(text, "sweep.yaml", scripts), fit="")
     assert job.capture == ("wandb",) and job.arguments.items == () and job.metrics is None
     scripts["fit.py"] += "import argparse\n"
-    assert "capture" not in wandb.read(text, "sweep.yaml", scripts).job
+    assert wandb.read(text, "sweep.yaml", scripts).job["arguments"] != "none"
 
 
 def test_a_grid_ends_with_its_points(loaded) -> None:

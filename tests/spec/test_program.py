@@ -58,11 +58,11 @@ def test_what_may_be_written(job: Path, text: str, items: tuple[str, ...]) -> No
 
 
 def test_sources_of_metrics(job: Path) -> None:
-    text = "script: train.py\nmetrics: [stdout, {from: file, path: out/*.jsonl, step: it}, {from: wandb}]\n"
+    text = "script: train.py\nmetrics: [stdout, {from: file, path: out/*.jsonl, step: it}, {from: tensorboard}]\n"
     write(job, text)
     made = load.load_job(job)
     assert isinstance(made, jobs.Study)
-    assert [one.source for one in made.metrics or ()] == ["stdout", "file", "wandb"]
+    assert [one.source for one in made.metrics or ()] == ["stdout", "file", "tensorboard"]
     assert jobs.read(made.model_dump_json()) == made
     assert json.loads(made.model_dump_json())["metrics"][1]["path"] == "out/*.jsonl"
     jsonschema.validate(document.read(job / "job.yaml").data, schema.json_schema())
@@ -107,7 +107,12 @@ def test_sources_of_metrics(job: Path) -> None:
         ("script: train.py\nmetrics: {from: stdoot}\n", "metrics.0.from", 6, "'stdoot' is not 'stdout'"),
         ("script: train.py\ncapture: wandbb\n", "capture.0", 6, "'wandbb' is not 'wandb'"),
         ("command: [sh, x]\ncapture: wandb\n", "capture", 6, "a command is a process of its own"),
-        ("script: train.py\ncapture: wandb\nmetrics: [stdout, wandb]\n", "metrics.1", 7, "wandb is in capture"),
+        (
+            "script: train.py\ncapture: tensorboard\nmetrics: [stdout, tensorboard]\n",
+            "metrics.1",
+            7,
+            "tensorboard is in capture",
+        ),
     ],
 )
 def test_one_mistake_is_one_issue(job: Path, text: str, field: str, line: int, part: str) -> None:

@@ -43,6 +43,7 @@ class _Job:
         start: the arguments' values by default, where a job gives them.
         comments: what the file says about itself at its top.
         preload: modules to import that the template would not find by itself.
+        uses_wandb: whether the script imports W&B.
     """
 
     script: str
@@ -53,6 +54,7 @@ class _Job:
     start: dict[str, Any]
     comments: list[str]
     preload: list[str]
+    uses_wandb: bool
 
     @property
     def missing(self) -> list[str]:
@@ -93,7 +95,7 @@ def make(file: Path, *, with_smoke: bool) -> int:
         )
     if read.style == script.WANDB:
         made = wandb.read(json.dumps(dict(read.search)), str(file), {})
-        kept = {name: value for name, value in made.job.items() if name not in ("command", "metrics")}
+        kept = {name: value for name, value in made.job.items() if name != "command"}
         job = kept | {"script": real.name, "arguments": "none", "capture": "wandb"}
         for note in made.notes:
             if not note.field.startswith(("program", "command")):
@@ -299,6 +301,7 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
         start=start,
         comments=comments,
         preload=[*top, *late] if late else [],
+        uses_wandb=any(module.partition(".")[0] == "wandb" for module in (*read.top, *read.late)),
     )
 
 
@@ -361,7 +364,7 @@ def _text(job: _Job, found: smoke.Smoke | None) -> str:
         lines += [f"  {_field(name, made, f'guessed: {reason}')}" for name, (made, reason) in job.space.items()]
         lines += ["  # Others that could be searched; drop one from params if you do:", *likely] if likely else []
         lines += _enqueue(job)
-    lines += ["", *_metrics(found, _CALLBACK in str(job.arguments)), "sampler: tpe", "pruner: median", ""]
+    lines += ["", *_metrics(found, _CALLBACK in str(job.arguments), job.uses_wandb), "sampler: tpe", "pruner: median", ""]
     lines += [f"trials: {_TRIALS if job.space else 1}", f"parallel: {_PARALLEL if job.space else 1}"]
     lines += ["budget: {max_failed: 5, timeout: 1h}", "resources: {cpus: 1, memory: 2Gi}"]
     return "\n".join(lines) + "\n"
@@ -384,8 +387,8 @@ def _holds(made: dict[str, Any], value: Any) -> bool:
     return value in made["choices"] if "choices" in made else bool(made["low"] <= value <= made["high"])
 
 
-def _metrics(found: smoke.Smoke | None, reported: bool) -> list[str]:
-    """The objective, and where its metric is found unless the trial reports it."""
+def _metrics(found: smoke.Smoke | None, reported: bool, uses_wandb: bool) -> list[str]:
+    """The objective, and where its metric is found unless the trial reports it; of W&B alone only the calls can be seen."""
     guessed = [(source, metrics, guess.objective(metrics)) for source, metrics in (found.metrics if found else {}).items()]
     guessed.sort(key=lambda one: not (one[2] and guess.is_known(one[2]["metric"])))
     for source, metrics, best in guessed:
@@ -395,9 +398,11 @@ def _metrics(found: smoke.Smoke | None, reported: bool) -> list[str]:
             where = "" if reported or source in ("stdout", "mlflow") else _field("metrics", source, "where they were found")
             return [*([where] if where else []), _field("objective", best, f"guessed from the metrics of one run{beside}")]
     seen = "no metric was found in a run" if found else "the script was not run"
-    return [
-        _field("objective", {"metric": "loss", "direction": "minimize"}, f"guessed: {seen}; name a metric that it prints")
-    ]
+    by_wandb = found is not None and uses_wandb
+    comment = f"guessed: {seen}; name a metric that it {'logs to W&B' if by_wandb else 'prints'}"
+    objective = _field("objective", {"metric": "loss", "direction": "minimize"}, comment)
+    captured = _field("capture", "wandb", "what it logs there is reported, and W&B gets nothing")
+    return [captured, objective] if by_wandb else [objective]
 
 
 def _field(name: str, value: Any, comment: str = "") -> str:

@@ -16,7 +16,7 @@ from trialplane.wire import env
 from trialplane.worker.metrics import reader
 
 LONGEST = 60.0  # seconds
-_FILES = ("stdout", "tensorboard", "wandb")
+_FILES = ("stdout", "tensorboard")
 # Metrics that are found in any spelling, as a job's own are: `Val loss 2.1`.
 _NAMES = tuple(
     f"{part}{metric}"

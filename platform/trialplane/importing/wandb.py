@@ -57,19 +57,18 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     if cap is None and sampler["name"] != "grid":
         given.note(f"is missing, but a study must end: trials is set to {trials}", "run_cap")
     script = program.get("script", "")
-    places: dict[str, Any] = {"metrics": ["wandb", "stdout"]}
-    if "wandb.config" in scripts.get(script, "") and not ARGUMENTS.search(scripts[script]):
-        places = {"capture": "wandb"}  # whose `config` has the trial's parameters
-        program["arguments"] = "none"
+    if script:
+        program["capture"] = "wandb"
+        given.note("what it logs to W&B is reported (`capture: wandb`), and W&B gets nothing", "program")
     else:
-        stand_in = "write `capture: wandb` in place of `metrics` to need no W&B"
-        why = f"metrics are read from W&B's files: set WANDB_MODE=offline to need no account, or {stand_in}"
-        given.note(why, "program")
+        why = "what a command logs to W&B is not read, only its output, where W&B prints the last values at the end"
+        given.note(f"{why}; set WANDB_MODE=offline to need no account", "program")
+    if "wandb.config" in scripts.get(script, "") and not ARGUMENTS.search(scripts[script]):
+        program["arguments"] = "none"  # `wandb.config` has the trial's parameters
     job = {
         "kind": "hpo",
         "description": given.text("description"),
         **program,
-        **places,
         "params": params,
         "space": space,
         "objective": {"metric": metric or "loss", "direction": direction},

@@ -41,7 +41,7 @@ class MetricSource:
     """A place in which a program leaves its metrics.
 
     Attributes:
-        source: stdout, mlflow, file, tensorboard or wandb.
+        source: stdout, mlflow, file or tensorboard.
         pattern: regular expressions that find metrics in a line; the usual forms when there are none.
         path: of the files, with wildcards, below the folder in which the program runs; "" for wherever they are.
         step: name of the step among the numbers; "" for the usual ones.

@@ -61,6 +61,15 @@ def test_event_files_that_have_the_metric_are_named_with_what_reads_them(tmp_pat
     assert said.endswith(" has acc (0.75): write `metrics: tensorboard`; no metrics were found; see `platform docs scripts`")
 
 
+def test_files_of_wandb_are_named_with_what_captures_its_calls(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    (trial.folder / "wandb").mkdir()
+    (trial.folder / "wandb" / "run-1.wandb").write_bytes(b":W&B")
+    trial.read(ended=True)
+    said = trial.reader.missing(("acc",), {})
+    assert "wandb/run-1.wandb is W&B's, which is not read: write `capture: wandb`" in said
+
+
 @pytest.mark.parametrize(
     ("name", "text", "advice"),
     [

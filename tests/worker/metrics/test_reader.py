@@ -233,26 +233,9 @@ def test_tensorboard_by_torch(tmp_path: Path) -> None:
 
 
 def test_damaged_event_files_are_passed_over(tmp_path: Path) -> None:
-    trial = Trial(tmp_path, MetricSource("tensorboard"), MetricSource("wandb"))
+    trial = Trial(tmp_path, MetricSource("tensorboard"))
     (trial.folder / "events.out.tfevents.1").write_bytes(b"\xff" * 5_000)
-    (trial.folder / "run.wandb").write_bytes(b":W&B\x0f\xbe\x00" + b"\x07" * 70_000)
     assert trial.read(ended=True) == []
-
-
-def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import wandb  # takes a second
-
-    trial = Trial(tmp_path, MetricSource("wandb"))
-    for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": str(trial.folder)}.items():
-        monkeypatch.setenv(name, value)
-    run = wandb.init(project="p", settings=wandb.Settings(console="off", x_disable_stats=True))
-    for step in range(3):
-        run.log({"acc": step / 4, "eval": {"loss": 1.5}, "text": "x" * 40_000})
-    run.finish()
-    wandb.teardown()  # as at the end of a process: only now all is written
-    made = trial.read(ended=True)
-    assert [(step, metrics["acc"]) for step, metrics in made] == [(0, 0.0), (1, 0.25), (2, 0.5)]
-    assert trial.reader.newest["eval.loss"] == 1.5
 
 
 def test_what_a_script_prints_and_reports_is_read_once(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 STYLES = (arguments.FLAGS, arguments.HYDRA, arguments.GLOBALS, "none")
 _USUAL = ("stdout", "mlflow")  # places of metrics, where the job names none
-_WITH_A_FILE = ("file", "tensorboard", "wandb")
+_WITH_A_FILE = ("file", "tensorboard")
 
 
 class Arguments(models.Model):
@@ -111,10 +111,10 @@ class Source(models.Model):
         """The same for a slot."""
         return program.MetricSource(self.source, self.pattern, self.path or "", self.step or "")
 
-    source: Literal["stdout", "mlflow", "file", "tensorboard", "wandb"] = Field(
+    source: Literal["stdout", "mlflow", "file", "tensorboard"] = Field(
         alias="from",
         description="stdout: lines of output. mlflow: calls of MLflow. file: a file with JSON Lines, CSV or text. "
-        "tensorboard, wandb: their files.",
+        "tensorboard: its event files.",
     )
     pattern: tuple[str, ...] = Field(
         default=(),
@@ -181,7 +181,7 @@ def _sources(value: Any) -> Any:
 
 _SOURCE_FORMS = {
     "anyOf": [
-        {"enum": ["stdout", "mlflow", "tensorboard", "wandb"]},
+        {"enum": ["stdout", "mlflow", "tensorboard"]},
         {
             "type": "object",
             "properties": {

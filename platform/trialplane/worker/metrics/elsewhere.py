@@ -35,6 +35,8 @@ def advice(
     for file in _files(folder):
         if time.monotonic() > deadline:
             break
+        if file.suffix == ".wandb" and is_own(file):
+            others.setdefault("wandb", f"{file.relative_to(folder)} is W&B's, which is not read: write `capture: wandb`")
         source = _source(file, folder)
         if source is None:
             continue
@@ -71,8 +73,6 @@ def _source(file: Path, folder: Path) -> MetricSource | None:
     """The source that reads such a file; None where none does."""
     if "tfevents" in file.name:
         return MetricSource("tensorboard")
-    if file.suffix == ".wandb":
-        return MetricSource("wandb")
     if file.suffix not in _TEXTS:
         return None
     *above, name = file.relative_to(folder).parts

@@ -1,26 +1,22 @@
-"""Reads the scalars in the files of TensorBoard and of W&B's offline mode, as they grow.
+"""Reads the scalars in the files of TensorBoard, as they grow.
 
-Both are records of protocol buffers, of which a few fields are needed; so they are read without either package, which the
+They are records of protocol buffers, of which a few fields are needed; so they are read without its package, which the
 machine that reads may lack. Sources: TensorFlow's `core/lib/io/record_writer.h`, `core/util/event.proto` and
-`core/framework/{summary,tensor}.proto`; LevelDB's `doc/log_format.md` and wandb's `proto/wandb_internal.proto`.
+`core/framework/{summary,tensor}.proto`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import struct
 from collections.abc import Iterator
 
-from trialplane.worker.metrics import lines
 from trialplane.worker.metrics.lines import Found, Names
 
 _LARGEST = 16 << 20  # bytes of one record; a larger one is none of scalars, and its file is not read further
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 _FLOAT, _DOUBLE = 1, 2  # of a tensor
-_BLOCK = 32 << 10  # of LevelDB's log format
-_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 
 class TensorBoard:
@@ -65,63 +61,6 @@ class TensorBoard:
                         values[scalar[0]] = scalar[1]
         if values:
             yield Found(step, {kept: value for name, value in values.items() if (kept := self._names.of(name)[0])})
-
-
-class Wandb:
-    """The history of a run in W&B's offline mode.
-
-    Args:
-        names: what the names in the history stand for.
-    """
-
-    def __init__(self, names: Names) -> None:
-        self._names = names
-        self._data = b""
-        self._at = 0  # position of `_data` in the file
-        self._record = b""
-
-    def read(self, data: bytes, ended: bool) -> Iterator[Found]:
-        """The rows of the history in the records that have become whole."""
-        self._data += data
-        offset = 0
-        if self._at == 0 and len(self._data) >= 7:
-            offset = 7  # W&B's own header
-        while True:
-            left = _BLOCK - (self._at + offset) % _BLOCK
-            if left < 7:  # the end of a block is padded
-                offset += left
-                continue
-            if offset + 7 > len(self._data):
-                break
-            _, size, kind = struct.unpack_from("<IHB", self._data, offset)
-            if offset + 7 + size > len(self._data):
-                break
-            piece = self._data[offset + 7 : offset + 7 + size]
-            offset += 7 + size
-            self._record = piece if kind in (_FULL, _FIRST) else self._record + piece
-            if len(self._record) > _LARGEST:
-                self._record = b""
-            if kind in (_FULL, _LAST):
-                with contextlib.suppress(ValueError, struct.error, IndexError, RecursionError):  # a damaged record
-                    yield from self._row(self._record)
-        self._data, self._at = self._data[offset:], self._at + offset
-
-    def _row(self, record: bytes) -> Iterator[Found]:
-        for field, history in _fields(record):
-            if field != 2 or not isinstance(history, bytes):  # Record.history
-                continue
-            values: dict[str, object] = {}
-            for one, item in _fields(history):
-                if one == 1 and isinstance(item, bytes):  # HistoryRecord.item
-                    parts = list(_fields(item))
-                    key = ".".join(part.decode() for number, part in parts if number in (1, 2) and isinstance(part, bytes))
-                    text = next((part for number, part in parts if number == 16 and isinstance(part, bytes)), b"null")
-                    values[key] = json.loads(text)
-            numbers = dict(lines.numbers(values))
-            found = self._names.found({name: value for name, value in numbers.items() if not name.startswith("_")})
-            step = found.step if self._names.has_own_step else int(numbers.get("_step", 0))
-            if found.metrics:
-                yield Found(step, found.metrics)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | float | bytes]]:

@@ -217,5 +217,4 @@ _WHERE: Mapping[str, str] = {
     "mlflow": "its MLflow calls",
     "file": "{}",
     "tensorboard": "its TensorBoard files",
-    "wandb": "its W&B files",
 }

@@ -45,7 +45,7 @@ class Source:
         self.names = lines.Names(wanted, of.step)
         self.parse = lines.parser(of.pattern, self.names, arguments)
         below = of.path.rstrip("/") + "/" if of.path else ""
-        patterns = {"file": of.path, "tensorboard": f"{below}**/*tfevents*", "wandb": f"{below}**/*.wandb"}
+        patterns = {"file": of.path, "tensorboard": f"{below}**/*tfevents*"}
         self.pattern = patterns.get(of.source)
 
 
@@ -83,11 +83,8 @@ class Tail:
         self._decoder = self._new_decoder()
 
     def _new_decoder(self) -> Decoder:
-        source = self.source.of.source
-        if source == "tensorboard":
+        if self.source.of.source == "tensorboard":
             return events.TensorBoard(self.source.names)
-        if source == "wandb":
-            return events.Wandb(self.source.names)
         if not self.source.of.pattern and (delimiter := {".csv": ",", ".tsv": "\t"}.get(self.file.suffix)):
             return _Text(_Table(delimiter, self.source), self._is_read, _LONGEST_ROW)
         return _Text(_Lines(self.source), self._is_read, CHUNK)
