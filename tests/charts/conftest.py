@@ -94,8 +94,8 @@ SETS: dict[str, dict[str, Any]] = {
         "studies": {"queue": "everybody"},
         "priorityClasses": {"enabled": True},
     },
-    # As after an upgrade from a chart with one namespace for all.
-    "former": {"teams": [{"namespace": CONTROL}, {"namespace": TEAM}]},
+    # The namespace of the release is a team's too.
+    "own": {"teams": [{"namespace": CONTROL}, {"namespace": TEAM}]},
     "bare": {
         "runs": {"enabled": False},
         "keepVolumes": False,

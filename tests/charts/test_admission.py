@@ -323,7 +323,7 @@ def test_the_operators_pods_that_remove_files_are_let_in(others_judge: Judge) ->
     assert "'system:serviceaccount:control:platform-operator'" in listed
 
 
-@pytest.mark.parametrize("which", ["two", "former"])
+@pytest.mark.parametrize("which", ["two", "own"])
 def test_every_pod_is_judged_by_one_of_the_two_policies(
     render: Render, sets: dict[str, dict[str, Any]], named: Callable[..., Thing], which: str
 ) -> None:

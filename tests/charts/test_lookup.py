@@ -113,9 +113,9 @@ def _thing(kind: str, name: str, **labels: str) -> dict[str, Any]:
 
 @pytest.fixture(name="there")
 def _there(tmp_path: Path) -> Iterator[Cluster]:
-    """With a namespace that the release made, one of another release, and one that is nobody's; in each is a RayCluster."""
+    """With a namespace that the release made, its own, one of another release, and one that is nobody's; each with a run."""
     made = Cluster(tmp_path)
-    labels = {"vision": {cluster.CONTROL: CONTROL}, "others": {cluster.CONTROL: "elsewhere"}, "free": {}}
+    labels = {"vision": {cluster.CONTROL: CONTROL}, CONTROL: {}, "others": {cluster.CONTROL: "elsewhere"}, "free": {}}
     made.found["/api/v1/namespaces"] = [_thing("Namespace", name, **its) for name, its in labels.items()]
     for name in labels:
         of_run = _thing("RayCluster", f"toy-of-{name}", **{cluster.RUN: f"toy-of-{name}"})
@@ -125,17 +125,19 @@ def _there(tmp_path: Path) -> Iterator[Cluster]:
     made.close()
 
 
-def test_a_team_whose_runs_have_pods_is_not_dropped(there: Cluster) -> None:
-    done = there.template("speech")
+@pytest.mark.parametrize(("dropped", "other"), [("vision", CONTROL), (CONTROL, "vision")])
+def test_a_team_whose_runs_have_pods_is_not_dropped(there: Cluster, dropped: str, other: str) -> None:
+    done = there.template("speech", other)
     assert done.returncode != 0
-    said = "teams: vision is not in the list any more, and runs there have pods (toy-of-vision): they would wait"
-    assert said in done.stderr and "`platform cancel RUN --namespace vision` each" in done.stderr
+    said = f"teams: {dropped} is not in the list any more, and runs there have pods (toy-of-{dropped}): they would wait"
+    assert said in done.stderr and f"`platform cancel RUN --namespace {dropped}` each" in done.stderr
+    assert f"toy-of-{other}" not in done.stderr
     assert "toy-of-others" not in done.stderr and "toy-of-free" not in done.stderr and "somebodys-own" not in done.stderr
 
 
 def test_a_team_whose_runs_are_over_is(there: Cluster) -> None:
     del there.found["/apis/ray.io/v1/namespaces/vision/rayclusters"]
-    done = there.template("speech")
+    done = there.template("speech", CONTROL)
     assert done.returncode == 0, done.stderr
 
 
@@ -143,8 +145,8 @@ def test_the_clusters_default_priority_class_is_allowed(there: Cluster) -> None:
     """For Kubernetes gives it to every pod that names none."""
     default = {**_thing("PriorityClass", "everybody"), "globalDefault": True}
     there.found["/apis/scheduling.k8s.io/v1/priorityclasses"] = [default, _thing("PriorityClass", "urgent")]
-    done = there.template("vision")
+    done = there.template("vision", CONTROL)
     assert done.returncode == 0, done.stderr
     objects = [one for one in yaml.safe_load_all(done.stdout) if one]
-    (site,) = (one["data"][cluster.SITE_KEY] for one in objects if one["metadata"]["name"] == cluster.SITE)
+    (site, _) = (one["data"][cluster.SITE_KEY] for one in objects if one["metadata"]["name"] == cluster.SITE)
     assert Site.read(site, "vision").allowed.priority_classes == ("everybody",)

@@ -132,7 +132,7 @@ def test_the_operator_removes_what_ended_long_ago_and_asks_for_nothing(judge: Ju
     assert judge.of_request("DELETE", "system:serviceaccount:other:platform-operator", None, run())
 
 
-def test_a_run_of_before_is_changed_as_before_and_may_get_an_owner(judge: Judge) -> None:
+def test_a_run_without_an_owner_is_changed_by_anybody_and_may_get_one(judge: Judge) -> None:
     before = run("")
     assert judge.of_request("UPDATE", "bob", run("", changed_by="bob", state="Paused"), before) == []
     assert judge.of_request("UPDATE", "bob", run("bob"), before) == []

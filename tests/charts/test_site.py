@@ -132,13 +132,13 @@ def test_packages_are_installed_in_pods_of_the_teams_that_may(render: Render) ->
 
 
 def test_each_team_has_its_own_folder_in_the_releases_object_store(render: Render) -> None:
-    """As run names are unique within a team only. Those of the control namespace were there first, without one."""
+    """As run names are unique within a team only."""
     teams = ["control", "vision", "speech"]
     given: list[dict[str, Any]] = [{"namespace": name} for name in teams]
     given.append({"namespace": "own", "checkpoints": {"url": "s3://own/checkpoints"}})
     sites = _sites(render({"teams": given, "checkpoints": {"url": "s3://bucket/checkpoints/"}}))
     assert {name: site.checkpoints.url for name, site in sites.items()} == {
-        "control": "s3://bucket/checkpoints/",
+        "control": "s3://bucket/checkpoints/control",
         "vision": "s3://bucket/checkpoints/vision",
         "speech": "s3://bucket/checkpoints/speech",
         "own": "s3://own/checkpoints",

@@ -41,9 +41,9 @@ def test_only_namespaces_that_are_asked_for_are_made(render: Render, sets: dict[
     """Neither one that is somebody else's, nor the release's own, which is there before the chart."""
     made = {
         which: [one["metadata"]["name"] for one in render(sets[which]) if one["kind"] == "Namespace"]
-        for which in ("default", "two", "former")
+        for which in ("default", "two", "own")
     }
-    assert made == {"default": ["studies"], "two": ["vision"], "former": ["studies"]}
+    assert made == {"default": ["studies"], "two": ["vision"], "own": ["studies"]}
 
 
 def test_without_keeping_volumes_a_namespace_goes_with_the_release(render: Render, named: Named) -> None:
@@ -118,11 +118,8 @@ def test_no_secret_and_no_service_of_the_platform_is_in_a_teams_namespace(object
         assert not {kind for kind, _ in _in(objects, namespace)} & {"Secret", "Service", "Deployment", "StatefulSet"}
 
 
-def test_a_release_that_had_its_runs_beside_it_keeps_what_they_hang_on(
-    render: Render, sets: dict[str, dict[str, Any]]
-) -> None:
-    """Under their names, in their namespace: volumes, accounts, and the schema of the ledger, which is by the control."""
-    found = _in(render(sets["former"]), CONTROL)
+def test_the_releases_own_namespace_may_be_a_teams(render: Render, sets: dict[str, dict[str, Any]]) -> None:
+    found = _in(render(sets["own"]), CONTROL)
     assert {
         ("PersistentVolumeClaim", "platform-runs"),
         ("ServiceAccount", "platform-controller"),

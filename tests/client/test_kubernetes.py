@@ -150,37 +150,17 @@ def test_a_paused_run_whose_run_was_deleted_can_be_cancelled(target, namespace, 
     assert handle.status().state is RunState.RUNNING
 
 
-@pytest.mark.parametrize("alive", [True, False])
-def test_a_run_of_a_former_version_is_shown_and_says_how_it_is_ended(target, namespace, planned, alive):
-    """It has pods of a RayJob, a record in the ledger, and no Run; its controller may be just starting."""
+def test_a_run_whose_run_was_just_removed_goes_on_until_its_controller_ends(target, namespace, planned):
     handle = submitted(target, planned())
-    namespace.studies["a"].alive = alive
     for thing in namespace.cluster.objects["rayclusters"].values():
         thing["metadata"]["ownerReferences"] = []
     namespace.cluster.remove("runs", "a")
     assert (handle.status().state, handle.is_active(), target.runs()) == (RunState.RUNNING, True, ["a"])
     for call in (handle.pause, handle.cancel, lambda: scaled(target, 2)):
-        with pytest.raises(
-            InputError, match="`kubectl --context lab -n team delete rayjob a`, and `platform resume a` then continues it"
-        ):
+        with pytest.raises(InputError, match="was removed, and its pods are ending; try again in a moment"):
             call()
     namespace.cluster.remove("rayclusters", "a")
     assert handle.status().state is RunState.PAUSED
-    handle.resume()
-    assert handle.status().state is RunState.RUNNING
-
-
-def test_an_ended_run_of_a_former_version_is_resumed_while_its_submitter_s_pod_is_there(target, namespace, planned):
-    """The pod of a RayJob's submitter stays, completed, for as long as the RayJob does."""
-    handle = submitted(target, planned())
-    handle.pause()
-    namespace.cluster.remove("runs", "a")
-    made = {"name": "a-submitter", "labels": {names.RUN: "a"}, "ownerReferences": [{"kind": "Job", "name": "a", "uid": "u"}]}
-    submitter = {"metadata": made, "spec": {"containers": []}}
-    namespace.cluster.put("pods", {**submitter, "status": {"phase": "Running"}})
-    assert handle.is_active()
-    namespace.cluster.put("pods", {**submitter, "status": {"phase": "Succeeded"}})
-    assert not handle.is_active()
     handle.resume()
     assert handle.status().state is RunState.RUNNING
 

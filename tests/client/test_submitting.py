@@ -65,7 +65,7 @@ def test_who_changes_the_run_of_another_is_named_and_its_owner_after_that(target
     namespace.cluster.user = "ada"
     target.desire("a", parallel=1)
     assert annotations() == {names.OWNER: "ada", names.CHANGED_BY: "ada"}
-    del namespace.cluster.objects["runs"]["a"]["metadata"]["annotations"]  # of a former version
+    del namespace.cluster.objects["runs"]["a"]["metadata"]["annotations"]  # made where admission is off
     target.desire("a", parallel=2)
     assert annotations() == {names.CHANGED_BY: "ada"}
 

@@ -100,7 +100,7 @@ def test_tokens_are_checked_while_two_teams_read_all_that_they_may(url: str, mon
     ledgers = Ledgers(url, "control", ["a", "b", "c"])
     for team in ledgers.namespaces:
         record(ledgers, team)
-        assert _archive(ledgers, team).opens("toy", f"of-{team}"), "what is converted once has been"
+        assert _archive(ledgers, team).opens("toy", f"of-{team}"), "it is known now that its tables are there"
     monkeypatch.setattr(tables, "TURN_SECONDS", 0.01)
     shares = [_archive(ledgers, team)._connections for team in ("a", "b")]
     with taken(shares[0], tables.SHARE), taken(shares[1], tables.POOL - tables.CHECKS - tables.SHARE):

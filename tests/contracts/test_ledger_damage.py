@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from tests.contracts.conftest import Backend, ask, complete, drive, make_job
 
 from trialplane import errors
+from trialplane.wire import attempts as reading
 
 
 @pytest.fixture
@@ -123,17 +124,20 @@ def test_a_study_with_other_objectives_is_refused(backend: Backend) -> None:
         backend.open(make_job(objectives=[{"metric": "score", "direction": "minimize"}]))
 
 
-def test_tables_of_a_later_version_are_refused_and_left_as_they_are(backend: Backend) -> None:
+@pytest.mark.parametrize("version", [reading.VERSION - 1, reading.VERSION + 1])
+def test_tables_of_another_version_are_refused_and_left_as_they_are(backend: Backend, version: int) -> None:
     with backend.open(make_job()) as ledger:
         drive(ledger, count=1)
     engine = sa.create_engine(backend.url)
     with engine.begin() as connection:
-        connection.execute(sa.text("UPDATE schema_version SET version = 99"))
-    with pytest.raises(errors.LedgerCorrupt, match="later trialplane: its tables have version 99, and this one reads"):
+        connection.execute(sa.text(f"UPDATE schema_version SET version = {version}"))
+    with pytest.raises(
+        errors.LedgerCorrupt, match=rf"tables of version {version}, and .*\. Use the trialplane that wrote it, or delete it"
+    ):
         backend.open(make_job())
     with engine.begin() as connection:
         assert connection.execute(sa.text("SELECT epoch FROM runs")).scalar() == 1
-        connection.execute(sa.text("UPDATE schema_version SET version = 1"))
+        connection.execute(sa.text(f"UPDATE schema_version SET version = {reading.VERSION}"))
     engine.dispose()
     assert backend.open(make_job()).counts.complete == 1
 

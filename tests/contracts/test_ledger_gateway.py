@@ -23,8 +23,7 @@ from tests.contracts.conftest import Backend, Postgres, ask, complete, door, dri
 from tests.contracts.gateway_process import NAMESPACE, TOKEN, Cut, Gateways
 
 from trialplane import errors
-from trialplane.controller.store import remote, tables
-from trialplane.controller.store.archive import Archive
+from trialplane.controller.store import remote
 from trialplane.controller.store.namespaces import Ledgers
 from trialplane.gateway import ledgers
 from trialplane.wire import cluster, labels, ledger, records
@@ -334,24 +333,3 @@ def test_a_long_run_is_loaded_in_pieces(served: Backend, monkeypatch: pytest.Mon
     assert pieces > 2
     connection.close()
     service.all_runs.close()
-
-
-def test_tables_without_tokens_get_the_column_and_keep_their_rows(served: Backend) -> None:
-    """As of a chart before this one; by whoever comes first, the operator, a controller or a laptop that reads."""
-    with served.open(make_job()) as book:
-        drive(book, count=2)
-    for first in ("admit", "opens", "runs"):
-        engine = sa.create_engine(served.url)
-        with engine.begin() as connection:
-            connection.execute(sa.text("ALTER TABLE runs DROP COLUMN token"))
-        engine.dispose()
-        connections = tables.Connections(served.url)
-        archive = Archive(connections.share())
-        if first == "runs":
-            archive.runs()
-        elif first == "opens":
-            assert not archive.opens("toy", TOKEN)
-        archive.admit("toy", TOKEN)
-        assert archive.opens("toy", TOKEN)
-        connections.close()
-    assert served.open(make_job()).counts.complete == 2

@@ -110,7 +110,7 @@ def test_trials_log_where_their_run_is_recorded(
 
 
 def test_trials_get_what_opens_mlflow_and_not_the_ledger(run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the gateway, whose address is believed: a run of a former release knows MLflow's own, which nobody can reach."""
+    """At the gateway, whose address is believed: one that is recorded where nobody can reach it goes on there."""
     run.written.parent.mkdir(parents=True)
     run.written.write_text('["uri", "", "http://platform-mlflow:5000"]\n')
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://gateway:8080/runs/toy/mlflow")

@@ -35,16 +35,6 @@ def test_what_the_cluster_would_not_take_is_refused_before_anything_changes(
         install(*(word for value in values for word in ("--set", value)))
 
 
-def test_a_release_whose_runs_were_in_its_own_namespace_is_told_to_name_it(cluster: Cluster) -> None:
-    """As those of former charts have them: their site is there."""
-    cluster.control.kubectl("create", "configmap", "trialplane", "--from-literal=site.json={}")
-    try:
-        with pytest.raises(AssertionError, match=f"- namespace: {CONTROL}"):
-            install()
-    finally:
-        cluster.control.kubectl("delete", "configmap", "trialplane")
-
-
 @pytest.mark.slow
 def test_studies_outlive_upgrade_and_uninstall(cluster: Cluster) -> None:
     folder = cluster.home / "jobs" / "toy"

@@ -90,14 +90,13 @@ def test_a_records_namespace_is_set_by_the_door_and_stays(doors: tuple[Door, Doo
 
 
 def test_a_record_without_a_namespace_is_the_gateways_own(doors: tuple[Door, Door], server: Server) -> None:
-    """It was made when all runs were there."""
     own, other = doors
     tags = {labels.RUN: RUN, labels.RECORD: record(SUBMITTED)}
     client = MlflowClient(server.uri)
     for experiment in (own.experiment(), other.experiment()):
-        former = client.create_run(experiment, tags=tags).info.run_id
-        assert own.call("runs/get", {"run_id": former}, get=True).code == 200
-        assert other.call("runs/get", {"run_id": former}, get=True).code == 403
+        bare = client.create_run(experiment, tags=tags).info.run_id
+        assert own.call("runs/get", {"run_id": bare}, get=True).code == 200
+        assert other.call("runs/get", {"run_id": bare}, get=True).code == 403
 
 
 def test_a_run_that_has_all_its_requests_under_way_holds_up_none_of_another_namespace(doors: tuple[Door, Door]) -> None:

@@ -217,20 +217,20 @@ def test_a_model_is_its_namespaces_and_no_other_adds_a_version(users: tuple[Page
         forged = {"name": "forged", "tags": [{"key": "trialplane.namespace", "value": "elsewhere"}]}
         assert user.door.call("registered-models/create", forged).code == 403
         assert user.door.call("model-versions/create", {**version, "name": user.registered}).code == 200
-    former = "net-of-a-former-version"  # without a tag: the control namespace's, until somebody says whose
-    client.create_registered_model(former)
+    bare = "net-of-nobody"  # without a tag: the control namespace's, until somebody says whose
+    client.create_registered_model(bare)
     own, other = users
     version = {
-        "name": former,
+        "name": bare,
         "run_id": other.run,
         "source": f"mlflow-artifacts:/{other.experiment}/{other.run}/artifacts/f",
     }
-    assert own.get("registered-models/get", name=former).code == 200
+    assert own.get("registered-models/get", name=bare).code == 200
     assert other.door.call("model-versions/create", version).code == 403
-    client.set_registered_model_tag(former, "trialplane.namespace", OTHER)
-    assert own.get("registered-models/get", name=former).code == 404
+    client.set_registered_model_tag(bare, "trialplane.namespace", OTHER)
+    assert own.get("registered-models/get", name=bare).code == 404
     assert other.door.call("model-versions/create", version).code == 200
-    client.delete_registered_model(former)
+    client.delete_registered_model(bare)
 
 
 def test_what_a_request_names_is_asked_about_up_to_the_first_that_is_not_there(

@@ -134,7 +134,7 @@ def test_a_namespace_whose_ledger_cannot_be_read_keeps_no_other_from_being_looke
 
         def names_for(self, what: str) -> list[str]:
             if what == which and self.is_damaged:
-                raise LedgerCorrupt("its tables are of a later version")
+                raise LedgerCorrupt("its tables are of another version")
             return ["toy"] if what == which else []
 
         def admitted(self) -> list[str]:
@@ -158,4 +158,4 @@ def test_a_namespace_whose_ledger_cannot_be_read_keeps_no_other_from_being_looke
     monkeypatch.setattr(operator.kopf, "operator", watch)
     with caplog.at_level(logging.ERROR):
         asyncio.run(operator.operate({"broken": One(True), "team": One(False)}, Held()))  # type: ignore[arg-type]
-    assert "its tables are of a later version" in caplog.text
+    assert "its tables are of another version" in caplog.text

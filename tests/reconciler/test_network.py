@@ -54,11 +54,10 @@ def test_a_run_that_works_gets_what_the_values_allow_now(team: Team) -> None:
 
 
 def test_a_run_that_was_started_without_policies_gets_some(team: Team) -> None:
-    """As one of an earlier version: from the upgrade on everything is denied that no policy allows."""
+    """From the upgrade on everything is denied that no policy allows."""
     upgrade(team, enabled=False)
     team.apply()
     team.settle()
-    del team.ray_clusters["a"]["metadata"]["annotations"][names.NETWORK_HASH]
     assert not policies(team)
     upgrade(team, enabled=True)
     team.settle()

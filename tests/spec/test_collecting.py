@@ -151,7 +151,6 @@ def test_what_is_of_another_kind_is_refused_all_at_once(place: Path) -> None:
         ("kind: collet\nentrypoint: train:play\n", "kind", 1, "is not 'hpo', 'train' or 'collect'"),
         ("kind: collect\ncollect: {units: 4, learner: 'train:play'}\n", "collect.learner.entrypoint", 2, "is the entryp"),
         (GOOD + "workers: 4\n", "workers", 3, "there is no such field; did you mean collect.workers?"),
-        (GOOD + "consumer: train:learn\n", "consumer", 3, "there is no such field; did you mean collect.learner?"),
         (GOOD + "timeout: 4\n", "timeout", 3, "did you mean budget.timeout or collect.timeout?"),
         ("kind: train\nentrypoint: train:play\nworkers: 4\n", "workers", 3, "did you mean retries or ranks or nodes?"),
     ],
@@ -223,40 +222,22 @@ def test_what_writes_files_needs_no_gpu() -> None:
     assert [role.resources.gpus for role in a_job(collect=asked, resources={"gpus": 2}).roles()] == [2, 1]
 
 
-def test_the_learner_is_taken_by_its_former_name_with_a_note(place: Path) -> None:
-    write(place, "kind: collect\ncollect:\n  units: 4\n  consumer: train:learn\n")
-    notes: list[str] = []
-    job = load.load_job(place, notes=notes)
-    assert isinstance(job, jobs.Collection) and job.collect.learner.entrypoint == "train:learn"
-    assert notes == [
-        "collect.consumer is called collect.learner now (jobs/demo/job.yaml:4); the next version does not know the old name"
-    ]
-    (issue,) = found(place, sets=["collect.consumer=train:play"])
-    assert issue[:2] == ("collect.learner.entrypoint", "--set collect.consumer=train:play")
-    write(place, "kind: collect\ncollect:\n  units: 4\n  consumer: train:lern\n")
-    assert [(field, line) for field, _, line, _ in found(place)] == [("collect.learner.entrypoint", 4)]
-    former = {**COLLECT, "consumer": COLLECT["learner"]}
-    del former["learner"]
-    assert jobs.read({"name": "demo", "kind": "collect", "collect": former, "nodes": 1, "divided": []}) == a_job()
-
-
 OWN = {"entrypoint": "train:learn", "resources": {"gpus": 1}, "image": "a:b"}
 
 
 @pytest.mark.parametrize(
     "layer",
     [
-        {"sets": ["collect.consumer=train:read"]},
         {"sets": ["collect.learner=train:read"]},
-        {"overrides": {"collect.consumer": "train:read"}},
+        {"overrides": {"collect.learner": "train:read"}},
         {"profile": "other"},
         {"environ": {"READER": "train:read"}},
     ],
 )
 def test_another_function_leaves_the_learner_what_it_has(place: Path, layer: dict[str, Any]) -> None:
-    """By either name, and from wherever it comes."""
+    """From wherever it comes."""
     (place / "train.py").write_text("def play(ctx): ...\ndef learn(ctx, results): ...\ndef read(ctx, results): ...\n")
-    text = f"kind: collect\nenvironment: {{READER: collect.consumer}}\ncollect: {{units: 4, learner: {OWN}}}\n"
+    text = f"kind: collect\nenvironment: {{READER: collect.learner}}\ncollect: {{units: 4, learner: {OWN}}}\n"
     write(place, text + "profiles: {other: {collect: {learner: 'train:read'}}}\n")
     job = load.load_job(place, **layer)
     assert isinstance(job, jobs.Collection)
@@ -264,20 +245,8 @@ def test_another_function_leaves_the_learner_what_it_has(place: Path, layer: dic
     assert (learner.entrypoint, learner.resources.gpus, learner.image) == ("train:read", 1, "a:b")
 
 
-def test_both_names_at_once_are_refused(place: Path) -> None:
-    write(place, "kind: collect\ncollect: {units: 4, consumer: 'train:learn', learner: {resources: {gpus: 1}}}\n")
-    assert "collect.consumer" in [field for field, *_ in found(place)]
-
-
-def test_a_field_below_the_former_name_is_one_of_the_learner(place: Path) -> None:
-    write(place, "kind: collect\ncollect: {units: 4, consumer: train:learn}\n")
-    job = load.load_job(place, sets=["collect.consumer.resources.gpus=1"])
-    assert [role.resources.gpus for role in job.roles()] == [0, 1]
-
-
-@pytest.mark.parametrize("name", ["consumer", "learner"])
-def test_null_takes_the_function_away_for_files(place: Path, name: str) -> None:
-    write(place, f"{GOOD}profiles: {{files: {{collect: {{{name}: null, write: {{}}}}}}}}\n")
+def test_null_takes_the_function_away_for_files(place: Path) -> None:
+    write(place, f"{GOOD}profiles: {{files: {{collect: {{learner: null, write: {{}}}}}}}}\n")
     job = load.load_job(place, profile="files")
     assert isinstance(job, jobs.Collection)
     assert job.collect.learner.entrypoint is None and job.collect.write is not None
@@ -293,16 +262,6 @@ def test_a_target_needs_one_objective(place: Path) -> None:
     both = "objectives: [{metric: a, direction: maximize}, {metric: b, direction: minimize}]\nbudget: {target: 1.0}\n"
     write(place, GOOD + both)
     assert [field for field, *_ in found(place)] == ["budget.target"]
-
-
-def test_a_job_that_an_earlier_version_stored_is_read() -> None:
-    """With what it wrote into every job, and what it took where that had no effect."""
-    collect = {**{key: value for key, value in COLLECT.items() if key != "learner"}, "consumer": "train:learn"}
-    stored = {"name": "demo", "kind": "collect", "collect": collect, "nodes": 1, "divided": ["batch"]}
-    job = jobs.read({**stored, "environment": {"A": "collect.consumer", "B": "trials", "C": "collect.units"}})
-    assert job == a_job(environment={"A": "collect.learner", "C": "collect.units"})
-    trained = jobs.read({"name": "demo", "kind": "train", "trials": 1, "parallel": 1, "environment": {"T": "trials"}})
-    assert trained == jobs.read({"name": "demo", "kind": "train"})
 
 
 @pytest.mark.parametrize(

@@ -244,13 +244,6 @@ def test_what_wastes_a_machine_is_told() -> None:
     assert "8 ranks share 1 core (resources.cpus)" in cores
 
 
-def test_a_job_that_an_earlier_version_stored_is_read_without_what_has_no_effect_any_more() -> None:
-    job = a_job(cluster={"deadline": 60.0})
-    stored = job.model_dump(mode="json")
-    stored["cluster"]["backoff_limit"] = 0
-    assert jobs.read(stored) == job
-
-
 @pytest.mark.parametrize(
     ("text", "fits"),
     [

@@ -164,51 +164,6 @@ def test_a_record_of_a_kind_nobody_knows_is_of_another_version() -> None:
         records.from_dict(records.RunStatus, record)
 
 
-FORMER = Path(__file__).parent / "former"  # files of version 0.1.0, with `kind` and `workers` beside the progress
-
-
-def test_a_status_of_the_former_form_is_read() -> None:
-    """What has not moved comes back as it was written, and what has is where it belongs."""
-    found = {}
-    for file in FORMER.glob("*.json"):
-        text = file.read_text()
-        status = records.from_json(records.RunStatus, text)
-        assert records.misfit(status) == ""
-        written, moved = {**json.loads(text), "owner": "", "images": {}}, {"kind", "progress", "workers"}
-        if written["best"] is not None:
-            written["best"]["best_steps"] = {}  # came later
-        assert {name: value for name, value in records.to_dict(status).items() if name not in moved} == {
-            name: value for name, value in written.items() if name not in moved
-        }
-        assert status.kind == written["kind"]
-        assert status.progress.numbers == written["progress"]
-        assert records.from_json(records.RunStatus, records.to_json(status)) == status
-        found[file.stem] = status
-    assert found["study"].progress == progress.StudyProgress()
-    training = found["training"].progress
-    assert isinstance(training, progress.TrainingProgress)
-    assert (training.step, training.total_steps, training.metrics["seconds_left"]) == (30, 30, 0.0)
-    collection = found["collection"].progress
-    assert isinstance(collection, progress.CollectionProgress)
-    assert (collection.iteration, type(collection.units), found["collection"].slots) == (1, int, 3)
-    assert [(worker.worker, worker.units) for worker in collection.workers] == [(0, 4), (1, 4)]
-
-
-@pytest.mark.parametrize(("kind", "at"), [("train", "step"), ("collect", "iteration")])
-def test_a_status_of_the_former_form_that_had_no_progress_is_read(kind: str, at: str) -> None:
-    record = {"run": "a", "job": "b", "state": "PENDING", "trials": 1, "kind": kind, "progress": {}, "workers": []}
-    status = records.from_dict(records.RunStatus, record)
-    assert status.progress == progress.initial(kind)
-    assert getattr(status.progress, at) is None
-
-
-def test_steps_of_the_former_form_that_are_no_number_are_not_known() -> None:
-    numbers = {"step": 12.0, "total_steps": "nan", "loss": "inf"}
-    record = {"run": "a", "job": "b", "state": "RUNNING", "trials": 1, "kind": "train", "progress": numbers}
-    found = records.from_dict(records.RunStatus, record).progress
-    assert found == progress.TrainingProgress(12, None, {"loss": math.inf})
-
-
 def test_which_states_are_ends() -> None:
     assert {state for state in TrialState if state.is_ended} == {TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAILED}
     assert {state for state in RunState if state.is_ended} == {RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED}

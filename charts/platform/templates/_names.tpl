@@ -37,11 +37,11 @@
 {{- end -}}
 
 {{/* The values as they are for a team, in JSON: (list . $team). Its own are laid over the release's. In an object store of the
-release each team has a folder, as run names are unique within one only; the control namespace's runs were there first. */}}
+release each team has a folder, as run names are unique within one only. */}}
 {{- define "platform.teamValues" -}}
 {{- $team := last . -}}
 {{- $values := mergeOverwrite (deepCopy (first .).Values) (deepCopy (pick $team "studies" "runs" "data" "checkpoints" "budget" "counts")) -}}
-{{- if and $values.checkpoints.url (not (dig "checkpoints" "url" "" $team)) (ne $team.namespace (first .).Release.Namespace) -}}
+{{- if and $values.checkpoints.url (not (dig "checkpoints" "url" "" $team)) -}}
 {{- $_ := set $values.checkpoints "url" (printf "%s/%s" (trimSuffix "/" $values.checkpoints.url) $team.namespace) -}}
 {{- end -}}
 {{- with $team.queue }}{{ $_ := set $values.studies "queue" .name }}{{ end -}}

@@ -74,10 +74,7 @@ def build(ctx: click.Context, target: str, tag: str, device: str, packages: tupl
 
 def _build_layer(name: str, tag: str) -> None:
     folder = loading.find_job(name, Path.cwd())
-    notes: list[str] = []
-    _, needed = planning.checked(folder, notes)
-    for note in notes:
-        output.note(note)
+    _, needed = planning.checked(folder)
     if not needed.wanted and not needed.unchecked:
         where = f"{requirements.prefix(folder)}{loading.FILE}"
         raise InputError(f"{name} requires no packages; write requirements: requirements.txt into {where}")

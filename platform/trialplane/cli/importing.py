@@ -101,16 +101,15 @@ def make(source: str, file: Path, folder: Path) -> int:
 
 def is_ready(folder: Path, summary: str) -> int:
     """Says whether a job that was made can run, after all that `submit` looks at; gives the exit code."""
-    notes: list[str] = []
     try:
-        job, needed = planning.checked(folder, notes)
+        job, needed = planning.checked(folder)
     except (SpecError, InputError) as error:
         output.note(f"{summary}; the job cannot run yet:")
         for issue in error.issues[: errors.MOST_ISSUES] if isinstance(error, SpecError) else [error]:
             output.note(f"  {issue}")
         return EXIT_BAD_INPUT
-    for note in [*notes, *map(str, requirements.unmet(needed))]:
-        output.note(note)
+    for issue in requirements.unmet(needed):
+        output.note(str(issue))
     output.note(f"{summary}; `platform submit {job.kind} {shown(folder)} --local` runs the job")
     return EXIT_OK
 

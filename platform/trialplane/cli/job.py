@@ -95,10 +95,9 @@ def validate_command(job: str, profile: str | None, sets: tuple[str, ...], kind:
     The output for a valid job is a one-line summary; with json or yaml, it is the resolved job. Required packages are
     compared with those on this machine. On a cluster, they are compared with those of the image before the first trial.
     """
-    notes: list[str] = []
-    resolved, needed = planning.checked(load.find_job(job, Path.cwd()), notes, profile, sets)
-    for note in [*notes, *map(str, [*needed.unchecked, *requirements.unmet(needed)])]:
-        output.note(note)
+    resolved, needed = planning.checked(load.find_job(job, Path.cwd()), profile, sets)
+    for issue in [*needed.unchecked, *requirements.unmet(needed)]:
+        output.note(str(issue))
     valid = kinds.of(resolved).valid(resolved)
     output.emit(kind, resolved.model_dump(mode="json"), lambda: f"{resolved.name} is valid: {valid}")
 

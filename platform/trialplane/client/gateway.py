@@ -80,7 +80,7 @@ class Gateway:
         data = answer.json()
         try:
             status = records.from_dict(RunStatus, data["status"])
-            desired = records.from_dict(Desired, data.get("desired", {}))  # missing from gateways of earlier versions
+            desired = records.from_dict(Desired, data["desired"])
         except ValueError as error:
             raise self._unreadable(run, str(error)) from error
         if wrong := records.misfit(status):
@@ -125,7 +125,7 @@ class Gateway:
         return found, any(page["alive"] for page in pages)
 
     def changes(self, run: str) -> list[Change]:
-        """The changes of what it was to be, in their order; none from a gateway that is too old for the request."""
+        """The changes of what it was to be, in their order."""
         answer = self._known(run, "changes")
         return [] if answer is None else [records.from_dict(Change, one) for one in answer.json()]
 
@@ -271,8 +271,8 @@ class Gateway:
             answer = viewer if viewer.ok else answer
         if answer.status == 404:
             raise TargetError(
-                f"there is no service account {names.USER} in {self._cluster.place}, by which the gateway knows who asks: "
-                "the chart there is older than this `platform`; `helm upgrade` makes it"
+                f"there is no service account {names.USER} in {self._cluster.place}, by which the gateway knows who asks; "
+                "`helm upgrade` with the chart of this `platform` makes it"
             )
         if not answer.ok:
             raise self._cluster.refused(answer, "create", "serviceaccounts/token")

@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from trialplane.client import changes as changing
-from trialplane.client import kinds, metadata, preflight, remote_log, results, standing, target, waiting
+from trialplane.client import kinds, preflight, remote_log, results, standing, target, waiting
 from trialplane.client.cluster import Cluster
 from trialplane.client.gateway import Gateway
 from trialplane.client.objects import Objects, Run, Submission
@@ -169,8 +169,7 @@ class KubernetesTarget:
         found = self.gateway.whole(run, after)
         if found is None:
             self._known(run)
-            raise TargetError(f"the gateway in {self.cluster.place} is too old for that; `helm upgrade` updates it")
-        return found
+        return found or ([], False)
 
     def changes(self, run: str) -> list[Change]:
         """See `Target`."""
@@ -202,10 +201,10 @@ class KubernetesTarget:
     def restart(self, run: str, job: Job, status: RunStatus) -> None:
         """See `Target`; a Run that was removed since is made again, of what the ledger has."""
         view = self._known(run)
-        if view.is_former:
-            raise self._former(run)
         plan, submitted = _plan(run, job, self._submission(run))
         if view.run is None:
+            if view.alive:
+                raise self._removed(run)
             self.objects.apply(plan, submitted, resumes=1)
             return
         # The job has the width that it was scaled to.
@@ -216,9 +215,9 @@ class KubernetesTarget:
     def desire(self, run: str, state: RunState | None = None, *, parallel: int | None = None, now: bool = False) -> None:
         """See `Target`."""
         view = self._known(run)
-        if view.is_former:
-            raise self._former(run)
         if view.run is None:  # its Run was removed since it ended
+            if view.alive:
+                raise self._removed(run)
             if state is not RunState.CANCELLED:
                 raise InputError(f"{run} is not active; `platform resume {run}` continues it")
             plan, submitted = _plan(run, self.job(run), self._submission(run))
@@ -236,7 +235,7 @@ class KubernetesTarget:
         """See `Target`; the operator makes the room and takes it away, and this looks whether it has."""
         view = self._known(run)
         if view.run is None:
-            raise self._former(run)
+            raise self._removed(run)
         role = self.job(run).widened(parallel).roles()[0]
         pods = self.objects.trial_pods(run, role.name)
         if not view.run.is_seen or len(pods) <= role.pods:
@@ -312,12 +311,9 @@ class KubernetesTarget:
         where = f"kubectl --context {self.cluster.context} -n {self.objects.site.home}"
         return f"{where} get pods -l {names.ROLE}={names.OPERATOR}"
 
-    def _former(self, run: str) -> InputError:
-        where = f"kubectl --context {self.cluster.context} -n {self.cluster.namespace}"
+    def _removed(self, run: str) -> InputError:
         return InputError(
-            f"there is no Run {run} in {self.cluster.place}, yet it goes on. If its Run was just removed, its pods are "
-            "ending: try again in a moment. If an earlier version of trialplane submitted it, an administrator ends it with "
-            f"`{where} delete rayjob {run}`, and `platform resume {run}` then continues it"
+            f"the Run {run} in {self.cluster.place} was removed, and its pods are ending; try again in a moment"
         )
 
     def _status(self, view: View) -> RunStatus:
@@ -342,10 +338,7 @@ class KubernetesTarget:
             return None if thing is None else View(thing, None, False, "", desired)
         status, alive, recorded = found
         killed = not alive and status.started is not None and status.ended is None
-        has_pods = thing is None and not alive and any(map(_works, self.objects.pods(run)))
-        return View(
-            thing, self._recounted(status) if killed else status, alive, "", desired if thing else recorded, has_pods
-        )
+        return View(thing, self._recounted(status) if killed else status, alive, "", desired if thing else recorded)
 
     def _recounted(self, status: RunStatus) -> RunStatus:
         """The status of a controller that was killed, with the counts of the ledger."""
@@ -390,8 +383,3 @@ def _plan(run: str, job: Job, found: Submission) -> tuple[Plan, float]:
 
 def _names(things: list[dict[str, Any]] | None) -> frozenset[str] | None:
     return None if things is None else preflight.names(things)
-
-
-def _works(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod works or will: it has not ended, and nobody has deleted it."""
-    return not metadata.is_deleted(pod) and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")

@@ -85,7 +85,7 @@ class Run:
 
     @property
     def owner(self) -> str:
-        """Whose it is, as the API server knows its users; "" for a Run of a former version."""
+        """Whose it is, as the API server knows its users; "" for one made where admission is off."""
         return self._annotation(names.OWNER)
 
     @property

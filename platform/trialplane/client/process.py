@@ -116,8 +116,8 @@ def check_reach(run: str, controller: Holder) -> None:
     """
     if not controller.pid:
         raise TargetError(
-            f"the controller of {run} holds the run's controller.lock, which does not name its process (an older version "
-            "wrote it): `fuser` shows it on the machine where it works, and SIGTERM ends it cleanly"
+            f"the controller of {run} holds the run's controller.lock, which does not name its process: "
+            "`fuser` shows it on the machine where it works, and SIGTERM ends it cleanly"
         )
     if not controller.is_here:
         raise TargetError(

@@ -19,19 +19,6 @@ from trialplane.wire.attempts import Attempt, Select
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import TrialState
 
-# Our tables as views of trialplane 0.1's layout, Optuna's own, which a controller migrates when it resumes the run.
-_FORMER = """
-WITH runs AS (SELECT study_id AS id, study_name AS name FROM studies),
-attempts AS (
-    SELECT t.study_id AS run_id, t.number, json_extract(request.value_json, '$.trial') AS trial,
-        outcome.trial_user_attribute_id AS place, request.value_json AS request, outcome.value_json AS outcome,
-        NULL AS optuna
-    FROM trials t
-    JOIN trial_user_attributes request ON request.trial_id = t.trial_id AND request.key = 'trialplane:request'
-    LEFT JOIN trial_user_attributes outcome ON outcome.trial_id = t.trial_id AND outcome.key = 'trialplane:outcome'
-)
-"""
-
 
 def attempts(ledger: Path, run: str, job: Job, alive: bool) -> list[TrialRow]:
     """Every attempt in a ledger, in the order they started; none when there is no ledger yet.
@@ -43,7 +30,7 @@ def attempts(ledger: Path, run: str, job: Job, alive: bool) -> list[TrialRow]:
         alive: whether a controller works on it. Without one an attempt that has not ended is LOST.
 
     Raises:
-        LedgerCorrupt: the file is not a ledger, is damaged, or is of a later version.
+        LedgerCorrupt: the file is not a ledger, is damaged, or is of another version.
         LedgerUnavailable: it cannot be read.
     """
     with _opened(ledger, run, alive) as select:
@@ -66,18 +53,9 @@ def ends(ledger: Path, run: str, after: int) -> tuple[int, list[Attempt]]:
 
 
 def whole(ledger: Path, run: str, alive: bool, after: int) -> list[Attempt]:
-    """See `wire.attempts.whole`; errors are those of `attempts`.
-
-    Raises:
-        InputError: the run is in the layout of an earlier version.
-    """
+    """See `wire.attempts.whole`; errors are those of `attempts`."""
     with _opened(ledger, run, alive) as select:
-        found = reading.whole(select, run, after)
-    if not all(attempt.optuna for attempt in found):
-        raise errors.InputError(
-            f"{run} was written by an earlier trialplane, in Optuna's own tables: open the study {run} in sqlite:///{ledger}"
-        )
-    return found
+        return reading.whole(select, run, after)
 
 
 @contextlib.contextmanager
@@ -97,10 +75,8 @@ def _opened(ledger: Path, run: str, alive: bool) -> Iterator[Select]:
             if not tables:  # the controller has just created the file
                 yield lambda query, values: []
                 return
-            before = _FORMER if "schema_version" not in tables and "studies" in tables else ""
-            if not before:
-                reading.check_version(connection.execute("SELECT version FROM schema_version").fetchone()[0], str(ledger))
-            yield lambda query, values: connection.execute(before + query, values).fetchall()
+            reading.check_version(connection.execute("SELECT version FROM schema_version").fetchone()[0], str(ledger))
+            yield lambda query, values: connection.execute(query, values).fetchall()
 
 
 def counts(found: Iterable[TrialRow]) -> dict[str, Any]:

@@ -139,7 +139,6 @@ class Platform:
                 environ=os.environ,
                 kind=given.kind,
                 script=given.script,
-                notes=notes,
             )
             away = given.offline is not None or self.target.remote
             found += inputs.check_inputs(resolved, folder, cluster.DATA if away else "", away=away)

@@ -32,7 +32,6 @@ class View:
         alive: whether a controller holds the study.
         away: why the gateway could not be reached, or "".
         desired: the desired state, of the Run or else of the ledger.
-        has_pods: whether there are pods of a run without a Run.
     """
 
     run: Run | None
@@ -40,17 +39,11 @@ class View:
     alive: bool
     away: str
     desired: Desired
-    has_pods: bool = False
 
     @property
     def has_begun(self) -> bool:
         """Whether a controller has ever worked on it, according to the ledger."""
         return self.status is not None and self.status.started is not None
-
-    @property
-    def is_former(self) -> bool:
-        """Whether it goes on without a Run: it was submitted by a version that made none, or its Run was just removed."""
-        return self.run is None and (self.alive or self.has_pods)
 
     @property
     def is_current(self) -> bool:
@@ -70,9 +63,7 @@ class View:
     @property
     def is_active(self) -> bool:
         """Whether a controller works on the run or is being started."""
-        if self.run is None:
-            return self.is_former
-        return self.alive or not (self.run.is_settled or self.is_current)
+        return self.alive or not (self.run is None or self.run.is_settled or self.is_current)
 
 
 def status(view: View, operator: str) -> RunStatus:
@@ -96,7 +87,7 @@ def _status(view: View, operator: str) -> RunStatus:
     if run is None:
         if recorded is None:
             raise ValueError("neither the API server nor the gateway knows the run")
-        if view.is_former or recorded.state not in _UNENDED:
+        if view.alive or recorded.state not in _UNENDED:
             return recorded
         reason = f"there is no Run of it in the cluster (any more); `platform resume {recorded.run}` makes one and continues"
         return _idle(recorded, RunState.PAUSED, reason)

@@ -215,8 +215,8 @@ class Writer:
     def _ended(self, event: Mapping[str, Any], batches: dict[str, Batch]) -> None:
         outcome = records.from_dict(TrialOutcome, event["outcome"])
         batch = batches[self._runs[outcome.number]]
-        # A parameter that the job has logged with another value stays the job's. A spool of an older version has none here.
-        params = event.get("params", {})
+        # A parameter that the job has logged with another value stays the job's.
+        params = event["params"]
         batch.add_params(dict(sorted(_shown(params).items())))
         seconds = {"trial_seconds": outcome.ended - outcome.started} if outcome.started else {}
         steps = {f"best_step_{name}": float(step) for name, step in outcome.best_steps.items()}

@@ -179,7 +179,7 @@ def _own(scope: Scope, lists: str) -> str:
 
     What is not the user's is taken out of the answer in any case.
     """
-    if scope.is_control:  # whose have no tag where they were made before there were teams
+    if scope.is_control:  # to whom also belongs what has no tag
         return ""
     return (
         f"name LIKE '{scope.experiment('%')}'"

@@ -117,14 +117,11 @@ def spec_hash(job: Job) -> str:
     return hashlib.sha256(job.model_dump_json().encode()).hexdigest()
 
 
-def checked(
-    folder: Path, notes: list[str], profile: str | None = None, sets: Sequence[str] = ()
-) -> tuple[Job, Requirements]:
+def checked(folder: Path, profile: str | None = None, sets: Sequence[str] = ()) -> tuple[Job, Requirements]:
     """A job with what it needs installed, after all that `submit` looks at in its folder.
 
     Args:
         folder: of the job.
-        notes: collects remarks on a valid job for the user.
         profile: name of a profile in job.yaml.
         sets: `field=value` each.
 
@@ -132,7 +129,7 @@ def checked(
         SpecError: issues of the job, its code or its data.
         InputError: its folder cannot travel as it is.
     """
-    resolved = load.load_job(folder, profile=profile, sets=sets, environ=os.environ, notes=notes)
+    resolved = load.load_job(folder, profile=profile, sets=sets, environ=os.environ)
     if issues := inputs.check_inputs(resolved, folder, cluster.DATA):
         raise SpecError(issues)
     packing.pack(folder, entrypoint.packages(resolved, folder))

@@ -58,7 +58,7 @@ class Observer:
             seen = dataclasses.replace(seen, has_spec=owns(seen, spec), pods=(), leftovers=())
             if seen.problem is None and decisions.is_due(seen):
                 # KubeRay would take them for pods of the new RayCluster, and they have another token.
-                if left := tuple(pod["metadata"]["name"] for pod in self._pods(name) if not _is_submitter_s(pod)):
+                if left := tuple(pod["metadata"]["name"] for pod in self._pods(name)):
                     return dataclasses.replace(seen, leftovers=left)
                 code = tuple(self._cluster.read(kinds.CONFIG_MAP, one) for one in seen.asked.code.config_maps)
                 orphans = any(one is not None and not owns(seen, one) and is_free(one, name) for one in code)
@@ -209,12 +209,6 @@ def _runs(pod: Mapping[str, Any], container: str) -> bool:
     status = pod.get("status") or {}
     found = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
     return any(one.get("name") == container and "running" in (one.get("state") or {}) for one in found)
-
-
-def _is_submitter_s(pod: Mapping[str, Any]) -> bool:
-    """Whether it is the completed pod of a former version's RayJob, which is no pod of a RayCluster."""
-    owners = [owner.get("kind") for owner in pod["metadata"].get("ownerReferences") or []]
-    return owners == ["Job"] and (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def is_free(thing: Mapping[str, Any], run: str) -> bool:

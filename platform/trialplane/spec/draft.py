@@ -14,7 +14,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from trialplane.errors import Issue, Place
-from trialplane.spec import former
 from trialplane.spec.document import MAX_DEPTH, Document
 
 _NAMED = ("sampler", "pruner")
@@ -47,7 +46,6 @@ class Draft:
         self.data: dict[str, Any] = copy.deepcopy(dict(data))
         self.origins: dict[Place, Origin] = dict(origins)
         self.issues: list[Issue] = []
-        self.former: dict[Place, Origin] = {}  # fields given by a former name, and where
 
     @classmethod
     def of(cls, document: Document, skip: Sequence[str] = ()) -> Draft:
@@ -58,14 +56,12 @@ class Draft:
             for place, line in document.lines.items()
             if not place or place[0] not in skip
         }
-        made = cls(*plural(data, origins))
-        made.data, made.origins = made._current(made.data, made.origins)
-        return made
+        return cls(*_long(*plural(data, origins)))
 
     def copy(self) -> Draft:
         """An independent draft with the same content."""
         other = Draft(self.data, self.origins)
-        other.issues, other.former = list(self.issues), dict(self.former)
+        other.issues = list(self.issues)
         return other
 
     def origin(self, place: Place) -> Origin:
@@ -84,7 +80,7 @@ class Draft:
             for key, value in changed.items() if isinstance(changed, dict) else [("metric", changed)]:
                 place: Place = ("objectives", 0, key)
                 self.set(place, value, origins.get(("objective", key), Origin("")))
-        data, origins = self._current(*plural(data, origins))
+        data, origins = _long(*plural(data, origins))
         for key, value in data.items():
             below = {place: origin for place, origin in origins.items() if place[:1] == (key,)}
             self._put(self.data, (), key, value, below)
@@ -93,9 +89,6 @@ class Draft:
         """Sets `value` at one place, creating the mappings above it; an impossible place is an issue."""
         if place[:1] == ("objective",):
             place = ("objectives", 0, *place[1:])
-        if (today := former.current(place)) != place:
-            self.former[place[: len(today)]] = origin
-            place = today
         if place == _LEARNER and not isinstance(value, dict):
             place = (*_LEARNER, "entrypoint")
         if len(place) > MAX_DEPTH:
@@ -118,21 +111,6 @@ class Draft:
             self._mark((*place[:-1], int(last)), {(): origin})
         else:
             self._put(here, place[:-1], str(last), value, {(*place[:-1], str(last)): origin})
-
-    def _current(self, data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
-        """A layer with current names and forms: `learner` as a mapping, also under its former name."""
-        collect, spots = data.get("collect"), dict(origins)
-        if not isinstance(collect, dict):
-            return data, spots
-        collect, found = former.renamed(collect, ("collect",))
-        if found:
-            self.former |= {old: origins.get(old, Origin("")) for old in found}
-            spots = {former.current(spot): origin for spot, origin in spots.items()}
-        if "learner" in collect and not isinstance(collect["learner"], dict):
-            collect["learner"] = {"entrypoint": collect["learner"]}
-            if _LEARNER in spots:
-                spots[(*_LEARNER, "entrypoint")] = spots[_LEARNER]
-        return {**data, "collect": collect}, spots
 
     def get(self, place: Place) -> Any:
         """The value at `place`, or None."""
@@ -239,6 +217,16 @@ def plural(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[
         else:
             moved[place] = origin
     return data, moved
+
+
+def _long(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
+    """A layer with the learner of a collection as a mapping: `learner: train:learn` as `learner: {entrypoint: …}`."""
+    collect, spots = data.get("collect"), dict(origins)
+    if not isinstance(collect, dict) or "learner" not in collect or isinstance(collect["learner"], dict):
+        return data, spots
+    if _LEARNER in spots:
+        spots[(*_LEARNER, "entrypoint")] = spots[_LEARNER]
+    return {**data, "collect": {**collect, "learner": {"entrypoint": collect["learner"]}}}, spots
 
 
 def path(field: str, names: Collection[str]) -> Place:

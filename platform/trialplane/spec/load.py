@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.errors import Issue, JobNotFound, Place, SpecError
-from trialplane.spec import document, draft, entrypoint, fixed, former, requirements, verdict
+from trialplane.spec import document, draft, entrypoint, fixed, requirements, verdict
 from trialplane.spec.document import Document
 from trialplane.spec.draft import Draft, Origin
 from trialplane.spec.jobs import CLASSES, Job, training
@@ -79,7 +79,6 @@ def load_job(
     environ: Mapping[str, str] | None = None,
     kind: str | None = None,
     script: str = "",
-    notes: list[str] | None = None,
 ) -> Job:
     """The job in a folder, with all overrides of a command line applied.
 
@@ -92,7 +91,6 @@ def load_job(
         environ: variables, of which those in the job's `environment` are read; empty ones are not.
         kind: that the job must have; for another kind this is the only issue.
         script: a file of the folder that is the job, without a job.yaml; it needs a `kind`.
-        notes: collects remarks on a valid job for the user.
 
     Raises:
         SpecError: with every issue.
@@ -144,16 +142,7 @@ def load_job(
     if issues or judged.job is None:
         order = {origin: index for index, origin in enumerate([source, *(c.source for c in issues)])}
         raise SpecError(sorted(dict.fromkeys(issues), key=lambda c: (c.source != source, order[c.source], c.line)))
-    if notes is not None:
-        notes += [_former(place, origin) for place, origin in whole.former.items()]
     return judged.job
-
-
-def _former(place: Place, origin: Origin) -> str:
-    """The note on a field that is given by a former name."""
-    old, new = (".".join(map(str, path)) for path in ((*origin.within, *place), former.current(place)))
-    where = f" ({origin.source}:{origin.line})" if origin.line else f" ({origin.source})" if origin.source else ""
-    return f"{old} is called {new} now{where}; the next version does not know the old name"
 
 
 def _of_another_kind(whole: Draft, kind: str | None) -> list[Issue]:

@@ -40,7 +40,6 @@ def json_schema() -> dict[str, Any]:
     description = learner.pop("description")
     short = {"type": "string", "pattern": f"^{values.FUNCTION}$"}
     defs["Collect"]["properties"]["learner"] = {"anyOf": [short, learner, {"type": "null"}], "description": description}
-    defs["Collect"]["properties"]["consumer"] = {**short, "deprecated": True, "description": "Old name of `learner`."}
     kinds = {name: defs.pop(kind.__name__) for name, kind in jobs.CLASSES.items()}
     for definition in (*defs.values(), *kinds.values()):
         _conditions(definition)

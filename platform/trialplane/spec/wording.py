@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
-from trialplane.spec import former, jobs, models, space
+from trialplane.spec import jobs, models, space
 
 # Parts pydantic puts into a location that are no fields: the forms of a union, and a key as opposed to its value.
 _FORMS = ("parameters", "function")
@@ -157,8 +157,7 @@ def _elsewhere(place: Place, data: Mapping[str, Any]) -> str:
         return ""
     found = []
     for where, model in _sections(jobs.of_kind(data.get("kind"))):
-        field = former.current((*where, place[0]))
-        found += [".".join(map(str, field))] if field[-1] in model.model_fields else []
+        found += [".".join(map(str, (*where, place[0])))] if place[0] in model.model_fields else []
     return f"did you mean {' or '.join(found)}?" if found else ""
 
 

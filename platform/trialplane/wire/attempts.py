@@ -21,7 +21,7 @@ from trialplane.wire.states import TrialState
 if TYPE_CHECKING:  # the value is the caller's: this room itself needs no pydantic
     from trialplane.spec.jobs import Job
 
-VERSION = 1  # of the tables; counted up when an older trialplane could no longer read or write them
+VERSION = 1  # of the tables; counted up with every change of them
 INTERRUPTED = "interrupted: the controller ended while this attempt ran"
 
 # Runs a SELECT with `:name` for each value; the rows in order.
@@ -190,15 +190,15 @@ def row(job: Job, attempt: Attempt, alive: bool) -> TrialRow:
 
 
 def check_version(found: int, ledger: str) -> None:
-    """Refuses tables of a later version.
+    """Refuses tables of another version.
 
     Raises:
         LedgerCorrupt: they are.
     """
-    if found > VERSION:
+    if found != VERSION:
         raise errors.LedgerCorrupt(
-            f"the ledger {ledger} was written by a later trialplane: its tables have version {found}, and this one reads "
-            f"version {VERSION}; nothing was changed. Use the trialplane that wrote it, or a later one"
+            f"the ledger {ledger} has tables of version {found}, and this trialplane reads version {VERSION}; nothing was "
+            "changed. Use the trialplane that wrote it, or delete it and submit again"
         )
 
 

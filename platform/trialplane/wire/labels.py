@@ -30,9 +30,6 @@ GIT_REVISION = "trialplane.git_revision"
 CODE_HASH = "trialplane.code_hash"
 SPEC_HASH = "trialplane.spec_hash"
 
-# User attributes of the trials in a ledger of the layout before ours, which was Optuna's own.
-LEDGER_REQUEST = "trialplane:request"
-LEDGER_OUTCOME = "trialplane:outcome"
 # Columns of a run in the ledger: in a database that outlives the run's folder, all there is to know of it.
 LEDGER_JOB = "job"
 LEDGER_SUBMISSION = "submission"

@@ -103,24 +103,5 @@ def step_of(progress: RunProgress) -> int | None:
 
 
 def whole(value: Any) -> int | None:
-    """A count that a job reported, or a file holds, as an integer; None for one that is none or no finite number."""
+    """A count that a job reported, as an integer; None for one that is none or no finite number."""
     return int(value) if value is not None and math.isfinite(value := float(value)) else None
-
-
-def converted(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A status in plain JSON values in the current form, from one that has `kind` and `workers` beside its progress.
-
-    Such a progress is one mapping of numbers, whatever the kind. A status of today is returned as it is.
-    """
-    if "kind" not in status:
-        return status
-    kind, numbers = status["kind"], dict(status.get("progress", {}))
-    progress: dict[str, Any] = {"kind": kind}
-    if kind == TrainingProgress.kind:
-        counts = {name: whole(numbers.pop(name, None)) for name in ("step", "total_steps")}
-        progress |= {**counts, "metrics": numbers}
-    elif kind == CollectionProgress.kind:
-        rates = {name: numbers.pop(name) for name in list(numbers) if name.endswith("_per_second")}
-        counts = {name: whole(value) for name, value in numbers.items()}
-        progress |= {**counts, **rates, "workers": status.get("workers", [])}
-    return {**status, "progress": progress}

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from trialplane.spec.program import Program
-from trialplane.wire import escapes, progress
+from trialplane.wire import escapes
 from trialplane.wire.progress import RunProgress, StudyProgress
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -392,7 +392,7 @@ class Change:
 
     Attributes:
         at: when it was made.
-        by: who made it, as the API server knows its users; "" on a laptop, and for a Run of a version without owners.
+        by: who made it, as the API server knows its users; "" on a laptop, and for a Run without an owner.
         what: in words: "state: Running → Paused".
         uid: of the Run; "" on a laptop.
         generation: of the Run's spec since then; with the uid it identifies the change.
@@ -457,7 +457,7 @@ def from_dict(cls: type[R], data: Mapping[str, Any]) -> R:
             fields are for `misfit` to look at.
     """
     try:
-        return _read(cls, progress.converted(data) if cls is RunStatus else data)
+        return _read(cls, data)
     except (TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
         raise ValueError(f"no {cls.__name__}: {error}") from error
 

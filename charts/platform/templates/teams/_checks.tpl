@@ -4,22 +4,13 @@
 {{- $own := .Release.Namespace -}}
 {{- $names := include "platform.namespaces" . | fromJsonArray -}}
 {{- $asks := not (empty (lookup "v1" "Namespace" "" "kube-system")) -}}
-{{- if and (not $names) (not (lookup "v1" "ConfigMap" $own "trialplane")) -}}
+{{- if not $names -}}
 {{- $complaints = append $complaints "teams: runs are in the namespaces of teams, and none is named; for one called vision add to your values\n\n    teams:\n      - namespace: vision\n\n  or type --set 'teams[0].namespace=vision'; `users` beside it says who may use it" -}}
-{{- end -}}
-{{- if and (not (has $own $names)) (lookup "v1" "ConfigMap" $own "trialplane") -}}
-{{- $complaints = append $complaints (printf "teams: this release has runs in its own namespace, as those of former charts have; to keep them, their records and their volumes name it as a team, beside the others\n\n    teams:\n      - namespace: %s\n\n  Once nobody needs these runs any more, take it out again and say so: kubectl -n %s delete configmap trialplane" $own $own) -}}
-{{- end -}}
-{{- if .Values.users -}}
-{{- $complaints = append $complaints (printf "users: they are of a team now; move them there:\n\n    teams:\n      - namespace: %s\n        users: %s\n" $own (toJson .Values.users)) -}}
-{{- end -}}
-{{- if dig "enabled" false (.Values.quota | default dict) -}}
-{{- $complaints = append $complaints (printf "quota: it is of a team now; move what is in `quota.hard` there:\n\n    teams:\n      - namespace: %s\n        quota: %s\n" $own (toJson (.Values.quota.hard | default dict))) -}}
 {{- end -}}
 {{- if .Capabilities.APIVersions.Has "ray.io/v1" -}}
 {{- range (lookup "v1" "Namespace" "" "").items -}}
 {{- $name := .metadata.name -}}
-{{- if and (eq (index (.metadata.labels | default dict) "trialplane.io/control" | default "") $own) (not (has $name $names)) -}}
+{{- if and (or (eq $name $own) (eq (index (.metadata.labels | default dict) "trialplane.io/control" | default "") $own)) (not (has $name $names)) -}}
 {{- $runs := list -}}
 {{- range (lookup "ray.io/v1" "RayCluster" $name "").items }}{{ with index (.metadata.labels | default dict) "trialplane.io/run" }}{{ $runs = append $runs . }}{{ end }}{{ end -}}
 {{- if $runs -}}

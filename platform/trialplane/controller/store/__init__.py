@@ -2,7 +2,7 @@
 
 `tables` creates the tables, `study` is one run as its controller writes it, `remote` the same through the gateway, which has
 it `served`, `archive` all runs as the gateway shows them and the operator records them, `budget` what those of a namespace
-may keep, `former` converts runs of an earlier version, `locking` ensures one controller per run.
+may keep, `locking` ensures one controller per run.
 """
 
 from __future__ import annotations

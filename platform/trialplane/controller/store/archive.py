@@ -12,7 +12,7 @@ import json
 import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -20,7 +20,7 @@ from sqlalchemy.dialects import postgresql
 
 from trialplane import errors
 from trialplane.controller.store import budget as budgets
-from trialplane.controller.store import former, locking, tables
+from trialplane.controller.store import locking, tables
 from trialplane.controller.store.budget import Budget
 from trialplane.controller.store.tables import attempts, changes, codes, runs, sizes
 from trialplane.plan import plan as planning
@@ -99,7 +99,7 @@ class Whole:
 
 
 class Archive:
-    """All runs in one database; those of an earlier version are converted on first access.
+    """All runs in one database.
 
     Args:
         connections: its share of the process's, which chooses the schema of its tables.
@@ -111,13 +111,10 @@ class Archive:
         self._budget = budget or Budget("this namespace")
         self._spending = threading.Lock()
         self._reserved: dict[budgets.Kept, int] = {budgets.MLFLOW: 0, budgets.ARTIFACTS: 0}
-        self._converting = threading.Lock()
-        self._may_be_former = True
         self._is_there = False
 
     def runs(self) -> list[Known]:
         """All runs, the newest first."""
-        self._convert()
         query = sa.select(runs.c.name, runs.c.job, runs.c.submission, runs.c.status).where(runs.c.job.is_not(None))
         found = []
         with self._connections.begin() as connection:
@@ -292,13 +289,11 @@ class Archive:
             LedgerFull: the namespace's budget is spent.
         """
         tables.prepare(self._connections)
-        self._convert()
         described: dict[str, Any] = {
             labels.LEDGER_JOB: job.model_dump(mode="json"),
             labels.LEDGER_SUBMISSION: submission,
         }
         with self._connections.begin() as connection:
-            self._convert_one(connection, run)
             before = budgets.used(connection)
             if not tables.has_code(connection, code):  # before it is written: what is rolled back takes room too
                 self._budget.check(connection, len(code))
@@ -342,7 +337,6 @@ class Archive:
         Raises:
             RunNotFound: there is no such run.
         """
-        tables.prepare(self._connections)
         with self._connected(run) as (connection, mine):
             owner = connection.execute(sa.select(runs.c.id).where(mine)).scalar_one()
             row = {"run_id": owner, "uid": change.uid, "generation": change.generation, "change": records.to_json(change)}
@@ -396,14 +390,12 @@ class Archive:
         self._set_tokens(run, None, None)
 
     def _set_tokens(self, run: str, digest: str | None, derived: str | None) -> None:
-        self._convert()
         with self._connections.begin() as connection:
             if tables.is_there(connection):
                 connection.execute(sa.update(runs).where(runs.c.name == run).values(token=digest, mlflow_token=derived))
 
     def admitted(self) -> list[str]:
         """Names of the runs that a token opens."""
-        self._convert()
         with self._connections.begin() as connection:
             if not tables.is_there(connection):
                 return []
@@ -418,7 +410,6 @@ class Archive:
         return self._opens(run, runs.c.mlflow_token, token)
 
     def _opens(self, run: str, column: sa.Column[str], token: str) -> bool:
-        self._convert()
         with self._connections.checking() as connection:
             self._is_there = self._is_there or tables.is_there(connection)  # asked at each request to MLflow
             known = connection.execute(sa.select(column).where(runs.c.name == run)).scalar() if self._is_there else None
@@ -452,7 +443,6 @@ class Archive:
 
     def forgotten(self) -> dict[str, str]:
         """The runs that are to be removed, each with the mark of that."""
-        self._convert()
         with self._connections.begin() as connection:
             if not tables.is_there(connection):
                 return {}
@@ -478,46 +468,15 @@ class Archive:
 
         Raises:
             RunNotFound: there is no such run.
-            LedgerLocked: a controller of an earlier version works on it, in tables of that version.
-            LedgerCorrupt: the tables are of a later version, or what an earlier one wrote cannot be converted.
+            LedgerCorrupt: the tables are of another version.
         """
-        self._convert()
         mine = (runs.c.name == run) & runs.c.job.is_not(None)
         with self._connections.begin() as connection:
             if not tables.is_there(connection):
                 raise errors.RunNotFound(f"nothing has been submitted here yet, so there is no run {run}")
-            self._convert_one(connection, run)
             if connection.execute(sa.select(runs.c.id).where(mine)).scalar() is None:
                 raise errors.RunNotFound(f"the ledger has no run {run}")
             yield connection, mine
-
-    def _convert_one(self, connection: sa.Connection, run: str) -> None:
-        """Converts a run that `_convert` could not, or raises the reason why not."""
-        if not self._may_be_former or run not in former.runs(connection):
-            return
-        if not _is_free(connection, run):
-            raise errors.LedgerLocked(
-                f"a controller of an earlier trialplane works on {run}, which can be read once that has ended; "
-                f"`kubectl delete rayjob {run}` ends it now, and `platform resume {run}` continues the run"
-            )
-        former.convert(connection, run)
-
-    def _convert(self) -> None:
-        """Converts the runs of an earlier version without a controller, each in its own transaction."""
-        with self._converting:
-            if not self._may_be_former:
-                return
-            with self._connections.begin() as connection:
-                left = former.runs(connection)
-                prepares = bool(left) or tables.is_there(connection)
-            if prepares:
-                tables.prepare(self._connections)
-            for run in left:
-                with suppress(errors.LedgerCorrupt), self._connections.begin() as connection:
-                    if _is_free(connection, run):
-                        former.convert(connection, run)
-            with self._connections.begin() as connection:
-                self._may_be_former = bool(former.runs(connection)) if left else False
 
 
 def _changes(

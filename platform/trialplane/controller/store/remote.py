@@ -52,7 +52,7 @@ class Storage:
     Raises:
         LedgerLocked: another controller has the run.
         LedgerFenced: the token opens it no longer.
-        LedgerCorrupt: the database is damaged or of a later version, or the run has other directions.
+        LedgerCorrupt: the database is damaged or of another version, or the run has other directions.
         LedgerUnavailable: the gateway or the database is away.
     """
 

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from trialplane import errors
-from trialplane.controller.store import former, locking, tables
+from trialplane.controller.store import locking, tables
 from trialplane.controller.store.tables import attempts, runs
 from trialplane.wire import attempts as reading
 from trialplane.wire import records
@@ -39,7 +39,7 @@ class Storage:
 
     Raises:
         LedgerLocked: another controller has the run.
-        LedgerCorrupt: the database is damaged or of a later version, or the run has other directions.
+        LedgerCorrupt: the database is damaged or of another version, or the run has other directions.
         LedgerUnavailable: the database is away or the disk is full.
     """
 
@@ -162,7 +162,6 @@ class Storage:
 
     def _open(self, connection: sa.Connection, directions: list[str]) -> int:
         """Finds or creates the run, and increments its epoch: from now on every older controller is fenced."""
-        former.convert(connection, self._run)
         mine = sa.select(runs.c.id, runs.c.directions).where(runs.c.name == self._run)
         found = connection.execute(mine).one_or_none()
         if found is None:

@@ -232,13 +232,13 @@ def schema(connection: sa.Connection) -> str:
 
 
 def prepare(engine: Begins) -> None:
-    """Creates the tables if there are none, and adds the tables and the columns that an earlier trialplane's lack.
+    """Creates the tables if there are none.
 
     Raises:
-        LedgerCorrupt: there are tables of a later version.
+        LedgerCorrupt: there are tables of another version.
     """
     with engine.begin() as connection:
-        if is_there(connection) and not _missing(connection) and not _lacking(connection):
+        if is_there(connection):
             return
     with writing(engine) as connection:
         if connection.dialect.name != "sqlite":  # two controllers may be the first at the same time
@@ -249,28 +249,13 @@ def prepare(engine: Begins) -> None:
         if not is_there(connection):
             _all.create_all(connection, checkfirst=False)  # fails on tables of another program with these names
             connection.execute(sa.insert(_schema_version).values(version=reading.VERSION))
-        _all.create_all(connection, tables=_missing(connection))
-        for name in _lacking(connection):
-            connection.execute(sa.text(f"ALTER TABLE {runs.name} ADD COLUMN {name} TEXT"))
-
-
-def _lacking(connection: sa.Connection) -> list[str]:
-    """Columns of `runs` that came later: texts that may be missing, so that an earlier trialplane can still write rows."""
-    known = {column["name"] for column in sa.inspect(connection).get_columns(runs.name)}
-    return [column.name for column in runs.columns if column.name not in known]
-
-
-def _missing(connection: sa.Connection) -> list[sa.Table]:
-    """Tables that came later; an earlier trialplane goes on without them."""
-    known = sa.inspect(connection).get_table_names()
-    return [table for name, table in _all.tables.items() if name not in known]
 
 
 def is_there(connection: sa.Connection) -> bool:
     """Whether the tables exist.
 
     Raises:
-        LedgerCorrupt: they are of a later version.
+        LedgerCorrupt: they are of another version.
     """
     if not sa.inspect(connection).has_table(_schema_version.name):
         return False

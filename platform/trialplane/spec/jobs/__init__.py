@@ -11,7 +11,6 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from trialplane.spec import former
 from trialplane.spec.jobs.base import Input
 from trialplane.spec.jobs.collection import Collection
 from trialplane.spec.jobs.roles import Role
@@ -28,9 +27,6 @@ CLASSES: Mapping[str, type[Study] | type[Training] | type[Collection]] = {
     "collect": Collection,
 }
 _FIELDS = TypeAdapter(dict[str, Any])
-# Fields that earlier versions wrote into every job, whatever its kind, or accepted where they had no effect.
-_FORMER = ("trials", "parallel", "nodes", "ranks", "divided", "resume")
-_FORMER_OF_CLUSTER = ("backoff_limit",)  # which earlier versions wrote into every job, and which has no effect
 
 
 def of_kind(kind: Any) -> type[Study] | type[Training] | type[Collection]:
@@ -39,22 +35,10 @@ def of_kind(kind: Any) -> type[Study] | type[Training] | type[Collection]:
 
 
 def read(stored: str | bytes | Mapping[str, Any]) -> Job:
-    """The job in its JSON form, which this version wrote or an earlier one.
+    """The job in its JSON form.
 
     Raises:
         pydantic.ValidationError: it is not a job, or not JSON.
     """
     data = _FIELDS.validate_json(stored) if isinstance(stored, (str, bytes)) else _FIELDS.validate_python(stored)
-    kind = of_kind(data.get("kind"))
-    kept = {key: value for key, value in data.items() if not (key in kind.foreign and key in _FORMER)}
-    collect = kept.get("collect")
-    if isinstance(collect, Mapping):
-        kept["collect"], _ = former.renamed(collect, ("collect",))
-    pods = kept.get("cluster")
-    if isinstance(pods, Mapping):
-        kept["cluster"] = {key: value for key, value in pods.items() if key not in _FORMER_OF_CLUSTER}
-    variables = kept.get("environment")
-    if isinstance(variables, Mapping):
-        paths = {name: former.path(field) for name, field in variables.items() if isinstance(field, str)}
-        kept["environment"] = {name: field for name, field in paths.items() if field.split(".")[0] not in kind.foreign}
-    return kind.model_validate(kept)
+    return of_kind(data.get("kind")).model_validate(data)

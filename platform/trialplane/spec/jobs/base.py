@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
-from trialplane.spec import draft, former, models, program, values
+from trialplane.spec import draft, models, program, values
 from trialplane.spec.cluster import Cluster
 from trialplane.spec.jobs.roles import Role
 from trialplane.spec.resources import Budget, Checkpoints, Resources, Retries
@@ -294,7 +294,7 @@ class Base(models.Model):
             first = field.split(".")[0]
             if any(place[0] == first for place in broken):
                 continue
-            if issue := unknown(self, former.path(field)):
+            if issue := unknown(self, field):
                 yield Issue(("environment", variable), issue)
 
 
