@@ -96,6 +96,7 @@ def job_yaml() -> str:
     page += _fields({name: fields["hpo"][name] for name in shared}, definitions, used, head=False)
     for kind, of_kind in fields.items():
         page += f"\n## Fields of `kind: {kind}`\n\n"
+        page += "".join(f"{text}\n\n" for text in _other_defaults(shared, fields["hpo"], of_kind, definitions))
         page += _fields({name: field for name, field in of_kind.items() if name not in {*shared, "kind"}}, definitions, used)
     for name in used:  # grows as the definitions refer to each other
         definition = definitions[name]
@@ -113,6 +114,18 @@ def job_yaml() -> str:
             ],
         )
     return page
+
+
+def _other_defaults(
+    shared: Sequence[str], of_study: Mapping[str, Any], of_kind: Mapping[str, Any], definitions: Any
+) -> Iterator[str]:
+    """Sentences about the fields of every kind whose default is another one in this kind."""
+    for name in shared:
+        known, own = (definitions.get(fields[name].get("$ref", "").rpartition("/")[2], {}) for fields in (of_study, of_kind))
+        for field, given in own.get("properties", {}).items():
+            default = _default(given)
+            if default != _default(known["properties"][field]):
+                yield f"The default of `{name}.{field}` is {default}."
 
 
 def _fields(fields: Mapping[str, Any], definitions: Any, used: list[str], head: bool = True) -> str:

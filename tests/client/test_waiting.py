@@ -232,7 +232,7 @@ def test_kueue_that_gives_a_place_away(ray_cluster):
     reserved = {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": "why it waits"}
     workload = {"spec": {"queueName": "gpus"}, "status": {"conditions": [reserved, evicted]}}
     assert waiting.reason(ray_cluster, [], [], workload, now=NOW) == (
-        "Kueue gave its place in the queue gpus away, and starts it again when it is admitted anew: "
+        "Kueue preempted it in the queue gpus, and starts it again when there is room: "
         "Preempted to accommodate a workload due to prioritization in the ClusterQueue"
     )
     evicted.update(reason="ClusterQueueStopped", message="The ClusterQueue is stopped")

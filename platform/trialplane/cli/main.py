@@ -49,6 +49,7 @@ ENVIRONMENT = [
     ("TRIALPLANE_HOME", "folder of runs, results and caches on this machine; default: ~/.trialplane"),
     ("TRIALPLANE_CONTEXT", "cluster, as a context of the kubeconfig; --context wins"),
     ("TRIALPLANE_NAMESPACE", "namespace of the cluster; --namespace wins"),
+    ("MLFLOW_TRACKING_URI", "MLflow server that local runs log to; default: a database in TRIALPLANE_HOME"),
     ("NO_COLOR", "set to any value for output without colors"),
 ]
 

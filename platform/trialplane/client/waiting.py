@@ -197,9 +197,9 @@ def _queued(run: str, workload: Thing | None) -> str:
     reserved = conditions.get("QuotaReserved") or conditions.get("Admitted") or {}
     if evicted.get("status") == "True" and reserved.get("status") != "True":
         is_preempted = evicted.get("reason") == "Preempted"
-        did = f"gave its place in the queue {queue} away" if is_preempted else f"took it out of the queue {queue}"
+        did = f"preempted it in the queue {queue}" if is_preempted else f"took it out of the queue {queue}"
         message = _KUEUE_IDS.sub("", str(evicted.get("message", "")))
-        then = "starts it again when it is admitted anew"
+        then = "starts it again when there is room"
         if evicted.get("reason") == "Deactivated":
             then = "nobody starts it again until an administrator activates its workload (spec.active: true)"
         return _joined(f"Kueue {did}, and {then}", message)
