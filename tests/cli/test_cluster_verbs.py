@@ -75,6 +75,11 @@ def test_the_digests_of_a_runs_images_are_shown_also_when_its_run_is_gone(platfo
     both = {"ada/trainer:2": [digest], "trialplane/trial:1": [digest]}
     assert json.loads(platform("status", "-o", "json").stdout)["images"] == both
     assert f"ada/trainer:2 (sha256:{'a' * 12}), trialplane/trial:1" in platform("status").stdout
+    assert "warning" not in platform("status").stdout
+    namespace.studies["x"].images["trialplane/trial:1"] = (f"sha256:{'b' * 64}",)
+    said = platform("status").stdout
+    assert "its pods have run 2 digests of trialplane/trial:1: the tag was pushed again" in " ".join(said.split())
+    namespace.studies["x"].images["trialplane/trial:1"] = (digest,)
     namespace.end("x", RunState.SUCCEEDED)
     namespace.cluster.remove("runs", "x")
     assert json.loads(platform("status", "-o", "json").stdout)["images"] == both, "the operator kept them in the ledger"

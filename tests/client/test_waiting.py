@@ -118,25 +118,6 @@ def test_a_controller_whose_image_is_missing_has_no_log_to_look_at(ray_cluster):
     assert "cannot get its image x:1" in said and "platform logs" not in said
 
 
-def test_a_pinned_image_that_is_gone_is_told_with_what_to_type(ray_cluster):
-    digest = f"x@sha256:{'a' * 64}"
-    head = _crashing("", {"waiting": {"reason": "ErrImagePull", "message": f"{digest}: not found"}})
-    box = head["status"]["initContainerStatuses"][0]
-    box.pop("lastState")
-    box["image"] = digest
-    trial = pod("image")
-    trial["status"]["containerStatuses"][0]["image"] = digest
-    said = waiting.reason(ray_cluster, [head], [], now=NOW, pinned={digest: "x:1"})
-    assert f"cannot get its image {digest} (ErrImagePull): not found; the run is pinned to this digest of x:1" in said
-    assert "which its first pods ran, maybe on another architecture: ask" in said
-    assert "ask the administrator" in said and "image.controller" in said and "`platform resume a`" in said
-    wait = waiting.blocked(trial, (), {digest: "x:1"})
-    assert wait is not None and wait.stuck
-    assert "push that digest again, or `platform submit` the job again under another name" in wait.text
-    named = waiting.blocked(trial, (), {})
-    assert named is not None and "pinned" not in named.text
-
-
 def test_an_evicted_pod():
     found = pod("image")
     found["status"] = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}

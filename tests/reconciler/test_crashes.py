@@ -64,7 +64,7 @@ LIVES: dict[str, list[Callable[[Team], None]]] = {
     "paused and continued": [_submit, _pause, _go_on],
     "resumed": [_submit, _end, _resume],
     "wider": [_submit, _wider],
-    "pinned": [_submit, _pull, _end, _resume],
+    "pulled": [_submit, _pull, _end, _resume],
     "cancelled at once": [_submit, _cancel_now],
     "made again": [_submit, _lose_ray_cluster],
 }

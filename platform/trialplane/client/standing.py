@@ -69,6 +69,8 @@ class View:
 def status(view: View, operator: str) -> RunStatus:
     """One status from both sources, with the owner, whom the Run names, and the digests, which the ledger has if it answers.
 
+    It warns of images of which the run's pods have run more than one version.
+
     Args:
         view: of the run.
         operator: command that shows whether the operator runs.
@@ -77,9 +79,15 @@ def status(view: View, operator: str) -> RunStatus:
     if view.run is None:
         return made
     images = dict(made.images)
-    for one in view.run.status.images:  # those of its last start
+    for one in view.run.status.images:
         images[one.image] = tuple(dict.fromkeys((*images.get(one.image, ()), one.digest)))
-    return dataclasses.replace(made, owner=view.run.owner, images=images)
+    moved = [
+        f"its pods have run {len(digests)} digests of {image}: the tag was pushed again, or nodes have different "
+        "architectures; give each build a tag of its own (`platform docs gpus`)"
+        for image, digests in images.items()
+        if len(digests) > 1
+    ]
+    return dataclasses.replace(made, owner=view.run.owner, images=images, warnings=(*made.warnings, *moved))
 
 
 def _status(view: View, operator: str) -> RunStatus:

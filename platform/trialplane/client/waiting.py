@@ -42,7 +42,6 @@ _TAIL = re.compile(r"\.? *(?:not found|no new claims to deallocate)?[ ,.]*(?:pre
 _WANT = re.compile(r"Insufficient ([\w./-]+)")
 # Of who took a run's place: identifiers that no command takes.
 _KUEUE_IDS = re.compile(r" \(UID: [^)]*\)|; preempt\w+ path: [^;]*")
-_UNPINNED: Mapping[str, str] = {}
 _LONGEST = 400  # characters of a container's last message, which may be the end of its log
 
 
@@ -65,7 +64,6 @@ def reason(
     events: Iterable[Thing],
     workload: Thing | None = None,
     now: float | None = None,
-    pinned: Mapping[str, str] = _UNPINNED,
 ) -> str:
     """The reason why a run has not started, or why some of its trial pods have not; "" when nothing is missing.
 
@@ -75,7 +73,6 @@ def reason(
         events: of the namespace, in any order.
         workload: Kueue's object for the RayCluster, if there is one.
         now: seconds since the epoch.
-        pinned: images by digest that the job, or the site, names otherwise, each with that name.
     """
     run = str(ray_cluster["metadata"]["name"])
     living = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
@@ -95,16 +92,15 @@ def reason(
                 "`kubectl get pods -A -l app.kubernetes.io/name=kuberay-operator`"
             )
         return "KubeRay is about to create its pods"
-    return _pods(run, ray_cluster, living, mine, pinned)
+    return _pods(run, ray_cluster, living, mine)
 
 
-def blocked(pod: Thing, events: Iterable[Thing] = (), pinned: Mapping[str, str] = _UNPINNED) -> Wait | None:
+def blocked(pod: Thing, events: Iterable[Thing] = ()) -> Wait | None:
     """Why one pod does not run; None when it runs or has succeeded.
 
     Args:
         pod: the object.
         events: of the namespace; those of other pods are ignored.
-        pinned: see `reason`.
     """
     status = pod.get("status") or {}
     mine = [event for event in events if (event.get("involvedObject") or {}).get("name") == pod["metadata"]["name"]]
@@ -116,7 +112,7 @@ def blocked(pod: Thing, events: Iterable[Thing] = (), pinned: Mapping[str, str] 
     containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     run = (pod["metadata"].get("labels") or {}).get(names.RUN, "RUN")
     for container in containers:
-        found = _unpulled(container, pinned, run, _role(pod)) or _container(container)
+        found = _unpulled(container) or _container(container)
         if found is None:
             continue
         if container.get("name") == names.INSTALL and _has_run(container):
@@ -132,24 +128,24 @@ def blocked(pod: Thing, events: Iterable[Thing] = (), pinned: Mapping[str, str] 
     return _cut_off(pod)
 
 
-def _pods(run: str, ray_cluster: Thing, pods: Sequence[Thing], events: Sequence[Thing], pinned: Mapping[str, str]) -> str:
+def _pods(run: str, ray_cluster: Thing, pods: Sequence[Thing], events: Sequence[Thing]) -> str:
     """Reasons in the order in which pods are needed: the head's, then the trials'."""
     heads, trials = ([pod for pod in pods if _role(pod) == role] for role in (names.CONTROLLER, names.TRIAL))
     if not heads:
         return _refusal(events, "HeadPod") or _refusal(events, "") or "KubeRay is creating the controller's pod"
-    waits = [(head, wait) for head in heads if (wait := blocked(head, events, pinned))]
+    waits = [(head, wait) for head in heads if (wait := blocked(head, events))]
     if waits:
         head, wait = waits[0]
         text = f"the controller's pod {head['metadata']['name']} {wait.text}"
         # A refusal outlasts the start of the head; pods that are only starting are not reported yet.
         more = _refusal(events, "WorkerPod") if len(trials) < _target(ray_cluster) else ""
         return f"{text}; trial pods: {more}" if more else text
-    return _workers(ray_cluster, trials, events, pinned)
+    return _workers(ray_cluster, trials, events)
 
 
-def _workers(ray_cluster: Thing, pods: Sequence[Thing], events: Sequence[Thing], pinned: Mapping[str, str]) -> str:
+def _workers(ray_cluster: Thing, pods: Sequence[Thing], events: Sequence[Thing]) -> str:
     target = _target(ray_cluster)
-    waits = [wait for pod in pods if (wait := blocked(pod, events, pinned))]
+    waits = [wait for pod in pods if (wait := blocked(pod, events))]
     groups: dict[str, int] = {}
     for wait in sorted(waits, key=lambda wait: not wait.stuck):
         groups[wait.text] = groups.get(wait.text, 0) + 1
@@ -234,22 +230,13 @@ def _cut_off(pod: Thing) -> Wait | None:
     return Wait(f"is on the node {node}, which does not answer; `kubectl describe node {node}` says since when", True)
 
 
-def _unpulled(container: Thing, pinned: Mapping[str, str], run: str, role: str) -> Wait | None:
+def _unpulled(container: Thing) -> Wait | None:
     """Why a container has no image."""
     why, message = _waiting(container)
     if why not in _NO_IMAGE:
         return None
     image = str(container.get("image", ""))
     hint = "push it where the nodes pull from, or load it into them: `platform docs gpus`"
-    if name := pinned.get(image):
-        cure = (
-            f"or to set image.controller to another tag, and then `platform pause {run}` and `platform resume {run}`"
-            if role == names.CONTROLLER
-            else "or `platform submit` the job again under another name, which takes the tag's present image"
-        )
-        who = "ask the administrator to push that digest again," if role == names.CONTROLLER else "push that digest again,"
-        first = "which its first pods ran, maybe on another architecture"
-        hint = f"the run is pinned to this digest of {name}, {first}: {who} {cure}"
     return Wait(f"{_joined(f'cannot get its image {image} ({why})', _cause(message, image))}; {hint}", True)
 
 

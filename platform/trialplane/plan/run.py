@@ -36,7 +36,6 @@ State = Literal["Pending", "Running", "Paused", "Succeeded", "Failed", "Cancelle
 ACCEPTED = "Accepted"  # the Run can be read, and all of its code is there and is what the Run says
 READY = "Ready"  # a controller works on it, with all of its pods
 ENDED = "Ended"  # it has ended for good: its reason is the state
-PINNED = "Pinned"  # the digests of all of its images are known, and pods that are made later get these
 CODE_MISSING = "CodeMissing"  # a reason why it is not accepted; it is as soon as its code is there
 # Of a run's RayCluster: the `resumes` of the Run that it was made for.
 RESUMES = f"{cluster.GROUP}/resumes"
@@ -124,7 +123,7 @@ class Asked(_Part):
 class Condition(_Reported):
     """One condition, as Kubernetes has them."""
 
-    type: str = Field(description="Accepted, Ended, Pinned or Ready.")
+    type: str = Field(description="Accepted, Ended or Ready.")
     status: Literal["True", "False", "Unknown"] = Field(description="Status of the condition.")
     reason: str = Field(description="Reason in one word.")
     message: str = Field(description="Reason in a sentence, and the next command to type.")
@@ -133,7 +132,7 @@ class Condition(_Reported):
 
 
 class Image(_Reported):
-    """An image of a run's pods, and a digest that they run of it."""
+    """An image of a run's pods, and a digest that they have run of it."""
 
     image: str = Field(description="Name in the job or in the chart's values.")
     digest: str = Field(description="Digest in the repository: sha256:…")
@@ -153,8 +152,8 @@ class Status(_Reported):
         started: when it was started last: its first start, or that of its last resume.
         resumes: of the spec, when it was started last.
         observedGeneration: of the spec that was seen.
-        images: of its last start, with the digests that its pods run; see `reconciler.pinning`.
-        conditions: `Accepted`, `Ended`, `Pinned` and `Ready`.
+        images: that its pods have run, each once for each digest.
+        conditions: `Accepted`, `Ended` and `Ready`.
     """
 
     state: State = Field(default="Pending", description="Current state.")
@@ -169,10 +168,10 @@ class Status(_Reported):
     observedGeneration: int = Field(default=0, description="Last generation of the spec that the operator has seen.")
     images: tuple[Image, ...] = Field(
         default=(),
-        description="Images of the run's pods and their digests. Later pods use the same digests. An image is missing "
-        "until a pod has pulled it, and if nodes have it without a registry.",
+        description="Images that the run's pods have run, and their digests. Two digests of one image mean that its tag "
+        "was pushed again, or that nodes have different architectures.",
     )
-    conditions: tuple[Condition, ...] = Field(default=(), description="Conditions: Accepted, Ended, Pinned and Ready.")
+    conditions: tuple[Condition, ...] = Field(default=(), description="Conditions: Accepted, Ended and Ready.")
 
 
 @dataclasses.dataclass(frozen=True)

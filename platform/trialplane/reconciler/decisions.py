@@ -14,7 +14,6 @@ from typing import Any
 from trialplane.client import metadata
 from trialplane.plan import raycluster
 from trialplane.plan.run import Image
-from trialplane.reconciler import pinning
 from trialplane.reconciler.view import View
 from trialplane.wire import cluster as names
 from trialplane.wire.records import Change
@@ -73,15 +72,8 @@ class Resize:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pin:
-    """Patches the RayCluster's templates, so that later pods are made of the digests that the first ones run, or by tag."""
-
-    patch: tuple[Mapping[str, Any], ...]
-
-
-@dataclasses.dataclass(frozen=True)
 class Keep:
-    """Writes into the ledger which digests its images have, for when its Run is gone."""
+    """Writes into the ledger which digests of its images its pods have run, for when its Run is gone."""
 
     images: tuple[Image, ...]
 
@@ -98,7 +90,7 @@ class Note:
     change: Change
 
 
-Action = Record | Desire | Adopt | Describe | Admit | Enclose | Revoke | Start | Resize | Pin | Keep | Remove | Note
+Action = Record | Desire | Adopt | Describe | Admit | Enclose | Revoke | Start | Resize | Keep | Remove | Note
 
 
 def is_due(view: View) -> bool:
@@ -147,7 +139,7 @@ def _decide(view: View) -> tuple[Action, ...]:
         return _clear(view)
     if view.overdue or view.is_failing:
         return _fail(view)
-    return (*(_follow(view) if view.alive else _mend(view)), *_pin(view))
+    return _follow(view) if view.alive else _mend(view)
 
 
 def _stop(view: View) -> tuple[Action, ...]:
@@ -193,19 +185,6 @@ def _follow(view: View) -> tuple[Action, ...]:
         return (Desire({"parallel": view.asked.parallel}),)
     patch = _resized(view)
     return (Resize(tuple(patch)),) if patch else ()
-
-
-def _pin(view: View) -> tuple[Action, ...]:
-    """Has later pods of this start made of the digests in the status; living ones KubeRay leaves as they are.
-
-    An image of which the status has two digests goes by its tag, also if it was pinned to the first.
-    Of the status alone, where the names stay that the templates then lack. Not in a queue: several versions of Kueue compare
-    all fields of the containers with what was admitted, and would end the run; its templates wait for its next start.
-    """
-    if view.mine is None or not view.is_known_start or view.is_queued or view.unpinnable:
-        return ()
-    patch = pinning.patch(view.mine, view.status.images)
-    return (Pin(tuple(patch)),) if patch else ()
 
 
 def _resized(view: View) -> list[dict[str, Any]]:

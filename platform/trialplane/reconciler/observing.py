@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from trialplane.client import kinds, metadata, preflight, waiting
@@ -16,8 +17,9 @@ from trialplane.plan import network, pods
 from trialplane.plan import pack as packing
 from trialplane.plan import run as runs
 from trialplane.plan.pack import Pack
+from trialplane.plan.run import Image
 from trialplane.plan.site import Site
-from trialplane.reconciler import decisions, pinning
+from trialplane.reconciler import decisions
 from trialplane.reconciler.view import Problem, View
 from trialplane.spec import options
 from trialplane.wire import cluster as names
@@ -27,6 +29,7 @@ _EVENTS = 500  # the newest that the API server returns; enough for the pods of 
 _EVENTS_AGE = 5.0  # seconds for which one list of them serves all runs: reading it costs as much as the rest of a look
 _CURE = "write sampler: tpe, or install a controller image of `platform image build --target controller --package torch`"
 _SETTLING = 30.0  # seconds of a RayCluster in which its pods are made, or refused, which only events say
+_DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})")
 
 
 class Observer:
@@ -77,7 +80,7 @@ class Observer:
         seen = dataclasses.replace(
             seen,
             controller_runs=any(_runs(pod, names.CONTROLLER) for pod in found),
-            pulled=pinning.pulled(ray_cluster, found, seen.known_images),
+            pulled=images(found),
         )
         if seen.read.job is None or seen.is_over:
             return seen
@@ -92,7 +95,7 @@ class Observer:
         first = tuple(one["name"] for one in staying if one["labels"].get(names.GROUP_LABEL) == role)
         known = seen.recorded.status if seen.recorded is not None else None
         complete = seen.alive and known is not None and known.slots_ready >= known.slots
-        return dataclasses.replace(seen, pods=first, why="" if complete else self._why(seen, ray_cluster, found))
+        return dataclasses.replace(seen, pods=first, why="" if complete else self._why(ray_cluster, found))
 
     def _taken(self, view: View, code: Sequence[Mapping[str, Any] | None]) -> str:
         """Says which object of somebody else has the name of one that the run's start makes or takes; "" if none has."""
@@ -136,7 +139,7 @@ class Observer:
         found = self._cluster.list(kinds.POD, selector=f"{names.RUN}={run}")
         return sorted(found, key=metadata.created, reverse=True)
 
-    def _why(self, view: View, ray_cluster: Mapping[str, Any], found: list[dict[str, Any]]) -> str:
+    def _why(self, ray_cluster: Mapping[str, Any], found: list[dict[str, Any]]) -> str:
         """Why not all pods run."""
         listed, events = self._events
         now = self._clock()
@@ -144,8 +147,7 @@ class Observer:
             events = self._cluster.list(kinds.EVENT, limit=_EVENTS)
             self._events = now, events
         workload = self._workload(ray_cluster) if (ray_cluster.get("spec") or {}).get("suspend") else None
-        pinned = {image: name for image, name in pinning.names(view.images).items() if image != name}
-        return waiting.reason(ray_cluster, found, events, workload, now, pinned)
+        return waiting.reason(ray_cluster, found, events, workload, now)
 
     def _workload(self, ray_cluster: Mapping[str, Any]) -> dict[str, Any] | None:
         """Kueue's workload for a RayCluster."""
@@ -197,6 +199,20 @@ class Observer:
                 f"spec.code.configMaps names {len(maps)}, and the code takes {wanted} of 1 MiB; submit the run again",
             )
         return None
+
+
+def images(found: Iterable[Mapping[str, Any]]) -> tuple[Image, ...]:
+    """The images of pods' containers, each with the digest that its node pulled; without those that no registry has."""
+    made: list[Image] = []
+    for pod in found:
+        spec, status = pod.get("spec") or {}, pod.get("status") or {}
+        boxes = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
+        named = {box["name"]: str(box.get("image", "")) for box in boxes}  # a node may know the image by another name
+        for box in [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]:
+            image, pulled = named.get(box["name"], ""), box.get("imageID")
+            if pulled and (digest := _DIGEST.search(image) or _DIGEST.search(pulled)):
+                made.append(Image(image=image, digest=digest[1]))
+    return tuple(dict.fromkeys(made))
 
 
 def owns(view: View, thing: Mapping[str, Any] | None) -> bool:

@@ -13,7 +13,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.plan.run import Status
 from trialplane.plan.site import Site
-from trialplane.reconciler import decisions, pinning, standing
+from trialplane.reconciler import decisions, standing
 from trialplane.reconciler.decisions import (
     Action,
     Admit,
@@ -40,7 +40,6 @@ from trialplane.reconciler.decisions import (
     Enclose,
     Keep,
     Note,
-    Pin,
     Record,
     Remove,
     Resize,
@@ -191,12 +190,10 @@ class Reconciler:
                 self._apply(view, _secret(names.ray_secret(name), names.RAY_TOKEN_KEY, secrets.token_urlsafe(32)))
                 for thing in raycluster.access(made):
                     self._apply(view, thing)
-                self._make(view, made)
+                self._cluster.create(kinds.RAY_CLUSTER, made)
             case Resize(patch=patch):
                 if view.ray_cluster is not None:
                     self._cluster.patch(kinds.RAY_CLUSTER, view.ray_cluster["metadata"]["name"], list(patch))
-            case Pin(patch=patch):
-                self._pin(view, patch)
             case Keep(images=images):
                 self._archive.keep_images(name, [(one.image, one.digest) for one in images])
             case Remove():
@@ -265,30 +262,6 @@ class Reconciler:
             runs.RESUMES: str(view.asked.resumes),
         }
         return {**made, "metadata": {**self._metadata(view, made["metadata"]["labels"]), "annotations": annotations}}
-
-    def _make(self, view: View, made: dict[str, Any]) -> None:
-        """Makes the RayCluster, of the digests of the start before; if that is refused, of the names in job and site."""
-        pinned = pinning.pinned(made, view.known_images)
-        try:
-            self._cluster.create(kinds.RAY_CLUSTER, pinned)
-        except InputError as error:
-            if pinned == made:
-                raise
-            _logger.warning("%s: its images go by their tags, as those by digest are refused: %s", view.name, error)
-            made["metadata"]["annotations"][names.PIN_REFUSED] = str(error)[: standing.LONGEST]
-            self._cluster.create(kinds.RAY_CLUSTER, made)
-
-    def _pin(self, view: View, patch: Sequence[Mapping[str, Any]]) -> None:
-        """Patches templates; whatever comes of it, the run goes on."""
-        try:
-            self._cluster.patch(kinds.RAY_CLUSTER, view.name, list(patch))
-        except TargetError as error:  # it was changed meanwhile, or the API server is away: the next look tries again
-            _logger.warning("%s: its images could not be pinned: %s", view.name, error)
-        except InputError as error:  # by an admission policy, which would refuse it each time
-            _logger.warning("%s: its images go by their tags, as those by digest are refused: %s", view.name, error)
-            refused = {"metadata": {"annotations": {names.PIN_REFUSED: str(error)[: standing.LONGEST]}}}
-            with contextlib.suppress(TargetError, InputError):
-                self._cluster.patch(kinds.RAY_CLUSTER, view.name, refused)
 
     def _apply(self, view: View, thing: Mapping[str, Any]) -> None:
         """Makes an object of the Run, or makes it what it should be."""

@@ -9,13 +9,12 @@ from typing import Any, Literal, cast
 from trialplane.client import metadata
 from trialplane.plan import run as runs
 from trialplane.plan.run import Condition, State, Status
-from trialplane.reconciler import pinning
 from trialplane.reconciler.view import View
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
 
 LONGEST = 2000  # characters of a reason, which a controller may have chosen; of a condition the API server takes 32,768
-Holds = Literal["True", "False", "Unknown"]
+Holds = Literal["True", "False"]
 _ENDED = ("Succeeded", "Failed", "Cancelled")
 
 
@@ -138,10 +137,6 @@ def _conditions(view: View, state: State, reason: str, now: float) -> Iterator[C
         yield _condition(view, runs.ACCEPTED, "True", "Accepted", "", now)
     ended = state in _ENDED
     yield _condition(view, runs.ENDED, "True" if ended else "False", state, reason if ended else "", now)
-    if view.mine is not None:
-        yield _condition(view, runs.PINNED, *_pinned(view), now)
-    else:
-        yield from (one for one in view.status.conditions if one.type == runs.PINNED)
     known = view.recorded.status if view.recorded is not None else None
     works = view.alive and view.is_current and known is not None and known.slots_ready >= known.slots and not view.why
     if works:
@@ -151,44 +146,6 @@ def _conditions(view: View, state: State, reason: str, now: float) -> Iterator[C
         suspended = waits and (view.mine or {}).get("spec", {}).get("suspend")
         why = "Queued" if suspended else "PodsWaiting" if waits else state
         yield _condition(view, runs.READY, "False", why, reason, now)
-
-
-def _pinned(view: View) -> tuple[Holds, str, str]:
-    """Whether later pods run the images of the first ones: as a condition has it, with reason and message."""
-    if several := pinning.several(view.images):
-        apart = "; ".join(f"{image}: {_spread(view, image, digests)}" for image, digests in several.items())
-        again = f"`platform pause {view.name}` and `platform resume {view.name}` start all pods from the tag's present image"
-        message = (
-            f"pods of this run have different digests of one image. {apart}. Either its tag was pushed again between two "
-            f"pulls, or nodes of different architectures give a digest each. {again}"
-        )
-        return "False", "SeveralDigests", message[:LONGEST]
-    if view.unpinnable:
-        message = f"pods go by the tags of their images, as those by digest are refused: {view.unpinnable}"
-        return "False", "Refused", message[:LONGEST]
-    wanted = () if view.mine is None else pinning.named(view.mine, view.images)
-    if lacking := [image for image in wanted if image not in {one.image for one in view.images}]:
-        message = (
-            f"no digest is known of {', '.join(lacking)}: no pod has pulled it yet, or the nodes have it without a "
-            "registry, as after `kind load docker-image`, or by another name; until one is known pods go by the name"
-        )
-        return "Unknown", "NoDigest", message[:LONGEST]
-    if view.is_queued and view.mine is not None and pinning.patch(view.mine, view.images):
-        message = (
-            "pods that are made before its next start go by the tag: several versions of Kueue take a RayCluster with "
-            "changed templates for another one, and would end it"
-        )
-        return "False", "PinnedAtNextStart", message
-    return "True", "Pinned", ""
-
-
-def _spread(view: View, image: str, digests: Sequence[str]) -> str:
-    """The digests of an image, each with the pods that run it."""
-    pods = {
-        digest: list(dict.fromkeys(one.pod for one in view.pulled if (one.image, one.digest) == (image, digest)))
-        for digest in digests
-    }
-    return ", ".join(f"{digest} in {_some(there) if there else 'pods that are gone'}" for digest, there in pods.items())
 
 
 def _condition(view: View, kind: str, holds: Holds, reason: str, message: str, now: float) -> Condition:

@@ -19,11 +19,8 @@ from trialplane.client import metadata
 from trialplane.controller.store.archive import Recorded
 from trialplane.errors import SpecError
 from trialplane.plan import plan as planning
-from trialplane.plan import raycluster
 from trialplane.plan import run as runs
 from trialplane.plan.run import Asked, Image, Read, Status
-from trialplane.reconciler import pinning
-from trialplane.reconciler.pinning import Pulled
 from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire import labels
@@ -54,7 +51,7 @@ class View:
         ray_cluster: of its name, whosever it is.
         recorded: its record in the ledger, or that of an earlier Run of its name.
         pods: names of the pods of its first role that stay, the newest first.
-        pulled: what its pods run of the images of its templates.
+        pulled: the images of its pods' containers, with the digests that their nodes pulled.
         controller_runs: whether the controller's container runs, with or without the ledger.
         is_locked_out: whether the token in the run's Secret is not the one that the ledger takes, or there is none.
         leftovers: names of pods of a former RayCluster of its name, which are still being removed.
@@ -72,7 +69,7 @@ class View:
     ray_cluster: Thing | None = None
     recorded: Recorded | None = None
     pods: tuple[str, ...] = ()
-    pulled: tuple[Pulled, ...] = ()
+    pulled: tuple[Image, ...] = ()
     controller_runs: bool = False
     is_locked_out: bool = False
     leftovers: tuple[str, ...] = ()
@@ -163,44 +160,15 @@ class View:
         return self.status.started if self.mine is None else self.mine["metadata"].get("creationTimestamp")
 
     @property
-    def known_images(self) -> tuple[Image, ...]:
-        """What was known of its images before this look; of a Run that was made again, what the ledger has."""
-        if self.status.started or self.recorded is None or not self.is_recorded:
-            return self.status.images
-        return pinning.of_ledger(self.recorded.images)
-
-    @functools.cached_property
     def images(self) -> tuple[Image, ...]:
-        """The digests of its images, as far as they are known: those that its last start was made of, and those seen since.
-
-        What its templates do not name any more is forgotten, and at a new start all that these were not made of.
-        """
-        if self.mine is None:
-            return self.status.images
-        known = self.status.images if self.is_known_start else pinning.made_of(self.mine, self.known_images)
-        return pinning.joined(self.mine, known, self.pulled)
+        """The images that its pods have run, each once for each digest."""
+        return tuple(dict.fromkeys((*self.status.images, *self.pulled)))
 
     @property
     def unkept(self) -> tuple[Image, ...]:
         """Those of its images that the ledger does not have."""
-        kept = () if self.recorded is None else pinning.of_ledger(self.recorded.images)
-        return tuple(one for one in self.images if one not in kept)
-
-    @property
-    def is_known_start(self) -> bool:
-        """Whether the status is of the start that its RayCluster was made for."""
-        return self.mine is not None and (self.status.started, self.status.resumes) == (self.started, self.start)
-
-    @property
-    def is_queued(self) -> bool:
-        """Whether its RayCluster is Kueue's to admit, which may take one with changed templates for another one."""
-        return self.mine is not None and bool((self.mine["metadata"].get("labels") or {}).get(raycluster.QUEUE_LABEL))
-
-    @property
-    def unpinnable(self) -> str:
-        """Why the API server takes no digests in the templates of this start, in its words; "" if it does."""
-        annotations = {} if self.mine is None else self.mine["metadata"].get("annotations") or {}
-        return str(annotations.get(names.PIN_REFUSED, ""))
+        kept = {} if self.recorded is None else self.recorded.images
+        return tuple(one for one in self.images if one.digest not in kept.get(one.image, ()))
 
     @property
     def resumes(self) -> int:

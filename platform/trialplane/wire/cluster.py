@@ -25,7 +25,6 @@ CHANGED_BY = f"{GROUP}/changed-by"  # who changed its spec last, if that was not
 CODE_HASH = f"{GROUP}/code-hash"
 SPEC_HASH = f"{GROUP}/spec-hash"
 NETWORK_HASH = f"{GROUP}/network-hash"  # of the network policies that its pods have
-PIN_REFUSED = f"{GROUP}/pin-refused"  # why the API server took no templates with digests
 
 # Values of ROLE.
 CONTROLLER = "controller"  # the head pod; also the name of the container in it
