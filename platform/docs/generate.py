@@ -110,7 +110,7 @@ def job_yaml() -> str:
             ("name", "options"),
             [
                 (f"`{name}`", ", ".join(f"`{option}`" for option in sorted(choice.options)) or "none")
-                for name, choice in classes.items()
+                for name, choice in sorted(classes.items())
             ],
         )
     return page

@@ -246,7 +246,11 @@ def test_packages_are_installed_only_where_the_chart_allows_it(workplace):
             ["sampler: gp needs torch, which is not installed where"],
         ),
         ({"sampler": {"name": "cmaes", "independent_sampler": "qmc"}}, {"scipy"}, ["sampler: qmc needs scipy"]),
-        ({"pruner": {"name": "patient", "wrapped": "wilcoxon", "patience": 1}}, {"scipy"}, ["pruner: wilcoxon needs scipy"]),
+        (
+            {"pruner": {"name": "patient", "wrapped_pruner": "wilcoxon", "patience": 1}},
+            {"scipy"},
+            ["pruner: wilcoxon needs scipy"],
+        ),
         ({"sampler": "tpe"}, {"torch", "scipy", "cmaes"}, []),
         ({"sampler": "gp"}, set(), []),
     ],

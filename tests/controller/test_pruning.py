@@ -63,7 +63,7 @@ def trial(ledger: Ledger, *reports: Mapping[str, float]) -> bool:
         MEDIAN,
         {"name": "successive_halving", "min_resource": 1, "reduction_factor": 2},
         {"name": "hyperband", "min_resource": 1, "max_resource": 4, "reduction_factor": 2},
-        {"name": "patient", "patience": 0, "wrapped": MEDIAN},
+        {"name": "patient", "patience": 0, "wrapped_pruner": MEDIAN},
         {"name": "wilcoxon", "n_startup_steps": 0, "p_threshold": 0.4},
     ],
     ids=lambda pruner: pruner["name"],
@@ -86,13 +86,13 @@ def test_trials_are_compared_by_what_the_pruner_watches(opened: Opened, pruner, 
         (({"name": "percentile", "percentile": 25.0, "n_startup_trials": 2},) * 2),
         (({"name": "successive_halving", "min_resource": 1, "reduction_factor": 2},) * 2),
         (({"name": "hyperband", "min_resource": 1, "max_resource": 4, "reduction_factor": 2},) * 2),
-        (({"name": "patient", "patience": 0, "wrapped": MEDIAN},) * 2),
+        (({"name": "patient", "patience": 0, "wrapped_pruner": MEDIAN},) * 2),
         (({"name": "wilcoxon", "n_startup_steps": 0, "p_threshold": 0.4},) * 2),
         ({"name": "threshold", "lower": -0.2}, {"name": "threshold", "upper": 0.2}),
         ({"name": "threshold", "lower": -0.2, "upper": 5.0}, {"name": "threshold", "lower": -5.0, "upper": 0.2}),
         (
-            {"name": "patient", "patience": 0, "wrapped": {"name": "threshold", "upper": -0.2}},
-            {"name": "patient", "patience": 0, "wrapped": {"name": "threshold", "lower": 0.2}},
+            {"name": "patient", "patience": 0, "wrapped_pruner": {"name": "threshold", "upper": -0.2}},
+            {"name": "patient", "patience": 0, "wrapped_pruner": {"name": "threshold", "lower": 0.2}},
         ),
     ],
     ids=lambda pruner: f"{pruner['name']} {pruner.get('lower', '')}",
@@ -187,7 +187,7 @@ def test_what_a_pruner_estimated_stays_the_same_under_the_next_controller(
 
     def pruned(name: str, reopens: bool) -> list[int | None]:
         opened = Opened(tmp_path / name)
-        named = {"name": "patient", "patience": 0, "wrapped": pruner} if wrapped else pruner
+        named = {"name": "patient", "patience": 0, "wrapped_pruner": pruner} if wrapped else pruner
         of = job(**{**SEARCH, "trials": 14}, pruner=named)
         ledger, steps = opened.open(of), []
         for number in range(14):

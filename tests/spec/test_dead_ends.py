@@ -40,6 +40,19 @@ WIDE = "space:\n" + "".join(f"  p{index}: {{type: int, low: 1, high: 200}}\n" fo
         ),
         (HEAD + "sampler: {name: nsgaiii, population_size: 2, crossover: {name: undx}}", "sampler.population_size", 3, "3"),
         (
+            HEAD + "sampler: {name: cmaes, lr_adapt: true, with_margin: true}",
+            "sampler.lr_adapt",
+            3,
+            "together with with_margin",
+        ),
+        (HEAD + "sampler: {name: cmaes, x0: {a: 1}, source_trials: 'a:b'}", "sampler.x0", 3, "together with source_trials"),
+        (
+            HEAD + "pruner: {name: successive_halving, bootstrap_count: 1}",
+            "pruner.bootstrap_count",
+            3,
+            "needs a min_resource",
+        ),
+        (
             BOTH + "sampler:\n  name: nsgaiii\n  reference_points:\n    - [0, 1]\n    - [1]",
             "sampler.reference_points.1",
             7,
@@ -98,6 +111,7 @@ def test_it_is_refused_before_anything_starts(folder: Path, text: str, field: st
         HEAD + "space: {a: {type: float, low: 0, high: 1, step: 1e-12}}",
         HEAD + f"params: {{n: {2**63 - 1}, m: {-(2**63)}}}",
         HEAD + "sampler: {name: nsgaii, population_size: 3, crossover: spx}",
+        HEAD + "pruner: {name: successive_halving, bootstrap_count: 1, min_resource: 2}",
         BOTH + "sampler: {name: nsgaiii, reference_points: [[0, 1], [1, 0]]}",
         BOTH + "sampler: {name: nsgaiii, dividing_parameter: 9999}",
         HEAD + WIDE.replace("200", "46") + "sampler: grid",

@@ -59,7 +59,12 @@ def test_what_is_unknown_everywhere_lists_ours(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "name", "hint"),
-    [(kind, name, hint) for kind, known in options.ELSEWHERE.items() for name, hint in known.items()],
+    [
+        (kind, name, hint)
+        for kind, hints in options.ELSEWHERE.items()
+        for hint, names in hints.items()
+        for name in names.split()
+    ],
 )
 def test_every_entry_can_be_met_and_names_something_there_is(kind: Kind, name: str, hint: str) -> None:
     (issue,) = sampling.check(kind, name)

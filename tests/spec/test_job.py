@@ -65,7 +65,7 @@ def _jobs(draw: st.DrawFn) -> dict[str, Any]:
         "objectives": [{"metric": "f1", "direction": draw(st.sampled_from(["minimize", "maximize"]))}],
         "constraints": draw(st.just([]) | st.just([{"metric": "size", "max": 3}])),
         "sampler": draw(st.sampled_from(["tpe", {"name": "qmc", "qmc_type": "halton"}, {"name": "gp"}])),
-        "pruner": draw(st.sampled_from(["none", {"name": "patient", "patience": 2, "wrapped": {"name": "median"}}])),
+        "pruner": draw(st.sampled_from(["none", {"name": "patient", "patience": 2, "wrapped_pruner": {"name": "median"}}])),
         "budget": draw(st.just({}) | st.just({"time": "1h30m", "target": 0.5})),
         "resources": draw(st.just({}) | st.just({"memory": 12345678, "shm": "1Gi"})),
         "cluster": draw(

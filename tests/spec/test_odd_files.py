@@ -33,10 +33,10 @@ GOOD: dict[str, Any] = {
     "objectives": [{"metric": "f1", "direction": "maximize"}],
     "constraints": [{"metric": "size", "max": 3}],
     "sampler": {"name": "nsgaii", "crossover": {"name": "sbx", "eta": 2}},
-    "pruner": {"name": "patient", "patience": 2, "wrapped": "median"},
+    "pruner": {"name": "patient", "patience": 2, "wrapped_pruner": "median"},
     "budget": {"time": "1h"},
     "enqueue": [{"lr": 0.1, "model": "bert"}],
-    "profiles": {"max": {"trials": 800, "space": {"lr": {"high": 1}}, "pruner": {"wrapped": {"n_warmup_steps": 1}}}},
+    "profiles": {"max": {"trials": 800, "space": {"lr": {"high": 1}}, "pruner": {"wrapped_pruner": {"n_warmup_steps": 1}}}},
 }
 _SCALARS = [None, 0, -1, 1.5, float("nan"), True, "", "x", "a:b", 10**400]
 _LISTS = [[], [None], [[]]]

@@ -56,14 +56,14 @@ _FITS = [
     "pruner: {name: percentile, percentile: 25.0}",
     "pruner: {name: hyperband, max_resource: auto}",
     "pruner: {name: hyperband, max_resource: car}",
-    "pruner: {name: patient, patience: 3, wrapped: {name: median, n_warmup_steps: 2}}",
-    "pruner: {name: patient, patience: 3, wrapped: null}",
+    "pruner: {name: patient, patience: 3, wrapped_pruner: {name: median, n_warmup_steps: 2}}",
+    "pruner: {name: patient, patience: 3, wrapped_pruner: null}",
     "pruner: {name: median, metric: auc}",
     "pruner: {name: percentile, percentile: 25.0, metric: loss, direction: minimize}",
     "pruner: {name: median, metric: loss, direction: down}",
     "pruner: {name: median, metric: 3}",
-    "pruner: {name: patient, patience: 3, metric: auc, wrapped: {name: median}}",
-    "pruner: {name: patient, patience: 3, wrapped: {name: median, metric: auc}}",
+    "pruner: {name: patient, patience: 3, metric: auc, wrapped_pruner: {name: median}}",
+    "pruner: {name: patient, patience: 3, wrapped_pruner: {name: median, metric: auc}}",
     "profiles: {max: {pruner: {name: median, metric: auc}}}",
     "budget: {time: 1h30m, timeout: 20, target: 0.9, max_failed: 3}",
     "budget: {time: 1 hour}",
@@ -156,7 +156,7 @@ def test_the_schema_and_the_loader_agree(validator: jsonschema.Draft202012Valida
 def test_profiles_may_change_a_part_or_take_a_parameter_out(validator: jsonschema.Draft202012Validator) -> None:
     job: dict[str, Any] = {"kind": "hpo", "objective": {"metric": "f1", "direction": "maximize"}}
     assert validator.is_valid({**job, "profiles": {"a": {"space": {"lr": {"high": 0.1}, "layers": None}}}})
-    assert validator.is_valid({**job, "profiles": {"a": {"pruner": {"wrapped": {"n_warmup_steps": 1}}}}})
+    assert validator.is_valid({**job, "profiles": {"a": {"pruner": {"wrapped_pruner": {"n_warmup_steps": 1}}}}})
     assert not validator.is_valid({**job, "profiles": {"a": {"space": {"lr": {"hihg": 0.1}}}}})
     assert not validator.is_valid({**job, "space": {"lr": None}})
 

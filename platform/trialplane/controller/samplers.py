@@ -164,8 +164,7 @@ def _build(kind: Kind, name: str, given: Mapping[str, Any], job: Job, seed: int,
             raise errors.InputError(f"{text}; `platform resume` goes on once it does") from error
     arguments: dict[str, Any] = {}
     for key, value in given.items():
-        option = choice.options[key]
-        arguments[option.argument or key] = _value(option.kind, value, job, seed, code)
+        arguments[key] = _value(choice.options[key].kind, value, job, seed, code)
     if "seed" in choice.platform:
         arguments["seed"] = job.seed if name in _ONE_SEQUENCE else seed
     if name == "qmc" and arguments.get("independent_sampler") is None:

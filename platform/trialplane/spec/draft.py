@@ -18,7 +18,7 @@ from trialplane.spec.document import MAX_DEPTH, Document
 
 _NAMED = ("sampler", "pruner")
 # Fields with a name, which may replace the whole mapping: `pruner: median`.
-_SHORT = (*_NAMED, "wrapped", "independent_sampler", "crossover", "mutation")
+_SHORT = (*_NAMED, "wrapped_pruner", "independent_sampler", "crossover", "mutation")
 _LEARNER: Place = ("collect", "learner")  # its entrypoint may replace the mapping: `learner: train:learn`
 _STEP = re.compile(r'(?:^|(?<=\.))(?:"[^"]+"|[^.]*)(?=\.|$)')
 _LONGEST_INDEX = 9  # digits of a place in a list

@@ -1,17 +1,21 @@
 """Every option of Optuna's samplers, pruners, crossovers and mutations, as data.
 
-The laptop has no Optuna, so the names and types are listed here; a test compares them with the installed Optuna. The
-controller reads the same tables to turn (name, options) into objects: `Choice.cls` is the class, `Option.argument` its
-keyword. Not listed are the arguments that the platform sets itself, see `Choice.platform`. `ELSEWHERE` holds the names that
-other tools have for them.
+The laptop has no Optuna, so `optuna.json` holds the signatures of its classes; tests/spec/test_options.py writes it and
+compares it with the installed Optuna. Here is what signatures do not say: our names, bounds, and the arguments that the
+platform sets itself. The controller reads the same tables to turn (name, options) into objects. `ELSEWHERE` holds the names
+that other tools have for them.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import enum
 import importlib.util
+import json
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 
 class Kind(enum.StrEnum):
@@ -39,21 +43,21 @@ class Option:
     Attributes:
         kind: what its value is.
         nullable: whether null is a value too.
+        required: whether it must be given.
+        default: Optuna's, where it need not be.
         minimum, maximum: bounds of a number, both included.
         above: bound that a number must exceed.
         allowed: the values of a TEXT.
-        argument: Optuna's keyword where it differs from our name.
-        required: whether it must be given.
     """
 
     kind: Kind
-    nullable: bool = False
+    nullable: bool
+    required: bool
+    default: Any = None
     minimum: float | None = None
     maximum: float | None = None
     above: float | None = None
     allowed: tuple[str, ...] = ()
-    argument: str = ""
-    required: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +66,7 @@ class Choice:
 
     Attributes:
         cls: name of Optuna's class.
-        options: what a job may set.
+        options: what a job may set, by Optuna's names.
         platform: arguments that the platform sets itself, each with the field of the job that it is taken from.
         objectives: how many objectives it can handle at most, or None for any number.
         parents: of a crossover, how many points it makes a new one from.
@@ -71,208 +75,106 @@ class Choice:
     """
 
     cls: str
-    options: Mapping[str, Option] = dataclasses.field(default_factory=dict)
-    platform: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, Option]
+    platform: Mapping[str, str]
     objectives: int | None = None
     parents: int = 2
     alone: bool = True
     libraries: tuple[str, ...] = ()
 
 
-_FLAG = Option(Kind.BOOL)
-_COUNT = Option(Kind.INT, minimum=0)
-_POSITIVE = Option(Kind.INT, minimum=1)
-_PROBABILITY = Option(Kind.NUMBER, minimum=0, maximum=1)
-_FUNCTION = Option(Kind.FUNCTION, nullable=True)
-_INDEPENDENT = Option(Kind.SAMPLER, nullable=True)
-_SEED = {"seed": "seed"}
-_SEED_CONSTRAINTS = {"seed": "seed", "constraints_func": "constraints"}
-
+SIGNATURES = Path(__file__).with_name("optuna.json")
+# Optuna's type of an argument, without null → what it is here.
+_KINDS: Mapping[str, Kind] = {
+    "bool": Kind.BOOL,
+    "int": Kind.INT,
+    "float": Kind.NUMBER,
+    "str": Kind.TEXT,
+    "str | int": Kind.INT_OR_AUTO,
+    "dict[str, Any]": Kind.POINT,
+    "np.ndarray": Kind.POINTS,
+    "list[FrozenTrial]": Kind.FACTORY,
+    "BaseSampler": Kind.SAMPLER,
+    "BasePruner": Kind.PRUNER,
+    "BaseCrossover": Kind.CROSSOVER,
+    "BaseMutation": Kind.MUTATION,
+}
+_NAMES = {"NopPruner": "none", "SuccessiveHalvingPruner": "successive_halving"}  # others: the class without its suffix
+_PLATFORM = {"seed": "seed", "constraints_func": "constraints", "search_space": "space"}
+_IGNORED = ("restart_strategy", "inc_popsize")  # Optuna warns that they do nothing
 # Optuna makes arrays of so many rows with each trial, or powers of so many factors; far beyond use, and what memory holds.
 MOST_ROWS = 10_000
 _MOST_POWERS = 100
-
-POPULATION = 50  # where a job names none
-_GENETIC = {
-    "population_size": Option(Kind.INT, minimum=2),
-    "mutation": Option(Kind.MUTATION, nullable=True),
-    "mutation_prob": Option(Kind.NUMBER, nullable=True, minimum=0, maximum=1),
-    "crossover": Option(Kind.CROSSOVER, nullable=True),
-    "crossover_prob": _PROBABILITY,
-    "swapping_prob": _PROBABILITY,
-    "elite_population_selection_strategy": _FUNCTION,
-    "child_generation_strategy": _FUNCTION,
-    "after_trial_strategy": _FUNCTION,
+# What Optuna refuses or fails on: in the controller, so once its pod runs, and often with the first trial only.
+_BOUNDS: Mapping[str, Mapping[str, float]] = {
+    name: bounds
+    for names, bounds in (
+        ("n_startup_trials n_startup_steps n_warmup_steps bootstrap_count patience", {"minimum": 0}),
+        ("min_delta alpha eta sigma_xi sigma_eta", {"minimum": 0}),
+        ("interval_steps n_min_trials min_resource max_resource", {"minimum": 1}),
+        ("population_size reduction_factor", {"minimum": 2}),
+        ("mutation_prob crossover_prob swapping_prob p_threshold", {"minimum": 0, "maximum": 1}),
+        ("uniform_crossover_prob use_child_gene_prob", {"minimum": 0, "maximum": 1}),
+        ("percentile", {"minimum": 0, "maximum": 100}),
+        ("min_early_stopping_rate", {"minimum": 0, "maximum": _MOST_POWERS}),
+        ("n_ei_candidates dividing_parameter", {"minimum": 1, "maximum": MOST_ROWS}),
+        ("popsize", {"minimum": 2, "maximum": MOST_ROWS}),
+        ("prior_weight sigma0", {"above": 0}),
+    )
+    for name in names.split()
+}
+_ALLOWED = {"qmc_type": ("sobol", "halton")}
+_TRAITS: Mapping[str, Mapping[str, Any]] = {
+    "cmaes": {"objectives": 1, "libraries": ("cmaes",)},
+    "gp": {"libraries": ("torch", "scipy")},
+    "qmc": {"libraries": ("scipy",)},
+    "wilcoxon": {"libraries": ("scipy",)},
+    "grid": {"alone": False},
+    "bruteforce": {"alone": False},
+    "spx": {"parents": 3},
+    "undx": {"parents": 3},
+    "none": {"objectives": None},
 }
 
-_DIVISIONS = Option(Kind.INT, minimum=1, maximum=MOST_ROWS)
 
-SAMPLERS: Mapping[str, Choice] = {
-    "tpe": Choice(
-        "TPESampler",
-        {
-            "consider_prior": Option(Kind.BOOL, nullable=True),
-            "prior_weight": Option(Kind.NUMBER, nullable=True, above=0),
-            "consider_magic_clip": Option(Kind.BOOL, nullable=True),
-            "consider_endpoints": Option(Kind.BOOL, nullable=True),
-            "n_startup_trials": _COUNT,
-            "n_ei_candidates": Option(Kind.INT, minimum=1, maximum=MOST_ROWS),
-            "gamma": _FUNCTION,
-            "weights": _FUNCTION,
-            "multivariate": Option(Kind.BOOL, nullable=True),
-            "group": _FLAG,
-            "warn_independent_sampling": Option(Kind.BOOL, nullable=True),
-            "constant_liar": _FLAG,
-        },
-        _SEED_CONSTRAINTS,
-    ),
-    "gp": Choice(
-        "GPSampler",
-        {
-            "independent_sampler": _INDEPENDENT,
-            "n_startup_trials": _COUNT,
-            "deterministic_objective": _FLAG,
-            "warn_independent_sampling": _FLAG,
-        },
-        _SEED_CONSTRAINTS,
-        libraries=("torch", "scipy"),
-    ),
-    "cmaes": Choice(
-        "CmaEsSampler",
-        {
-            "x0": Option(Kind.POINT, nullable=True),
-            "sigma0": Option(Kind.NUMBER, nullable=True, above=0),
-            "n_startup_trials": _COUNT,
-            "independent_sampler": _INDEPENDENT,
-            "warn_independent_sampling": _FLAG,
-            "consider_pruned_trials": _FLAG,
-            "restart_strategy": Option(Kind.TEXT, nullable=True, allowed=("ipop", "bipop")),
-            "popsize": Option(Kind.INT, nullable=True, minimum=2, maximum=MOST_ROWS),
-            "inc_popsize": Option(Kind.INT),
-            "use_separable_cma": _FLAG,
-            "with_margin": _FLAG,
-            "lr_adapt": _FLAG,
-            "source_trials": Option(Kind.FACTORY, nullable=True),
-        },
-        _SEED,
-        objectives=1,
-        libraries=("cmaes",),
-    ),
-    "nsgaii": Choice("NSGAIISampler", _GENETIC, _SEED_CONSTRAINTS),
-    "nsgaiii": Choice(
-        "NSGAIIISampler",
-        {**_GENETIC, "reference_points": Option(Kind.POINTS, nullable=True), "dividing_parameter": _DIVISIONS},
-        _SEED_CONSTRAINTS,
-    ),
-    "qmc": Choice(
-        "QMCSampler",
-        {
-            "qmc_type": Option(Kind.TEXT, allowed=("sobol", "halton")),
-            "scramble": _FLAG,
-            "independent_sampler": _INDEPENDENT,
-            "warn_asynchronous_seeding": _FLAG,
-            "warn_independent_sampling": _FLAG,
-        },
-        _SEED,
-        libraries=("scipy",),
-    ),
-    "random": Choice("RandomSampler", {}, _SEED),
-    "grid": Choice("GridSampler", {}, {"seed": "seed", "search_space": "space"}, alone=False),
-    "bruteforce": Choice("BruteForceSampler", {"avoid_premature_stop": _FLAG}, _SEED, alone=False),
-}
+def _option(name: str, signature: str) -> Option:
+    """The option of `int | None = None`, or of `float` where Optuna has no default."""
+    kind, optional, default = signature.partition(" = ")
+    bare, bounds = kind.removesuffix(" | None"), _BOUNDS.get(name, {})
+    return Option(
+        Kind.FUNCTION if bare.startswith("Callable[") else _KINDS[bare],
+        nullable=bare != kind,
+        required=not optional,
+        default=ast.literal_eval(default) if optional else None,
+        allowed=_ALLOWED.get(name, ()),
+        minimum=bounds.get("minimum"),
+        maximum=bounds.get("maximum"),
+        above=bounds.get("above"),
+    )
 
-_STEPS = {
-    "n_startup_trials": _COUNT,
-    "n_warmup_steps": _COUNT,
-    "interval_steps": _POSITIVE,
-    "n_min_trials": _POSITIVE,
-}
 
-PRUNERS: Mapping[str, Choice] = {
-    "none": Choice("NopPruner"),
-    "median": Choice("MedianPruner", _STEPS, objectives=1),
-    "percentile": Choice(
-        "PercentilePruner",
-        {"percentile": Option(Kind.NUMBER, minimum=0, maximum=100, required=True), **_STEPS},
-        objectives=1,
-    ),
-    "hyperband": Choice(
-        "HyperbandPruner",
-        {
-            "min_resource": _POSITIVE,
-            "max_resource": Option(Kind.INT_OR_AUTO, minimum=1),
-            "reduction_factor": Option(Kind.INT, minimum=2),
-            "bootstrap_count": _COUNT,
-        },
-        objectives=1,
-    ),
-    "successive_halving": Choice(
-        "SuccessiveHalvingPruner",
-        {
-            "min_resource": Option(Kind.INT_OR_AUTO, minimum=1),
-            "reduction_factor": Option(Kind.INT, minimum=2),
-            "min_early_stopping_rate": Option(Kind.INT, minimum=0, maximum=_MOST_POWERS),
-            "bootstrap_count": _COUNT,
-        },
-        objectives=1,
-    ),
-    "patient": Choice(
-        "PatientPruner",
-        {
-            "wrapped": Option(Kind.PRUNER, nullable=True, argument="wrapped_pruner", required=True),
-            "patience": Option(Kind.INT, minimum=0, required=True),
-            "min_delta": Option(Kind.NUMBER, minimum=0),
-        },
-        objectives=1,
-    ),
-    "wilcoxon": Choice(
-        "WilcoxonPruner",
-        {"p_threshold": _PROBABILITY, "n_startup_steps": _COUNT},
-        objectives=1,
-        libraries=("scipy",),
-    ),
-    "threshold": Choice(
-        "ThresholdPruner",
-        {
-            "lower": Option(Kind.NUMBER, nullable=True),
-            "upper": Option(Kind.NUMBER, nullable=True),
-            "n_warmup_steps": _COUNT,
-            "interval_steps": _POSITIVE,
-        },
-        objectives=1,
-    ),
-}
+def _choice(kind: Kind, name: str, cls: str, arguments: Mapping[str, str]) -> Choice:
+    own = {key: text for key, text in arguments.items() if key not in (*_PLATFORM, *_IGNORED)}
+    return Choice(
+        cls,
+        {key: _option(key, text) for key, text in own.items()},
+        {key: field for key, field in _PLATFORM.items() if key in arguments},
+        **{"objectives": 1 if kind is Kind.PRUNER else None, **_TRAITS.get(name, {})},
+    )
 
-_ETA = {
-    "eta": Option(Kind.NUMBER, nullable=True, minimum=0),
-    "uniform_crossover_prob": _PROBABILITY,
-    "use_child_gene_prob": _PROBABILITY,
-}
-
-CROSSOVERS: Mapping[str, Choice] = {
-    "uniform": Choice("UniformCrossover", {"swapping_prob": _PROBABILITY}),
-    "blxalpha": Choice("BLXAlphaCrossover", {"alpha": Option(Kind.NUMBER, minimum=0)}),
-    "sbx": Choice("SBXCrossover", _ETA),
-    "vsbx": Choice("VSBXCrossover", _ETA),
-    "spx": Choice("SPXCrossover", {"epsilon": Option(Kind.NUMBER, nullable=True)}, parents=3),
-    "undx": Choice(
-        "UNDXCrossover",
-        {"sigma_xi": Option(Kind.NUMBER, minimum=0), "sigma_eta": Option(Kind.NUMBER, nullable=True, minimum=0)},
-        parents=3,
-    ),
-}
-
-MUTATIONS: Mapping[str, Choice] = {
-    "polynomial": Choice("PolynomialMutation", {"eta": Option(Kind.NUMBER, minimum=0)}),
-}
 
 # The table that a nested value is looked up in.
 TABLES: Mapping[Kind, Mapping[str, Choice]] = {
-    Kind.SAMPLER: SAMPLERS,
-    Kind.PRUNER: PRUNERS,
-    Kind.CROSSOVER: CROSSOVERS,
-    Kind.MUTATION: MUTATIONS,
+    kind: {
+        name: _choice(kind, name, cls, arguments)
+        for cls, arguments in classes.items()
+        for name in [_NAMES.get(cls, cls.lower().removesuffix(kind.name.lower()))]
+    }
+    for suffix, classes in json.loads(SIGNATURES.read_text(encoding="utf-8")).items()
+    for kind in [Kind[suffix.upper()]]
 }
+SAMPLERS = TABLES[Kind.SAMPLER]
+PRUNERS = TABLES[Kind.PRUNER]
 
 
 def missing() -> frozenset[str]:
@@ -281,56 +183,47 @@ def missing() -> frozenset[str]:
     return frozenset(library for library in every if importlib.util.find_spec(library) is None)
 
 
-_SOBOL = "it is called qmc here: {name: qmc, qmc_type: sobol}"
-_ASHA = "it is called successive_halving here"
-_BAYESIAN = "tpe is Bayesian; gp, a Gaussian process, needs torch where the controller runs"
-_BOHB = "there is none here; sampler: tpe with pruner: hyperband is the nearest"
 _EVOLVES = "there is none here: it changes the parameters of trials that run, and here a trial keeps those it started with"
+_BOHB = "there is none here; sampler: tpe with pruner: hyperband is the nearest"
 _ARCHITECTURE = "there is none here: it searches an architecture while it trains one model, and not parameters of trials"
 _LIBRARY = "there is none here: the samplers are Optuna's, of which tpe and gp learn from earlier trials as well"
 
-# Names of Katib, Ray Tune, W&B, SageMaker, Determined and Vizier, in lower case with letters and digits only → what to write
-# instead, or that there is none. Optuna's own class names need no entry.
+# What to write instead, or that there is none → names of Katib, Ray Tune, W&B, SageMaker, Determined and Vizier, in lower
+# case with letters and digits only. Optuna's own class names need no entry.
 ELSEWHERE: Mapping[Kind, Mapping[str, str]] = {
     Kind.SAMPLER: {
-        **dict.fromkeys(("randomsearch", "basicvariant", "basicvariantgenerator"), "it is called random here"),
-        "gridsearch": "it is called grid here",
-        **dict.fromkeys(("exhaustive", "exhaustivesearch"), "it is called bruteforce here, or grid without conditions"),
-        **dict.fromkeys(("sobol", "sobolsearch", "quasirandom", "quasirandomsearch"), _SOBOL),
-        "halton": "it is called qmc here: {name: qmc, qmc_type: halton}",
-        **dict.fromkeys(("latinhypercube", "lhs"), "there is none here; qmc spreads its points evenly as well"),
-        **dict.fromkeys(
-            (
-                *("bayes", "bayesian", "bayesianoptimization", "bayesianoptimisation", "bayesopt", "bayesoptsearch"),
-                *("gaussianprocess", "gaussianprocessbandit", "skopt"),
-            ),
-            _BAYESIAN,
+        "it is called random here": "randomsearch basicvariant basicvariantgenerator",
+        "it is called grid here": "gridsearch",
+        "it is called bruteforce here, or grid without conditions": "exhaustive exhaustivesearch",
+        "it is called qmc here: {name: qmc, qmc_type: sobol}": "sobol sobolsearch quasirandom quasirandomsearch",
+        "it is called qmc here: {name: qmc, qmc_type: halton}": "halton",
+        "there is none here; qmc spreads its points evenly as well": "latinhypercube lhs",
+        "tpe is Bayesian; gp, a Gaussian process, needs torch where the controller runs": (
+            "bayes bayesian bayesianoptimization bayesianoptimisation bayesopt bayesoptsearch "
+            "gaussianprocess gaussianprocessbandit skopt"
         ),
-        **dict.fromkeys(("hyperopt", "hyperoptsearch", "optuna", "optunasearch"), "it is called tpe here"),
-        "multivariatetpe": "it is called tpe here: {name: tpe, multivariate: true}",
-        **dict.fromkeys(("cma", "cmaevolutionstrategy"), "it is called cmaes here"),
-        **dict.fromkeys(("nsga2", "genetic", "evolutionary"), "it is called nsgaii here"),
-        "nsga3": "it is called nsgaiii here",
-        **dict.fromkeys(("bohb", "tunebohb"), _BOHB),
-        "hyperband": "it is a pruner here: write pruner: hyperband, beside the sampler",
-        **dict.fromkeys(
-            ("asha", "adaptiveasha", "asynchyperband", "successivehalving"),
-            "it is a pruner here: write pruner: successive_halving, beside the sampler",
+        "it is called tpe here": "hyperopt hyperoptsearch optuna optunasearch",
+        "it is called tpe here: {name: tpe, multivariate: true}": "multivariatetpe",
+        "it is called cmaes here": "cma cmaevolutionstrategy",
+        "it is called nsgaii here": "nsga2 genetic evolutionary",
+        "it is called nsgaiii here": "nsga3",
+        _BOHB: "bohb tunebohb",
+        "it is a pruner here: write pruner: hyperband, beside the sampler": "hyperband",
+        "it is a pruner here: write pruner: successive_halving, beside the sampler": (
+            "asha adaptiveasha asynchyperband successivehalving"
         ),
-        **dict.fromkeys(("medianstop", "medianstopping"), "it is a pruner here: write pruner: median, beside the sampler"),
-        **dict.fromkeys(("pbt", "pb2", "populationbasedtraining"), _EVOLVES),
-        **dict.fromkeys(("enas", "darts"), _ARCHITECTURE),
-        **dict.fromkeys(("ax", "axsearch", "hebo", "hebosearch", "nevergrad", "nevergradsearch", "zoopt"), _LIBRARY),
-        **dict.fromkeys(("blendsearch", "cfo", "dragonfly", "vizier"), _LIBRARY),
+        "it is a pruner here: write pruner: median, beside the sampler": "medianstop medianstopping",
+        _EVOLVES: "pbt pb2 populationbasedtraining",
+        _ARCHITECTURE: "enas darts",
+        _LIBRARY: "ax axsearch hebo hebosearch nevergrad nevergradsearch zoopt blendsearch cfo dragonfly vizier",
     },
     Kind.PRUNER: {
-        **dict.fromkeys(("asha", "adaptiveasha", "ashascheduler", "sha"), _ASHA),
-        **dict.fromkeys(("asynchyperband", "asynchyperbandscheduler"), _ASHA),
-        "hyperbandscheduler": "it is called hyperband here",
-        **dict.fromkeys(("bohb", "hbbohb", "hyperbandforbohb"), _BOHB),
-        **dict.fromkeys(("medianstop", "medianstopping", "medianstoppingrule", "auto"), "it is called median here"),
-        **dict.fromkeys(("earlystopping", "plateau", "trialplateaustopper"), "it is called patient here"),
-        **dict.fromkeys(("fifo", "fifoscheduler", "off", "no"), "to end no trial early, write none"),
-        **dict.fromkeys(("pbt", "pb2", "populationbasedtraining"), _EVOLVES),
+        "it is called successive_halving here": "asha adaptiveasha ashascheduler sha asynchyperband asynchyperbandscheduler",
+        "it is called hyperband here": "hyperbandscheduler",
+        _BOHB: "bohb hbbohb hyperbandforbohb",
+        "it is called median here": "medianstop medianstopping medianstoppingrule auto",
+        "it is called patient here": "earlystopping plateau trialplateaustopper",
+        "to end no trial early, write none": "fifo fifoscheduler off no",
+        _EVOLVES: "pbt pb2 populationbasedtraining",
     },
 }

@@ -108,8 +108,11 @@ def check(kind: Kind, data: Any) -> Iterator[Issue]:
     for key, option in choice.options.items():
         if option.required and key not in given:
             yield Issue((key,), f"is missing; {name} needs {option.kind.value}")
+    for key, other in _APART.get(name, ()):
+        if given.get(key) not in (None, False) and given.get(other) not in (None, False):
+            yield Issue((key,), f"cannot stand together with {other}")
     if name in _TOGETHER:
-        yield from _TOGETHER[name](given)
+        yield from _TOGETHER[name]({**{key: option.default for key, option in choice.options.items()}, **given})
 
 
 def _meant(kind: Kind, name: str) -> str:
@@ -118,33 +121,32 @@ def _meant(kind: Kind, name: str) -> str:
     for ours, choice in table.items():
         if bare in (ours.replace("_", ""), choice.cls.lower()):
             return f"it is called {ours} here"
-    return options.ELSEWHERE.get(kind, {}).get(bare) or errors.nearest(name, table)
+    hints = options.ELSEWHERE.get(kind, {})
+    return next((hint for hint, names in hints.items() if bare in names.split()), "") or errors.nearest(name, table)
+
+
+def _parts(kind: Kind, data: Any, *path: str) -> Iterator[tuple[tuple[str, ...], str, Choice, Mapping[str, Any]]]:
+    """A valid sampler or pruner and those in its options: path, name, class and options that are not null."""
+    flat = unfold(data)
+    choice = options.TABLES[kind][flat["name"]]
+    given = {key: value for key, value in flat["options"].items() if value is not None}
+    yield path, flat["name"], choice, given
+    for key, value in given.items():
+        if choice.options[key].kind in options.TABLES:
+            yield from _parts(choice.options[key].kind, value, *path, key)
 
 
 def libraries(kind: Kind, data: Any) -> Iterator[tuple[str, str]]:
     """The libraries that a valid sampler or pruner needs, each with the name of the one that needs it."""
-    flat = unfold(data)
-    choice = options.TABLES[kind][flat["name"]]
-    for library in choice.libraries:
-        yield flat["name"], library
-    for key, value in flat["options"].items():
-        if value is not None and choice.options[key].kind in options.TABLES:
-            yield from libraries(choice.options[key].kind, value)
+    return ((name, library) for _, name, choice, _ in _parts(kind, data) for library in choice.libraries)
 
 
 def functions(kind: Kind, data: Any) -> Iterator[tuple[tuple[str, ...], str]]:
     """The `module:function` values of a valid sampler or pruner, with their paths."""
-    flat = unfold(data)
-    choice = options.TABLES[kind][flat["name"]]
-    for key, value in flat["options"].items():
-        option = choice.options[key]
-        if value is None:
-            continue
-        if option.kind in (Kind.FUNCTION, Kind.FACTORY):
-            yield (key,), value
-        elif option.kind in options.TABLES:
-            for path, below in functions(option.kind, value):
-                yield (key, *path), below
+    for path, _, choice, given in _parts(kind, data):
+        for key, value in given.items():
+            if choice.options[key].kind in (Kind.FUNCTION, Kind.FACTORY):
+                yield (*path, key), value
 
 
 def _check_value(option: Option, value: Any) -> Iterator[Issue]:
@@ -201,57 +203,44 @@ def _name(data: Any) -> str:
 
 
 def _genetic(given: Mapping[str, Any]) -> Iterator[Issue]:
-    crossover = options.CROSSOVERS.get(_name(given.get("crossover")))
-    size = given.get("population_size", options.POPULATION)
+    crossover, size = options.TABLES[Kind.CROSSOVER].get(_name(given["crossover"])), given["population_size"]
     if crossover is not None and _is_number(size) and 2 <= size < crossover.parents:
         name = _name(given["crossover"])
         yield Issue(("population_size",), f"{size} must be at least {crossover.parents}: {name} needs so many parents")
 
 
 def _tpe(given: Mapping[str, Any]) -> Iterator[Issue]:
-    if given.get("group") is True and given.get("multivariate") is not True:
+    if given["group"] is True and given["multivariate"] is not True:
         yield Issue(("group",), "needs multivariate: true")
 
 
-def _cmaes(given: Mapping[str, Any]) -> Iterator[Issue]:
-    if given.get("source_trials") is not None:
-        for key in ("x0", "sigma0"):
-            if given.get(key) is not None:
-                yield Issue((key,), "cannot stand together with source_trials")
-        if given.get("use_separable_cma"):
-            yield Issue(("use_separable_cma",), "cannot stand together with source_trials")
-    if given.get("lr_adapt") and (given.get("use_separable_cma") or given.get("with_margin")):
-        yield Issue(("lr_adapt",), "cannot stand together with use_separable_cma or with_margin")
-    if given.get("use_separable_cma") and given.get("with_margin"):
-        yield Issue(("with_margin",), "cannot stand together with use_separable_cma")
-    if given.get("restart_strategy") is not None:
-        yield Issue(("restart_strategy",), "was taken out of Optuna; leave it out")
-
-
 def _threshold(given: Mapping[str, Any]) -> Iterator[Issue]:
-    lower, upper = given.get("lower"), given.get("upper")
+    lower, upper = given["lower"], given["upper"]
     if lower is None and upper is None:
         yield Issue(("lower",), "is missing; threshold needs lower or upper or both")
-    elif lower is not None and upper is not None and _is_number(lower) and _is_number(upper) and lower > upper:
+    elif _is_number(lower) and _is_number(upper) and lower > upper:
         yield Issue(("lower",), f"{lower} is over upper ({upper})")
 
 
-def _bootstrap(key: str, default: str | int) -> Any:
-    def check_bootstrap(given: Mapping[str, Any]) -> Iterator[Issue]:
-        count = given.get("bootstrap_count", 0)
-        if _is_number(count) and count > 0 and given.get(key, default) == "auto":
-            yield Issue(("bootstrap_count",), f"needs a {key} that is a number, not auto")
-
-    return check_bootstrap
+def _halving(given: Mapping[str, Any]) -> Iterator[Issue]:
+    key = "max_resource" if "max_resource" in given else "min_resource"
+    if _is_number(given["bootstrap_count"]) and given["bootstrap_count"] > 0 and given[key] == "auto":
+        yield Issue(("bootstrap_count",), f"needs a {key} that is a number, not auto")
 
 
-# What Optuna refuses about several options together.
+# What Optuna refuses about several options together; an option that is left out has Optuna's default.
 _TOGETHER: Mapping[str, Any] = {
     "tpe": _tpe,
-    "cmaes": _cmaes,
     "nsgaii": _genetic,
     "nsgaiii": _genetic,
     "threshold": _threshold,
-    "hyperband": _bootstrap("max_resource", "auto"),
-    "successive_halving": _bootstrap("min_resource", "auto"),
+    "hyperband": _halving,
+    "successive_halving": _halving,
+}
+_APART = {
+    "cmaes": (
+        *((key, "source_trials") for key in ("x0", "sigma0", "use_separable_cma")),
+        *(("lr_adapt", other) for other in ("use_separable_cma", "with_margin")),
+        ("with_margin", "use_separable_cma"),
+    ),
 }

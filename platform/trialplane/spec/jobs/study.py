@@ -360,7 +360,7 @@ def _reference_points(job: Study) -> Iterator[Issue]:
             yield Issue(
                 ("sampler", "reference_points", index), f"{why}{errors.counted(count, 'objective')}; write one for each"
             )
-    parts = given.get("dividing_parameter", 3)
+    parts = given.get("dividing_parameter", job.sampler.choice.options["dividing_parameter"].default)
     points = math.comb(count + parts - 1, parts)
     if given.get("reference_points") is None and points > options.MOST_ROWS:
         why = f"{parts} makes {_shown(points)} reference points of {errors.counted(count, 'objective')}"
