@@ -111,6 +111,7 @@ def test_it_is_refused_before_anything_starts(folder: Path, text: str, field: st
         HEAD + "space: {a: {type: float, low: 0, high: 1, step: 1e-12}}",
         HEAD + f"params: {{n: {2**63 - 1}, m: {-(2**63)}}}",
         HEAD + "sampler: {name: nsgaii, population_size: 3, crossover: spx}",
+        HEAD + "sampler: {name: tpe, group: true}",
         HEAD + "pruner: {name: successive_halving, bootstrap_count: 1, min_resource: 2}",
         BOTH + "sampler: {name: nsgaiii, reference_points: [[0, 1], [1, 0]]}",
         BOTH + "sampler: {name: nsgaiii, dividing_parameter: 9999}",

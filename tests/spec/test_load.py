@@ -57,7 +57,7 @@ _FAULTS = [
     ("sampler.name", "name: tpe", "name: tbe", 10, "did you mean tpe"),
     ("sampler.gamma", "n_startup_trials: 8", "gamma: 3", 10, "module:function"),
     ("sampler.gamma", "n_startup_trials: 8", "gamma: train:gama", 10, "train.py defines no gama"),
-    ("sampler.group", "n_startup_trials: 8", "group: true", 10, "needs multivariate"),
+    ("sampler.group", "n_startup_trials: 8", "group: true, multivariate: false", 10, "together with multivariate"),
     ("sampler.crossover.name", "name: tpe, n_startup_trials: 8", "name: nsgaii, crossover: sbxx", 10, "mean sbx"),
     ("sampler.crossover.eta", "name: tpe, n_startup_trials: 8", "name: nsgaii, crossover: {name: sbx, eta: a}", 10, ""),
     (

@@ -210,8 +210,8 @@ def _genetic(given: Mapping[str, Any]) -> Iterator[Issue]:
 
 
 def _tpe(given: Mapping[str, Any]) -> Iterator[Issue]:
-    if given["group"] is True and given["multivariate"] is not True:
-        yield Issue(("group",), "needs multivariate: true")
+    if given["group"] is True and given["multivariate"] is False:
+        yield Issue(("group",), "cannot stand together with multivariate: false")
 
 
 def _threshold(given: Mapping[str, Any]) -> Iterator[Issue]:
