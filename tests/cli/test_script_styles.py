@@ -254,6 +254,26 @@ def test_an_objective_of_optuna_is_the_entrypoint(platform, written: Path) -> No
     assert [(one.metric, one.direction) for one in job.objectives] == [("value_0", "minimize"), ("value_1", "maximize")]
 
 
+def test_the_sampler_and_the_pruner_of_a_study_are_the_jobs(platform, written: Path) -> None:
+    text = """
+        import optuna
+        from optuna.pruners import HyperbandPruner
+        def objective(trial):
+            return trial.suggest_float("x", 0, 1)
+        if __name__ == "__main__":
+            sampler = optuna.samplers.TPESampler(seed=7, multivariate=True, gamma=lambda n: 3)
+            study = optuna.create_study(sampler=sampler, pruner=HyperbandPruner(min_resource=2), storage="sqlite:///a.db")
+            study.optimize(objective, n_trials=9, n_jobs=2, timeout=600)
+    """
+    (written / "fit.py").write_text(textwrap.dedent(text))
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert "sampler: gamma of TPESampler cannot be read" in result.stderr and "storage: a run has a ledger" in result.stderr
+    job = made()
+    assert (job.sampler.name, job.sampler.options) == ("tpe", {"multivariate": True})
+    assert (job.pruner.name, job.pruner.options) == ("hyperband", {"min_resource": 2})
+    assert (job.seed, job.parallel, job.budget.time) == (7, 2, 600)
+
+
 def test_the_direction_of_a_study_may_be_a_member_of_optunas_enum(platform, written: Path) -> None:
     text = """
         import optuna

@@ -191,6 +191,13 @@ def test_what_a_container_has(loaded) -> None:
     assert "secrets" in found["env.2.valueFrom"] and "GPUs" in found["resources.limits.lab/fpga"]
 
 
+def test_a_script_with_variables_stays_a_command_and_travels(loaded) -> None:
+    env = "env: [{name: OMP_NUM_THREADS, value: '1'}], command: [python3, /opt/fit.py, "
+    made = read(template=TEMPLATE.replace("command: [fit, ", env), fit="print(1)")
+    assert loaded(made).command == ("env", "OMP_NUM_THREADS=1", "python3", "fit.py", "--rate={rate}")
+    assert made.copies == ("fit.py",)
+
+
 REPLICAS = """\
   trialTemplate:
     primaryContainerName: main

@@ -182,6 +182,8 @@ def test_find_job(folder: Path) -> None:
         load.find_job("dmo", root)
     with pytest.raises(errors.JobNotFound, match="platform init"):
         load.find_job("demo", Path("/"))
+    with pytest.raises(errors.JobNotFound, match=r"^there is no script \./trian\.py; did you mean train\.py\?$"):
+        load.find_job("./trian.py", folder)
 
 
 def test_a_folder_name_becomes_a_jobs_name(folder: Path) -> None:

@@ -370,9 +370,13 @@ def test_arguments_that_a_script_refuses_are_known_before_the_first_trial(tmp_pa
         Bench(tmp_path, {"train": text}, program=program)
     assert "train.py does not take its arguments: error: unrecognized arguments: --momentum=0.9" in str(caught.value)
     assert "script train.py" in str(caught.value)
-    root = tmp_path / "again"
-    root.mkdir()
-    Bench(root, {"train": text}, program=dataclasses.replace(program, sample={"lr": 0.1})).close()
+    assert "usage: train.py [-h] [--lr LR]; see `platform docs scripts`" in str(caught.value)
+
+
+def test_an_argument_that_is_spelt_otherwise_is_named(tmp_path: Path) -> None:
+    text = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--l-r', type=float)\np.parse_args()\n"
+    with pytest.raises(errors.EntrypointError, match=r"unrecognized arguments: --lr=0\.1; did you mean --l-r\?"):
+        Bench(tmp_path, {"train": text}, program=Program("train.py", arguments=FLAGS, metrics=STDOUT, sample={"lr": 0.1}))
 
 
 def test_the_imports_that_the_template_does(tmp_path: Path) -> None:

@@ -89,6 +89,8 @@ def make(file: Path, *, with_smoke: bool) -> int:
     if job_file.exists():
         raise InputError(f"{job_file} already exists; nothing was changed; remove it, or move {file.name} to another folder")
     _tell_missing(file, [*read.top, *read.late], real.parent)
+    for lost in read.notes:
+        output.note(f"{file}: {lost}")
     if read.style == script.OPTUNA:
         return _written(
             folder, _heading(file.name) + output.as_yaml(dict(read.search)), "the objective of Optuna is the job"

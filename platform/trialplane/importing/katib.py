@@ -93,8 +93,8 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     }
     if trials and job["trials"] < trials:
         given.note(f"is more than the grid's {job['trials']} points", "spec", "maxTrialCount")
-    job = katib_trial.runnable(job, scripts, given)
-    return given.imported(job, _REASONS, copies=[job["script"]] if "script" in job else [])
+    job, copies = katib_trial.runnable(job, scripts, given)
+    return given.imported(job, _REASONS, copies=copies)
 
 
 def _space(given: Source) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
@@ -215,19 +216,25 @@ def _same(given: Source, one: Place, other: Place) -> bool:
     return all(given.look(*one, key) == given.look(*other, key) for key in ("image", "command", "args", "resources", "env"))
 
 
-def runnable(job: dict[str, Any], scripts: Mapping[str, str], given: Source) -> dict[str, Any]:
-    """The job with a script that lies beside the file as `script`, which starts from the warm template."""
-    command = job["command"]
+def runnable(job: dict[str, Any], scripts: Mapping[str, str], given: Source) -> tuple[dict[str, Any], list[str]]:
+    """The job with a script that lies beside the file, and the names of such scripts.
+
+    Such a script is the job's `script`, which starts from the warm template. One with variables stays a command.
+    """
+    variables = list(itertools.takewhile(lambda item: item == "env" or "=" in item, job["command"]))
+    command = job["command"][len(variables) :]
     named = command[1] if len(command) > 1 and re.fullmatch(r"(?:/\S+/)?python[\d.]*", command[0]) else ""
     script, rest = named.removeprefix("./"), command[2:]
     if named.startswith("/") and (script := posixpath.basename(named)) in scripts:
         given.note(f"{named} lies in the image there; {script} beside the file travels with the run here", *_TRIAL)
+    if script in scripts and variables:
+        return {**job, "command": [*variables, command[0], script, *rest]}, [script]
     if script in scripts:
         made = {"script": script, "arguments": [*rest, *job["arguments"]] or "none"}
-        return {**{key: value for key, value in job.items() if key not in ("command", "arguments")}, **made}
+        return {**{key: value for key, value in job.items() if key not in ("command", "arguments")}, **made}, [script]
     inside = [item for item in command[1:2] if "." in item and not item.startswith(("/", "-"))]
     if inside:
         given.note(
             f"{inside[0]} lies in the image's folder there; the command runs in a copy of the job's folder here", *_TRIAL
         )
-    return job
+    return job, []

@@ -12,6 +12,7 @@ from typing import Any
 from trialplane.errors import Issue, SpecError
 from trialplane.importing import folding
 from trialplane.spec import arguments, document
+from trialplane.spec import options as optuna_options
 from trialplane.wire.declared import Option
 
 OPTUNA = "optuna"  # the script passes a function to Optuna's `study.optimize`
@@ -47,6 +48,7 @@ class Script:
         top: the modules that it imports at its top, in their order.
         late: those it imports in functions.
         search: of OPTUNA the fields of the job; of WANDB the sweep.
+        notes: what a search of OPTUNA has and the job does not.
     """
 
     style: str
@@ -55,6 +57,7 @@ class Script:
     top: tuple[str, ...]
     late: tuple[str, ...]
     search: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def read(text: str, name: str, others: str = "") -> Script:
@@ -78,8 +81,9 @@ def read(text: str, name: str, others: str = "") -> Script:
     changed = folding.fold(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     style, options, config = "", tuple[Option, ...](), ""
+    notes: list[str] = []
     both = f"{text}\n{others}"
-    if search := _study(tree, calls, name):
+    if search := _study(tree, calls, name, notes):
         style = OPTUNA
     elif search := _sweep(tree, calls, changed):
         style = WANDB
@@ -103,7 +107,7 @@ def read(text: str, name: str, others: str = "") -> Script:
         style, options = arguments.GLOBALS, tuple(_globals(tree))
     top = list(dict.fromkeys(_imported(tree.body)))
     late = [module for module in dict.fromkeys(_imported(list(ast.walk(tree)))) if module not in top]
-    return Script(style, options, config, tuple(top), tuple(late), search)
+    return Script(style, options, config, tuple(top), tuple(late), search, tuple(notes))
 
 
 def _called(function: ast.expr) -> str:
@@ -124,8 +128,10 @@ def _config(call: ast.Call) -> str:
     return f"{folder}/{name.removesuffix('.yaml')}".lstrip("/") if name else ""
 
 
-def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str) -> dict[str, Any]:
+def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[str]) -> dict[str, Any]:
     """The fields of a job that calls the function which the script passes to `study.optimize`; none where it passes none.
+
+    What the job does not hold of the study is appended to `notes`.
 
     Raises:
         SpecError: the script cannot be imported, because its name is none of a module.
@@ -150,13 +156,52 @@ def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str) -> dict[str, 
         renamed = re.sub(r"\W", "_", f"_{stem}" if stem[:1].isdigit() else stem)
         text = f"its objective {objective.id} is imported from it, which its name does not allow; rename it to {renamed}.py"
         raise SpecError([Issue(("script",), text, name, objective.lineno)])
-    return {
+    job: dict[str, Any] = {
         "kind": "hpo",
         "entrypoint": f"optuna:{stem}:{objective.id}",
         **({"objective": objectives[0]} if len(objectives) == 1 else {"objectives": objectives}),
         **({"pruner": "median"} if any(_called(one.func).endswith(".should_prune") for one in calls) else {}),  # Optuna's
         "trials": trials if isinstance(trials, int) and trials > 0 else 20,
     }
+    assigned = {
+        target.id: node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for field, known in (("sampler", optuna_options.SAMPLERS), ("pruner", optuna_options.PRUNERS)):
+        if field in made:
+            job |= _named(field, made[field], assigned, known, notes)
+    if isinstance(jobs := _literal(given.get("n_jobs")), int) and jobs > 0:
+        job["parallel"] = jobs
+    if isinstance(seconds := _literal(given.get("timeout")), int | float) and seconds > 0:
+        job["budget"] = {"time": f"{seconds:g}s"}
+    if "storage" in made:
+        notes.append("storage: a run has a ledger; `platform export` writes it as an Optuna study")
+    return job
+
+
+def _named(
+    field: str, node: ast.expr, assigned: Mapping[str, ast.expr], known: Mapping[str, Any], notes: list[str]
+) -> dict[str, Any]:
+    """The job's sampler or pruner, and its seed, from the call that makes Optuna's."""
+    node = assigned.get(node.id, node) if isinstance(node, ast.Name) else node
+    if not isinstance(node, ast.Call):
+        notes.append(f"{field}: {ast.unparse(node)} cannot be read; write `{field}` into job.yaml")
+        return {}
+    cls = _called(node.func).rpartition(".")[2]
+    name = "none" if cls == "NopPruner" else next((name for name, choice in known.items() if choice.cls == cls), "")
+    if not name:
+        notes.append(f"{field}: {cls} is none of {', '.join(known)}; write `{field}` into job.yaml")
+        return {}
+    values = {keyword.arg: _literal(keyword.value) for keyword in node.keywords if keyword.arg}
+    seed = values.pop("seed", None)
+    options = {key: value for key, value in values.items() if key in known[name].options and value is not None}
+    lost = [*(ast.unparse(argument) for argument in node.args), *(key for key in values if key not in options)]
+    if lost:
+        notes.append(f"{field}: {', '.join(lost)} of {cls} cannot be read; see `platform docs job-yaml`")
+    return {field: {"name": name, **options} if options else name, **({"seed": seed} if isinstance(seed, int) else {})}
 
 
 def _direction(node: ast.expr | None) -> str:

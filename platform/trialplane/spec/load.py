@@ -45,6 +45,9 @@ def find_job(name_or_path: str, search: Path) -> Path:
     except RuntimeError as error:
         raise JobNotFound(f"no job {name_or_path!r}: there is no such user") from error
     place = place if place.is_absolute() else search / place
+    if place.suffix == ".py":
+        near = errors.nearest(place.name, [file.name for file in place.parent.glob("*.py")])
+        raise JobNotFound(f"there is no script {name_or_path}; {near}".rstrip("; "))
     folders = [folder / FOLDER for folder in (search, *search.absolute().parents) if (folder / FOLDER).is_dir()]
     plain = name_or_path not in ("", ".", "..") and "/" not in name_or_path
     candidates = [folders[0] / name_or_path, place] if plain and folders else [place]

@@ -29,6 +29,7 @@ _ALWAYS = re.compile(
 _PATIENCE = 10.0  # seconds for a script to read its arguments
 TAIL = 4096  # bytes of the output in which the cause of an end is looked for
 LONGEST = 300  # characters of it in a message
+_HELP = "see `platform docs scripts`"
 
 
 def refused(script: str, text: str) -> context.Refused:
@@ -37,7 +38,11 @@ def refused(script: str, text: str) -> context.Refused:
     words = " ".join(text[usage if usage >= 0 else 0 :].split())
     error = re.search(r"(?:error|Error):.*", words)
     why = error[0] if error else words
-    message = f"{script} does not take its arguments: {why[:LONGEST]}; see its usage in the log"
+    unknown = re.search(r"--[\w.-]+", why)
+    near = errors.nearest(unknown[0], re.findall(r"--[\w.-]+", words.partition(why)[0])) if unknown else ""
+    synopsis = re.sub(r" ?\S+: ?$", "", words.partition(why)[0])  # without `train.py: `, which begins the error
+    shown = near if near.startswith("did") else synopsis[:LONGEST].strip()
+    message = "; ".join(filter(None, [f"{script} does not take its arguments: {why[:LONGEST]}", shown, _HELP]))
     return context.Refused(message, certain=_ALWAYS.search(why) is not None)
 
 

@@ -53,7 +53,7 @@ class StudyPresenter(Presenter):
             yield f"the best as YAML: `platform best {name}`"
         elif status.best is not None:
             local = "" if handle.target.remote else " --local"
-            again = f"platform submit hpo {status.job} --params best.yaml{local}"
+            again = f"platform submit hpo {status.job} --params best.yaml --trials 1{local}"
             yield f"use the best: `platform best {name} > best.yaml`, `{again}`"
 
     def live(self, status: RunStatus) -> Live:
