@@ -166,6 +166,17 @@ def test_a_script_that_fails_is_told_with_its_reason(platform, written: Path, mo
     assert made().script == "fit.py"
 
 
+@pytest.mark.parametrize(("printed", "metric"), [("HYDRA_FULL_ERROR=1", "loss"), ("val_acc=0.5", "val_acc")])
+def test_of_a_run_that_failed_only_a_known_metric_is_the_objective(
+    platform, written: Path, monkeypatch: pytest.MonkeyPatch, printed: str, metric: str
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(written))
+    failing = f"print('{printed}')\nraise OSError('no such disk')\n"
+    (written / "fit.py").write_text(ARGPARSE.replace('"data"', '"--data"') + failing)
+    platform("init", "--from", str(written / "fit.py"))
+    assert made().objectives[0].metric == metric
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

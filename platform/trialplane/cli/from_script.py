@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -391,7 +391,12 @@ def _holds(made: dict[str, Any], value: Any) -> bool:
 
 def _metrics(found: smoke.Smoke | None, reported: bool, uses_wandb: bool) -> list[str]:
     """The objective, and where its metric is found unless the trial reports it; of W&B alone only the calls can be seen."""
-    guessed = [(source, metrics, guess.objective(metrics)) for source, metrics in (found.metrics if found else {}).items()]
+    seen: dict[str, Mapping[str, float]] = dict(found.metrics) if found else {}
+    if found and found.failure:  # an error's text has numbers too, and names of variables
+        for source, metrics in found.metrics.items():
+            likely = {name for name in metrics if guess.is_known(name) and not ("_" in name and name.isupper())}
+            seen[source] = {name: metrics[name] for name in likely}
+    guessed = [(source, metrics, guess.objective(metrics)) for source, metrics in seen.items()]
     guessed.sort(key=lambda one: not (one[2] and guess.is_known(one[2]["metric"])))
     for source, metrics, best in guessed:
         if best:
@@ -399,9 +404,9 @@ def _metrics(found: smoke.Smoke | None, reported: bool, uses_wandb: bool) -> lis
             beside = f"; the others: {others}" if others else ""
             where = "" if reported or source in ("stdout", "mlflow") else _field("metrics", source, "where they were found")
             return [*([where] if where else []), _field("objective", best, f"guessed from the metrics of one run{beside}")]
-    seen = "no metric was found in a run" if found else "the script was not run"
+    why = "no metric was found in a run" if found else "the script was not run"
     by_wandb = found is not None and uses_wandb
-    comment = f"guessed: {seen}; name a metric that it {'logs to W&B' if by_wandb else 'prints'}"
+    comment = f"guessed: {why}; name a metric that it {'logs to W&B' if by_wandb else 'prints'}"
     objective = _field("objective", {"metric": "loss", "direction": "minimize"}, comment)
     captured = _field("capture", "wandb", "what it logs there is reported, and W&B gets nothing")
     return [captured, objective] if by_wandb else [objective]
