@@ -274,6 +274,35 @@ def test_the_sampler_and_the_pruner_of_a_study_are_the_jobs(platform, written: P
     assert (job.seed, job.parallel, job.budget.time) == (7, 2, 600)
 
 
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (
+            "pruner=optuna.pruners.PatientPruner(optuna.pruners.MedianPruner(), patience=1)",
+            "MedianPruner() of PatientPruner",
+        ),
+        ("pruner=optuna.pruners.PercentilePruner(25.0)", "25.0 of PercentilePruner"),
+        ("sampler=optuna.samplers.GridSampler({'x': [1, 2]})", "of GridSampler cannot be read"),
+        ("sampler=optuna.samplers.TPESampler(seed=SEED)", "seed of TPESampler"),
+        ("sampler=Mine()", "Mine is none of"),
+        ("pruner=None", ""),
+    ],
+)
+def test_what_of_a_study_cannot_be_read_is_told_and_the_job_is_valid(platform, written: Path, call: str, told: str) -> None:
+    text = f"""
+        import optuna
+        SEED = int("3")
+        def objective(trial):
+            return trial.suggest_float("x", 0, 1)
+        if __name__ == "__main__":
+            optuna.create_study({call}).optimize(objective, n_trials=9, timeout=2592000)
+    """
+    (written / "fit.py").write_text(textwrap.dedent(text))
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and told in result.stderr, result.output
+    assert made().budget.time == 2592000
+
+
 def test_the_direction_of_a_study_may_be_a_member_of_optunas_enum(platform, written: Path) -> None:
     text = """
         import optuna

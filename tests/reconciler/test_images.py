@@ -123,6 +123,8 @@ def test_an_operator_that_reads_a_newer_status_goes_on_with_the_run(team: Team) 
         (f"a/b@{B}", f"hub.example/c/d@{A}", [B]),  # the node knows it by another name too
         (f"a/b@{B}", "", []),  # not pulled yet
         ("a/b:1", A, []),  # loaded into the node by hand
+        ("a/b:1", f"docker.io/library/import-2026@{A}", []),  # by `kind load`
+        ("a/b:1", f"hub.example/c/d@{A}", []),  # the node has the same image of another repository
         ("a/b:1", None, []),
     ],
 )
@@ -130,3 +132,9 @@ def test_the_digest_of_an_image_is_what_its_node_pulled(image: str, said: str | 
     box: dict[str, Any] = {"name": "ray-head", "image": f"sha256:{'f' * 64}", "imageID": said}
     pod = {"spec": {"containers": [{"name": "ray-head", "image": image}]}, "status": {"containerStatuses": [box]}}
     assert observing.images([pod, pod]) == tuple(Image(image=image, digest=one) for one in digests)
+
+
+def test_a_container_that_somebody_injects_is_no_image_of_the_run() -> None:
+    box = {"name": "istio-proxy", "image": "istio/proxy:1", "imageID": f"istio/proxy@{A}"}
+    pod = {"spec": {"containers": [box]}, "status": {"containerStatuses": [box]}}
+    assert observing.images([pod]) == ()

@@ -184,6 +184,13 @@ def test_find_job(folder: Path) -> None:
         load.find_job("demo", Path("/"))
     with pytest.raises(errors.JobNotFound, match=r"^there is no script \./trian\.py; did you mean train\.py\?$"):
         load.find_job("./trian.py", folder)
+    with pytest.raises(
+        errors.JobNotFound, match=r"train\.py is a script and no job; `platform init --from train\.py` makes one"
+    ):
+        load.find_job("train.py", folder)
+    (folder / "odd.py").mkdir()
+    (folder / "odd.py" / "job.yaml").write_text("kind: hpo\n")
+    assert load.find_job("./odd.py", folder).samefile(folder / "odd.py")
 
 
 def test_a_folder_name_becomes_a_jobs_name(folder: Path) -> None:

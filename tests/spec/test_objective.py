@@ -134,6 +134,11 @@ MAIN = 'if __name__ == "__main__":\n    import json\n    data, other = [1], 2\n 
         ("data = [2]\n    return data[0]", ""),
         ("import json\n    return float(json.loads('1'))", ""),
         ("return sum(other for other in (1, 2)) + (lambda data: data)(1)", ""),
+        ("def inner():\n        import json\n        return json.loads('1')\n    return inner()", ""),
+        ("try:\n        return 1 / 0\n    except ZeroDivisionError as other:\n        return len(other.args)", ""),
+        ("match [1]:\n        case [data]:\n            return data", ""),
+        ("try:\n        return data[0]\n    except NameError:\n        return 1", ""),
+        ("def inner():\n        return data\n    return inner()", "data"),
     ],
 )
 def test_a_name_that_only_a_run_as_a_script_sets_is_told(tmp_path: Path, line: str, lacks: str) -> None:

@@ -373,6 +373,12 @@ def test_arguments_that_a_script_refuses_are_known_before_the_first_trial(tmp_pa
     assert "usage: train.py [-h] [--lr LR]; see `platform docs scripts`" in str(caught.value)
 
 
+def test_an_argument_that_the_script_has_is_not_named_as_another(tmp_path: Path) -> None:
+    text = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', type=int)\np.parse_args()\n"
+    with pytest.raises(errors.EntrypointError, match=r"invalid int value: '0\.1'; usage: train\.py \[-h\] \[--lr LR\]; see"):
+        Bench(tmp_path, {"train": text}, program=Program("train.py", arguments=FLAGS, metrics=STDOUT, sample={"lr": 0.1}))
+
+
 def test_an_argument_that_is_spelt_otherwise_is_named(tmp_path: Path) -> None:
     text = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--l-r', type=float)\np.parse_args()\n"
     with pytest.raises(errors.EntrypointError, match=r"unrecognized arguments: --lr=0\.1; did you mean --l-r\?"):

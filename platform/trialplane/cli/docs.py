@@ -18,7 +18,7 @@ _FOLDERS = ("get-started", "guides", "coming-from", "reference", "how-it-works",
 def pages() -> dict[str, Path]:
     """Short address of each page → its Markdown file."""
     package = Path(trialplane.__file__).parent
-    folders = [package.parent / "docs", package / "_docs"]  # in a checkout; in an installed package
+    folders = [package / "_docs", package.parent / "docs"]  # in an installed package; in a checkout
     folder = next((folder for folder in folders if (folder / "index.md").exists()), folders[-1])
     parts = [sorted((folder / part).glob("*.md" if part == "." else "**/*.md")) for part in _FOLDERS]
     return {file.stem: file for part in parts for file in part}

@@ -184,7 +184,7 @@ class Cluster:
         kind = kinds.APPLIED[thing["kind"]]
         path = self._path(kind, thing["metadata"]["name"])
         query = {"fieldManager": manager, "force": str(force).lower()}
-        deadline = time.monotonic() + QUOTA_PATIENCE
+        deadline = time.monotonic() + (QUOTA_PATIENCE if kind is kinds.RUN else 0)
         warned = False
         while True:
             answer = self.call("PATCH", path, query=query, body=thing, content="application/apply-patch+yaml")

@@ -75,6 +75,8 @@ def _opened(ledger: Path, run: str, alive: bool) -> Iterator[Select]:
             if not tables:  # the controller has just created the file
                 yield lambda query, values: []
                 return
+            if "schema_version" not in tables:
+                reading.check_version(0, str(ledger))
             reading.check_version(connection.execute("SELECT version FROM schema_version").fetchone()[0], str(ledger))
             yield lambda query, values: connection.execute(query, values).fetchall()
 

@@ -76,10 +76,8 @@ def status(view: View, operator: str) -> RunStatus:
         operator: command that shows whether the operator runs.
     """
     made = _status(view, operator)
-    if view.run is None:
-        return made
     images = dict(made.images)
-    for one in view.run.status.images:
+    for one in view.run.status.images if view.run else ():
         images[one.image] = tuple(dict.fromkeys((*images.get(one.image, ()), one.digest)))
     moved = [
         f"its pods have run {len(digests)} digests of {image}: the tag was pushed again, or nodes have different "
@@ -87,7 +85,8 @@ def status(view: View, operator: str) -> RunStatus:
         for image, digests in images.items()
         if len(digests) > 1
     ]
-    return dataclasses.replace(made, owner=view.run.owner, images=images, warnings=(*made.warnings, *moved))
+    owner = view.run.owner if view.run else made.owner
+    return dataclasses.replace(made, owner=owner, images=images, warnings=(*made.warnings, *moved))
 
 
 def _status(view: View, operator: str) -> RunStatus:

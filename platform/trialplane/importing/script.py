@@ -176,7 +176,7 @@ def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[s
     if isinstance(jobs := _literal(given.get("n_jobs")), int) and jobs > 0:
         job["parallel"] = jobs
     if isinstance(seconds := _literal(given.get("timeout")), int | float) and seconds > 0:
-        job["budget"] = {"time": f"{seconds:g}s"}
+        job["budget"] = {"time": f"{max(1, int(seconds))}s"}
     if "storage" in made:
         notes.append("storage: a run has a ledger; `platform export` writes it as an Optuna study")
     return job
@@ -187,6 +187,8 @@ def _named(
 ) -> dict[str, Any]:
     """The job's sampler or pruner, and its seed, from the call that makes Optuna's."""
     node = assigned.get(node.id, node) if isinstance(node, ast.Name) else node
+    if isinstance(node, ast.Constant) and node.value is None:
+        return {}
     if not isinstance(node, ast.Call):
         notes.append(f"{field}: {ast.unparse(node)} cannot be read; write `{field}` into job.yaml")
         return {}
@@ -195,13 +197,22 @@ def _named(
     if not name:
         notes.append(f"{field}: {cls} is none of {', '.join(known)}; write `{field}` into job.yaml")
         return {}
-    values = {keyword.arg: _literal(keyword.value) for keyword in node.keywords if keyword.arg}
-    seed = values.pop("seed", None)
-    options = {key: value for key, value in values.items() if key in known[name].options and value is not None}
-    lost = [*(ast.unparse(argument) for argument in node.args), *(key for key in values if key not in options)]
+    given = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+    given = {key: value for key, value in given.items() if not (isinstance(value, ast.Constant) and value.value is None)}
+    options = {key: _literal(value) for key, value in given.items() if key in known[name].options}
+    lost = [ast.unparse(argument) for argument in node.args]
+    lost += [key for key in given if key not in options and key != "seed"]
+    lost += [key for key, value in options.items() if value is None]
+    options = {key: value for key, value in options.items() if value is not None}
+    seed = _literal(given.get("seed"))
+    has_seed = isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0
+    if "seed" in given and not has_seed:
+        lost.append("seed")
     if lost:
-        notes.append(f"{field}: {', '.join(lost)} of {cls} cannot be read; see `platform docs job-yaml`")
-    return {field: {"name": name, **options} if options else name, **({"seed": seed} if isinstance(seed, int) else {})}
+        notes.append(f"{field}: {', '.join(lost)} of {cls} cannot be read; write `{field}` into job.yaml")
+    is_whole = name != "grid" and all(key in options for key, option in known[name].options.items() if option.required)
+    made = {field: {"name": name, **options} if options else name} if is_whole and not node.args else {}
+    return {**made, **({"seed": seed} if has_seed else {})}
 
 
 def _direction(node: ast.expr | None) -> str:

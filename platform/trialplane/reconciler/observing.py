@@ -29,6 +29,7 @@ _EVENTS = 500  # the newest that the API server returns; enough for the pods of 
 _EVENTS_AGE = 5.0  # seconds for which one list of them serves all runs: reading it costs as much as the rest of a look
 _CURE = "write sampler: tpe, or install a controller image of `platform image build --target controller --package torch`"
 _SETTLING = 30.0  # seconds of a RayCluster in which its pods are made, or refused, which only events say
+_CONTAINERS = ("ray-head", "ray-worker", names.CONTROLLER)  # of which an administrator or a job names the image
 _DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})")
 
 
@@ -202,15 +203,21 @@ class Observer:
 
 
 def images(found: Iterable[Mapping[str, Any]]) -> tuple[Image, ...]:
-    """The images of pods' containers, each with the digest that its node pulled; without those that no registry has."""
+    """The images of Ray's and the controller's containers, each with the digest that its node pulled.
+
+    Left out is an image that the node has under another name, as those that `kind load` brings.
+    """
     made: list[Image] = []
     for pod in found:
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
         boxes = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
         named = {box["name"]: str(box.get("image", "")) for box in boxes}  # a node may know the image by another name
         for box in [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]:
-            image, pulled = named.get(box["name"], ""), box.get("imageID")
-            if pulled and (digest := _DIGEST.search(image) or _DIGEST.search(pulled)):
+            image, pulled = named.get(box["name"], ""), str(box.get("imageID") or "")
+            repository = re.sub(r"(?<!/)(?:@.*|:[^/]*)$", "", image)
+            is_same = f"/{pulled.partition('@')[0]}".endswith(f"/{repository}")
+            digest = pulled and (_DIGEST.search(image) or (is_same and _DIGEST.search(pulled)))
+            if digest and box["name"] in _CONTAINERS:
                 made.append(Image(image=image, digest=digest[1]))
     return tuple(dict.fromkeys(made))
 

@@ -115,9 +115,17 @@ def replaced(tree: ast.Module, params: Mapping[str, Any]) -> ast.Module:
     """A script whose first assignments of the parameters' names have the parameters' values."""
     for name, node in assigned(tree).items():
         if name in params:
-            value = ast.parse(repr(params[name]), mode="eval").body
-            node.value = ast.copy_location(value, node)
+            node.value = ast.copy_location(_tree(params[name]), node)
     return ast.fix_missing_locations(tree)
+
+
+def _tree(value: Any) -> ast.expr:
+    """A JSON value as an expression; infinity and NaN have no literal."""
+    if isinstance(value, dict):
+        return ast.Dict([ast.Constant(key) for key in value], [_tree(item) for item in value.values()])
+    if isinstance(value, (list, tuple)):
+        return ast.List([_tree(item) for item in value], ast.Load())
+    return ast.Constant(value)
 
 
 def _filled(match: re.Match[str], known: Mapping[str, Any]) -> str:

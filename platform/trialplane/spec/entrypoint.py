@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import os
+import symtable
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -203,17 +204,24 @@ def _lacks(tree: ast.Module, function: str) -> tuple[str, int] | None:
         name = todo.pop()
         done.add(name)
         for made in (node for node in here.get(name, []) if isinstance(node, ast.FunctionDef)):
-            below = list(ast.walk(made))
-            own = {one.arg for one in below if isinstance(one, ast.arg)}
-            own |= {one.id for one in below if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)}
-            own |= set(_names(ast.Module(made.body, []))[0])
-            own -= {text for one in below if isinstance(one, ast.Global) for text in one.names}
-            read = [one for one in below if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)]
-            for one in read:
-                if one.id in lacking - own:
-                    return one.id, one.lineno
-            todo += {one.id for one in read} - own - done
+            read = _globals(symtable.symtable(ast.unparse(made), function, "exec")) - _guarded(made)
+            if lacks := sorted(lacking & read):
+                lines = [one.lineno for one in ast.walk(made) if isinstance(one, ast.Name) and one.id == lacks[0]]
+                return lacks[0], lines[0]
+            todo += read - done
     return None
+
+
+def _globals(table: symtable.SymbolTable) -> set[str]:
+    """The global names that functions read."""
+    found = {one.get_name() for one in table.get_symbols() if one.is_global() and one.is_referenced()}
+    return found.union(*map(_globals, table.get_children()))
+
+
+def _guarded(made: ast.AST) -> set[str]:
+    """The names in a `try` that catches their absence."""
+    guards = [one for one in ast.walk(made) if isinstance(one, ast.Try) and "NameError" in ast.unparse(one)]
+    return {one.id for guard in guards for one in ast.walk(guard) if isinstance(one, ast.Name)}
 
 
 def _unfit(node: ast.stmt, function: Function) -> str:

@@ -45,9 +45,6 @@ def find_job(name_or_path: str, search: Path) -> Path:
     except RuntimeError as error:
         raise JobNotFound(f"no job {name_or_path!r}: there is no such user") from error
     place = place if place.is_absolute() else search / place
-    if place.suffix == ".py":
-        near = errors.nearest(place.name, [file.name for file in place.parent.glob("*.py")])
-        raise JobNotFound(f"there is no script {name_or_path}; {near}".rstrip("; "))
     folders = [folder / FOLDER for folder in (search, *search.absolute().parents) if (folder / FOLDER).is_dir()]
     plain = name_or_path not in ("", ".", "..") and "/" not in name_or_path
     candidates = [folders[0] / name_or_path, place] if plain and folders else [place]
@@ -56,6 +53,11 @@ def find_job(name_or_path: str, search: Path) -> Path:
             return candidate.parent
         if _is_file(candidate / FILE):
             return candidate
+    if place.suffix == ".py":
+        near = errors.nearest(place.name, [file.name for file in place.parent.glob("*.py")])
+        if _is_file(place):
+            raise JobNotFound(f"{name_or_path} is a script and no job; `platform init --from {name_or_path}` makes one")
+        raise JobNotFound(f"there is no script {name_or_path}; {near}".rstrip("; "))
     looked = " and ".join(str(candidate / FILE) for candidate in candidates)
     known = [path.parent.name for path in folders[0].glob(f"*/{FILE}")] if folders else []
     hint = errors.nearest(name_or_path.rstrip("/").rpartition("/")[2], known)

@@ -21,7 +21,7 @@ from trialplane.wire.states import TrialState
 if TYPE_CHECKING:  # the value is the caller's: this room itself needs no pydantic
     from trialplane.spec.jobs import Job
 
-VERSION = 1  # of the tables; counted up with every change of them
+VERSION = 2  # of the tables; counted up with every change of them
 INTERRUPTED = "interrupted: the controller ended while this attempt ran"
 
 # Runs a SELECT with `:name` for each value; the rows in order.

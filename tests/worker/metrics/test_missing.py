@@ -67,7 +67,7 @@ def test_files_of_wandb_are_named_with_what_captures_its_calls(tmp_path: Path) -
     (trial.folder / "wandb" / "run-1.wandb").write_bytes(b":W&B")
     trial.read(ended=True)
     said = trial.reader.missing(("acc",), {})
-    assert "wandb/run-1.wandb is W&B's, which is not read: write `capture: wandb`" in said
+    assert "wandb/run-1.wandb is W&B's, which is not read: print the metric, or for a script write `capture: wandb`" in said
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ class Budget:
                 f"the runs in {self.namespace} keep {shown(kept)} in the platform's database, and "
                 f"{shown(self.database)} is the most that they may ({_parts(connection)}); what is recorded is safe. "
                 "`platform delete RUN` frees what a run keeps outside of MLflow; an administrator raises budget.database of "
-                "the team in the chart's values, or clears MLflow: see `platform docs storage`"
+                "the team in the chart's values, or clears MLflow: see `platform docs teams`"
             )
         return self.database - kept - more
 
@@ -74,7 +74,7 @@ class Budget:
                 f"the runs in {self.namespace} have logged artifacts of {shown(kept)} to MLflow, and "
                 f"{shown(self.artifacts)} is the most that they may: there is no room for {shown(more)} more. An "
                 "administrator raises budget.artifacts of the team in the chart's values, or clears MLflow: see "
-                "`platform docs storage`"
+                "`platform docs teams`"
             )
 
 

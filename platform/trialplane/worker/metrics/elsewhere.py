@@ -36,7 +36,8 @@ def advice(
         if time.monotonic() > deadline:
             break
         if file.suffix == ".wandb" and is_own(file):
-            others.setdefault("wandb", f"{file.relative_to(folder)} is W&B's, which is not read: write `capture: wandb`")
+            cure = "print the metric, or for a script write `capture: wandb`"
+            others.setdefault("wandb", f"{file.relative_to(folder)} is W&B's, which is not read: {cure}")
         source = _source(file, folder)
         if source is None:
             continue
