@@ -175,7 +175,7 @@ def test_the_foreground_shows_it_until_its_end(platform, namespace, monkeypatch)
     result = platform(*SUBMIT)
     assert result.exit_code == 0, result.stderr
     assert "x SUCCEEDED" in result.stdout
-    assert "platform submit hpo demo --params best.yaml`" in result.stdout
+    assert "platform submit hpo demo --params best.yaml --trials 1`" in result.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -82,6 +82,6 @@ def test_flags_change_a_job_that_has_a_file(platform: Platform) -> None:
     assert [one["metric"] for one in job["objectives"]] == ["loss"]
 
 
-def test_a_script_that_is_not_there_is_looked_for_as_a_job(platform: Platform) -> None:
+def test_a_script_that_is_not_there_is_named(platform: Platform) -> None:
     result = platform("submit", "hpo", "./no.py", "--local", "--objective", "a:max")
-    assert result.exit_code == 2 and "no job './no.py'" in result.stderr
+    assert result.exit_code == 2 and "there is no script ./no.py" in result.stderr
