@@ -303,6 +303,45 @@ def test_what_of_a_study_cannot_be_read_is_told_and_the_job_is_valid(platform, w
     assert made().budget.time == 2592000
 
 
+@pytest.mark.parametrize("passed", ["objective", "lambda trial: Objective(1)(trial)"])
+def test_an_objective_that_cannot_be_imported_is_told_with_its_cure(platform, written: Path, passed: str) -> None:
+    text = f"""
+        import optuna
+        class Objective:
+            def __init__(self, high):
+                self.high = high
+            def __call__(self, trial):
+                return trial.suggest_float("x", 0, self.high)
+        if __name__ == "__main__":
+            objective = Objective(1)
+            optuna.create_study().optimize({passed}, n_trials=9)
+    """
+    (written / "fit.py").write_text(textwrap.dedent(text))
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 2 and f"its study optimizes {passed}, which a trial cannot import" in result.stderr
+    named = (
+        textwrap.dedent(text)
+        .replace("if __name__", "best = Objective(1)\nif __name__")
+        .replace(f"optimize({passed}", "optimize(best")
+    )
+    (written / "fit.py").write_text(named)
+    assert platform("init", "--from", str(written / "fit.py")).exit_code == 0
+    assert made().entrypoint == "optuna:fit:best"
+
+
+def test_hydras_main_may_be_imported_by_its_name(platform, written: Path) -> None:
+    text = """
+        from hydra import main
+        @main(config_path=None, config_name=None, version_base=None)
+        def run(cfg):
+            print("loss=1")
+        run()
+    """
+    (written / "fit.py").write_text(textwrap.dedent(text))
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 2 and "no configuration has as +NAME" in result.stderr
+
+
 def test_the_direction_of_a_study_may_be_a_member_of_optunas_enum(platform, written: Path) -> None:
     text = """
         import optuna

@@ -183,8 +183,8 @@ def _declared(file: Path, read: Script, copy: Path, scratch: Path) -> Declared:
         if config is None:
             raise InputError(
                 f"{file.name} names no Hydra configuration that is there; `platform import hydra FILE` reads one with a "
-                f"sweep, and `python {file.name} -m hydra/sweeper=trialplane` needs no job at all; or name the parameters: "
-                f"{_command(file, '--set arguments=hydra')}"
+                f"sweep, and `python {file.name} -m hydra/sweeper=trialplane` needs no job at all; or name the parameters, "
+                f"those that no configuration has as +NAME: {_command(file, '--set arguments=hydra')}"
             )
         groups: dict[str, dict[str, str]] = {}
         for one in sorted(config.parent.rglob("*.y*ml")):
@@ -206,7 +206,7 @@ def _unknown(file: Path) -> str:
         f"{file.name} uses no parser that is known, and assigns nothing at its top level that looks like something to "
         f"search. If it takes --NAME=VALUE, this searches it: {_command(file)}; if it takes NAME=VALUE, with --set "
         "arguments=hydra; if it takes values alone, with --set 'arguments=[\"{NAME}\"]'; if NAME is assigned at its top "
-        "level, with --set arguments=globals"
+        "level, with --set arguments=globals. If none of these holds, let it take them as arguments first"
     )
 
 

@@ -87,7 +87,7 @@ def read(text: str, name: str, others: str = "") -> Script:
         style = OPTUNA
     elif search := _sweep(tree, calls, changed):
         style = WANDB
-    elif hydra := next((call for call in calls if _called(call.func) == "hydra.main"), None):
+    elif hydra := next((call for call in calls if _called(call.func) in _hydra_mains(tree)), None):
         style, config = arguments.HYDRA, _config(hydra)
     elif fire := next((call for call in calls if _called(call.func) == "fire.Fire" and call.args), None):
         style, options = "fire", tuple(_of_function(tree, fire.args[0]))
@@ -117,6 +117,13 @@ def _called(function: ast.expr) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
+def _hydra_mains(tree: ast.Module) -> set[str]:
+    """The names of `hydra.main` in a module."""
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "hydra"]
+    names = {alias.asname or alias.name for node in imports for alias in node.names if alias.name == "main"}
+    return {"hydra.main"} | names
+
+
 def _config(call: ast.Call) -> str:
     """The configuration that `hydra.main(…)` names, or ""."""
     given = dict(zip(("config_path", "config_name"), call.args, strict=False))
@@ -139,13 +146,22 @@ def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[s
     if "optuna" not in _imported(list(ast.walk(tree))):
         return {}
     functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    functions |= {target.id for target in targets if isinstance(target, ast.Name)}
     for call in calls:
         given = _arguments(call, "func", "n_trials")
         objective = given.get("func")
         if _called(call.func).endswith(".optimize") and isinstance(objective, ast.Name) and objective.id in functions:
             break
     else:
-        return {}
+        optimized = [call for call in calls if _called(call.func).endswith(".optimize") and call.args]
+        if not optimized or not any(_called(call.func).endswith("create_study") for call in calls):
+            return {}
+        text = (
+            f"its study optimizes {ast.unparse(optimized[0].args[0])[:60]}, which a trial cannot import; give it a name "
+            "at the top level, as in `objective = …` or `def objective(trial)`, and pass that to optimize"
+        )
+        raise SpecError([Issue(("script",), text, name, optimized[0].lineno)])
     made = next((_arguments(one) for one in calls if _called(one.func).rpartition(".")[2] == "create_study"), {})
     directions = _literal(made.get("directions")) or [_direction(made.get("direction"))]
     names = ["value"] if len(directions) == 1 else [f"value_{index}" for index in range(len(directions))]

@@ -28,6 +28,11 @@ def test_what_is_missing_is_told_with_what_was_found(tmp_path: Path) -> None:
     )
 
 
+def test_what_was_reported_is_told_too(tmp_path: Path) -> None:
+    said = Trial(tmp_path, STDOUT).reader.missing(("loss",), {"accuracy": 0.5})
+    assert "found were accuracy (0.5): name one of these" in said
+
+
 def test_of_many_metrics_that_were_found_the_first_are_told(tmp_path: Path) -> None:
     trial = Trial(tmp_path, STDOUT)
     trial.prints(" ".join(f"m{number}={number}" for number in range(30)) + "\n")

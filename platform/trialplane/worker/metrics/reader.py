@@ -160,7 +160,7 @@ class Reader:
             said += elsewhere.advice(
                 self._folder, absent, lambda file: file not in known and self._is_own(file), self._came_with
             )
-            said += [self._found(), "see `platform docs scripts`"]
+            said += [self._found(metrics), "see `platform docs scripts`"]
         return "; ".join([*said, *self.remarks])
 
     def _undefined(self, name: str, value: float) -> str:
@@ -168,11 +168,12 @@ class Reader:
         text = f"{name} is {shown} at the end, and must be a finite number"
         return text + (f"; before it was {self.finite[name]:g}" if name in self.finite else "")
 
-    def _found(self) -> str:
-        shown = ", ".join(f"{name} ({value:g})" for name, value in list(self.newest.items())[:_MOST_SHOWN])
+    def _found(self, reported: Mapping[str, float]) -> str:
+        newest = {**{name: value for name, value in reported.items() if math.isfinite(value)}, **self.newest}
+        shown = ", ".join(f"{name} ({value:g})" for name, value in list(newest.items())[:_MOST_SHOWN])
         if not shown:
             return "no metrics were found" + (" in what was read" if self.remarks else "")
-        more = len(self.newest) - _MOST_SHOWN
+        more = len(newest) - _MOST_SHOWN
         shown += f" and {more} more" if more > 0 else ""
         return f"found were {shown}: name one of these, or write metrics.pattern"
 
