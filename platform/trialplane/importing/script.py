@@ -80,6 +80,7 @@ def read(text: str, name: str, others: str = "") -> Script:
         raise SpecError([Issue(("script",), f"is not Python: {reason}", name, line)]) from error
     changed = folding.fold(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    hydra_mains = _hydra_mains(tree)
     style, options, config = "", tuple[Option, ...](), ""
     notes: list[str] = []
     both = f"{text}\n{others}"
@@ -87,7 +88,7 @@ def read(text: str, name: str, others: str = "") -> Script:
         style = OPTUNA
     elif search := _sweep(tree, calls, changed):
         style = WANDB
-    elif hydra := next((call for call in calls if _called(call.func) in _hydra_mains(tree)), None):
+    elif hydra := next((call for call in calls if _called(call.func) in hydra_mains), None):
         style, config = arguments.HYDRA, _config(hydra)
     elif fire := next((call for call in calls if _called(call.func) == "fire.Fire" and call.args), None):
         style, options = "fire", tuple(_of_function(tree, fire.args[0]))
@@ -209,7 +210,7 @@ def _named(
         notes.append(f"{field}: {ast.unparse(node)} cannot be read; write `{field}` into job.yaml")
         return {}
     cls = _called(node.func).rpartition(".")[2]
-    name = "none" if cls == "NopPruner" else next((name for name, choice in known.items() if choice.cls == cls), "")
+    name = next((name for name, choice in known.items() if choice.cls == cls), "")
     if not name:
         notes.append(f"{field}: {cls} is none of {', '.join(known)}; write `{field}` into job.yaml")
         return {}

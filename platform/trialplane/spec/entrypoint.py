@@ -185,7 +185,7 @@ def _starts(tree: ast.Module) -> int:
         node = todo.pop(0)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             continue
-        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+        if isinstance(node, ast.stmt) and arguments.is_main(node):
             continue
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "optimize":
             return node.lineno

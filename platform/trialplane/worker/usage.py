@@ -39,8 +39,8 @@ def refused(script: str, text: str) -> context.Refused:
     error = re.search(r"(?:error|Error):.*", words)
     why = error[0] if error else words
     unknown = re.search(r"(?:unrecognized arguments|[Nn]o such option):? '?(--[\w.-]+)", why)
-    near = errors.nearest(unknown[1], re.findall(r"--[\w.-]+", words.partition(why)[0])) if unknown else ""
     synopsis = re.sub(r" ?\S+: ?$", "", words.partition(why)[0])  # without `train.py: `, which begins the error
+    near = errors.nearest(unknown[1], re.findall(r"--[\w.-]+", synopsis)) if unknown else ""
     shown = near if near.startswith("did") else synopsis[:LONGEST].strip()
     message = "; ".join(filter(None, [f"{script} does not take its arguments: {why[:LONGEST]}", shown, _HELP]))
     return context.Refused(message, certain=_ALWAYS.search(why) is not None)
