@@ -1,16 +1,7 @@
 """Checkpoints of a training run: saved beside the training, complete or absent, and found again after a crash.
 
-    checkpoints = checkpoint.Checkpoints(ctx.checkpoints, keep_last=2, keep_best=1)
-    found = checkpoints.resume(rank=ctx.rank, world_size=ctx.world_size, like=model)
-    if found is not None:
-        model.load_state_dict(found.state["model"])
-        ...
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "order": order.state_dict(step)}
-    checkpoints.save(step, state, rank_state={"rng": checkpoint.rng_state()}, rank=ctx.rank, world_size=ctx.world_size)
-    checkpoints.wait()
-
-`save` copies to memory and returns; a thread writes. All ranks call it at the same steps. Files are torch's, read with
-`weights_only=True`: tensors and plain values, no code.
+The package has an example. `save` copies to memory and returns; a thread writes. All ranks call it at the same steps. Files
+are torch's, read with `weights_only=True`: tensors and plain values, no code.
 """
 
 from __future__ import annotations
