@@ -200,6 +200,7 @@ class Door:
             response = stack.enter_context(self._server.sent(call.method, call.target, kind, pieces, length, patience))
             if response.status < 400:
                 unless_stored.pop_all()
+            unless_stored.close()  # before the reply is sent, as the next request may follow it at once
             yield self._made(response) if call.makes else _reply(response)
 
     def _spend(
