@@ -83,14 +83,14 @@ def test_a_heavy_library_has_one_owner() -> None:
         "controller/pruning.py",
         "controller/export.py",
     }
-    store = {str(file.relative_to(PACKAGE)) for file in MODULES if file.parent.name == "store"}
-    slots = {"controller/slots.py", "controller/slot_actor.py", "controller/exchange.py", "controller/ray_session.py"}
+    store = {str(file.relative_to(PACKAGE)) for file in MODULES if file.parent.name == "ledger"}
+    slots = {"controller/slots.py", "worker/slot_actor.py", "controller/exchange.py", "controller/ray_session.py"}
     assert importers("ray") == slots
     writer = {"controller/mlflow_writer.py", "controller/batch.py", "controller/adoption.py"}
     assert importers("mlflow") == writer | {"training/final_model.py", "training/mlflow_runs.py", "worker/kept.py"}
     assert importers("optuna") <= ledger | {"client/exporting.py", "client/run.py"}  # the latter for a type
     assert importers("sqlalchemy") <= store
-    assert importers("kubernetes") == {"client/connections.py"}
+    assert importers("kubernetes") == {"kube/connections.py"}
     assert importers("mcp") == {"cli/mcp.py"}
     assert importers("pandas") == {"client/run.py"}
     assert importers("rich") == {"cli/display.py", "client/live.py"}
@@ -103,9 +103,9 @@ def test_no_module_is_named_like_one_of_the_standard_library() -> None:
 
 
 def test_no_module_is_a_drawer() -> None:
-    """`spec/jobs/base.py` is none: it is what the three kinds of job have in common, which is one type."""
+    """`job/kinds/base.py` is none: it is what the three kinds of job have in common, which is one type."""
     drawers = {"utils", "util", "common", "helpers", "base", "misc"}
-    assert [file for file in (*MODULES, *TEXTJOBS) if file.stem in drawers] == [PACKAGE / "spec" / "jobs" / "base.py"]
+    assert [file for file in (*MODULES, *TEXTJOBS) if file.stem in drawers] == [PACKAGE / "job" / "kinds" / "base.py"]
 
 
 def test_the_source_root_is_no_package() -> None:
@@ -243,7 +243,7 @@ LATE_IMPORTS = {
     "controller.__main__": "Ray and Optuna, after their settings are in the environment",
     "training.lines.index": "numpy, which a reader of lines need not have imported",
     "worker.alone": "numpy, of which no job but a collection needs anything",
-    "worker.capture": "torch and transformers, which are there by then",
+    "worker.shims.capture": "torch and transformers, which are there by then",
     "worker.roles": "what ranks, or a collection, need: a trial of one process imports neither",
 }
 

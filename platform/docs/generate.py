@@ -19,7 +19,7 @@ import yaml
 
 from trialplane import errors
 from trialplane.cli import main
-from trialplane.spec import options, schema
+from trialplane.job import options, schema
 
 FOLDER = Path(__file__).parent / "reference"
 VALUES = Path(__file__).parents[2] / "charts" / "platform" / "values.yaml"

@@ -23,9 +23,9 @@ from tests.benchmarks import runs, timeline
 from tests.benchmarks.rows import Goal, Row
 from tests.benchmarks.workplace import MeasurementFailed, Workplace
 
-from trialplane.client import kinds
 from trialplane.client.kubernetes import KubernetesTarget
 from trialplane.errors import TrialplaneError
+from trialplane.kube import kinds
 from trialplane.wire import cluster as names
 
 PLATFORM = Path(sys.executable).with_name("platform")

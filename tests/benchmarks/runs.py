@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from tests.benchmarks.workplace import MeasurementFailed
 
-from trialplane.spec import load
+from trialplane.job import load
 from trialplane.wire.messages import TrialEnded
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest

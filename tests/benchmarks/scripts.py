@@ -21,7 +21,7 @@ from tests.benchmarks import runs
 from tests.benchmarks.rows import Goal, Row
 from tests.benchmarks.workplace import Workplace
 
-from trialplane.spec.program import MetricSource, Program
+from trialplane.job.program import MetricSource, Program
 from trialplane.wire.records import SlotConfig, TrialOutcome
 
 SCRIPT = """

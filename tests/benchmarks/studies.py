@@ -12,8 +12,8 @@ from typing import Any
 from tests.benchmarks import runs
 
 from trialplane.controller.ledger import Ledger
-from trialplane.spec import jobs
-from trialplane.spec.jobs import Job
+from trialplane.job import kinds
+from trialplane.job.kinds import Job
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import TrialState
@@ -24,7 +24,7 @@ PARAMETERS = tuple(f"p{index}" for index in range(10))
 
 def job(trials: int, sampler: str, seed: int = 0) -> Job:
     """The job; nothing prunes it."""
-    return jobs.read(
+    return kinds.read(
         {
             "name": NAME,
             "kind": "hpo",

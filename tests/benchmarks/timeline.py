@@ -14,9 +14,9 @@ from typing import Any
 
 from tests.benchmarks.workplace import MeasurementFailed
 
-from trialplane.client import kinds
 from trialplane.client.kubernetes import KubernetesTarget
 from trialplane.client.run import RunHandle
+from trialplane.kube import kinds
 from trialplane.wire import cluster
 from trialplane.wire.records import RunStatus
 

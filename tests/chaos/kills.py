@@ -16,10 +16,10 @@ import subprocess
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from trialplane.client import kinds
-from trialplane.client.cluster import Cluster
-from trialplane.client.objects import Objects
 from trialplane.errors import TargetError
+from trialplane.kube import kinds
+from trialplane.kube.cluster import Cluster
+from trialplane.kube.objects import Objects
 from trialplane.wire import cluster as names
 
 NODE = "node"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from tests.chaos.kills import KindCluster, Victim, roles
-from tests.client.cluster_double import ClusterDouble
 from tests.client.kuberay_double import SITE
+from tests.kube.cluster_double import ClusterDouble
 
 from trialplane.errors import TargetError
 from trialplane.wire import cluster as names

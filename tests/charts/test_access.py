@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from tests.charts.conftest import CONTROL, TEAM
 
-from trialplane.client import doctor, kinds
-from trialplane.client.kinds import Kind
+from trialplane.client import doctor
+from trialplane.kube import kinds
+from trialplane.kube.kinds import Kind
 from trialplane.plan.raycluster import access
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names

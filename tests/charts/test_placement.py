@@ -1,6 +1,6 @@
 """What the admission policy lets pods of runs have of priorities, taints and nodes: what their team's values allow.
 
-Not checked here: that the operator decides alike (tests/client/test_preflight.py), and an API server
+Not checked here: that the operator decides alike (tests/kube/test_preflight.py), and an API server
 (tests/e2e/test_isolation.py).
 """
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from trialplane.controller.store import budget
+from trialplane.ledger import budget
 from trialplane.wire import cluster, env
 
 Thing = dict[str, Any]

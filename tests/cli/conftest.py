@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from tests.client.conftest import closed, double, held, home, namespace, planned, runs, started, target, workplace
 
 from trialplane.cli import main
-from trialplane.spec import arguments, load
-from trialplane.spec.jobs import Study, program
+from trialplane.job import arguments, load
+from trialplane.job.kinds import Study, program
 
 __all__ = [
     "closed", "double", "held", "home", "namespace", "planned", "platform", "runs", "started", "target", "workplace",

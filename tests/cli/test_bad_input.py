@@ -1,6 +1,6 @@
 """Bad input ends with exit code 2 and all issues, and nothing is made below home.
 
-One row for each kind. Not checked here: what else can be wrong in a job file (tests/spec), what the controller finds
+One row for each kind. Not checked here: what else can be wrong in a job file (tests/job), what the controller finds
 (tests/study), and machines without room (tests/client/test_machine.py).
 """
 

@@ -1,6 +1,6 @@
 """Verbs on a cluster, on the doubles of tests/client: which place they mean, what is printed, and what Ctrl-C does.
 
-Not checked here: the messages of a cluster's own refusals (tests/client/test_cluster.py), MLflow's pages.
+Not checked here: the messages of a cluster's own refusals (tests/kube/test_cluster.py), MLflow's pages.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tests.client.conftest import complete
 from trialplane.cli import output, ui
 from trialplane.client import places
 from trialplane.client.target import Place
+from trialplane.ledger.attempts import Attempt
 from trialplane.wire import cluster as names
 from trialplane.wire import env
-from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import Change, TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
 

@@ -1,6 +1,6 @@
 """A collection on the command line: what is submitted, what is refused, and how every verb shows it.
 
-Not checked here: a real collection (tests/study), the fields of the job (tests/spec), its pods (tests/plan).
+Not checked here: a real collection (tests/study), the fields of the job (tests/job), its pods (tests/plan).
 """
 
 from __future__ import annotations

@@ -19,10 +19,11 @@ from tests.client.conftest import ORIGIN, complete
 
 from trialplane import errors
 from trialplane.cli import names
-from trialplane.client import folder, process, results
+from trialplane.client import folder, process
 from trialplane.client.run import submit
+from trialplane.job import load
+from trialplane.ledger import results
 from trialplane.plan import plan as planning
-from trialplane.spec import load
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import RunState
 

@@ -12,8 +12,9 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 from tests.client.conftest import complete, failed
 
-from trialplane.client import exporting, results
+from trialplane.client import exporting
 from trialplane.client.run import RunHandle, submit
+from trialplane.ledger import results
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import FailureClass
 from trialplane.wire.states import TrialState as State

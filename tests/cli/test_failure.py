@@ -9,7 +9,7 @@ import pytest
 
 from trialplane import errors
 from trialplane.cli import failure
-from trialplane.spec import load
+from trialplane.job import load
 
 
 @pytest.mark.parametrize(

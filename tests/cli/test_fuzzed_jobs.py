@@ -2,7 +2,7 @@
 
 Structure-aware: what is changed are places of real jobs, to values of other types and sizes, in depth, in other scripts, and
 the text itself is given YAML's odd corners. What is taken reads back to the same job, and a search is drawn from, since what
-is taken must not be dead after the start. Not checked here: what the lines say (tests/spec).
+is taken must not be dead after the start. Not checked here: what the lines say (tests/job).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from trialplane import errors
 from trialplane.cli import failure, main
 from trialplane.controller import samplers
-from trialplane.spec import document, jobs, options, schema
-from trialplane.spec.load import load_job
-from trialplane.spec.options import Kind
+from trialplane.job import document, kinds, options, schema
+from trialplane.job.load import load_job
+from trialplane.job.options import Kind
 from trialplane.wire import env
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -255,8 +255,8 @@ def test_a_damaged_job_is_taken_or_refused_in_clear_lines(workplace: Path, made:
     if checked.exit_code:
         assert checked.stdout == ""
         return
-    job = jobs.read(json.loads(checked.stdout))
-    assert jobs.read(job.model_dump_json()) == job
+    job = kinds.read(json.loads(checked.stdout))
+    assert kinds.read(job.model_dump_json()) == job
     dry = typed("submit", job.kind, name, "--local", "--dry-run")
     assert is_clear(dry.exit_code, dry.stderr), dry.stderr[:3000]
     assert not list((workplace / "home" / "runs").iterdir())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trialplane.spec import load
+from trialplane.job import load
 
 EXPERIMENT = """\
 kind: Experiment

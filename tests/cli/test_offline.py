@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trialplane.client import kubeconfig
 from trialplane.client.offline import Offline
+from trialplane.kube import kubeconfig
 from trialplane.plan.site import Checkpoints
 
 SUBMIT = ("submit", "hpo", "demo", "--name", "x", "--dry-run", "--values", "values.yaml")

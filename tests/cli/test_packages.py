@@ -1,6 +1,6 @@
 """What a user sees of a job's packages: they are in the submission, and `validate` finds what could not be packed.
 
-Not checked: which are refused (tests/spec/test_packages.py), and that trials import them (tests/worker/test_packages.py).
+Not checked: which are refused (tests/job/test_packages.py), and that trials import them (tests/worker/test_packages.py).
 """
 
 from __future__ import annotations

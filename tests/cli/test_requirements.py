@@ -1,6 +1,6 @@
 """What a user sees of a job's requirements: refused on this machine before anything starts, told by `validate`.
 
-Not checked: how they are read (tests/spec/test_requirements.py), and trial pods (tests/worker/test_requirements.py).
+Not checked: how they are read (tests/job/test_requirements.py), and trial pods (tests/worker/test_requirements.py).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 
 from trialplane.cli import script_folder
 from trialplane.errors import SpecError
-from trialplane.spec import load
+from trialplane.job import load
 
 SCRIPT = """
 import hydra

@@ -1,6 +1,6 @@
 """A script without a job file, as `submit` takes it: what would run, and all complaints about its flags at once.
 
-Not checked here: that it runs (tests/study/test_scripts.py), each form of a parameter (tests/spec/test_short.py).
+Not checked here: that it runs (tests/study/test_scripts.py), each form of a parameter (tests/job/test_short.py).
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ def test_an_error_that_cannot_be_printed_is_told_nevertheless(platform, monkeypa
     def broken(*_):
         raise Broken
 
-    monkeypatch.setattr("trialplane.spec.load.find_job", broken)
+    monkeypatch.setattr("trialplane.job.load.find_job", broken)
     monkeypatch.setattr(sys, "argv", ["platform", "validate", "\udcff"])
     result = platform("validate", "\udcff")
     assert result.exit_code == 3

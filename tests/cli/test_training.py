@@ -1,6 +1,6 @@
 """A training on the command line: what is submitted, what is refused, and how every verb shows it.
 
-Not checked here: a real training (tests/study), the fields of the job (tests/spec/test_training.py), its pods (tests/plan).
+Not checked here: a real training (tests/study), the fields of the job (tests/job/test_training.py), its pods (tests/plan).
 """
 
 from __future__ import annotations

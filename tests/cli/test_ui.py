@@ -34,7 +34,7 @@ from trialplane.client.places import HERE
 from trialplane.client.run import RunHandle
 from trialplane.controller.ledger import Ledger
 from trialplane.errors import RunNotFound
-from trialplane.spec.jobs import Job, Objective, Study
+from trialplane.job.kinds import Job, Objective, Study
 from trialplane.wire import paths
 from trialplane.wire.mlflow import Scope
 

@@ -21,7 +21,7 @@ from tests.client.conftest import complete, failed
 
 from trialplane.client import folder
 from trialplane.controller.ledger import Ledger
-from trialplane.spec import load
+from trialplane.job import load
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialReport
 from trialplane.wire.states import FailureClass, RunState

@@ -1,4 +1,4 @@
-"""The ledger as the reconciler uses it, on the studies of a `NamespaceDouble`; the real one: `controller/store/archive.py`.
+"""The ledger as the reconciler uses it, on the studies of a `NamespaceDouble`; the real one: `ledger/archive.py`.
 
 It refuses what the real one refuses: a name that is taken, and a run that a controller works on.
 """
@@ -12,10 +12,10 @@ from typing import Any
 from tests.client.kuberay_double import NamespaceDouble
 
 from trialplane import errors
-from trialplane.controller.store.archive import Recorded
+from trialplane.job import kinds
+from trialplane.job.kinds import Job
+from trialplane.ledger.archive import Recorded
 from trialplane.plan import plan as planning
-from trialplane.spec import jobs
-from trialplane.spec.jobs import Job
 from trialplane.wire import labels, ledger
 from trialplane.wire.records import Change, Desired
 from trialplane.wire.states import RunState
@@ -33,7 +33,7 @@ class ArchiveDouble:
         if study is None:
             return None
         desired = Desired(study.desired, study.parallel)
-        described = jobs.read(json.loads(study.job))
+        described = kinds.read(json.loads(study.job))
         return Recorded(
             described,
             study.submission,

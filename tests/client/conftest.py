@@ -17,22 +17,23 @@ from typing import Any
 
 import pytest
 from tests.client.archive_double import ArchiveDouble
-from tests.client.cluster_double import OPERATOR, ClusterDouble
 from tests.client.kuberay_double import SITE, NamespaceDouble
+from tests.kube.cluster_double import OPERATOR, ClusterDouble
 
-from trialplane.client import folder, objects, process, remote_log
-from trialplane.client.cluster import Cluster
+from trialplane.client import folder, process, remote_log
 from trialplane.client.kubernetes import KubernetesTarget
 from trialplane.client.local import LocalTarget
 from trialplane.client.run import RunHandle, submit
 from trialplane.client.target import Target
 from trialplane.controller.ledger import Ledger
 from trialplane.errors import InputError, TargetError
+from trialplane.job import load
+from trialplane.kube import objects
+from trialplane.kube.cluster import Cluster
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.plan.site import Site
 from trialplane.reconciler.reconciler import Reconciler
-from trialplane.spec import load
 from trialplane.wire import env, records
 from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths

@@ -15,14 +15,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.client.cluster_double import ClusterDouble
+from tests.kube.cluster_double import ClusterDouble
 
+from trialplane.job import kinds
+from trialplane.job.kinds import Job
+from trialplane.ledger.attempts import Attempt
 from trialplane.plan import plan as planning
-from trialplane.spec import jobs
-from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire import labels, progress, records
-from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import Change, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
@@ -159,7 +159,7 @@ class NamespaceDouble:
                 self._begin(run, ray_cluster)
         for run, study in self.studies.items():
             if study.alive and not self.deaf:
-                width = study.parallel or jobs.read(study.job).width
+                width = study.parallel or kinds.read(study.job).width
                 study.status = dataclasses.replace(study.status, parallel=width)
                 if study.desired is not RunState.RUNNING:
                     self.end(run, study.desired, "stopped" if study.desired is RunState.PAUSED else "cancelled by the user")
@@ -169,7 +169,7 @@ class NamespaceDouble:
         code = self.cluster.objects["configmaps"].get(names.code_map(run))
         if spec is None or code is None:  # its pods wait for them
             return
-        job = jobs.read(spec["data"]["job.json"])
+        job = kinds.read(spec["data"]["job.json"])
         maps = self.cluster.objects["configmaps"]
         parts = [code, *(maps[name] for name in sorted(maps) if name.startswith(f"{names.code_map(run)}-"))]
         packed = b"".join(base64.b64decode(text) for one in parts for text in one["binaryData"].values())

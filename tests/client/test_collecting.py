@@ -12,16 +12,17 @@ from typing import Any
 import pytest
 from tests.client.conftest import failed, scaled
 from tests.client.test_machine import check as fits
-from tests.client.test_preflight import look, node, quota
+from tests.kube.test_preflight import look, node, quota
 
-from trialplane.client import changes, preflight
-from trialplane.client.preflight import Seen
 from trialplane.client.run import RunHandle, submit
 from trialplane.client.sdk import Platform
 from trialplane.errors import InputError, SpecError
+from trialplane.job import kinds
+from trialplane.job.kinds import Job
+from trialplane.kube import preflight
+from trialplane.kube.preflight import Seen
+from trialplane.plan import changes
 from trialplane.plan import plan as planning
-from trialplane.spec import jobs
-from trialplane.spec.jobs import Job
 from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import RunStatus, TrialOutcome
 from trialplane.wire.states import FailureClass, RunState, TrialState
@@ -34,7 +35,7 @@ COLLECT = "{units: 4, iterations: 3, workers: 2, learner: 'train:learn'}"
 
 def a_job(resources: dict[str, Any] | None = None, **collect: Any) -> Job:
     fields = {"units": 80, "iterations": 10, "workers": 8, "learner": "train:learn", **collect}
-    return jobs.read(
+    return kinds.read(
         {"name": "demo", "kind": "collect", "collect": fields, "resources": {"memory": "1Mi", **(resources or {})}}
     )
 
@@ -100,7 +101,7 @@ def test_shared_memory_too_small_for_what_is_in_flight_is_told(in_flight, shm, t
 
 
 def test_a_search_is_not_told_of_shared_memory():
-    searched = jobs.read({"name": "a", "kind": "hpo", "objectives": [{"metric": "a", "direction": "minimize"}]})
+    searched = kinds.read({"name": "a", "kind": "hpo", "objectives": [{"metric": "a", "direction": "minimize"}]})
     assert fits(searched, shm=1) == ([], [])
 
 
@@ -200,7 +201,7 @@ def test_what_would_make_another_collection_is_refused(changed, sets, field, sai
 
 
 def test_a_study_has_no_iterations():
-    searched = jobs.read({"name": "a", "kind": "hpo", "objectives": [{"metric": "a", "direction": "minimize"}]})
+    searched = kinds.read({"name": "a", "kind": "hpo", "objectives": [{"metric": "a", "direction": "minimize"}]})
     with pytest.raises(SpecError, match=r"--iterations: collect\.iterations: cannot change"):
         changes.changed(searched, {"collect.iterations": 5}, [], 0)
 
@@ -300,8 +301,8 @@ def test_another_kind_is_no_start(runs, job):
 
 
 def test_a_finished_training_does_not_go_on_whatever_is_changed():
-    old = jobs.read({"name": "demo", "kind": "train"})
-    new = jobs.read({"name": "demo", "kind": "train", "retries": {"lost": 9}})
+    old = kinds.read({"name": "demo", "kind": "train"})
+    new = kinds.read({"name": "demo", "kind": "train", "retries": {"lost": 9}})
     for state in (RunState.SUCCEEDED, RunState.CANCELLED):
         status = RunStatus("a", "demo", state, 1, complete=1)
         assert "`platform submit train demo --resume a` starts another one" in changes.nothing_to_do(status, old, new)

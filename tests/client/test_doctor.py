@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.client.cluster_double import ClusterDouble, Problem
 from tests.client.test_doctor_verdicts import DEFAULT_CLASS, GPU_NODE, REFUSAL, SITE, claim, operator
+from tests.kube.cluster_double import ClusterDouble, Problem
 
 from trialplane import policies
 from trialplane.cli import doctor as doctor_verb

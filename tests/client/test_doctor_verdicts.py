@@ -14,8 +14,8 @@ import pytest
 import trialplane
 from trialplane import policies
 from trialplane.client import doctor, doctor_pod, doctor_verdicts
-from trialplane.client.cluster import Answer
 from trialplane.client.machine import Machine
+from trialplane.kube.cluster import Answer
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 from trialplane.wire import findings, records

@@ -18,7 +18,7 @@ import pytest
 
 from trialplane.client import functions
 from trialplane.errors import SpecError
-from trialplane.spec import load
+from trialplane.job import load
 
 Script = Callable[[str], ModuleType]
 

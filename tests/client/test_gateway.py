@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.client.cluster_double import ClusterDouble, Problem
 from tests.client.kuberay_double import SITE, NamespaceDouble
+from tests.kube.cluster_double import ClusterDouble, Problem
 
-from trialplane.client.cluster import Answer, Cluster
 from trialplane.client.gateway import Gateway
 from trialplane.errors import TargetError
+from trialplane.kube.cluster import Answer, Cluster
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 

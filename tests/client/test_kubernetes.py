@@ -11,17 +11,18 @@ import dataclasses
 import json
 
 import pytest
-from tests.client.cluster_double import Problem
 from tests.client.conftest import scaled, submitted
 from tests.client.kuberay_double import PAGE
+from tests.kube.cluster_double import Problem
 
-from trialplane.client import objects, standing
+from trialplane.client import standing
 from trialplane.client.gateway import Gateway
 from trialplane.client.run import RunHandle, submit
 from trialplane.client.target import Observed
 from trialplane.errors import InputError, RunDamaged, SpecError, TargetError
+from trialplane.kube import objects
+from trialplane.ledger.attempts import Attempt
 from trialplane.wire import cluster as names
-from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import Desired, TrialRequest, TrialRow
 from trialplane.wire.states import RunState, TrialState
 

@@ -13,7 +13,7 @@ import pytest
 from tests.client.test_images import Machine, arguments, machine
 
 from trialplane.client import images
-from trialplane.spec import requirements
+from trialplane.job import requirements
 
 __all__ = ["machine"]
 

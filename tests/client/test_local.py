@@ -13,12 +13,13 @@ import time
 import pytest
 from tests.client.conftest import ORIGIN, complete, failed
 
-from trialplane.client import folder, process, results
+from trialplane.client import folder, process
 from trialplane.client.run import RunHandle, Submitted, submit
 from trialplane.client.sdk import Platform
 from trialplane.errors import InputError, RunDamaged, RunExists, RunNotFound, SpecError
+from trialplane.job import load
+from trialplane.ledger import results
 from trialplane.plan import plan as planning
-from trialplane.spec import load
 from trialplane.wire import records
 from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from trialplane.client.machine import ENOUGH_SPACE, Machine
-from trialplane.spec import jobs
-from trialplane.spec.sampling import Sampler
+from trialplane.job import kinds
+from trialplane.job.sampling import Sampler
 
 HOME = Path("/some/home")
 MACHINE = Machine(cores=4, gpus=0, memory=8 * 2**30, missing=(), obstacle="", free=2**40)
 
 
 def job(parallel=1, **resources):
-    return jobs.read(
+    return kinds.read(
         {
             "name": "demo",
             "kind": "hpo",
@@ -31,7 +31,7 @@ def job(parallel=1, **resources):
 
 
 def training(nodes=1, **resources):
-    return jobs.read({"name": "demo", "kind": "train", "nodes": nodes, "resources": resources})
+    return kinds.read({"name": "demo", "kind": "train", "nodes": nodes, "resources": resources})
 
 
 def check(wanted, **has):

@@ -152,8 +152,8 @@ def test_without_locks_one_elsewhere_may_be_alive(runs, no_locks):
 
 
 def test_a_controller_on_a_file_system_without_locks_says_so(runs, no_locks):
-    from trialplane.controller.store import locking
     from trialplane.errors import LedgerUnavailable
+    from trialplane.ledger import locking
 
     run = runs.make("a")
     with pytest.raises(LedgerUnavailable, match="No locks available; set TRIALPLANE_HOME"):
@@ -161,8 +161,8 @@ def test_a_controller_on_a_file_system_without_locks_says_so(runs, no_locks):
 
 
 def test_a_second_controller_is_told_where_the_first_one_works(runs, held):
-    from trialplane.controller.store import locking
     from trialplane.errors import LedgerLocked
+    from trialplane.ledger import locking
 
     run = runs.make("a")
     held(run, ELSEWHERE)

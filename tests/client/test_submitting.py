@@ -10,12 +10,12 @@ import json
 import random
 
 import pytest
-from tests.client.cluster_double import Problem
+from tests.kube.cluster_double import Problem
 
-from trialplane.client import cluster
 from trialplane.client.kubernetes import KubernetesTarget
 from trialplane.client.run import RunHandle, Submitted, submit
 from trialplane.errors import InputError, RunExists, TargetError
+from trialplane.kube import cluster
 from trialplane.plan import run as runs
 from trialplane.wire import cluster as names
 from trialplane.wire.states import RunState

@@ -1,7 +1,7 @@
 """A run on a cluster whose pods never started: it is known from its submission on, goes on, and is deleted.
 
 On the doubles of an API server, KubeRay and the gateway, with the operator as it is. What that keeps:
-tests/controller/test_archive.py.
+tests/ledger/test_archive.py.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ from tests.scratch import scratch
 
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.patience import Patience
-from trialplane.spec import jobs
-from trialplane.spec.jobs import Job
+from trialplane.job import kinds
+from trialplane.job.kinds import Job
 from trialplane.training.process import die_with_parent
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
@@ -327,7 +327,7 @@ SPEC: dict[str, Any] = {
 
 def make_job(**changes: Any) -> Job:
     """The suite's job, with fields replaced."""
-    return jobs.read({**SPEC, **changes})
+    return kinds.read({**SPEC, **changes})
 
 
 def complete(request: TrialRequest, **metrics: float) -> TrialOutcome:

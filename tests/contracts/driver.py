@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialplane.spec.jobs import Job
+from trialplane.job.kinds import Job
 
 if TYPE_CHECKING:  # which has a fixture of what is here
     from tests.contracts.conftest import Backend
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.patience import Patience
-from trialplane.spec import jobs
+from trialplane.job import kinds
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import TrialState
 
@@ -31,7 +31,7 @@ def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 
 def work(order):
-    with Ledger(order["url"], jobs.read(order["job"]), "toy", Path(order["code"]), Path(order["lock"])) as ledger:
+    with Ledger(order["url"], kinds.read(order["job"]), "toy", Path(order["code"]), Path(order["lock"])) as ledger:
         say("open")
         if order["hold"]:
             sys.stdin.readline()

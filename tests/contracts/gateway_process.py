@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
-from trialplane.controller.store.archive import Archive
-from trialplane.controller.store.tables import Connections, prepare, runs
+from trialplane.ledger.archive import Archive
+from trialplane.ledger.tables import Connections, prepare, runs
 from trialplane.wire import ledger
 
 TOKEN = "a-token-of-the-run"
@@ -33,7 +33,7 @@ from trialplane.gateway.logs import Controllers
 from trialplane.gateway.mlflow import Door
 from trialplane.gateway.routes import Gateway, Namespaces
 from trialplane.gateway.upstream import Upstream
-from trialplane.controller.store.namespaces import Ledgers
+from trialplane.ledger.namespaces import Ledgers
 from trialplane.training.process import end_with_parent
 
 def serve(order):

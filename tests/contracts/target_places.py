@@ -21,9 +21,9 @@ from trialplane.client.kubernetes import KubernetesTarget
 from trialplane.client.run import RunHandle, submit
 from trialplane.client.target import Target
 from trialplane.errors import InputError, RunNotFound
+from trialplane.job import load
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan
-from trialplane.spec import load
 from trialplane.wire import rows
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialRequest

@@ -1,6 +1,6 @@
 """What the operator reads of a run in the ledger, on a real PostgreSQL: one record, from its submission to its end.
 
-What it writes, submissions and desired states, is in tests/controller/test_archive.py.
+What it writes, submissions and desired states, is in tests/ledger/test_archive.py.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import pytest
 from tests.contracts.conftest import Postgres, make_job, wait_until
 from tests.gateway.gateway_site import Site, postgres, site
 
-from trialplane.controller.store import tables
-from trialplane.controller.store.archive import Archive
 from trialplane.errors import LedgerCorrupt, RunNotFound
+from trialplane.ledger import tables
+from trialplane.ledger.archive import Archive
 from trialplane.wire.states import RunState
 
 __all__ = ["postgres", "site"]  # fixtures

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from tests.contracts.conftest import Postgres, make_job, wait_until
 
-from trialplane.controller.store import budget
-from trialplane.controller.store.archive import Archive
-from trialplane.controller.store.namespaces import Ledgers
 from trialplane.errors import InputError, LedgerFull
 from trialplane.gateway.ledgers import Connection, Failure, LedgerService
+from trialplane.ledger import budget
+from trialplane.ledger.archive import Archive
+from trialplane.ledger.namespaces import Ledgers
 from trialplane.wire import ledger
 from trialplane.wire.ledger import Address
 from trialplane.wire.records import TrialOutcome, TrialRequest

@@ -13,12 +13,12 @@ import pytest
 import sqlalchemy as sa
 from tests.contracts.conftest import Postgres, make_job
 
-from trialplane.controller.store import tables
-from trialplane.controller.store.archive import Archive
-from trialplane.controller.store.namespaces import Ledgers
-from trialplane.controller.store.tables import Connections
 from trialplane.gateway import ledgers as serving
 from trialplane.gateway.ledgers import Connection, LedgerService
+from trialplane.ledger import tables
+from trialplane.ledger.archive import Archive
+from trialplane.ledger.namespaces import Ledgers
+from trialplane.ledger.tables import Connections
 from trialplane.wire import ledger
 from trialplane.wire.ledger import Address
 

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from tests.contracts.conftest import Backend, ask, complete, drive, make_job, wait_until
 
 from trialplane import errors
-from trialplane.controller.store.study import Storage
+from trialplane.ledger.study import Storage
 from trialplane.wire import labels, records
 from trialplane.wire.records import Desired, RunStatus
 from trialplane.wire.states import RunState

@@ -14,7 +14,7 @@ from tests.contracts.driver import Driver
 
 from trialplane import errors
 from trialplane.controller.ledger import Ledger
-from trialplane.spec.jobs import Job
+from trialplane.job.kinds import Job
 from trialplane.wire.states import FailureClass
 
 KILLS = 10

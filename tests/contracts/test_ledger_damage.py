@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from tests.contracts.conftest import Backend, ask, complete, drive, make_job
 
 from trialplane import errors
-from trialplane.wire import attempts as reading
+from trialplane.ledger import attempts as reading
 
 
 @pytest.fixture

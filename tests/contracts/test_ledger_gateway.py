@@ -23,9 +23,9 @@ from tests.contracts.conftest import Backend, Postgres, ask, complete, door, dri
 from tests.contracts.gateway_process import NAMESPACE, TOKEN, Cut, Gateways
 
 from trialplane import errors
-from trialplane.controller.store import remote
-from trialplane.controller.store.namespaces import Ledgers
 from trialplane.gateway import ledgers
+from trialplane.ledger import remote
+from trialplane.ledger.namespaces import Ledgers
 from trialplane.wire import cluster, labels, ledger, records
 from trialplane.wire.ledger import Address
 from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest

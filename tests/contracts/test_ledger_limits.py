@@ -19,13 +19,13 @@ import sqlalchemy as sa
 from tests.contracts.conftest import Backend, ask, complete, door, make_job, wait_until
 from tests.contracts.gateway_process import NAMESPACE, TOKEN
 
-from trialplane.controller.store import locking, remote
-from trialplane.controller.store.archive import Archive
-from trialplane.controller.store.namespaces import Ledgers
 from trialplane.gateway import ledgers
 from trialplane.gateway import server as servers
 from trialplane.gateway.bodies import Answer
 from trialplane.gateway.limits import Admit
+from trialplane.ledger import locking, remote
+from trialplane.ledger.archive import Archive
+from trialplane.ledger.namespaces import Ledgers
 from trialplane.wire import ledger
 from trialplane.wire.ledger import Address
 from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest

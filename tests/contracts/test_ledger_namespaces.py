@@ -12,11 +12,11 @@ import pytest
 import sqlalchemy as sa
 from tests.contracts.conftest import make_job
 
-from trialplane.controller.store import tables
-from trialplane.controller.store.namespaces import Ledgers
 from trialplane.errors import InputError, RunExists
 from trialplane.gateway import ledgers as serving
 from trialplane.gateway.ledgers import Connection, LedgerService
+from trialplane.ledger import tables
+from trialplane.ledger.namespaces import Ledgers
 from trialplane.wire import ledger, records
 from trialplane.wire.ledger import Address
 from trialplane.wire.records import RunStatus

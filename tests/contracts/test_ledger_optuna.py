@@ -25,9 +25,9 @@ from optuna.trial import FrozenTrial, TrialState
 from tests.contracts.conftest import Backend, ask, complete, drive, failed, make_job, report
 
 from trialplane.controller import export
-from trialplane.wire import attempts as reading
+from trialplane.ledger import attempts as reading
+from trialplane.ledger.attempts import Order
 from trialplane.wire import records
-from trialplane.wire.attempts import Order
 from trialplane.wire.states import FailureClass
 from trialplane.wire.states import TrialState as State
 

@@ -14,7 +14,7 @@ from tests.contracts.conftest import Backend, ask, complete, drive, failed, make
 
 from trialplane.controller import history
 from trialplane.controller.ledger import Ledger
-from trialplane.spec.jobs import Job
+from trialplane.job.kinds import Job
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 

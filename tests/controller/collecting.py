@@ -13,8 +13,8 @@ from tests.controller.slots_double import Slots
 from trialplane.controller.exchange import ExchangeEvent, ResultsFed, ResultsFetched, WeightsFetched
 from trialplane.controller.slot_events import SlotReady, SlotTrial
 from trialplane.controller.workloads.collection import CollectionWorkload, ObjectStores
-from trialplane.spec import jobs
-from trialplane.spec.jobs import Job
+from trialplane.job import kinds
+from trialplane.job.kinds import Job
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.units import Offer, Parcel, Unit
 
@@ -23,7 +23,7 @@ UNITS = 6
 
 def job(**collect: Any) -> Job:
     fields = {"units": UNITS, "iterations": 3, "workers": 2, "learner": "train:learn", "in_flight": 100, **collect}
-    return jobs.read({"name": "toy", "kind": "collect", "collect": fields, "retries": {"lost": 2}})
+    return kinds.read({"name": "toy", "kind": "collect", "collect": fields, "retries": {"lost": 2}})
 
 
 class Exchange:

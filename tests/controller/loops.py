@@ -13,7 +13,7 @@ from trialplane.controller.loop import Controller
 from trialplane.controller.workloads.study import StudyWorkload
 from trialplane.controller.workloads.training import TrainingWorkload
 from trialplane.controller.workloads.workload import Workload
-from trialplane.spec import jobs
+from trialplane.job import kinds
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, TrialReport
 from trialplane.wire.states import FailureClass, RunState
@@ -104,7 +104,7 @@ class Loop:
         self.slots.stop = on_stop  # type: ignore[method-assign]
         self.slots.kill = on_kill  # type: ignore[method-assign]
         base = RunStatus("toy-1", "toy", RunState.RUNNING, ledger.job.trials, worked=worked)
-        work = work or (TrainingWorkload if isinstance(ledger.job, jobs.Training) else StudyWorkload)
+        work = work or (TrainingWorkload if isinstance(ledger.job, kinds.Training) else StudyWorkload)
         parts: tuple[Any, ...] = (run, ledger, work(ledger, self.slots), Recorder(), self.board, base)
         self.controller = Controller(*parts, self)
 

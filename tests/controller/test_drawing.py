@@ -1,6 +1,6 @@
 """Drawing what Optuna cannot draw as it is, lists and normal numbers: the ledger has the user's values everywhere.
 
-The ledger is real. Not checked here: how a value is put into Optuna's form (tests/spec/test_choices.py), what else a ledger
+The ledger is real. Not checked here: how a value is put into Optuna's form (tests/job/test_choices.py), what else a ledger
 draws (tests/contracts).
 """
 
@@ -22,10 +22,10 @@ from tests.controller.trainings import Opened, asked, failed, job
 from trialplane.client import exporting
 from trialplane.controller import export
 from trialplane.controller.ledger import Ledger
-from trialplane.spec import space
-from trialplane.wire import attempts as reading
+from trialplane.job import space
+from trialplane.ledger import attempts as reading
+from trialplane.ledger.attempts import Order
 from trialplane.wire import records
-from trialplane.wire.attempts import Order
 from trialplane.wire.states import FailureClass
 
 LAYERS = [[64, 64], [128], {"wide": [2, None]}, "auto"]

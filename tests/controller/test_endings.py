@@ -31,8 +31,8 @@ from trialplane.controller.slot_events import SlotEvent
 from trialplane.controller.status import write_status
 from trialplane.controller.workloads.collection import CollectionWorkload, ObjectStores
 from trialplane.controller.workloads.study import StudyWorkload
+from trialplane.ledger.attempts import Attempt
 from trialplane.wire import records
-from trialplane.wire.attempts import Attempt
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import RunStatus, SlotConfig, TrialReport, TrialRequest

@@ -15,7 +15,7 @@ from tests.controller.trainings import SEARCH, job
 from trialplane import errors
 from trialplane.controller.keeping import Keeping
 from trialplane.controller.slots import SlotPool
-from trialplane.spec.jobs import Study
+from trialplane.job.kinds import Study
 from trialplane.wire import messages
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import TrialState

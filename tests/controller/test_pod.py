@@ -16,7 +16,7 @@ from trialplane import errors
 from trialplane.controller import ray_session, session, stopping
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.setting import Setting
-from trialplane.spec import jobs
+from trialplane.job import kinds
 from trialplane.wire import labels, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus
@@ -34,7 +34,7 @@ class Waits(Exception):
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     files = RunPaths(tmp_path / "home" / "runs" / "toy")
     files.code.mkdir(parents=True)
-    files.job.write_text(jobs.read(JOB).model_dump_json())
+    files.job.write_text(kinds.read(JOB).model_dump_json())
     files.submission.write_text(json.dumps({"submitted": 1.0, labels.BEGUN: BEGUN}))
 
     def wait() -> None:
@@ -49,7 +49,7 @@ def _setting(tmp_path: Path) -> Setting:
 
 
 def _recorded(run: RunPaths, status: RunStatus | None) -> None:
-    with Ledger(f"sqlite:///{run.ledger}", jobs.read(JOB), "toy", run.code, run.lock) as ledger:
+    with Ledger(f"sqlite:///{run.ledger}", kinds.read(JOB), "toy", run.code, run.lock) as ledger:
         if status is not None:
             ledger.describe({labels.LEDGER_STATUS: records.to_dict(status)})
 
@@ -78,7 +78,7 @@ def test_a_controller_that_finds_its_run_ended_waits_to_be_removed(
     if waits:
         with pytest.raises(Waits):
             session.drive(run.root, [], _setting(tmp_path))
-        with Ledger(f"sqlite:///{run.ledger}", jobs.read(JOB), "toy", run.code, run.lock) as ledger:
+        with Ledger(f"sqlite:///{run.ledger}", kinds.read(JOB), "toy", run.code, run.lock) as ledger:
             assert ledger.status is not None and (ledger.status.state, ledger.status.updated) == (state, updated)
     else:
         assert session.drive(run.root, [], _setting(tmp_path)) == errors.EXIT_OK
@@ -149,7 +149,7 @@ def test_an_error_after_the_loss_of_the_head_is_no_end_of_the_run(
 
 def test_what_is_recorded_is_of_this_start_though_the_clock_is_behind_the_operators(run: RunPaths, tmp_path: Path) -> None:
     run.submission.write_text(json.dumps({"submitted": 1.0, labels.BEGUN: 4_000_000_000.0}))
-    now = session.Session(run, jobs.read(JOB), [], _setting(tmp_path))
+    now = session.Session(run, kinds.read(JOB), [], _setting(tmp_path))
     status = now._of_this_start(now._status(RunState.SUCCEEDED, ""))
     assert status.updated == 4_000_000_000.0
     assert status.has_ended(4_000_000_000.0)

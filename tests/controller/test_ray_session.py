@@ -23,9 +23,9 @@ from tests.controller.conftest import wait_until
 
 from trialplane import errors
 from trialplane.controller import ray_session
-from trialplane.spec import jobs
+from trialplane.job import kinds
 
-ONE_TRIAL = jobs.read({"name": "toy", "kind": "train"}).roles()
+ONE_TRIAL = kinds.read({"name": "toy", "kind": "train"}).roles()
 STORE = 80 << 20  # the smallest that Ray takes
 
 

@@ -12,9 +12,9 @@ from tests.controller.conftest import outcome
 from tests.controller.trainings import Opened, asked
 
 from trialplane.controller import samplers
-from trialplane.spec import jobs, options
+from trialplane.job import kinds, options
 
-JOB = jobs.read(
+JOB = kinds.read(
     {
         "name": "demo",
         "kind": "hpo",
@@ -85,7 +85,7 @@ def test_conditional_parameters_get_another_value_in_every_trial(opened: Opened,
     space = CONDITIONAL
     if sampler == "bruteforce":
         space = {name: {**of, "step": 1 / 64} if name != "kind" else of for name, of in CONDITIONAL.items()}
-    job = jobs.read({**JOB.model_dump(exclude_unset=True), "space": space, "sampler": sampler, "trials": 20})
+    job = kinds.read({**JOB.model_dump(exclude_unset=True), "space": space, "sampler": sampler, "trials": 20})
     ledger = opened.open(job)
     values = []
     for _ in range(20):

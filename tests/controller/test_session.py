@@ -21,7 +21,7 @@ from trialplane.controller import journal, mlflow_writer, session, starting, sta
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.setting import Setting
 from trialplane.controller.status import StatusBoard
-from trialplane.spec import jobs
+from trialplane.job import kinds
 from trialplane.wire import env, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, TrialOutcome
@@ -38,7 +38,7 @@ def full(file: Path, *_: Any) -> None:
 def run(tmp_path: Path) -> RunPaths:
     files = RunPaths(tmp_path / "home" / "runs" / "toy")
     files.code.mkdir(parents=True)
-    files.job.write_text(jobs.read(JOB).model_dump_json())
+    files.job.write_text(kinds.read(JOB).model_dump_json())
     files.submission.write_text(json.dumps({"submitted": 1.0}))
     return files
 
@@ -71,7 +71,7 @@ def test_a_sampler_that_lacks_its_library_ends_the_run_before_anything_is_starte
     started: list[str] = []
     monkeypatch.setattr(session.ray_session, "connect", lambda *_: contextlib.nullcontext(started.append("Ray")))
     monkeypatch.setattr(session, "Recorder", lambda *_, **__: started.append("MLflow"))
-    job = jobs.read({**JOB, "sampler": {"name": "gp"}, "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}}})
+    job = kinds.read({**JOB, "sampler": {"name": "gp"}, "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}}})
     run.job.write_text(job.model_dump_json())
     if resumed:
         with Ledger(f"sqlite:///{run.ledger}", job, "toy", run.code, run.lock) as ledger:

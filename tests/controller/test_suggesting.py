@@ -20,13 +20,14 @@ from tests.controller.trainings import Opened, asked, failed, job
 
 from trialplane.controller import export
 from trialplane.controller.ledger import Ledger
-from trialplane.spec.jobs import Job
-from trialplane.wire import attempts as reading
+from trialplane.job.kinds import Job
+from trialplane.ledger import attempts as reading
+from trialplane.ledger.attempts import Order
 from trialplane.wire import messages
-from trialplane.wire.attempts import Order
 from trialplane.wire.records import TrialRequest
 from trialplane.wire.states import FailureClass
-from trialplane.worker import context, objective
+from trialplane.worker import context
+from trialplane.worker.shims import objective
 
 SAMPLERS = ["tpe", "cmaes", "nsgaii", "qmc", {"name": "tpe", "multivariate": True, "group": True, "n_startup_trials": 2}]
 

@@ -1,7 +1,7 @@
 """A training in the ledger: one trial without anything to draw, tried again under its number until retries are spent.
 
 The ledger is real. Not checked here: the loop (test_training_loop.py), trainings with processes
-(tests/study/test_training.py), several nodes (test_gangs.py), the fields of the job (tests/spec).
+(tests/study/test_training.py), several nodes (test_gangs.py), the fields of the job (tests/job).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tests.controller.trainings import LOSS, SEARCH, Opened, asked, failed, job
 from trialplane import errors
 from trialplane.controller.session import Session
 from trialplane.controller.setting import Setting
-from trialplane.spec import jobs
-from trialplane.spec.jobs import Job
+from trialplane.job import kinds
+from trialplane.job.kinds import Job
 from trialplane.wire import labels, records
 from trialplane.wire.progress import TrainingProgress
 from trialplane.wire.records import RunStatus, StopRule, TrialRequest
@@ -221,7 +221,7 @@ def test_ranks_that_were_given_no_gpus_see_none(opened: Opened, fields: dict[str
 def test_workers_on_cores_do_not_see_the_gpu_of_their_learner(opened: Opened) -> None:
     opened.run.submission.write_text("{}")
     learner = {"entrypoint": "train:learn", "resources": {"gpus": 1, "cpus": 4, "memory": "4Gi"}}
-    wanted = jobs.read(
+    wanted = kinds.read(
         {"name": "toy", "kind": "collect", "collect": {"units": 4, "learner": learner}, "resources": {"cpus": 0.5}}
     )
     session = Session(opened.run, wanted, [], Setting())

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.controller.conftest import outcome
 
 from trialplane.controller.units import Units
-from trialplane.spec.resources import Retries
+from trialplane.job.resources import Retries
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import seed_of

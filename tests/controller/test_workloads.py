@@ -25,7 +25,7 @@ from trialplane.controller.endings import Ending
 from trialplane.controller.iteration import Iteration
 from trialplane.controller.workloads.study import StudyWorkload
 from trialplane.controller.workloads.training import TrainingWorkload
-from trialplane.spec.jobs import Job
+from trialplane.job.kinds import Job
 from trialplane.wire import messages
 from trialplane.wire.progress import TrainingProgress
 from trialplane.wire.records import SlotConfig, TrialReport, TrialRequest

@@ -8,8 +8,8 @@ from typing import Any
 from tests.controller.conftest import outcome
 
 from trialplane.controller.ledger import Ledger
-from trialplane.spec import jobs
-from trialplane.spec.jobs import Job
+from trialplane.job import kinds
+from trialplane.job.kinds import Job
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
@@ -19,7 +19,7 @@ LOSS = {"loss": 0.5}
 
 
 def job(**fields: Any) -> Job:
-    return jobs.read({"name": "toy", "kind": "train", "params": {"width": 8}, **fields})
+    return kinds.read({"name": "toy", "kind": "train", "params": {"width": 8}, **fields})
 
 
 class Opened:

@@ -20,7 +20,7 @@ from tests.docs import pages
 from tests.docs.pages import Block
 
 from trialplane.cli import main
-from trialplane.spec import load
+from trialplane.job import load
 
 LANGUAGES = {"sh", "bash", "yaml", "python", "json", "csv", "text", "toml", "ini", "mermaid", "dockerfile", "promql"}
 FUNCTIONS = "def play(ctx): ...\ndef learn(ctx, results): ...\n"

@@ -19,7 +19,7 @@ from tests.docs import pages
 
 import trialplane
 from trialplane import integrations, training
-from trialplane.spec import schema
+from trialplane.job import schema
 
 VALUES = pages.ROOT / "charts" / "platform" / "values.schema.json"
 

@@ -1,6 +1,6 @@
 """Kueue: two teams' queues over one quota. A run in a queue that does not exist, and runs that give their place away.
 
-Skipped where the cluster has no Kueue. Not checked: how Kueue's conditions are shown (tests/client/test_waiting.py).
+Skipped where the cluster has no Kueue. Not checked: how Kueue's conditions are shown (tests/kube/test_waiting.py).
 """
 
 from __future__ import annotations

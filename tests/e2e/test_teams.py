@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.conftest import CONTEXT, CONTROL, OTHER, RELEASE, SPEC, TEAM, USERS, Cluster
 
-from trialplane.client import cluster as clusters
+from trialplane.kube import cluster as clusters
 from trialplane.wire import cluster as names
 from trialplane.wire import ledger, mlflow
 

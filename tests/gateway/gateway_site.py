@@ -16,9 +16,6 @@ import sqlalchemy as sa
 from tests.contracts.conftest import Postgres, make_job, postgres
 
 from trialplane.controller.ledger import Ledger
-from trialplane.controller.store import tables
-from trialplane.controller.store.archive import Archive
-from trialplane.controller.store.namespaces import Ledgers
 from trialplane.gateway import server as http_server
 from trialplane.gateway.callers import Callers, Review
 from trialplane.gateway.ledgers import LedgerService
@@ -26,6 +23,9 @@ from trialplane.gateway.logs import Controllers, Mlflow
 from trialplane.gateway.mlflow import Door
 from trialplane.gateway.routes import Gateway, Namespaces
 from trialplane.gateway.upstream import Upstream
+from trialplane.ledger import tables
+from trialplane.ledger.archive import Archive
+from trialplane.ledger.namespaces import Ledgers
 from trialplane.wire import cluster, labels, ledger, records
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState

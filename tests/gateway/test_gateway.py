@@ -17,8 +17,8 @@ from tests.contracts.conftest import Postgres, ask, complete, wait_until
 from tests.gateway.gateway_site import PLACE, STRANGER, VIEWER, Site, postgres, site
 
 from trialplane.controller.status import StatusBoard
+from trialplane.ledger.attempts import Attempt
 from trialplane.wire import labels, records
-from trialplane.wire.attempts import Attempt
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import Desired, RunStatus, TrialOutcome, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState

@@ -22,7 +22,7 @@ from tests.gateway.gateway_site import Site, postgres, record
 from trialplane.controller.status import StatusBoard
 from trialplane.gateway import logs as gateway_logs
 from trialplane.gateway.logs import Chosen, Controllers, Mlflow, NoLog
-from trialplane.wire import attempts as reading
+from trialplane.ledger import attempts as reading
 from trialplane.wire import labels, ledger, logs
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome

@@ -19,7 +19,7 @@ from tests.gateway.gateway_site import NAMESPACE, Site, postgres
 from tests.gateway.mlflow_site import Door, Upstream, server
 
 from trialplane.controller import batch
-from trialplane.controller.store import budget
+from trialplane.ledger import budget
 from trialplane.wire import env
 
 __all__ = ["postgres", "server"]  # fixtures

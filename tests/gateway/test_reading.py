@@ -14,9 +14,9 @@ import pytest
 from tests.contracts.conftest import ask, complete
 from tests.gateway.gateway_site import Site, postgres, site
 
-from trialplane.controller.store import archive
+from trialplane.ledger import archive
+from trialplane.ledger.attempts import Attempt
 from trialplane.wire import records
-from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import Change, TrialOutcome, TrialRequest
 from trialplane.wire.states import TrialState
 
@@ -32,7 +32,7 @@ PROGRAM = """
 import json, pathlib, re, sys
 from tests.contracts.conftest import ask, complete
 from tests.gateway.gateway_site import NAMESPACE, TOKEN, callers
-from trialplane.controller.store.namespaces import Ledgers
+from trialplane.ledger.namespaces import Ledgers
 from trialplane.gateway.logs import Controllers
 from trialplane.gateway.routes import Gateway
 from trialplane.wire import cluster

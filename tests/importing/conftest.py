@@ -9,8 +9,8 @@ import pytest
 
 from trialplane.cli import output
 from trialplane.importing.source import Imported
-from trialplane.spec import load
-from trialplane.spec.jobs import Study
+from trialplane.job import load
+from trialplane.job.kinds import Study
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.importing import test_hydra, test_katib, test_sagemaker, test_wandb
 from trialplane import errors
 from trialplane.importing import hydra, katib, ray, sagemaker, wandb
 from trialplane.importing.source import Imported
-from trialplane.spec import document
+from trialplane.job import document
 
 ODD = (None, "", "x", 0, -1, 1e308, "1e999", True, [], [1], ["x", []], {}, {"a": 1}, {"a": {"b": [2]}})
 COLLECTOR = "  metricsCollectorSpec: {collector: {kind: File}, source: {fileSystemPath: {path: /a/b, format: JSON}}}\n"

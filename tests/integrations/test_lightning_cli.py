@@ -14,7 +14,7 @@ import pytest
 from tests.worker.conftest import Bench, Event
 
 from trialplane import errors
-from trialplane.spec.program import Program
+from trialplane.job.program import Program
 from trialplane.wire.states import FailureClass, TrialState
 
 SCRIPT = """

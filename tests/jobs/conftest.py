@@ -9,7 +9,7 @@ import signal
 import pytest
 from tests.jobs.trainings import JOBS, Launcher, Training, train_of
 
-from trialplane.spec import load
+from trialplane.job import load
 from trialplane.worker.context import Context
 
 

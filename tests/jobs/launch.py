@@ -26,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 
 from textjobs import masking
-from trialplane.spec import load
+from trialplane.job import load
 from trialplane.training import checkpoint, process
 from trialplane.worker.context import Context, Stopped
 from trialplane.worker.ranks import meeting

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 from tests.jobs.trainings import JOBS
 
+from trialplane.job import load
 from trialplane.policies import transport
-from trialplane.spec import load
 from trialplane.wire.units import Unit
 from trialplane.worker.collect.learner import Learner, Result, Results
 from trialplane.worker.collect.worker import Worker

@@ -18,7 +18,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from textjobs import component_bert
 from trialplane import errors
-from trialplane.spec import load
+from trialplane.job import load
 from trialplane.worker.context import Stopped
 
 JOB = JOBS / "cnm-bert"

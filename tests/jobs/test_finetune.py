@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from textjobs import heads, samples
 from trialplane import errors
-from trialplane.spec import load
+from trialplane.job import load
 from trialplane.training import mapping, snapshots
 from trialplane.worker.context import Stopped
 

@@ -17,8 +17,8 @@ import pytest
 
 from textjobs import encoders
 from trialplane import errors
+from trialplane.job import entrypoint, load
 from trialplane.plan import pack
-from trialplane.spec import entrypoint, load
 
 JOBS = Path(__file__).parents[2] / "jobs"
 METRICS = {
@@ -34,7 +34,7 @@ FOUR = pytest.mark.parametrize("name", sorted(METRICS))
 IMPORT_ALL = """
 import importlib, importlib.util, os, sys
 from pathlib import Path
-from trialplane.spec import load
+from trialplane.job import load
 for folder in map(Path, sys.argv[1:]):
     for module in load.load_job(folder, environ={}).preload:
         importlib.import_module(module)

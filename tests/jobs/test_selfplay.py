@@ -21,7 +21,7 @@ import pytest
 from tests.jobs.playing import JOB, module, same, units
 from tests.jobs.trainings import ENVIRON, reasons_not_to_fork
 
-from trialplane.spec import load
+from trialplane.job import load
 
 encoding, games, network, rating, replay, search = map(
     module, ("encoding", "games", "network", "rating", "replay", "search")

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from trialplane.spec import load
+from trialplane.job import load
 from trialplane.training import checkpoint
 from trialplane.worker.context import Context
 
@@ -63,7 +63,7 @@ def reasons_not_to_fork(folder):
     """What `spawn.reasons_not_to_fork()` says, as it prints, in a new process that has imported what a template would."""
     program = (
         "import importlib, sys; from pathlib import Path\n"
-        "from trialplane.spec import load; from trialplane.policies import spawn\nspawn.apply()\n"
+        "from trialplane.job import load; from trialplane.policies import spawn\nspawn.apply()\n"
         f"sys.path.insert(0, {str(folder)!r})\n"
         f"[importlib.import_module(name) for name in load.load_job(Path({str(folder)!r}), environ={{}}).preload]\n"
         "import train; spawn.check(); print(spawn.reasons_not_to_fork())"

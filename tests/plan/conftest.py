@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from trialplane.job import kinds
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.plan.site import Site
-from trialplane.spec import jobs
 
 SUBMITTED = 1767225600.0
 _SITE: dict[str, Any] = {
@@ -52,7 +52,7 @@ def a_site(**changes: Any) -> Site:
 def a_plan(**changes: Any) -> Plan:
     search = {"objectives": [{"metric": "f1", "direction": "maximize"}], "trials": 24, "parallel": 2}
     fields = {"name": "criteria", "kind": "hpo", **(search if changes.get("kind", "hpo") == "hpo" else {}), **changes}
-    job = jobs.read(fields)
+    job = kinds.read(fields)
     origin = Provenance(job_folder="/home/ann/jobs/criteria", user="ann", version="0.1.0", command=("platform", "submit"))
     return Plan("criteria-1", job, Pack(b"not really a tar.gz", "ab" * 32, ("job.yaml", "train.py")), origin)
 

@@ -13,11 +13,11 @@ import jsonschema
 import pytest
 import yaml
 
+from trialplane.job import load
 from trialplane.plan import crd
 from trialplane.plan import plan as planning
 from trialplane.plan import run as runs
 from trialplane.plan.plan import Provenance
-from trialplane.spec import load
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "charts" / "platform" / "crds" / "runs.yaml"

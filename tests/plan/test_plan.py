@@ -10,11 +10,11 @@ import time
 
 import pytest
 
+from trialplane.job import kinds
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Provenance
-from trialplane.spec import jobs
 
-JOB = jobs.read({"name": "demo", "kind": "hpo", "objectives": [{"metric": "loss", "direction": "minimize"}]})
+JOB = kinds.read({"name": "demo", "kind": "hpo", "objectives": [{"metric": "loss", "direction": "minimize"}]})
 ORIGIN = Provenance(job_folder="/jobs/demo", user="ann", version="1", command=("platform", "submit"), git_revision="abc")
 NOON = time.struct_time((2026, 5, 1, 12, 30, 9, 4, 121, 0))
 
@@ -67,7 +67,7 @@ def test_a_plan_holds_the_packed_code_and_the_facts_of_the_submission(tmp_path):
 
 def test_the_spec_hash_names_the_spec():
     more = JOB.model_copy(update={"trials": JOB.trials + 1})
-    assert planning.spec_hash(JOB) == planning.spec_hash(jobs.read(JOB.model_dump_json()))
+    assert planning.spec_hash(JOB) == planning.spec_hash(kinds.read(JOB.model_dump_json()))
     assert planning.spec_hash(JOB) != planning.spec_hash(more)
 
 

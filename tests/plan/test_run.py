@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from trialplane.client.cluster import Answer
 from trialplane.errors import TargetError
+from trialplane.job import kinds, load
+from trialplane.kube.cluster import Answer
 from trialplane.plan import plan as planning
 from trialplane.plan import run as runs
 from trialplane.plan.plan import Provenance
-from trialplane.spec import jobs, load
 
 JOBS = sorted((Path(__file__).parents[2] / "jobs").glob("*/job.yaml"))
 STUDY = {
@@ -58,7 +58,7 @@ def test_a_job_is_read_as_it_was_planned_however_its_trials_run(fields: dict[str
     given = {**STUDY, **fields}
     if given["kind"] == "train":
         given = {key: value for key, value in given.items() if value not in ([], {})}
-    job = jobs.read(given)
+    job = kinds.read(given)
     assert not list(job.check(frozenset()))
     run = {
         "metadata": {"name": "a"},
@@ -70,7 +70,9 @@ def test_a_job_is_read_as_it_was_planned_however_its_trials_run(fields: dict[str
 
 
 def test_nulls_that_mean_something_are_kept() -> None:
-    job = jobs.read({**STUDY, "budget": {"failed_alike": None}, "params": {"rows": None, "net": {"a.b/c": None}, "lr": 1.0}})
+    job = kinds.read(
+        {**STUDY, "budget": {"failed_alike": None}, "params": {"rows": None, "net": {"a.b/c": None}, "lr": 1.0}}
+    )
     fields = runs.job_fields(job)
     assert sorted(fields["nulls"]) == ["/budget/failed_alike", "/params/net/a.b~1c", "/params/rows"]
     run = {"metadata": {"name": "a"}, "spec": {**fields, "code": {"configMaps": ["a-code"], "sha256": "0" * 64}}}

@@ -54,7 +54,7 @@ def add(row: dict[str, int], much: Any) -> dict[str, int]:
 
 MODULES = """
 import sys
-import trialplane.controller.session, trialplane.controller.slot_actor, trialplane.worker.slot
+import trialplane.controller.session, trialplane.worker.slot_actor, trialplane.worker.slot
 print(sorted(name for name in sys.modules if name == "torch" or name.startswith("torch.")))
 """
 

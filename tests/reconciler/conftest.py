@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 from tests.client.archive_double import ArchiveDouble
-from tests.client.cluster_double import ClusterDouble
 from tests.client.kuberay_double import SITE, NamespaceDouble
+from tests.kube.cluster_double import ClusterDouble
 
-from trialplane.client.cluster import Cluster
+from trialplane.job import kinds
+from trialplane.kube.cluster import Cluster
 from trialplane.plan import plan as planning
 from trialplane.plan import run as runs
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.plan.site import Site
 from trialplane.reconciler.reconciler import Reconciler
-from trialplane.spec import jobs
 
 JOB = {
     "kind": "hpo",
@@ -49,7 +49,7 @@ class Team:
 
     def plan(self, name: str = "a", **fields: Any) -> Plan:
         """A plan of the job with other fields."""
-        return planning.plan(jobs.read({**JOB, **fields}), self.folder, name, ORIGIN)
+        return planning.plan(kinds.read({**JOB, **fields}), self.folder, name, ORIGIN)
 
     def apply(self, plan: Plan | None = None) -> str:
         """Applies a Run and its code, all of its parts; gives its name."""

@@ -10,10 +10,10 @@ import calendar
 from typing import Any
 
 import pytest
-from tests.client.cluster_double import Problem
 from tests.client.kuberay_double import SITE
+from tests.kube.cluster_double import Problem
 
-from trialplane.client.cluster import Cluster
+from trialplane.kube.cluster import Cluster
 from trialplane.plan.site import Site
 from trialplane.reconciler.reconciler import Reconciler
 from trialplane.wire import cluster as names

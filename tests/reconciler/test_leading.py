@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from trialplane.client.cluster import Cluster
 from trialplane.errors import LeaseLost, TargetError
+from trialplane.kube.cluster import Cluster
 from trialplane.reconciler import __main__ as operator
 from trialplane.reconciler import lease as leases
 from trialplane.reconciler import workqueue

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from trialplane.client.cluster import Cluster
 from trialplane.errors import LedgerCorrupt
+from trialplane.kube.cluster import Cluster
 from trialplane.reconciler import __main__ as operator
 from trialplane.reconciler.__main__ import Name
 from trialplane.reconciler.workqueue import WorkQueue

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.client.kuberay_double import SITE
 
-from trialplane.client.cluster import Cluster
+from trialplane.kube.cluster import Cluster
 from trialplane.plan.site import Site
 from trialplane.reconciler.reconciler import Reconciler
 from trialplane.wire import cluster as names

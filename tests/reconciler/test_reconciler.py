@@ -10,11 +10,11 @@ import dataclasses
 from typing import Any
 
 import pytest
-from tests.client.cluster_double import Problem
 from tests.client.kuberay_double import SITE
+from tests.kube.cluster_double import Problem
 
-from trialplane.client.cluster import Cluster
 from trialplane.errors import TargetError
+from trialplane.kube.cluster import Cluster
 from trialplane.plan import run as runs
 from trialplane.plan.site import Site
 from trialplane.reconciler.reconciler import LIVING, Reconciler

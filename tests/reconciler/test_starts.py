@@ -10,8 +10,8 @@ import dataclasses
 import pytest
 
 from trialplane.errors import TargetError
+from trialplane.job import options
 from trialplane.reconciler.view import View
-from trialplane.spec import options
 from trialplane.wire import cluster as names
 from trialplane.wire.states import RunState
 

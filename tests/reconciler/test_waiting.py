@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trialplane.client import kinds
+from trialplane.kube import kinds
 from trialplane.reconciler.reconciler import LIVING, WAITING
 
 from .conftest import Team

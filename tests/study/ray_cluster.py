@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trialplane.job import kinds
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan, Provenance
-from trialplane.spec import jobs
 from trialplane.wire import env
 from trialplane.wire.paths import RunPaths
 
@@ -197,7 +197,7 @@ def make_plan(folder: Path, spec: Mapping[str, Any], code: str) -> Plan:
     folder.mkdir(parents=True)
     (folder / "train.py").write_text(code)
     origin = Provenance(job_folder=str(folder), user="ann", version="1")
-    return planning.plan(jobs.read({"name": "toy", "kind": "hpo", **spec}), folder, "toy", origin)
+    return planning.plan(kinds.read({"name": "toy", "kind": "hpo", **spec}), folder, "toy", origin)
 
 
 def _free_port() -> int:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trialplane.spec.resources import Retries
+from trialplane.job.resources import Retries
 from trialplane.wire import env, labels, paths, progress, records, states, units
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, RunState, TrialState

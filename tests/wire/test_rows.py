@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trialplane.spec import jobs
-from trialplane.spec.jobs import Job
+from trialplane.job import kinds
+from trialplane.job.kinds import Job
 from trialplane.wire import rows
 from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass, TrialState
@@ -20,7 +20,7 @@ from trialplane.wire.states import FailureClass, TrialState
 
 def make_job(*directions: str, constraints: Any = ()) -> Job:
     objectives = [{"metric": f"m{index}", "direction": direction} for index, direction in enumerate(directions)]
-    return jobs.read({"name": "toy", "kind": "hpo", "objectives": objectives, "constraints": constraints})
+    return kinds.read({"name": "toy", "kind": "hpo", "objectives": objectives, "constraints": constraints})
 
 
 ONE = make_job("maximize")

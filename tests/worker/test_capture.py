@@ -1,6 +1,6 @@
 """What libraries log as reports of trials of a real slot: by W&B's calls, TensorBoard, MLflow and transformers, each once.
 
-Not checked here: how the field is read (tests/spec/test_program.py), and what it prints beside (metrics/test_reader.py).
+Not checked here: how the field is read (tests/job/test_program.py), and what it prints beside (metrics/test_reader.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.worker.conftest import Bench, Event
 
-from trialplane.spec.program import MetricSource, Program
+from trialplane.job.program import MetricSource, Program
 from trialplane.wire import env
 from trialplane.wire.states import TrialState
 

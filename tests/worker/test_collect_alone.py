@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from trialplane.controller import units as book
-from trialplane.spec.resources import Retries
+from trialplane.job.resources import Retries
 from trialplane.wire import units
 
 JOB = """

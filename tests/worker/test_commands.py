@@ -1,6 +1,6 @@
 """Commands as trials of a real slot: how each of their ends is judged, and that all of a command ends with its trial.
 
-Not checked here: scripts (test_programs.py), how arguments are made (tests/spec/test_arguments.py).
+Not checked here: scripts (test_programs.py), how arguments are made (tests/job/test_arguments.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.worker.conftest import Bench, alive, prune_at, wait_until
 
-from trialplane.spec.program import MetricSource, Program
+from trialplane.job.program import MetricSource, Program
 from trialplane.wire.states import FailureClass, TrialState
 
 STDOUT = (MetricSource("stdout"),)

@@ -20,7 +20,8 @@ from trialplane.errors import EntrypointError
 from trialplane.plan import pack
 from trialplane.wire import cluster, env
 from trialplane.wire.records import SlotConfig
-from trialplane.worker import environment, install, usage
+from trialplane.worker import environment
+from trialplane.worker.setup import install, usage
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from trialplane.wire import messages
 from trialplane.wire.messages import Suggest, Suggested
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.worker import context, objective
+from trialplane.worker import context
+from trialplane.worker.shims import objective
 
 JOB = {
     "train": """

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from tests.worker.conftest import Bench
 
-from trialplane.spec.program import MetricSource, Program
+from trialplane.job.program import MetricSource, Program
 from trialplane.wire.states import FailureClass, TrialState
 
 SCRIPT = """

@@ -1,6 +1,6 @@
 """Packages that travel with a job are imported by its trials, by a script wherever it lies, and by what a command starts.
 
-Not checked: how they come there (tests/plan/test_pack.py), and which are refused (tests/spec/test_packages.py).
+Not checked: how they come there (tests/plan/test_pack.py), and which are refused (tests/job/test_packages.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.worker.conftest import Bench
 
-from trialplane.spec.program import MetricSource, Program
+from trialplane.job.program import MetricSource, Program
 
 READS = (MetricSource("stdout"),)
 PRINTS = "import mine.score\nprint('score=%s' % mine.score.VALUE)\n"

@@ -1,6 +1,6 @@
 """Scripts and commands as trials of a real slot: what they get, how each of their ends is judged, pruning and stopping.
 
-Not checked here: how arguments are made (tests/spec/test_arguments.py), how metrics are found (metrics/), and the styles of
+Not checked here: how arguments are made (tests/job/test_arguments.py), how metrics are found (metrics/), and the styles of
 scripts in a whole run (tests/study/test_scripts.py).
 """
 
@@ -18,7 +18,7 @@ import pytest
 from tests.worker.conftest import Bench, alive, prune_at
 
 from trialplane import errors
-from trialplane.spec.program import MetricSource, Program
+from trialplane.job.program import MetricSource, Program
 from trialplane.wire.records import StopRule
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import programs

@@ -9,7 +9,7 @@ import pytest
 from tests.worker.conftest import Bench
 
 from trialplane import errors
-from trialplane.spec.program import Program
+from trialplane.job.program import Program
 from trialplane.wire.states import FailureClass, TrialState
 
 LINE = 41  # of the code below, which raises

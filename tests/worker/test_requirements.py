@@ -1,6 +1,6 @@
 """A slot compares what its job needs with what is installed where the trials will run, before it imports anything.
 
-Not checked: how requirements are read and compared (tests/spec/test_requirements.py).
+Not checked: how requirements are read and compared (tests/job/test_requirements.py).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from pyarrow import parquet
 from tests.worker.collecting import Collecting
 
 from trialplane import errors
-from trialplane.spec.jobs.collection import Write
+from trialplane.job.kinds.collection import Write
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import context
 from trialplane.worker.collect import shards

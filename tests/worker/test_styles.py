@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.worker.conftest import Bench
 
-from trialplane.spec.program import MetricSource, Program
+from trialplane.job.program import MetricSource, Program
 from trialplane.wire.states import TrialState
 
 FLAGS = ("{flags}",)

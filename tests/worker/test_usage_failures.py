@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from tests.worker.conftest import Bench
 
-from trialplane.spec.program import MetricSource, Program
+from trialplane.job.program import MetricSource, Program
 from trialplane.wire.states import FailureClass
-from trialplane.worker import usage
+from trialplane.worker.setup import usage
 
 SCRIPT = """
 import argparse

@@ -41,7 +41,7 @@ def read(overrides: Sequence[str], loader: ConfigLoader) -> Space:
     Raises:
         HydraException: one of them is none.
     """
-    from trialplane.spec import values  # Hydra loads its plugins at each start, where this must cost nothing
+    from trialplane.job import values  # Hydra loads its plugins at each start, where this must cost nothing
 
     parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
     newest = {str(override.get_key_element()).lstrip("+~"): override for override in parsed}

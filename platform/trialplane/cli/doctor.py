@@ -13,8 +13,8 @@ from trialplane.cli import names, output
 from trialplane.client import doctor
 from trialplane.client.doctor import Line
 from trialplane.client.target import Place
-from trialplane.spec import load
-from trialplane.spec.jobs import Job
+from trialplane.job import load
+from trialplane.job.kinds import Job
 from trialplane.wire.findings import Verdict
 
 _COLOURS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}

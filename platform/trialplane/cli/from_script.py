@@ -17,8 +17,8 @@ from trialplane.cli import bounded, importing, output, script_folder, smoke
 from trialplane.errors import InputError
 from trialplane.importing import guess, script, wandb
 from trialplane.importing.script import Script
+from trialplane.job import arguments, load
 from trialplane.plan import pack as packing
-from trialplane.spec import arguments, load
 from trialplane.wire import escapes, records
 from trialplane.wire.declared import Declared, Option
 
@@ -230,7 +230,7 @@ def _dry(file: Path, copy: Path, scratch: Path) -> Declared:
     """
     answer = scratch / "declared.json"
     own = {"PYTHONDONTWRITEBYTECODE": "1", "WANDB_MODE": "disabled", "MLFLOW_TRACKING_URI": f"sqlite:///{scratch}/unused.db"}
-    command = [sys.executable, "-P", "-m", "trialplane.worker.declaring", copy.name, str(answer)]
+    command = [sys.executable, "-P", "-m", "trialplane.worker.setup.declaring", copy.name, str(answer)]
     ended = bounded.run(command, copy.parent, own, scratch / "declaring.log", _PATIENCE)
     try:
         declared = records.from_json(Declared, answer.read_text(encoding="utf-8"))

@@ -14,9 +14,9 @@ from trialplane.cli import output
 from trialplane.client import images
 from trialplane.client.images import Command
 from trialplane.errors import InputError
+from trialplane.job import load as loading
+from trialplane.job import requirements
 from trialplane.plan import plan as planning
-from trialplane.spec import load as loading
-from trialplane.spec import requirements
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

@@ -16,9 +16,9 @@ from trialplane import errors
 from trialplane.cli import output, script_folder
 from trialplane.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, SpecError
 from trialplane.importing.source import Imported
+from trialplane.job import document, load, requirements
+from trialplane.job.kinds import base
 from trialplane.plan import plan as planning
-from trialplane.spec import document, load, requirements
-from trialplane.spec.jobs import base
 from trialplane.wire import escapes
 
 # What is imported → its module, which has `read(text, name, scripts)`.

@@ -10,9 +10,9 @@ import click
 
 from trialplane.cli import from_script, importing, kinds, names, output, starters
 from trialplane.errors import EXIT_OK, InputError
+from trialplane.job import load, requirements, schema
+from trialplane.job.kinds import base
 from trialplane.plan import plan as planning
-from trialplane.spec import load, requirements, schema
-from trialplane.spec.jobs import base
 
 _SCHEMA = "job.schema.json"
 

@@ -23,9 +23,9 @@ from trialplane.client.run import RunHandle
 from trialplane.client.sdk import Platform
 from trialplane.client.target import Place
 from trialplane.errors import RunDamaged, RunNotFound, TrialplaneError
+from trialplane.job import wording
+from trialplane.job.kinds import base
 from trialplane.plan import plan as planning
-from trialplane.spec import wording
-from trialplane.spec.jobs import base
 from trialplane.wire import escapes
 from trialplane.wire.records import RunStatus, TrialRow
 

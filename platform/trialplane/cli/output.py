@@ -67,7 +67,7 @@ def as_yaml(data: Any, *, flow: bool = False) -> str:
     """
     import yaml  # 15 ms that most verbs need not pay
 
-    from trialplane.spec import document
+    from trialplane.job import document
 
     class Dumper(yaml.SafeDumper):
         def ignore_aliases(self, data: Any) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from trialplane.errors import InputError, Issue, SpecError
 from trialplane.importing import script
 from trialplane.importing.script import Script
-from trialplane.spec import document
+from trialplane.job import document
 
 _MOST_FILES = 200
 

@@ -17,10 +17,10 @@ from trialplane.client.run import Submitted
 from trialplane.client.sdk import Platform
 from trialplane.client.target import Place
 from trialplane.errors import InputError, Issue, SpecError
+from trialplane.job import document, short
+from trialplane.job.load import Flag
 from trialplane.plan import run as runs
 from trialplane.plan.site import Checkpoints
-from trialplane.spec import document, short
-from trialplane.spec.load import Flag
 
 _NOTES = {
     Submitted.NEW: "{0} is starting",

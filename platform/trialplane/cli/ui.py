@@ -32,7 +32,7 @@ from trialplane.wire.mlflow import Scope
 if TYPE_CHECKING:
     from trialplane.client.pages import PrivateServer, Source
     from trialplane.client.run import RunHandle
-    from trialplane.spec.jobs import Job
+    from trialplane.job.kinds import Job
 
 _HOST = "127.0.0.1"
 _FIRST_PORT = 5000

@@ -19,17 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import trialplane
-from trialplane.client import doctor_pod, doctor_verdicts, kinds
-from trialplane.client.cluster import Answer, Cluster
+from trialplane.client import doctor_pod, doctor_verdicts
 from trialplane.client.machine import Machine
-from trialplane.client.objects import Objects
 from trialplane.client.target import Place
 from trialplane.errors import EXIT_OK, EXIT_PLATFORM, TargetError, TrialplaneError
+from trialplane.job import kinds as job_kinds
+from trialplane.job.kinds import Job
+from trialplane.kube import kinds
+from trialplane.kube.cluster import Answer, Cluster
+from trialplane.kube.objects import Objects
 from trialplane.plan.plan import Plan
 from trialplane.plan.run import API_VERSION
 from trialplane.plan.site import Site
-from trialplane.spec import jobs
-from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire import findings, paths
 from trialplane.wire.findings import Finding, Verdict
@@ -135,7 +136,7 @@ def examine(place: Place, job: Job, patience: float) -> Iterator[Line]:
 
 def default_job(gpus: int) -> Job:
     """A minimal job whose trials have this number of GPUs."""
-    return jobs.read(
+    return job_kinds.read(
         {
             "name": "doctor",
             "kind": "hpo",

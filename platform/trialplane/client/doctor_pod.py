@@ -12,15 +12,16 @@ import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trialplane.client import doctor_verdicts, kinds, preflight, waiting
-from trialplane.client.cluster import Cluster
-from trialplane.client.kinds import Kind
+from trialplane.client import doctor_verdicts
 from trialplane.errors import TrialplaneError
+from trialplane.job.kinds import Job
+from trialplane.kube import kinds, preflight, waiting
+from trialplane.kube.cluster import Cluster
+from trialplane.kube.kinds import Kind
 from trialplane.plan import network, pods, raycluster
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.plan.site import Site
-from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire import findings, ledger, mlflow, records
 from trialplane.wire.findings import Finding

@@ -9,13 +9,13 @@ from typing import Any
 
 import trialplane
 from trialplane import policies
-from trialplane.client import preflight, refusal
-from trialplane.client.cluster import Answer
+from trialplane.job.kinds import Role
+from trialplane.kube import preflight, refusal
+from trialplane.kube.cluster import Answer
 from trialplane.plan import pods
 from trialplane.plan.plan import Plan
 from trialplane.plan.run import API_VERSION
 from trialplane.plan.site import Site
-from trialplane.spec.jobs import Role
 from trialplane.wire import findings
 from trialplane.wire.findings import Finding
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from trialplane.client.target import Observed, Target, unknown
 from trialplane.errors import TargetError
-from trialplane.wire import attempts as reading
-from trialplane.wire.attempts import Attempt
+from trialplane.ledger import attempts as reading
+from trialplane.ledger.attempts import Attempt
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import FailureClass, RunState
 
 if TYPE_CHECKING:
-    from trialplane.spec.jobs import Job
+    from trialplane.job.kinds import Job
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,15 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
 from trialplane.errors import InputError, TargetError
+from trialplane.ledger import attempts
+from trialplane.ledger.attempts import Order, Range
 from trialplane.policies import protobuf
-from trialplane.wire import attempts, records
-from trialplane.wire.attempts import Order, Range
+from trialplane.wire import records
 
 if TYPE_CHECKING:
     import optuna
 
     from trialplane.client.target import Target
-    from trialplane.spec.jobs import Job
+    from trialplane.job.kinds import Job
 
 # Without `-P` a file of the working directory could shadow a library.
 COMMAND = (sys.executable, "-P", "-m", "trialplane.controller.export")

@@ -21,13 +21,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from trialplane import errors
-from trialplane.client import changes, process
+from trialplane.client import process
 from trialplane.errors import InputError, RunDamaged, RunExists, RunNotFound
+from trialplane.job import kinds
+from trialplane.job.kinds import Job
+from trialplane.plan import changes
 from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan
-from trialplane.spec import jobs
-from trialplane.spec.jobs import Job
 from trialplane.wire import env, paths, records
 from trialplane.wire.paths import RunPaths
 
@@ -145,7 +146,7 @@ def load_job(run: RunPaths) -> Job:
         RunDamaged: the file is missing, damaged or of another version.
     """
     try:
-        return jobs.read(process.read(run.job))
+        return kinds.read(process.read(run.job))
     except (OSError, ValidationError) as error:
         raise damaged(run, run.job, error) from error
 

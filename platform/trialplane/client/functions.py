@@ -17,8 +17,8 @@ from typing import Any
 from trialplane import errors
 from trialplane.client import source
 from trialplane.errors import Issue, SpecError
+from trialplane.job import load
 from trialplane.plan import plan as planning
-from trialplane.spec import load
 
 Function = Callable[..., Any]
 

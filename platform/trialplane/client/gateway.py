@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from trialplane.client.cluster import Answer, Cluster
 from trialplane.client.target import Log
 from trialplane.errors import LedgerLocked, RunDamaged, TargetError
+from trialplane.kube.cluster import Answer, Cluster
+from trialplane.ledger.attempts import Attempt
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 from trialplane.wire import ledger, mlflow, records
-from trialplane.wire.attempts import Attempt
 from trialplane.wire.mlflow import Scope
 from trialplane.wire.records import Change, Desired, RunStatus, TrialRow
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import trialplane
 from trialplane import errors
 from trialplane.errors import InputError, TargetError
-from trialplane.spec.requirements import Requirements
+from trialplane.job.requirements import Requirements
 
 TARGETS = ("controller", "trial")
 DOCKERFILE = Path("jobs", "Dockerfile")

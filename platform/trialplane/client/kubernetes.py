@@ -12,23 +12,25 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from trialplane.client import changes as changing
-from trialplane.client import kinds, preflight, remote_log, results, standing, target, waiting
-from trialplane.client.cluster import Cluster
+from trialplane.client import remote_log, standing, target
 from trialplane.client.gateway import Gateway
-from trialplane.client.objects import Objects, Run, Submission
 from trialplane.client.standing import View
 from trialplane.client.target import Log, Observed, Place
 from trialplane.errors import InputError, Issue, LedgerLocked, RunDamaged, TargetError
+from trialplane.job import kinds as job_kinds
+from trialplane.job.kinds import Job
+from trialplane.kube import kinds, preflight, waiting
+from trialplane.kube.cluster import Cluster
+from trialplane.kube.objects import Objects, Run, Submission
+from trialplane.ledger import results
+from trialplane.ledger.attempts import Attempt
+from trialplane.plan import changes as changing
 from trialplane.plan import raycluster, saving
 from trialplane.plan import run as runs
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
-from trialplane.spec import jobs
-from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire import rows
-from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import Change, Desired, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
@@ -345,7 +347,7 @@ class KubernetesTarget:
         found, job = self.gateway.attempts(status.run), self.gateway.job(status.run)
         if found is None or job is None:
             return status
-        best = rows.best(jobs.read(job), rows.newest(found))
+        best = rows.best(job_kinds.read(job), rows.newest(found))
         return dataclasses.replace(status, **results.counts(found), best=best)
 
     def _known(self, run: str) -> View:
@@ -364,7 +366,7 @@ class KubernetesTarget:
         if job is None or facts is None or code is None:
             self._known(run)
             raise TargetError(f"the ledger has no submission of {run}; submit it again under another name")
-        return Submission(jobs.read(job), facts, code)
+        return Submission(job_kinds.read(job), facts, code)
 
     def _allowed(self, kind: kinds.Kind) -> list[dict[str, Any]] | None:
         try:

@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from trialplane import errors
-from trialplane.client import folder, process, results, target
+from trialplane.client import folder, process, target
 from trialplane.client.machine import Machine
 from trialplane.client.target import HERE, Log, Observed
 from trialplane.errors import InputError, Issue, LedgerError, RunNotFound, TargetError
+from trialplane.job.kinds import Job
+from trialplane.ledger import attempts as reading
+from trialplane.ledger import results
+from trialplane.ledger.attempts import Attempt
 from trialplane.plan import plan as planning
 from trialplane.plan import saving
 from trialplane.plan.plan import Plan
-from trialplane.spec.jobs import Job
-from trialplane.wire import attempts as reading
 from trialplane.wire import paths, records, rows
-from trialplane.wire.attempts import Attempt
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import Change, Desired, RunStatus, TrialRow
 from trialplane.wire.states import RunState

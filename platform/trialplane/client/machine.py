@@ -10,11 +10,11 @@ import shutil
 from pathlib import Path
 
 from trialplane import errors
-from trialplane.client import preflight
 from trialplane.errors import Issue
+from trialplane.job import options
+from trialplane.job.kinds import Job, Role
+from trialplane.kube import preflight
 from trialplane.plan import sizes
-from trialplane.spec import options
-from trialplane.spec.jobs import Job, Role
 from trialplane.wire import env
 
 ENOUGH_SPACE = 200 * 2**20  # Ray's logs, the ledger and a few trials' logs; checkpoints are the job's own

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from trialplane.client import preflight
 from trialplane.errors import Issue, SpecError
+from trialplane.job import document, values
+from trialplane.job.kinds import Job
+from trialplane.kube import preflight
 from trialplane.plan import run as runs
 from trialplane.plan import saving
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Checkpoints
-from trialplane.spec import document, values
-from trialplane.spec.jobs import Job
 
 UNCHECKED = (
     "without a cluster it was not checked whether the run's name is free, whether it fits the nodes, the quota, its "

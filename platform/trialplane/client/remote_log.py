@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from trialplane.client.gateway import Gateway, Piece
-from trialplane.client.objects import Objects
 from trialplane.client.target import Log
 from trialplane.errors import TargetError
+from trialplane.kube.objects import Objects
 from trialplane.wire import cluster as names
 
 _PAUSE = 1.0

@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
-from trialplane.client import changes as changing
 from trialplane.client import exporting, target
 from trialplane.client.target import Log, Observed, Target
 from trialplane.errors import InputError, RunDamaged, RunExists, RunNotFound, SpecError, TargetError
+from trialplane.job.kinds import Job
+from trialplane.plan import changes as changing
 from trialplane.plan.plan import Plan
-from trialplane.spec.jobs import Job
 from trialplane.wire import rows
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState

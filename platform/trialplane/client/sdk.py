@@ -26,12 +26,12 @@ from trialplane.client.offline import Offline
 from trialplane.client.run import RunHandle, Submitted
 from trialplane.client.target import Target
 from trialplane.errors import InputError, Issue, RunNotFound, SpecError
+from trialplane.job import inputs, installable, load, requirements, short
+from trialplane.job.kinds import Job
+from trialplane.job.load import Flag
 from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan, Provenance
-from trialplane.spec import inputs, installable, load, requirements, short
-from trialplane.spec.jobs import Job
-from trialplane.spec.load import Flag
 from trialplane.wire import cluster
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from trialplane.client import metadata
-from trialplane.client.objects import Run
+from trialplane.kube import metadata
+from trialplane.kube.objects import Run
 from trialplane.plan import plan as planning
 from trialplane.wire import cluster as names
 from trialplane.wire.records import Desired, RunStatus

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from trialplane import errors
 from trialplane.errors import InputError, Issue, RunNotFound
-from trialplane.wire.attempts import Attempt
+from trialplane.ledger.attempts import Attempt
 from trialplane.wire.records import Change, Desired, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 if TYPE_CHECKING:  # pydantic costs `platform status --help` a tenth of a second
+    from trialplane.job.kinds import Job
     from trialplane.plan.plan import Plan
-    from trialplane.spec.jobs import Job
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from trialplane import errors
-from trialplane.spec import values
+from trialplane.job import values
 from trialplane.wire import escapes, labels
 
 MAX_METRICS = 800  # per call; MLflow takes 1000 entities in all, and 100 parameters and 100 tags among them

@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from trialplane.spec.resources import Retries
-from trialplane.spec.search import Objective
+from trialplane.job.resources import Retries
+from trialplane.job.search import Objective
 from trialplane.wire.records import BestReport, TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FAILURE_RULES, FailureClass, TrialState
 

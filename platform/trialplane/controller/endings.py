@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from trialplane.controller.counts import Counts
-from trialplane.spec.jobs import Job
+from trialplane.job.kinds import Job
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import RunState
 

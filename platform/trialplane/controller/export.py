@@ -26,9 +26,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from trialplane import errors
 from trialplane.controller import history, samplers
-from trialplane.controller.store import tables
+from trialplane.ledger import tables
+from trialplane.ledger.attempts import Attempt, Order, Range
 from trialplane.wire import escapes, records, rows
-from trialplane.wire.attempts import Attempt, Order, Range
 
 _STORAGE_ERRORS = (tables.DATABASE_ERRORS, optuna.exceptions.StorageInternalError)  # Optuna wraps some of the former
 

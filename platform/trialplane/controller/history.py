@@ -32,7 +32,7 @@ from optuna.study import StudyDirection
 from optuna.study._multi_objective import _fast_non_domination_rank
 from optuna.trial import FrozenTrial, TrialState
 
-from trialplane.spec.jobs import Job
+from trialplane.job.kinds import Job
 
 LIMIT = 1000
 BEST = 200

@@ -15,7 +15,7 @@ from trialplane import errors
 from trialplane.controller.flow import Flow
 from trialplane.controller.units import FailedUnit, Units
 from trialplane.controller.workers import Worker
-from trialplane.spec.jobs import Collection
+from trialplane.job.kinds import Collection
 from trialplane.wire import paths
 from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import TrialOutcome, TrialRequest

@@ -17,7 +17,7 @@ from trialplane import errors
 from trialplane.controller import ray_session
 from trialplane.controller.gangs import GangPool
 from trialplane.controller.slots import SlotPool
-from trialplane.spec.jobs import Study
+from trialplane.job.kinds import Study
 from trialplane.wire import rows
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import TrialState

@@ -30,10 +30,10 @@ from trialplane.controller import history, samplers, suggesting
 from trialplane.controller.counts import BestReports, Counts, Repeats
 from trialplane.controller.patience import Patience
 from trialplane.controller.pruning import Pruning
-from trialplane.controller.store import Store, remote, study
-from trialplane.spec.jobs import Job
+from trialplane.job.kinds import Job
+from trialplane.ledger import Store, remote, study
+from trialplane.ledger.attempts import Attempt
 from trialplane.wire import labels, messages, progress, records, rows
-from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import Desired, RunStatus, TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass
 from trialplane.wire.states import TrialState as State

@@ -30,8 +30,8 @@ from trialplane import errors
 from trialplane.controller import adoption, journal
 from trialplane.controller.artifacts import Artifacts
 from trialplane.controller.batch import Artifact, Batch, Sender, describe, milliseconds, write_log
-from trialplane.spec import values
-from trialplane.spec.jobs import collection
+from trialplane.job import values
+from trialplane.job.kinds import collection
 from trialplane.training import process
 from trialplane.wire import env, escapes, labels, paths, records, rows
 from trialplane.wire.paths import RunPaths

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from trialplane import errors
-from trialplane.controller.store.locking import LOCK_PATIENCE
+from trialplane.ledger.locking import LOCK_PATIENCE
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from optuna.trial import FrozenTrial
 from trialplane import errors
 from trialplane.controller import samplers
 from trialplane.controller.samplers import JobCode
-from trialplane.spec.jobs import Job
+from trialplane.job.kinds import Job
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import TrialState
 

@@ -22,7 +22,7 @@ import ray
 from ray._private import internal_api, state
 
 from trialplane import errors
-from trialplane.spec.jobs import Role
+from trialplane.job.kinds import Role
 from trialplane.training import process
 from trialplane.wire import cluster
 

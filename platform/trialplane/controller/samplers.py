@@ -22,9 +22,9 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from trialplane import errors
-from trialplane.spec import options, space
-from trialplane.spec.jobs import Job
-from trialplane.spec.options import Kind
+from trialplane.job import options, space
+from trialplane.job.kinds import Job
+from trialplane.job.options import Kind
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FAILURE_RULES
 from trialplane.wire.states import TrialState as State

@@ -29,9 +29,9 @@ from trialplane.controller.recorder import Recorder, unavailable
 from trialplane.controller.setting import Setting
 from trialplane.controller.status import StatusBoard, write_status
 from trialplane.controller.workloads.workload import Workload
+from trialplane.job import kinds
+from trialplane.job.kinds import Job, Role, Study
 from trialplane.plan import sizes
-from trialplane.spec import jobs
-from trialplane.spec.jobs import Job, Role, Study
 from trialplane.wire import env, labels, paths, progress
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, SlotConfig
@@ -66,7 +66,7 @@ def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
     """
     run = RunPaths(folder)
     try:
-        job = jobs.read(run.job.read_text())
+        job = kinds.read(run.job.read_text())
     except ValidationError as error:
         first = error.errors()[0]
         log.error(

@@ -20,12 +20,12 @@ import ray
 
 from trialplane import errors
 from trialplane.controller import ray_session
-from trialplane.controller.slot_actor import GROUPS, SlotActor
 from trialplane.controller.slot_events import SlotEvent, SlotReady, SlotTrial
 from trialplane.wire import cluster, messages
 from trialplane.wire.messages import TrialEnded
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
+from trialplane.worker.slot_actor import GROUPS, SlotActor
 
 log = logging.getLogger(__name__)
 

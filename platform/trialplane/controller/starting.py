@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trialplane.controller import journal
-from trialplane.spec.jobs import Job
+from trialplane.job.kinds import Job
 from trialplane.wire import env, escapes, labels, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus

@@ -21,8 +21,8 @@ from optuna import distributions
 from trialplane import errors
 from trialplane.controller import samplers
 from trialplane.controller.samplers import JobCode
-from trialplane.spec import space
-from trialplane.spec.jobs import Job, base
+from trialplane.job import space
+from trialplane.job.kinds import Job, base
 from trialplane.wire.messages import Suggest, Suggested
 
 MOST = 1000  # parameters of a trial; each is written with all before it

@@ -14,7 +14,7 @@ import collections
 import dataclasses
 from collections.abc import Iterable
 
-from trialplane.spec.resources import Retries
+from trialplane.job.resources import Retries
 from trialplane.wire import units
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FAILURE_RULES, FailureClass, TrialState

@@ -9,7 +9,6 @@ import sys
 import threading
 
 from trialplane import errors
-from trialplane.controller.store.namespaces import Ledgers
 from trialplane.gateway import server, upstream
 from trialplane.gateway.callers import ApiServer, Callers
 from trialplane.gateway.ledgers import MAX_RUNS, LedgerService
@@ -17,6 +16,7 @@ from trialplane.gateway.logs import Controllers, Mlflow
 from trialplane.gateway.mlflow import Door
 from trialplane.gateway.routes import Gateway, Namespaces
 from trialplane.gateway.upstream import Upstream
+from trialplane.ledger.namespaces import Ledgers
 from trialplane.wire import cluster, env
 
 

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from typing import Any, Literal, TypeVar
 
 from trialplane import errors
-from trialplane.controller.store import archive
-from trialplane.controller.store.namespaces import Ledgers
-from trialplane.controller.store.served import Refused, Served
 from trialplane.gateway.limits import Limit
+from trialplane.ledger import archive
+from trialplane.ledger.attempts import Attempt
+from trialplane.ledger.namespaces import Ledgers
+from trialplane.ledger.served import Refused, Served
 from trialplane.wire import labels, ledger, records
-from trialplane.wire.attempts import Attempt
 from trialplane.wire.ledger import Address
 from trialplane.wire.records import RunStatus, TrialRequest
 

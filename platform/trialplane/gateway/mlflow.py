@@ -18,9 +18,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from trialplane import errors
-from trialplane.controller.store import archive, budget
-from trialplane.controller.store.archive import Archive
-from trialplane.controller.store.namespaces import Ledgers
 from trialplane.gateway import mlflow_calls, pages
 from trialplane.gateway.bodies import Answer, BadBody, Body, Headers, Reply
 from trialplane.gateway.limits import Admit, Limit, crowded
@@ -28,6 +25,9 @@ from trialplane.gateway.mlflow_calls import DENIED, UNKNOWN, Call, Refused
 from trialplane.gateway.ownership import Records
 from trialplane.gateway.records import Run
 from trialplane.gateway.upstream import ANSWER_SECONDS, AWAY, Upstream
+from trialplane.ledger import archive, budget
+from trialplane.ledger.archive import Archive
+from trialplane.ledger.namespaces import Ledgers
 from trialplane.wire import escapes, labels, ledger
 from trialplane.wire.ledger import Address
 from trialplane.wire.mlflow import Inside

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trialplane import errors
-from trialplane.controller.store import archive
-from trialplane.controller.store.archive import Archive
 from trialplane.gateway import bodies, callers
 from trialplane.gateway.bodies import Answer
 from trialplane.gateway.callers import Callers, User
 from trialplane.gateway.limits import Admit, crowded
 from trialplane.gateway.logs import Chosen, Controllers, Mlflow, NoLog, Piece
+from trialplane.ledger import archive
+from trialplane.ledger.archive import Archive
 from trialplane.plan import plan as planning
 from trialplane.wire import cluster, labels, logs, records
 from trialplane.wire.mlflow import Scope

@@ -23,11 +23,11 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
-from trialplane.controller.store import locking
 from trialplane.gateway import ledgers as services
 from trialplane.gateway.bodies import PIECE, Answer, Body, Headers, Reply, error
 from trialplane.gateway.ledgers import LedgerService
 from trialplane.gateway.limits import Admit, Limit, crowded
+from trialplane.ledger import locking
 from trialplane.wire import cluster, escapes, ledger, mlflow
 
 MAX_BODY = 4096  # bytes of a request's body, of a laptop's

@@ -12,7 +12,7 @@ from typing import Any
 from trialplane.errors import Place, SpecError
 from trialplane.importing import search
 from trialplane.importing.source import Imported, Source
-from trialplane.spec import arguments, document
+from trialplane.job import arguments, document
 
 _SWEEPER = ("hydra", "sweeper")
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)

@@ -10,7 +10,7 @@ from typing import Any
 from trialplane.errors import Place
 from trialplane.importing import katib_trial, search
 from trialplane.importing.source import Imported, Source
-from trialplane.spec import document
+from trialplane.job import document
 
 # Setting of Katib → option of ours, by the sampler.
 _SETTINGS: Mapping[str, Mapping[str, str]] = {

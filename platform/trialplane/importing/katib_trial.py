@@ -11,7 +11,7 @@ from typing import Any
 from trialplane.errors import Place
 from trialplane.importing import search
 from trialplane.importing.source import Source
-from trialplane.spec import values
+from trialplane.job import values
 
 _MACRO = re.compile(r"\$\{trialParameters\.([^{}]+)\}|[{}]")
 _META = re.compile(r"\$\{trialSpec\.(\w+)(?:\[(.+)\])?\}")

@@ -19,7 +19,7 @@ from trialplane import errors
 from trialplane.errors import Issue, Place, SpecError
 from trialplane.importing import folding, search
 from trialplane.importing.source import CALL, Imported, Source
-from trialplane.spec.document import Document
+from trialplane.job.document import Document
 
 _MOST_NODES = 50_000  # of the call with what its names stand for, which may be endlessly more than the file
 _DEEPEST = 50

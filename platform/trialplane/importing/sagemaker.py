@@ -13,7 +13,7 @@ from typing import Any
 from trialplane.errors import Place
 from trialplane.importing import search
 from trialplane.importing.source import Imported, Source
-from trialplane.spec import document
+from trialplane.job import document
 
 _CONFIG, _DEFINITION = "HyperParameterTuningJobConfig", "TrainingJobDefinition"
 _SCRIPT = "train.py"  # where the file names none

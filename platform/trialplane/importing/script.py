@@ -11,8 +11,8 @@ from typing import Any
 
 from trialplane.errors import Issue, SpecError
 from trialplane.importing import folding
-from trialplane.spec import arguments, document
-from trialplane.spec import options as optuna_options
+from trialplane.job import arguments, document
+from trialplane.job import options as optuna_options
 from trialplane.wire.declared import Option
 
 OPTUNA = "optuna"  # the script passes a function to Optuna's `study.optimize`

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from trialplane.spec import space as spaces
+from trialplane.job import space as spaces
 
 # Lower case, letters and digits only → the sampler of a job. Where only "Bayesian" is meant it is tpe: gp needs torch where
 # the controller runs.

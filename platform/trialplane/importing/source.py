@@ -9,8 +9,8 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.errors import Issue, Place, SpecError
-from trialplane.spec import values
-from trialplane.spec.document import Document
+from trialplane.job import values
+from trialplane.job.document import Document
 
 _NO_NUMBERS = ("nan", "inf", "-inf", "+inf", "infinity", "-infinity", "+infinity")
 CALL = "()"  # key of a function's name, where a source is a call in code

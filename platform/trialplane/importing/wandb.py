@@ -12,7 +12,7 @@ from trialplane.errors import Place
 from trialplane.importing import search
 from trialplane.importing.script import ARGUMENTS
 from trialplane.importing.source import Imported, Source
-from trialplane.spec import arguments, document
+from trialplane.job import arguments, document
 
 _MACRO = re.compile(r"\$\{([^{}]*)\}")
 _DEFAULT = ("${env}", "${interpreter}", "${program}", "${args}")

@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter
 
+from trialplane.job import kinds
 from trialplane.plan import run as runs
 from trialplane.plan.run import Asked, Status
-from trialplane.spec import jobs
 from trialplane.wire import cluster
 
 Schema = dict[str, Any]
@@ -118,16 +118,16 @@ def _whole() -> Schema:
 
 def _job() -> Schema:
     """The fields of all kinds, merged; those that only some kinds have say which."""
-    kinds = {name: structural(_model(kind)) for name, kind in jobs.CLASSES.items()}
-    for schema in kinds.values():
+    schemas = {name: structural(_model(kind)) for name, kind in kinds.CLASSES.items()}
+    for schema in schemas.values():
         for key, field in schema["properties"].items():
-            having = [name for name, other in kinds.items() if key in other["properties"]]
-            if len(having) < len(kinds):
+            having = [name for name, other in schemas.items() if key in other["properties"]]
+            if len(having) < len(schemas):
                 field["description"] = f"({', '.join(having)}) {field.get('description', '')}".strip()
-    merged = _union(list(kinds.values()))
+    merged = _union(list(schemas.values()))
     merged["properties"]["kind"] = {
         "type": "string",
-        "enum": list(kinds),
+        "enum": list(schemas),
         "description": "Kind of job. hpo: a search for good hyperparameters. train: one trial with one or more ranks. "
         "collect: iterations in which workers produce data and a learner consumes it.",
     }

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trialplane.job.kinds import Job
 from trialplane.plan import variables
 from trialplane.plan.site import Install
-from trialplane.spec.jobs import Job
 from trialplane.wire import cluster, env
 
-_COMMAND = ("python", "-m", "trialplane.worker.install")
+_COMMAND = ("python", "-m", "trialplane.worker.setup.install")
 
 
 def add_to(spec: dict[str, Any], container: dict[str, Any], job: Job, allowed: Install) -> None:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from trialplane.errors import Issue, SpecError
+from trialplane.job import entrypoint, inputs, load, requirements
+from trialplane.job.kinds import Job
+from trialplane.job.requirements import Requirements
 from trialplane.plan import pack as packing
 from trialplane.plan.pack import Pack
-from trialplane.spec import entrypoint, inputs, load, requirements
-from trialplane.spec.jobs import Job
-from trialplane.spec.requirements import Requirements
 from trialplane.wire import cluster, progress
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState

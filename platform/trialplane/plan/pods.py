@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from trialplane.job.kinds import Job, Role
 from trialplane.plan import installing, sizes, variables
 from trialplane.plan.plan import Plan
 from trialplane.plan.saving import Folders, Saving
 from trialplane.plan.site import Site
-from trialplane.spec.jobs import Job, Role
 from trialplane.wire import cluster
 from trialplane.wire.paths import RunPaths
 

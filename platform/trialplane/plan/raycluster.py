@@ -11,11 +11,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from trialplane.job.kinds import Job, Role
 from trialplane.plan import plan as planning
 from trialplane.plan import pods, sizes
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
-from trialplane.spec.jobs import Job, Role
 from trialplane.wire import cluster
 
 # Of the images; KubeRay requires it to create a token, and chooses its probes by it.

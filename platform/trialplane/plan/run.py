@@ -16,12 +16,12 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trialplane.errors import Issue
+from trialplane.job import document, kinds, wording
+from trialplane.job.kinds import Job
 from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
 from trialplane.plan import pods
 from trialplane.plan.plan import Plan
-from trialplane.spec import document, jobs, wording
-from trialplane.spec.jobs import Job
 from trialplane.wire import cluster
 from trialplane.wire.states import RunState
 
@@ -259,7 +259,7 @@ def job_fields(job: Job) -> dict[str, Any]:
     if any(role.program is not None for role in job.roles()):
         del whole["entrypoint"]  # the default, which in a Run would be taken for its author's
     paths = list(_nulls(whole, ()))
-    left: Any = jobs.read(_without_nulls(whole)).model_dump(mode="json")
+    left: Any = kinds.read(_without_nulls(whole)).model_dump(mode="json")
     kept = [path for path in paths if _at(left, path) is not None or path[0] == "params"]
     return {"job": whole, "nulls": ["".join(f"/{_escaped(key)}" for key in path) for path in kept]}
 
@@ -282,7 +282,7 @@ def read(run: Mapping[str, Any]) -> Read:
             issues.append(Issue(("spec", "code", "configMaps", number), f"must be {mounted}, which the pods mount"))
     job: Job | None = None
     try:
-        job = jobs.read(_with_nulls(asked.job, asked.nulls))
+        job = kinds.read(_with_nulls(asked.job, asked.nulls))
         found = list(job.check(frozenset()))
     except ValidationError as error:
         found = wording.translate(error, asked.job)

@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from trialplane.job.kinds import Job
 from trialplane.plan.site import Checkpoints
-from trialplane.spec.jobs import Job
 from trialplane.wire import cluster
 
 # Seconds that a pod has longer than its trial: the hook waits for half of them, for the slot may have to kill the trial, and

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trialplane.errors import TargetError
-from trialplane.spec import values
+from trialplane.job import values
 
 
 class _Part(BaseModel):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from trialplane.job import values
+from trialplane.job.kinds import Job, Role
 from trialplane.plan.site import Site
-from trialplane.spec import values
-from trialplane.spec.jobs import Job, Role
 
 MIB = 2**20
 # What a worker pod holds beside its trial: `ray start` 200 MiB resident, dashboard agent 141, slot actor 125, runtime-env

@@ -26,9 +26,9 @@ import aiohttp
 import kopf
 
 from trialplane import errors
-from trialplane.client.cluster import Cluster
-from trialplane.client.objects import Objects
-from trialplane.controller.store.namespaces import Ledgers
+from trialplane.kube.cluster import Cluster
+from trialplane.kube.objects import Objects
+from trialplane.ledger.namespaces import Ledgers
 from trialplane.plan.site import Site
 from trialplane.reconciler import lease as leases
 from trialplane.reconciler import workqueue

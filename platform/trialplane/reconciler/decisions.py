@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from trialplane.client import metadata
+from trialplane.kube import metadata
 from trialplane.plan import raycluster
 from trialplane.plan.run import Image
 from trialplane.reconciler.view import View

@@ -15,9 +15,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
-from trialplane.client import kinds
-from trialplane.client.cluster import Cluster
 from trialplane.errors import LeaseLost, TrialplaneError
+from trialplane.kube import kinds
+from trialplane.kube.cluster import Cluster
 
 DURATION = 15  # seconds after which a Lease that is not renewed may be taken over
 RENEWAL = 10.0  # seconds after which a holder that could not renew it stops; less than that, so that two never work

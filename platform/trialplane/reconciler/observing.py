@@ -8,11 +8,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from trialplane.client import kinds, metadata, preflight, waiting
-from trialplane.client.cluster import Cluster
-from trialplane.controller.store import archive
-from trialplane.controller.store.archive import Archive
 from trialplane.errors import InputError, SpecError, TargetError
+from trialplane.job import options
+from trialplane.kube import kinds, metadata, preflight, waiting
+from trialplane.kube.cluster import Cluster
+from trialplane.ledger import archive
+from trialplane.ledger.archive import Archive
 from trialplane.plan import network, pods
 from trialplane.plan import pack as packing
 from trialplane.plan import run as runs
@@ -21,7 +22,6 @@ from trialplane.plan.run import Image
 from trialplane.plan.site import Site
 from trialplane.reconciler import decisions
 from trialplane.reconciler.view import Problem, View
-from trialplane.spec import options
 from trialplane.wire import cluster as names
 from trialplane.wire import ledger
 

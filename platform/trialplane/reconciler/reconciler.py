@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.client import kinds, metadata
-from trialplane.client.cluster import Cluster
-from trialplane.controller.store import archive
-from trialplane.controller.store.archive import Archive
 from trialplane.errors import InputError, LedgerCorrupt, LedgerError, LedgerFull, TargetError
+from trialplane.kube import kinds, metadata
+from trialplane.kube.cluster import Cluster
+from trialplane.ledger import archive
+from trialplane.ledger.archive import Archive
 from trialplane.plan import network, pods, raycluster
 from trialplane.plan import plan as planning
 from trialplane.plan import run as runs

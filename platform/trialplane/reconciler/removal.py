@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.client import kinds, metadata, waiting
-from trialplane.client.cluster import Cluster
-from trialplane.controller.store.archive import Archive
+from trialplane.kube import kinds, metadata, waiting
+from trialplane.kube.cluster import Cluster
+from trialplane.ledger.archive import Archive
 from trialplane.plan import pods
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names

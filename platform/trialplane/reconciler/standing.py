@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, cast
 
-from trialplane.client import metadata
+from trialplane.kube import metadata
 from trialplane.plan import run as runs
 from trialplane.plan.run import Condition, State, Status
 from trialplane.reconciler.view import View

@@ -14,14 +14,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trialplane.client import changes as changing
-from trialplane.client import metadata
-from trialplane.controller.store.archive import Recorded
 from trialplane.errors import SpecError
+from trialplane.job.kinds import Job
+from trialplane.kube import metadata
+from trialplane.ledger.archive import Recorded
+from trialplane.plan import changes as changing
 from trialplane.plan import plan as planning
 from trialplane.plan import run as runs
 from trialplane.plan.run import Asked, Image, Read, Status
-from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire import labels
 from trialplane.wire.records import Change

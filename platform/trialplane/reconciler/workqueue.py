@@ -9,8 +9,8 @@ from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Executor
 from typing import Generic, TypeVar
 
-from trialplane.controller.store.archive import DATABASE_ERRORS, reason
 from trialplane.errors import TrialplaneError
+from trialplane.ledger.archive import DATABASE_ERRORS, reason
 
 K = TypeVar("K", bound=Hashable)
 

@@ -23,7 +23,7 @@ PACKAGES = "TRIALPLANE_PACKAGES"  # in a trial pod that has installed packages: 
 BLAS_THREADS = "TRIALPLANE_BLAS_THREADS"  # threads of numpy that the user has asked for, which a template may not have
 GRACE = "TRIALPLANE_GRACE"  # seconds a trial gets to save a checkpoint when it must end
 STATUS = "TRIALPLANE_STATUS"  # host:port of the controller's /status and /metrics; a free port of loopback without it
-BUDGETS = "TRIALPLANE_BUDGETS"  # of namespaces, for gateway and operator, as `controller.store.budget` reads them
+BUDGETS = "TRIALPLANE_BUDGETS"  # of namespaces, for gateway and operator, as `ledger.budget` reads them
 MAX_RUNS = "TRIALPLANE_MAX_RUNS"  # runs whose ledgers a gateway has open at a time
 MAX_ARTIFACT = "TRIALPLANE_MAX_ARTIFACT"  # bytes of an artifact that the gateway lets through to MLflow
 

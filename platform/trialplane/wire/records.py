@@ -17,7 +17,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from trialplane.spec.program import Program
+from trialplane.job.program import Program
 from trialplane.wire import escapes
 from trialplane.wire.progress import RunProgress, StudyProgress
 from trialplane.wire.states import FailureClass, RunState, TrialState

@@ -19,7 +19,7 @@ from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass, TrialState
 
 if TYPE_CHECKING:  # the value is the caller's: this room itself needs no pydantic
-    from trialplane.spec.jobs import Job
+    from trialplane.job.kinds import Job
 
 _LONGEST = 10_000  # characters of a field of a row in a status
 

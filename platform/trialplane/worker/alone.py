@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors, policies
-from trialplane.spec import document, load
-from trialplane.spec.jobs import Collection, Training
+from trialplane.job import document, load
+from trialplane.job.kinds import Collection, Training
 from trialplane.training import process, progress
 from trialplane.wire import paths
 from trialplane.worker import context

@@ -27,12 +27,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trialplane.spec import arguments
-from trialplane.spec.program import Program
+from trialplane.job import arguments
+from trialplane.job.program import Program
 from trialplane.training import mlflow_runs, process
 from trialplane.wire import env, messages, records
-from trialplane.worker import context, usage
+from trialplane.worker import context
 from trialplane.worker.channel import TrialChannel
+from trialplane.worker.setup import usage
 
 
 class CommandFailed(Exception):

@@ -33,12 +33,13 @@ from trialplane import errors
 from trialplane.wire import env, messages, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.worker import environment, programs, sessions, shipping, usage
+from trialplane.worker import environment, programs, sessions, shipping
 from trialplane.worker.channel import Channel
 from trialplane.worker.collect import exchange
 from trialplane.worker.metrics.reader import Reader
 from trialplane.worker.ranks import meeting
 from trialplane.worker.running import WATCH_INTERVAL, Running, taken_from, with_arrays
+from trialplane.worker.setup import usage
 from trialplane.worker.template import MAX_MESSAGE
 
 if TYPE_CHECKING:

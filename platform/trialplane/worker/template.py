@@ -35,8 +35,10 @@ from trialplane import policies
 from trialplane.policies import spawn
 from trialplane.training import mlflow_runs, process
 from trialplane.wire import env, messages, records
-from trialplane.worker import capture, channel, context, outcomes, roles, trial, usage
+from trialplane.worker import channel, context, outcomes, roles, trial
 from trialplane.worker.leaving import LEAVES
+from trialplane.worker.setup import usage
+from trialplane.worker.shims import capture
 
 TRACKER_GRACE = 2.0  # seconds
 NEWS = 8.0  # seconds in which a template whose slot has ended learns whether its pod is being removed, as Ray is quicker

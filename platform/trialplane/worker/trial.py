@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors, policies
-from trialplane.spec import program
+from trialplane.job import program
 from trialplane.training import mlflow_runs, process, progress
 from trialplane.training.steps import folders
 from trialplane.wire import env, messages, paths, records
 from trialplane.wire.states import TrialState
-from trialplane.worker import advice, capture, context, environment, objective, outcomes, programs, stopping, tune
+from trialplane.worker import advice, context, environment, outcomes, programs, stopping
 from trialplane.worker.channel import Channel, TrialChannel
+from trialplane.worker.shims import capture, objective, tune
 
 # The work of a trial's process between its request and its outcome; see `roles`.
 Role = Callable[[context.Run | None, messages.RunTrial, TrialChannel], records.TrialOutcome]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tests.benchmarks import studies
 
-from trialplane.client import results
 from trialplane.controller import export
+from trialplane.ledger import results
+from trialplane.ledger.attempts import Order
 from trialplane.wire import records
-from trialplane.wire.attempts import Order
 
 
 def main() -> None:

@@ -11,9 +11,9 @@ import sys
 
 import sqlalchemy as sa
 
-from trialplane.controller.store import tables
-from trialplane.controller.store.namespaces import Ledgers
-from trialplane.wire import attempts, env, records
+from trialplane.ledger import attempts, tables
+from trialplane.ledger.namespaces import Ledgers
+from trialplane.wire import env, records
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+from trialplane.job import load
 from trialplane.policies import transport
-from trialplane.spec import load
 from trialplane.wire.units import Unit
 from trialplane.worker.collect.worker import Worker
 

@@ -17,9 +17,9 @@ from tests.contracts.gateway_process import NAMESPACE, TOKEN, Gateways
 from tests.controller.conftest import Server
 
 from trialplane.controller.batch import Batch, Sender
-from trialplane.controller.store import tables
-from trialplane.controller.store.archive import Archive
-from trialplane.spec import jobs
+from trialplane.job import kinds
+from trialplane.ledger import tables
+from trialplane.ledger.archive import Archive
 from trialplane.wire import env, labels, ledger
 from trialplane.wire import mlflow as wire
 
@@ -68,7 +68,7 @@ def _record(url: str) -> None:
     connections = tables.Connections(url)
     archive = Archive(connections.share())
     objectives = [{"metric": "loss", "direction": "minimize"}]
-    job = jobs.read({"name": JOB, "kind": "hpo", "objectives": objectives, "trials": 1})
+    job = kinds.read({"name": JOB, "kind": "hpo", "objectives": objectives, "trials": 1})
     archive.record(RUN, job, {"submitted": time.time(), labels.RECORD_UID: "1"}, b"", new=True)
     archive.admit(RUN, TOKEN)
     connections.close()

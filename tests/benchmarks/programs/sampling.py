@@ -18,8 +18,8 @@ import optuna
 from optuna.trial import TrialState
 from tests.benchmarks import runs, studies
 
-from trialplane.spec import jobs, options
-from trialplane.spec.jobs import Job
+from trialplane.job import kinds, options
+from trialplane.job.kinds import Job
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass
 from trialplane.wire.states import TrialState as State
@@ -71,7 +71,7 @@ def shortfall(case: str, found: Sequence[dict[str, float] | None]) -> float:
 def job(case: str, sampler: Mapping[str, Any], seed: int, trials: int) -> Job:
     """The job of a situation."""
     names = ("loss", "cost") if case == "several objectives" else ("loss",)
-    return jobs.read(
+    return kinds.read(
         {
             "name": studies.NAME,
             "kind": "hpo",

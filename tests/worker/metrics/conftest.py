@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trialplane.spec.program import MetricSource, Program
+from trialplane.job.program import MetricSource, Program
 from trialplane.wire.records import StopRule
 from trialplane.worker.metrics import reader
 from trialplane.worker.metrics.reader import Reader

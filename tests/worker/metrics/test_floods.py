@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as given
 from tests.worker.metrics.conftest import STDOUT, Trial
 
-from trialplane.spec.program import MetricSource
+from trialplane.job.program import MetricSource
 from trialplane.wire.records import StopRule
 from trialplane.worker.metrics import burst, lines, reader, tails
 

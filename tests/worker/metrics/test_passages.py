@@ -18,7 +18,7 @@ import torch
 from hypothesis import strategies as given
 from tests.worker.metrics.conftest import STDOUT, Trial
 
-from trialplane.spec.program import MetricSource
+from trialplane.job.program import MetricSource
 from trialplane.worker.metrics import passages
 
 GOOD = "\nstep 1 loss=0.5\n"

@@ -9,7 +9,7 @@ import hypothesis
 from hypothesis import strategies as given
 from tests.worker.metrics.conftest import STDOUT, Trial
 
-from trialplane.spec.program import MetricSource
+from trialplane.job.program import MetricSource
 
 NAMES = ("acc", "f1")
 VALUES = given.integers(0, 99).map(lambda value: value / 100)

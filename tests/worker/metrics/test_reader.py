@@ -10,7 +10,7 @@ import pytest
 import tensorboardX
 from tests.worker.metrics.conftest import STDOUT, Trial
 
-from trialplane.spec.program import MetricSource, Program
+from trialplane.job.program import MetricSource, Program
 from trialplane.worker.metrics.reader import Reader
 
 

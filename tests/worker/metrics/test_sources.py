@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.worker.metrics.conftest import STDOUT, Trial
 
-from trialplane.spec.program import MetricSource
+from trialplane.job.program import MetricSource
 from trialplane.worker.metrics import reader
 
 ROWS = MetricSource("file", path="m.csv")

@@ -104,7 +104,7 @@ token of a run, of which a pod may mount `variables.own`. */}}
 { {{- join ", " $entries -}} }
 {{- end -}}
 
-{{/* Rules about what a job may ask of the scheduler. The operator decides alike (`client/preflight.py`). Kubernetes itself gives
+{{/* Rules about what a job may ask of the scheduler. The operator decides alike (`kube/preflight.py`). Kubernetes itself gives
 pods tolerations of lost and of full nodes. */}}
 {{- define "platform.admission.placement" -}}
 - expression: >-

@@ -11,7 +11,7 @@ from trialplane.cli.kinds.training import TrainingPresenter
 from trialplane.wire.records import RunStatus
 
 if TYPE_CHECKING:
-    from trialplane.spec.jobs import Job
+    from trialplane.job.kinds import Job
 
 PRESENTERS: dict[str, Presenter] = {"hpo": StudyPresenter(), "train": TrainingPresenter(), "collect": CollectionPresenter()}
 

@@ -15,7 +15,7 @@ from trialplane.wire.states import RunState
 
 if TYPE_CHECKING:
     from trialplane.client.run import RunHandle
-    from trialplane.spec.jobs import Collection, Job
+    from trialplane.job.kinds import Collection, Job
 
 
 class CollectionPresenter(Presenter):
@@ -74,7 +74,7 @@ class CollectionPresenter(Presenter):
 
     def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
         """Iterations with every metric: the objective, the platform's counts, and whatever else the learner returned."""
-        from trialplane.spec.jobs import collection  # pydantic, which `platform status --help` need not wait for
+        from trialplane.job.kinds import collection  # pydantic, which `platform status --help` need not wait for
 
         reported = dict.fromkeys(name for row in rows for name in row.metrics if not collection.OF_WORKER.match(name))
         names = dict.fromkeys([*job.required_metrics, *(name for name in collection.ADDED if name in reported), *reported])

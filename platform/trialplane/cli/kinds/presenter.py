@@ -18,7 +18,7 @@ from trialplane.wire.states import TrialState
 
 if TYPE_CHECKING:
     from trialplane.client.run import RunHandle
-    from trialplane.spec.jobs import Job
+    from trialplane.job.kinds import Job
 
 Table = tuple[list[str], list[list[Any]]]  # header and lines
 Column = tuple[str, list[Any]]  # name, and a value for each row

@@ -13,7 +13,7 @@ from trialplane.wire.records import RunStatus, TrialRow
 
 if TYPE_CHECKING:
     from trialplane.client.run import RunHandle
-    from trialplane.spec.jobs import Job, Study
+    from trialplane.job.kinds import Job, Study
 
 
 class StudyPresenter(Presenter):

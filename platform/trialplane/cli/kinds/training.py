@@ -16,7 +16,7 @@ from trialplane.wire.states import RunState, TrialState
 
 if TYPE_CHECKING:
     from trialplane.client.run import RunHandle
-    from trialplane.spec.jobs import Job, Training
+    from trialplane.job.kinds import Job, Training
 
 # Metrics of a report that are shown apart from the others; `training/progress.py` reports them.
 LEFT = "seconds_left"

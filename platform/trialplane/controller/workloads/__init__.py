@@ -14,7 +14,7 @@ from trialplane.controller.workloads.collection import CollectionWorkload, Objec
 from trialplane.controller.workloads.study import StudyWorkload
 from trialplane.controller.workloads.training import TrainingWorkload
 from trialplane.controller.workloads.workload import Workload
-from trialplane.spec import jobs
+from trialplane.job import kinds
 from trialplane.wire.records import SlotConfig
 
 
@@ -30,7 +30,7 @@ def start(ledger: Ledger, configs: Mapping[str, SlotConfig], parallel: int | Non
     job, roles = ledger.job, ledger.job.roles()
     patience = slots.START_PATIENCE if in_cluster else 0.0
     has_begun = bool(ledger.newest)  # otherwise one bad slot would end the run after a lost head
-    if isinstance(job, jobs.Collection):
+    if isinstance(job, kinds.Collection):
         learner = SlotPool(configs["learner"], 1, patience, has_begun=has_begun)
         size = job.width if parallel is None else parallel
         workers = SlotPool(configs["worker"], size, patience, has_begun=ledger.counts.complete > 0)
@@ -41,4 +41,4 @@ def start(ledger: Ledger, configs: Mapping[str, SlotConfig], parallel: int | Non
     config = configs[role.name]
     pool = SlotPool(config, size * role.nodes, patience, has_begun=has_begun)
     places = pool if role.nodes == 1 else GangPool(pool, config)
-    return TrainingWorkload(ledger, places) if isinstance(job, jobs.Training) else StudyWorkload(ledger, places)
+    return TrainingWorkload(ledger, places) if isinstance(job, kinds.Training) else StudyWorkload(ledger, places)

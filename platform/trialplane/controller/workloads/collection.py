@@ -24,7 +24,7 @@ from trialplane.controller.slot_events import SlotEvent, SlotReady, SlotTrial
 from trialplane.controller.slots import SlotPool
 from trialplane.controller.workers import Worker
 from trialplane.controller.workloads.workload import Workload
-from trialplane.spec.jobs import Collection, collection
+from trialplane.job.kinds import Collection, collection
 from trialplane.wire import messages, paths
 from trialplane.wire.messages import LogGrown, Shown, TrialEnded
 from trialplane.wire.progress import CollectionProgress

@@ -12,7 +12,7 @@ from trialplane.controller.ledger import Ledger
 from trialplane.controller.slot_events import SlotEvent
 from trialplane.controller.slots import SlotPool
 from trialplane.controller.workloads.workload import Workload
-from trialplane.spec.jobs import Study
+from trialplane.job.kinds import Study
 from trialplane.wire import messages
 from trialplane.wire.progress import StudyProgress
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest

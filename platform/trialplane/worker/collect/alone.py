@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from trialplane.job.kinds.collection import Collect
 from trialplane.policies import transport
-from trialplane.spec.jobs.collection import Collect
 from trialplane.wire import units
 from trialplane.wire.units import Unit
 from trialplane.worker import context

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from trialplane import errors
-from trialplane.spec.jobs.collection import Write
+from trialplane.job.kinds.collection import Write
 from trialplane.training import building
 from trialplane.wire import paths
 from trialplane.worker.collect.learner import Learner, Result, Results

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from trialplane.spec.program import MetricSource
+from trialplane.job.program import MetricSource
 from trialplane.worker.metrics.tails import LAST, Source, Tail
 
 _TEXTS = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".log")

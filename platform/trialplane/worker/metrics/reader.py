@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from trialplane.spec.program import Program
+from trialplane.job.program import Program
 from trialplane.wire.records import StopRule
 from trialplane.worker import stopping
 from trialplane.worker.metrics import elsewhere

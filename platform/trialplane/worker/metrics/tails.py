@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
-from trialplane.spec.program import MetricSource
+from trialplane.job.program import MetricSource
 from trialplane.worker.metrics import events, lines, passages
 from trialplane.worker.metrics.lines import Found
 from trialplane.worker.metrics.steps import Steps

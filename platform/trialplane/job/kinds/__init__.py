@@ -1,0 +1,44 @@
+"""The job as a user specified it, resolved and frozen. Its JSON form reads back to an equal job.
+
+A job is a `Study`, a `Training` or a `Collection`, told apart by `kind`. The kind is asked for here, to pick the class; what
+differs between kinds is a field, an attribute or a method of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from trialplane.job.kinds.base import Input
+from trialplane.job.kinds.collection import Collection
+from trialplane.job.kinds.roles import Role
+from trialplane.job.kinds.study import Study
+from trialplane.job.kinds.training import Training
+from trialplane.job.search import Objective
+
+__all__ = ["CLASSES", "Collection", "Input", "Job", "Objective", "Role", "Study", "Training", "of_kind", "read"]
+
+Job = Study | Training | Collection
+CLASSES: Mapping[str, type[Study] | type[Training] | type[Collection]] = {
+    "hpo": Study,
+    "train": Training,
+    "collect": Collection,
+}
+_FIELDS = TypeAdapter(dict[str, Any])
+
+
+def of_kind(kind: Any) -> type[Study] | type[Training] | type[Collection]:
+    """The class of the jobs of a kind; a study's for an invalid kind, so that the rest of a job can be checked."""
+    return CLASSES.get(kind, Study) if isinstance(kind, str) else Study
+
+
+def read(stored: str | bytes | Mapping[str, Any]) -> Job:
+    """The job in its JSON form.
+
+    Raises:
+        pydantic.ValidationError: it is not a job, or not JSON.
+    """
+    data = _FIELDS.validate_json(stored) if isinstance(stored, (str, bytes)) else _FIELDS.validate_python(stored)
+    return of_kind(data.get("kind")).model_validate(data)

@@ -1,0 +1,284 @@
+"""A collection: iterations, in each of which workers make results for one learner, or for files.
+
+An iteration is a trial of the run, and they run one after another. The model and its rules only: `worker/collect/` does the
+work, `controller/workloads/collection.py` distributes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection as Places
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+
+from trialplane.errors import Issue, Place
+from trialplane.job import cluster, models, values
+from trialplane.job.cluster import Cluster
+from trialplane.job.kinds import base
+from trialplane.job.kinds.base import RUN, Base, Objectives
+from trialplane.job.kinds.ranked import SHM_OF_CPU_RANK
+from trialplane.job.kinds.roles import Role
+from trialplane.job.resources import Resources
+from trialplane.job.search import Objective
+
+# Metrics of an iteration that the platform adds to what the learner returned.
+FAILED_UNITS = "units_failed"
+ADDED = ("units", FAILED_UNITS, "items", "gigabytes", "units_per_second", "items_per_second")
+# And of each worker, below its name, which tables leave out.
+OF_WORKER = re.compile(r"worker_\d+/")
+_PLACE = r"^([a-z][a-z0-9+.-]*://[^\s/]\S*|/\S.*)$"
+_SHARE_FAILED = 10  # one unit in so many may fail where the job does not say
+_SEARCH = "is for a search (kind: hpo), and a collection compares no trials"
+_RANKS = "is for trials of several processes (kind: hpo, kind: train); a collection has collect.workers"
+_PROGRAM = "is for trials that are scripts (kind: hpo, kind: train); what makes results calls ctx.give in a function"
+_FIRST_ENDS = (
+    "an iteration needs the weights of the one before, so the first that fails for good ends the run; "
+    "collect.max_failed says how many units may fail"
+)
+
+
+def _place(value: str) -> str:
+    if not re.fullmatch(_PLACE, value):
+        raise ValueError(f"{value!r} is no place; write a URL, s3://bucket/path, or a folder from the root, /data/games")
+    return value
+
+
+class Write(models.Model):
+    """Output files of a collection without a learner."""
+
+    format: Literal["npz", "parquet"] = Field(
+        default="npz",
+        description="npz: NumPy archives, for arrays of any shape. parquet: tables with one row per item.",
+    )
+    shard: values.Quantity = Field(default="256Mi", description="Maximum size of a file: 256Mi, 1Gi.")
+    to: Annotated[str, AfterValidator(_place), Field(json_schema_extra={"pattern": _PLACE})] | None = Field(
+        default=None,
+        description="URL or absolute path of the output folder: s3://bucket/path, /data/games. Default: beside the run's "
+        "checkpoints.",
+    )
+
+    @property
+    def shard_bytes(self) -> int:
+        """Size of a file, in bytes."""
+        return values.bytes_of(self.shard)
+
+
+class LearnerResources(models.Model):
+    """Resources of the learner. Default: the job's `resources`."""
+
+    cpus: values.Cores | None = Field(default=None, description="CPU cores: 2, 0.5 or 500m.")
+    memory: values.Quantity | None = Field(default=None, description="Memory: 2Gi, 512Mi or a number of bytes.")
+    gpus: values.Integer | None = Field(
+        default=None, ge=0, description="Number of GPUs. Default: that of the job's `resources`, or 0 with `write`."
+    )
+    shm: values.Quantity | None = Field(default=None, description="Size of /dev/shm: 1Gi. It counts as memory.")
+
+    def over(self, resources: Resources) -> Resources:
+        """These, and those of the workers where one is left out."""
+        return resources.model_copy(update=self.model_dump(exclude_none=True))
+
+
+class Learner(models.Model):
+    """The function that reads the results of the workers, and its pod. Default: the settings of the workers."""
+
+    entrypoint: values.Function | None = Field(
+        default=None, description="Function that reads the results and returns weights: module:function. Not with `write`."
+    )
+    resources: LearnerResources = Field(default_factory=LearnerResources, description="Resources of the learner.")
+    image: cluster.Image | None = Field(default=None, description="Image of the learner's pod. Default: `cluster.image`.")
+    node_selector: dict[cluster.Key, cluster.Label] | None = Field(
+        default=None, description="Node labels that the learner's pod requires. Default: `cluster.node_selector`."
+    )
+    tolerations: tuple[cluster.Toleration, ...] | None = Field(
+        default=None, description="Taints that the learner's pod tolerates. Default: `cluster.tolerations`."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _inline(cls, data: Any) -> Any:
+        """`learner: train:learn` as its entrypoint."""
+        return {"entrypoint": data} if isinstance(data, str) or data is None else data
+
+    def on(self, workers: Cluster) -> Cluster:
+        """Its part of the cluster: its own, and that of the workers where it is left out."""
+        own = {name: getattr(self, name) for name in ("image", "node_selector", "tolerations")}
+        return workers.model_copy(update={name: value for name, value in own.items() if value is not None})
+
+
+class Collect(models.Model):
+    """Iterations, workers and learner of a collection."""
+
+    units: values.Integer = Field(
+        gt=0, description="Number of units per iteration, for example games, episodes or documents."
+    )
+    iterations: values.Integer = Field(
+        default=1, gt=0, description="Number of iterations. Each starts with the weights of the previous one."
+    )
+    workers: values.Integer = Field(
+        default=1, gt=0, description="Number of workers. Each has a slot, and the learner has one more."
+    )
+    learner: Learner = Field(
+        default_factory=Learner,
+        description="Learner: module:function, or a mapping to give it resources of its own. Required without `write`.",
+    )
+    write: Write | None = Field(default=None, description="Write the results to files, instead of a learner: {format: npz}.")
+    in_flight: values.Quantity = Field(
+        default="512Mi",
+        description="Maximum size of the results that the learner has not read yet: 512Mi, 2Gi. A single result must fit "
+        "too.",
+    )
+    timeout: values.Duration = Field(
+        default=600.0, description="Maximum time for a worker to produce a unit: seconds, or 10m. Then the worker is killed."
+    )
+    max_failed: values.Integer | None = Field(
+        default=None,
+        ge=0,
+        description="Number of units that may fail in an iteration before it fails. Default: a tenth of `units`.",
+    )
+
+    @field_validator("write", mode="after")
+    @classmethod
+    def _no_other_reader(cls, write: Write | None, info: ValidationInfo) -> Write | None:
+        """Reported together with the other issues of the section."""
+        learner = info.data.get("learner")
+        if learner is not None and learner.entrypoint is not None and write is not None:
+            models.refuse([Issue((), f"stands beside learner ({learner.entrypoint}), and one of them takes the results")])
+        return write
+
+    @model_validator(mode="after")
+    def _a_reader(self) -> Collect:
+        if self.learner.entrypoint is None and self.write is None:
+            example = "learner: train:learn (code that reads them) or write: {format: npz} (files)"
+            models.refuse([Issue((), f"nothing reads the results; write {example}")])
+        return self
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """`in_flight` in bytes."""
+        return values.bytes_of(self.in_flight)
+
+    @property
+    def most_failed(self) -> int:
+        """Units of one iteration that may fail: as the job says, else a tenth of them."""
+        return self.units // _SHARE_FAILED if self.max_failed is None else self.max_failed
+
+
+class Collection(Base):
+    """Workers that make results, and a learner that reads them and gives the workers new weights, in turns."""
+
+    title: ClassVar[str] = "collection"
+    noun: ClassVar[str] = "iteration"
+    count_field: ClassVar[str] = "collect.iterations"
+    width_option: ClassVar[str] = "--workers"
+    width_field: ClassVar[str] = "collect.workers"
+    changeable: ClassVar[tuple[str, ...]] = (
+        *("collect.iterations", "collect.workers", "collect.in_flight", "collect.timeout", "collect.max_failed"),
+        *Base.changeable,
+    )
+    foreign: ClassVar[Mapping[str, str]] = {
+        **base.search_fields(_SEARCH),
+        "trials": "is for a search (kind: hpo); a collection has collect.iterations",
+        "parallel": "is for a search (kind: hpo): iterations come one after another; a collection has collect.workers",
+        "stop": "ends a trial by its reports (kind: hpo, kind: train); an iteration ends when its learner returns",
+        "ranks": _RANKS,
+        "nodes": _RANKS,
+        "divided": _RANKS,
+        **dict.fromkeys(("script", "command", "arguments", "cwd", "metrics"), _PROGRAM),
+    }
+    loss: ClassVar[str] = "a collection whose pods were lost has no weights to continue with"
+
+    kind: Literal["collect"] = Field(description="Iterations in which workers produce data and a learner consumes it.")
+    entrypoint: values.Function = Field(
+        default="train:play", description="Function that workers call to produce units: module:function."
+    )
+    objectives: Objectives = Field(
+        default=(Objective(metric=ADDED[0], direction="maximize"),),
+        description="Metrics to optimize. MLflow shows all of them. Default: maximize `units`.",
+    )
+    collect: Collect = Field(description="Iterations, workers and learner.")
+    resume: Annotated[str, Field(pattern=RUN)] | None = Field(
+        default=None,
+        description="Name of a run whose newest checkpoint to start from, as long as this run has none of its own.",
+    )
+
+    @property
+    def trials(self) -> int:
+        """Its iterations."""
+        return self.collect.iterations
+
+    @property
+    def width(self) -> int:
+        """How many workers there are at the same time, which `platform scale` changes."""
+        return self.collect.workers
+
+    def widened(self, width: int) -> Collection:
+        """The same with another `width`."""
+        return self.model_copy(update={"collect": self.collect.model_copy(update={"workers": width})})
+
+    def roles(self) -> tuple[Role, ...]:
+        """The workers and the learner.
+
+        The learner keeps its unread results in /dev/shm, at most `collect.in_flight`.
+        """
+        collect, learner = self.collect, self.collect.learner
+        flows, need = collect.in_flight_bytes, learner.resources.over(self.resources)
+        if collect.write is not None and learner.resources.gpus is None:
+            need = need.model_copy(update={"gpus": 0})  # what writes files needs none
+        return (
+            Role(
+                name="worker",
+                title="a worker",
+                replicas=collect.workers,
+                entrypoint=self.entrypoint,
+                resources=self.resources,
+                cluster=self.cluster,
+                shm_bytes=self.resources.shm_bytes or SHM_OF_CPU_RANK + flows,
+                in_flight_bytes=flows,
+            ),
+            Role(
+                name="learner",
+                title="the learner",
+                replicas=1,
+                entrypoint=learner.entrypoint or "",
+                resources=need,
+                cluster=learner.on(self.cluster),
+                shm_bytes=need.shm_bytes or SHM_OF_CPU_RANK + flows,
+                in_flight_bytes=flows,
+                field="collect.learner.resources",
+                write={} if collect.write is None else collect.write.model_dump(),
+            ),
+        )
+
+    @property
+    def files_to(self) -> str | None:
+        """The URL or folder that results are written to as files, where the job names one."""
+        return None if self.collect.write is None else self.collect.write.to
+
+    def facts(self) -> dict[str, Any]:
+        """What MLflow shows of the run beside its objectives."""
+        collect = self.collect.model_dump(exclude={"write", "learner"}, exclude_none=True)
+        learner = self.collect.learner.entrypoint
+        return {**collect, **({"learner": learner} if learner else {})}
+
+    def further(self, run: str, where: str) -> str:
+        """What to type to extend a run of it that has succeeded."""
+        return f"`platform resume {run} --iterations N` runs more than {self.trials}"
+
+    def functions(self) -> Iterator[base.Function]:
+        """Of all jobs, and the learner's."""
+        yield from super().functions()
+        learner = self.collect.learner.entrypoint
+        if learner is not None and learner != self.entrypoint:  # else there is an issue about that
+            yield base.Function(("collect", "learner", "entrypoint"), learner, ("ctx", "results"))
+
+    def check(self, broken: Places[Place]) -> Iterator[Issue]:
+        """Of all jobs, and what it must leave to the other kinds."""
+        yield from super().check(broken)
+        if self.collect.learner.entrypoint == self.entrypoint and ("collect",) not in broken:
+            message = f"is the entrypoint ({self.entrypoint}), which makes the results; name the function that reads them"
+            yield Issue(("collect", "learner", "entrypoint"), message)
+        if ("objectives",) not in broken:
+            yield from base.refused_target(self)
+        yield from base.refused_budget(self.budget, dict.fromkeys(("max_failed", "failed_alike"), _FIRST_ENDS))

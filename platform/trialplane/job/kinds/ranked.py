@@ -1,0 +1,144 @@
+"""What studies and trainings share: trials of several processes, and scripts and commands as trials."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from trialplane import errors
+from trialplane.errors import Issue, Place
+from trialplane.job import values
+from trialplane.job.kinds import program
+from trialplane.job.kinds.base import Base, Function
+from trialplane.job.search import Stop, Stops
+
+# /dev/shm of each rank: NCCL's buffers between GPUs of a node, and the batches of a DataLoader's workers.
+_SHM_OF_GPU_RANK = 2**30
+SHM_OF_CPU_RANK = 2**28
+_MOST_RANKS = 64  # that are proposed
+
+
+class Ranked(Base):
+    """A job whose trials may each be several processes, on several machines."""
+
+    divided: tuple[str, ...] = Field(
+        default=(),
+        description="Parameters that all ranks share evenly, such as a global batch size: [batch]. They must be multiples "
+        "of the world size.",
+    )
+    ranks: values.Integer | None = Field(
+        default=None,
+        gt=0,
+        description="Number of processes of a trial on each node. Default: one per GPU, or one without GPUs.",
+    )
+    nodes: values.Integer = Field(default=1, gt=0, description="Number of nodes (pods) of a trial.")
+    stop: Stops = Field(
+        default=(),
+        description="Rule, or list of rules, that end a trial early. The trial counts as complete, with the metrics it "
+        "reported.",
+    )
+    script: program.ScriptFile | None = Field(
+        default=None, description="Python script that a trial runs instead of an entrypoint: train.py."
+    )
+    command: program.Command | None = Field(
+        default=None,
+        description="Program that a trial runs instead of an entrypoint, with its first arguments: [./train, "
+        '"--lr={lr}"]. {lr} is a parameter.',
+    )
+    arguments: program.ArgumentsField | None = Field(
+        default=None,
+        description="Arguments of the script or command: flags (--lr 0.1), hydra (lr=0.1), globals (parameters replace "
+        "what the script assigns to their names), none, or a list. Default: flags for a script, none for a command.",
+    )
+    cwd: Literal["code", "workdir"] | None = Field(
+        default=None,
+        description="Working directory of the script or command. code: a copy of the job's folder for each trial. "
+        "workdir: an empty folder.",
+    )
+    metrics: program.MetricSources | None = Field(
+        default=None,
+        description="Sources of the metrics of the script or command. Default: its output and its MLflow calls.",
+    )
+
+    @property
+    def stops(self) -> tuple[Stop, ...]:
+        """What ends a trial early, as complete."""
+        return (self.stop,) if isinstance(self.stop, Stop) else self.stop
+
+    @property
+    def requires(self) -> str:
+        """The file that it names, else its script."""
+        return self.requirements or self.script or ""
+
+    def functions(self) -> Iterator[Function]:
+        """None where a trial runs a script or a command."""
+        return iter(()) if program.of(self) else super().functions()
+
+    def programs(self) -> Iterator[tuple[Place, str, bool]]:
+        """Its script, or a command in the job's own folder."""
+        if self.script:
+            yield ("script",), self.script, True
+        elif self.command and "/" in self.command[0] and not self.command[0].startswith("/") and "{" not in self.command[0]:
+            yield ("command", 0), self.command[0], False
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Processes of one trial on each of its nodes; 1 is the trial's own process."""
+        return self.ranks or max(1, self.resources.gpus)
+
+    @property
+    def world_size(self) -> int:
+        """Processes of one trial."""
+        return self.ranks_per_node * self.nodes
+
+    @property
+    def shm_of_ranks(self) -> int:
+        """Bytes of /dev/shm on each node: as the job says, else by its ranks."""
+        each = _SHM_OF_GPU_RANK if self.resources.gpus else SHM_OF_CPU_RANK
+        return self.resources.shm_bytes or self.ranks_per_node * each
+
+    def advice(self) -> Iterator[str]:
+        """Ranks that do not fit what a node has."""
+        ranks, need = self.ranks_per_node, self.resources
+        if need.gpus > ranks:
+            yield (
+                f"{errors.counted(ranks, 'rank')} for {need.gpus} GPUs on a node: a rank uses one, unless its code takes "
+                f"more; --ranks {need.gpus} uses all"
+            )
+        if ranks > 1 and ranks > need.cpus:
+            yield f"{ranks} ranks share {need.cores} (resources.cpus) and wait for each other"
+
+    def check(self, broken: Collection[Place]) -> Iterator[Issue]:
+        """Of all jobs, ranks that cannot be, and what does not fit a script."""
+        yield from super().check(broken)
+        yield from program.check(self, broken)
+        if ("params",) not in broken and ("space",) not in broken:
+            yield from _divided(self, broken)
+        gpus = self.resources.gpus
+        if self.ranks is not None and 0 < gpus < self.ranks:
+            message = f"{self.ranks} is more than the GPUs of a node ({gpus}), and ranks cannot share one"
+            cure = f"write ranks: {gpus}, or leave it out for one per GPU, or resources.gpus: 0"
+            yield Issue(("ranks",), f"{message}; {cure}")
+
+
+def _divided(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
+    """Parameters that the ranks share evenly; else the mean gradients of some would count more than those of others."""
+    counted = {term for input_ in job.inputs.values() for terms in input_.amounts.values() for term in terms}
+    for index, name in enumerate(job.divided):
+        value = job.params.get(name)
+        if name in job.search.names:
+            continue  # the job checks its values
+        if name not in job.params:
+            hint = errors.nearest(name, job.params)
+            yield Issue(("divided", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
+        elif type(value) is not int or value < 1:
+            if name not in counted:  # else it is reported already
+                yield Issue(("params", name), f"must be a whole number over 0, not {value!r}: divided names it")
+        elif value % job.world_size and not {("ranks",), ("nodes",), ("resources",)} & set(broken):
+            below = value - value % job.world_size
+            near = " or ".join(str(one) for one in (below, below + job.world_size) if one)
+            fits = ", ".join(str(ranks) for ranks in range(1, min(value, _MOST_RANKS) + 1) if value % ranks == 0)
+            message = f"{value} cannot be divided evenly among {job.world_size} ranks: make it {near}"
+            yield Issue(("params", name), f"{message}, or change the ranks; it can be among {fits}")

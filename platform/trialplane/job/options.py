@@ -1,0 +1,229 @@
+"""Every option of Optuna's samplers, pruners, crossovers and mutations, as data.
+
+The laptop has no Optuna, so `optuna.json` holds the signatures of its classes; tests/job/test_options.py writes it and
+compares it with the installed Optuna. Here is what signatures do not say: our names, bounds, and the arguments that the
+platform sets itself. The controller reads the same tables to turn (name, options) into objects. `ELSEWHERE` holds the names
+that other tools have for them.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import importlib.util
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class Kind(enum.StrEnum):
+    """What an option's value is, as written in the job file."""
+
+    BOOL = "true or false"
+    INT = "a whole number"
+    NUMBER = "a number"
+    TEXT = "one of"
+    INT_OR_AUTO = 'a whole number or "auto"'
+    POINT = "a mapping of parameter names to values"
+    POINTS = "a list of lists of numbers"  # the controller makes an array of it
+    FUNCTION = "module:function of the job's code"  # the function itself is Optuna's argument
+    FACTORY = "module:function of the job's code that returns the value"  # called without arguments
+    SAMPLER = "a sampler"
+    PRUNER = "a pruner"
+    CROSSOVER = "a crossover"
+    MUTATION = "a mutation"
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One option.
+
+    Attributes:
+        kind: what its value is.
+        nullable: whether null is a value too.
+        required: whether it must be given.
+        default: Optuna's, where it need not be.
+        minimum, maximum: bounds of a number, both included.
+        above: bound that a number must exceed.
+        allowed: the values of a TEXT.
+    """
+
+    kind: Kind
+    nullable: bool
+    required: bool
+    default: Any = None
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    allowed: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """One sampler, pruner, crossover or mutation.
+
+    Attributes:
+        cls: name of Optuna's class.
+        options: what a job may set, by Optuna's names.
+        platform: arguments that the platform sets itself, each with the field of the job that it is taken from.
+        objectives: how many objectives it can handle at most, or None for any number.
+        parents: of a crossover, how many points it makes a new one from.
+        alone: whether a sampler can draw one parameter by itself, and so can be another's `independent_sampler`.
+        libraries: what Optuna imports for it, and only when it draws.
+    """
+
+    cls: str
+    options: Mapping[str, Option]
+    platform: Mapping[str, str]
+    objectives: int | None = None
+    parents: int = 2
+    alone: bool = True
+    libraries: tuple[str, ...] = ()
+
+
+SIGNATURES = Path(__file__).with_name("optuna.json")
+# Optuna's type of an argument, without null → what it is here.
+_KINDS: Mapping[str, Kind] = {
+    "bool": Kind.BOOL,
+    "int": Kind.INT,
+    "float": Kind.NUMBER,
+    "str": Kind.TEXT,
+    "str | int": Kind.INT_OR_AUTO,
+    "dict[str, Any]": Kind.POINT,
+    "np.ndarray": Kind.POINTS,
+    "list[FrozenTrial]": Kind.FACTORY,
+    "BaseSampler": Kind.SAMPLER,
+    "BasePruner": Kind.PRUNER,
+    "BaseCrossover": Kind.CROSSOVER,
+    "BaseMutation": Kind.MUTATION,
+}
+_NAMES = {"NopPruner": "none", "SuccessiveHalvingPruner": "successive_halving"}  # others: the class without its suffix
+_PLATFORM = {"seed": "seed", "constraints_func": "constraints", "search_space": "space"}
+_IGNORED = ("restart_strategy", "inc_popsize")  # Optuna warns that they do nothing
+# Optuna makes arrays of so many rows with each trial, or powers of so many factors; far beyond use, and what memory holds.
+MOST_ROWS = 10_000
+_MOST_POWERS = 100
+# What Optuna refuses or fails on: in the controller, so once its pod runs, and often with the first trial only.
+_BOUNDS: Mapping[str, Mapping[str, float]] = {
+    name: bounds
+    for names, bounds in (
+        ("n_startup_trials n_startup_steps n_warmup_steps bootstrap_count patience", {"minimum": 0}),
+        ("min_delta alpha eta sigma_xi sigma_eta", {"minimum": 0}),
+        ("interval_steps n_min_trials min_resource max_resource", {"minimum": 1}),
+        ("population_size reduction_factor", {"minimum": 2}),
+        ("mutation_prob crossover_prob swapping_prob p_threshold", {"minimum": 0, "maximum": 1}),
+        ("uniform_crossover_prob use_child_gene_prob", {"minimum": 0, "maximum": 1}),
+        ("percentile", {"minimum": 0, "maximum": 100}),
+        ("min_early_stopping_rate", {"minimum": 0, "maximum": _MOST_POWERS}),
+        ("n_ei_candidates dividing_parameter", {"minimum": 1, "maximum": MOST_ROWS}),
+        ("popsize", {"minimum": 2, "maximum": MOST_ROWS}),
+        ("prior_weight sigma0", {"above": 0}),
+    )
+    for name in names.split()
+}
+_ALLOWED = {"qmc_type": ("sobol", "halton")}
+_TRAITS: Mapping[str, Mapping[str, Any]] = {
+    "cmaes": {"objectives": 1, "libraries": ("cmaes",)},
+    "gp": {"libraries": ("torch", "scipy")},
+    "qmc": {"libraries": ("scipy",)},
+    "wilcoxon": {"libraries": ("scipy",)},
+    "grid": {"alone": False},
+    "bruteforce": {"alone": False},
+    "spx": {"parents": 3},
+    "undx": {"parents": 3},
+    "none": {"objectives": None},
+}
+
+
+def _option(name: str, signature: str) -> Option:
+    """The option of `int | None = None`, or of `float` where Optuna has no default."""
+    kind, optional, default = signature.partition(" = ")
+    bare, bounds = kind.removesuffix(" | None"), _BOUNDS.get(name, {})
+    return Option(
+        Kind.FUNCTION if bare.startswith("Callable[") else _KINDS[bare],
+        nullable=bare != kind,
+        required=not optional,
+        default=ast.literal_eval(default) if optional else None,
+        allowed=_ALLOWED.get(name, ()),
+        minimum=bounds.get("minimum"),
+        maximum=bounds.get("maximum"),
+        above=bounds.get("above"),
+    )
+
+
+def _choice(kind: Kind, name: str, cls: str, arguments: Mapping[str, str]) -> Choice:
+    own = {key: text for key, text in arguments.items() if key not in (*_PLATFORM, *_IGNORED)}
+    return Choice(
+        cls,
+        {key: _option(key, text) for key, text in own.items()},
+        {key: field for key, field in _PLATFORM.items() if key in arguments},
+        **{"objectives": 1 if kind is Kind.PRUNER else None, **_TRAITS.get(name, {})},
+    )
+
+
+# The table that a nested value is looked up in.
+TABLES: Mapping[Kind, Mapping[str, Choice]] = {
+    kind: {
+        name: _choice(kind, name, cls, arguments)
+        for cls, arguments in classes.items()
+        for name in [_NAMES.get(cls, cls.lower().removesuffix(kind.name.lower()))]
+    }
+    for suffix, classes in json.loads(SIGNATURES.read_text(encoding="utf-8")).items()
+    for kind in [Kind[suffix.upper()]]
+}
+SAMPLERS = TABLES[Kind.SAMPLER]
+PRUNERS = TABLES[Kind.PRUNER]
+
+
+def missing() -> frozenset[str]:
+    """Libraries of samplers and pruners that this Python lacks."""
+    every = {library for table in TABLES.values() for choice in table.values() for library in choice.libraries}
+    return frozenset(library for library in every if importlib.util.find_spec(library) is None)
+
+
+_EVOLVES = "there is none here: it changes the parameters of trials that run, and here a trial keeps those it started with"
+_BOHB = "there is none here; sampler: tpe with pruner: hyperband is the nearest"
+_ARCHITECTURE = "there is none here: it searches an architecture while it trains one model, and not parameters of trials"
+_LIBRARY = "there is none here: the samplers are Optuna's, of which tpe and gp learn from earlier trials as well"
+
+# What to write instead, or that there is none → names of Katib, Ray Tune, W&B, SageMaker, Determined and Vizier, in lower
+# case with letters and digits only. Optuna's own class names need no entry.
+ELSEWHERE: Mapping[Kind, Mapping[str, str]] = {
+    Kind.SAMPLER: {
+        "it is called random here": "randomsearch basicvariant basicvariantgenerator",
+        "it is called grid here": "gridsearch",
+        "it is called bruteforce here, or grid without conditions": "exhaustive exhaustivesearch",
+        "it is called qmc here: {name: qmc, qmc_type: sobol}": "sobol sobolsearch quasirandom quasirandomsearch",
+        "it is called qmc here: {name: qmc, qmc_type: halton}": "halton",
+        "there is none here; qmc spreads its points evenly as well": "latinhypercube lhs",
+        "tpe is Bayesian; gp, a Gaussian process, needs torch where the controller runs": (
+            "bayes bayesian bayesianoptimization bayesianoptimisation bayesopt bayesoptsearch "
+            "gaussianprocess gaussianprocessbandit skopt"
+        ),
+        "it is called tpe here": "hyperopt hyperoptsearch optuna optunasearch",
+        "it is called tpe here: {name: tpe, multivariate: true}": "multivariatetpe",
+        "it is called cmaes here": "cma cmaevolutionstrategy",
+        "it is called nsgaii here": "nsga2 genetic evolutionary",
+        "it is called nsgaiii here": "nsga3",
+        _BOHB: "bohb tunebohb",
+        "it is a pruner here: write pruner: hyperband, beside the sampler": "hyperband",
+        "it is a pruner here: write pruner: successive_halving, beside the sampler": (
+            "asha adaptiveasha asynchyperband successivehalving"
+        ),
+        "it is a pruner here: write pruner: median, beside the sampler": "medianstop medianstopping",
+        _EVOLVES: "pbt pb2 populationbasedtraining",
+        _ARCHITECTURE: "enas darts",
+        _LIBRARY: "ax axsearch hebo hebosearch nevergrad nevergradsearch zoopt blendsearch cfo dragonfly vizier",
+    },
+    Kind.PRUNER: {
+        "it is called successive_halving here": "asha adaptiveasha ashascheduler sha asynchyperband asynchyperbandscheduler",
+        "it is called hyperband here": "hyperbandscheduler",
+        _BOHB: "bohb hbbohb hyperbandforbohb",
+        "it is called median here": "medianstop medianstopping medianstoppingrule auto",
+        "it is called patient here": "earlystopping plateau trialplateaustopper",
+        "to end no trial early, write none": "fifo fifoscheduler off no",
+        _EVOLVES: "pbt pb2 populationbasedtraining",
+    },
+}

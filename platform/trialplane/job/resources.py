@@ -1,0 +1,133 @@
+"""Resources, checkpoints, retries and budget of a run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from trialplane.job import models, values
+
+# Of fsspec. `file:///…` is left out: a folder of a pod, or of a laptop, is not what a job can know.
+_URL = r"^[a-z][a-z0-9+.-]*://[^\s/]\S*$"
+Url = Annotated[str, Field(pattern=_URL)]
+
+
+class Resources(models.Model):
+    """Resources of a trial on each of its nodes."""
+
+    cpus: values.Cores = Field(default=1, description="CPU cores: 2, 0.5 or 500m.")
+    memory: values.Quantity = Field(default="2Gi", description="Memory: 2Gi, 512Mi or a number of bytes.")
+    gpus: values.Integer = Field(default=0, ge=0, description="Number of GPUs.")
+    shm: values.Quantity | None = Field(
+        default=None, description="Size of /dev/shm, for data loaders with several workers: 1Gi. It counts as memory."
+    )
+
+    @property
+    def cores(self) -> str:
+        """CPU cores in words."""
+        return f"{self.cpus:g} core{'' if self.cpus == 1 else 's'}"
+
+    @property
+    def threads(self) -> int:
+        """How many threads the cores are good for; of a part of one, one."""
+        return max(1, int(self.cpus))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory in bytes."""
+        return values.bytes_of(self.memory)
+
+    @property
+    def shm_bytes(self) -> int | None:
+        """Size of /dev/shm in bytes, or None for the system's own."""
+        return None if self.shm is None else values.bytes_of(self.shm)
+
+
+class Budget(models.Model):
+    """Limits after which a run stops early."""
+
+    max_failed: values.Integer | None = Field(
+        default=None, ge=0, description="Stop if more than this many trials failed. Default: no limit."
+    )
+    failed_alike: values.Integer | None = Field(
+        default=5,
+        gt=0,
+        description="Stop if this many of the first trials failed alike, in the same line of the job's code, and none "
+        "succeeded. null: never.",
+    )
+    time: values.Duration | None = Field(
+        default=None,
+        description="Start no more trials after the run has been active this long, pauses excluded: seconds, or 90s, 30m, "
+        "2h, 1h30m.",
+    )
+    target: values.Number | None = Field(
+        default=None, description="Stop when the objective is at least this good. Needs one objective."
+    )
+    timeout: values.Duration | None = Field(
+        default=None, description="Maximum duration of a trial: seconds, or 90s, 30m, 2h, 1h30m. Default: no limit."
+    )
+    exit_timeout: values.Duration = Field(
+        default=300.0,
+        description="Maximum time for a process to exit after its trial has its result: seconds, or 5m. It covers exit "
+        "hooks, and ranks and nodes that are still at work. Then the process is killed, and the result still counts.",
+    )
+
+
+class Retries(models.Model):
+    """Number of retries after a process or a machine failed.
+
+    Exceptions in the job's code are not retried. A trial with checkpoints gets all of its retries again whenever it gets
+    further than before.
+    """
+
+    crashed: values.Integer = Field(
+        default=1,
+        ge=0,
+        description="Number of retries after a process was killed or ran out of host memory.",
+    )
+    lost: values.Integer = Field(
+        default=5,
+        ge=0,
+        description="Number of retries after a pod, a node or a slot was lost.",
+    )
+
+
+class Keep(models.Model):
+    """Trials whose checkpoints are kept."""
+
+    best: values.Integer = Field(
+        gt=0,
+        description="Number of best trials whose checkpoints are kept. Those of a trial are removed when it was pruned, "
+        "failed for good, or was beaten by this many others.",
+    )
+    files: tuple[str, ...] = Field(
+        default=(),
+        description="Files to keep from a trial's working directory: model.pt, out/*.safetensors. They are copied to "
+        "files/ beside its checkpoints when it completes. Those of the best trials are sent to MLflow when the run ends.",
+    )
+
+    @field_validator("files")
+    @classmethod
+    def _below(cls, files: tuple[str, ...]) -> tuple[str, ...]:
+        for path in files:
+            if path.startswith("/") or ".." in path.split("/") or not path.strip("./"):
+                raise ValueError(f"{path!r} must name files below the folder in which a trial runs: model.pt, out/*.pt")
+        return files
+
+
+class Checkpoints(models.Model):
+    """Storage of checkpoints."""
+
+    # How often a training is saved and which checkpoints stay is its code's to decide, by its `params`.
+
+    url: Url | None = Field(
+        default=None,
+        description="URL of an object store, in fsspec's format: s3://bucket/path. Default: the chart's object store or "
+        "volume on a cluster, else the run's folder.",
+    )
+    grace: values.Duration | None = Field(
+        default=None,
+        description="Time for a trial to save a checkpoint when its pod must go: seconds, or 5m. Default: 30 s; for a "
+        "training, the chart's `checkpoints.grace`.",
+    )

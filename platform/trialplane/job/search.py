@@ -1,0 +1,181 @@
+"""How trials are drawn, compared and stopped; without Optuna, which the ledger imports."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from trialplane.errors import Issue
+from trialplane.job import models, values
+from trialplane.job import space as spaces
+from trialplane.job.sampling import Pruner, Sampler
+
+
+class Objective(models.Model):
+    """A metric to minimize or maximize."""
+
+    metric: str = Field(min_length=1, description="Name of a metric that the job returns or reports.")
+    direction: Literal["minimize", "maximize"] = Field(description="Direction of improvement.")
+    of: Literal["best", "last"] = Field(
+        default="last",
+        description="last: the returned value, or the last reported one if none is returned. best: the best of all "
+        "reported values and the returned one.",
+    )
+
+    def is_better(self, value: float, other: float) -> bool:
+        """Whether `value` is better than `other`."""
+        return value > other if self.direction == "maximize" else value < other
+
+
+class Constraint(models.Model):
+    """Bounds of a metric. A trial outside of them is infeasible and never the best."""
+
+    metric: str = Field(min_length=1, description="Name of a metric that the job returns or reports.")
+    min: values.Number | None = Field(default=None, description="Minimum, included.")
+    max: values.Number | None = Field(default=None, description="Maximum, included.")
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Constraint:
+        if self.min is None and self.max is None:
+            models.refuse([Issue((), "needs min or max or both")])
+        elif self.min is not None and self.max is not None and self.min > self.max:
+            models.refuse([Issue(("min",), f"{self.min} is over max ({self.max})")])
+        return self
+
+    def excess(self, value: float) -> float:
+        """How far `value` lies outside: over 0 is infeasible, 0 or less feasible, as in Optuna."""
+        sides = [
+            bound
+            for bound in (
+                None if self.min is None else self.min - value,
+                None if self.max is None else value - self.max,
+            )
+            if bound is not None
+        ]
+        return max(sides)
+
+
+class Stop(models.Model):
+    """A rule that ends a trial early as complete: a bound of a metric, or a step."""
+
+    metric: str = Field(default="", description="Name of a reported metric. Needs `above` or `below`.")
+    above: values.Number | None = Field(default=None, description="End the trial when the metric is greater than this.")
+    below: values.Number | None = Field(default=None, description="End the trial when the metric is less than this.")
+    after: values.Integer = Field(default=0, ge=0, description="First step to compare. Earlier reports are ignored.")
+    step: values.Integer | None = Field(
+        default=None, ge=0, description="End the trial when it reports this step or a later one. Not with `metric`."
+    )
+
+    @model_validator(mode="after")
+    def _one_thing(self) -> Stop:
+        bounds = self.above is not None or self.below is not None
+        if self.step is not None and (self.metric or bounds or self.after):
+            models.refuse([Issue(("step",), "is a rule of its own; write stop: [{metric: …, below: …}, {step: …}]")])
+        if self.step is None and not self.metric:
+            models.refuse([Issue((), "needs metric with above or below, or step")])
+        if self.step is None and not bounds:
+            models.refuse([Issue((), f"needs above or below: what {self.metric} is compared with")])
+        if self.above is not None and self.below is not None and self.below >= self.above:
+            models.refuse([Issue(("below",), f"{self.below} is not under above ({self.above}), so every report would do")])
+        return self
+
+
+def _stop_form(value: Any) -> str:
+    return "rules" if isinstance(value, (list, tuple)) else "rule"
+
+
+Stops = Annotated[
+    Annotated[Stop, Tag("rule")] | Annotated[tuple[Stop, ...], Tag("rules")],
+    Discriminator(_stop_form),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """The space of a study, how it is sampled, and how trials are compared.
+
+    Attributes:
+        space: the parameters, or module:function of an Optuna trial.
+        sampler: draws them.
+        pruner: ends trials early.
+        enqueue: points to try first.
+        constraints: metrics with bounds.
+        suggests: whether each trial asks for its parameters itself, one by one, as an objective of Optuna does.
+    """
+
+    space: Mapping[str, spaces.AnyParameter] | str
+    sampler: Sampler
+    pruner: Pruner
+    enqueue: tuple[dict[str, Any], ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    suggests: bool = False
+
+    @property
+    def is_code(self) -> bool:
+        """Whether only the job's code knows the parameters."""
+        return self.suggests or isinstance(self.space, str)
+
+    @property
+    def function(self) -> str | None:
+        """module:function of the space, when it is given as code."""
+        return self.space if isinstance(self.space, str) else None
+
+    @property
+    def names(self) -> Collection[str]:
+        """Of the parameters; none when the space is code."""
+        return () if isinstance(self.space, str) else self.space.keys()
+
+    @property
+    def parameters(self) -> dict[str, spaces.AnyParameter]:
+        """The sampled parameters, each after those its condition names; empty when the space is code.
+
+        Raises:
+            ValueError: the conditions are circular, which `load_job` rules out.
+        """
+        return {} if isinstance(self.space, str) else dict(spaces.ordered(self.space))
+
+    def start_point(self) -> dict[str, Any]:
+        """A value for each parameter: from the first `enqueue` point, or else the middle of its range."""
+        known = self.enqueue[0] if self.enqueue else {}
+        point: dict[str, Any] = {}
+        for name, parameter in self.parameters.items():
+            if spaces.is_active(parameter, point):
+                point[name] = known.get(name, _middle(parameter))
+        return point
+
+    @property
+    def normal(self) -> dict[str, spaces.NormalParameter]:
+        """Those of the parameters that come from a normal distribution."""
+        known = self.parameters.items()
+        return {name: parameter for name, parameter in known if isinstance(parameter, spaces.NormalParameter)}
+
+    def watched(self, objective: Objective) -> Objective:
+        """The metric of the reports that the pruner compares trials by, and which way of it is better.
+
+        Args:
+            objective: the first of the job, for what the pruner leaves out.
+        """
+        pruner = self.pruner
+        return Objective(metric=pruner.metric or objective.metric, direction=pruner.direction or objective.direction)
+
+    def opposes(self, objective: Objective) -> bool:
+        """Whether the metric of the reports that the pruner compares improves in the opposite direction of `objective`."""
+        return self.watched(objective).direction != objective.direction
+
+
+NO_SEARCH = Search({}, Sampler(name="random"), Pruner(name="none"))
+
+
+def _middle(parameter: spaces.AnyParameter) -> Any:
+    """The value in the middle of a range, on its scale; the first of choices."""
+    if isinstance(parameter, spaces.CategoricalParameter):
+        return parameter.choices[0]
+    if isinstance(parameter, spaces.NormalParameter):
+        return parameter.decoded(sum(parameter.shares) / 2)
+    low, high = parameter.low, parameter.high
+    value = math.sqrt(low * high) if parameter.log else (low + high) / 2
+    return round(value) if isinstance(parameter, spaces.IntParameter) else value

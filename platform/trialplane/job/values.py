@@ -1,0 +1,197 @@
+"""The kinds of value in a job file, each as an annotated type with a readable error."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Container
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, FiniteFloat, PlainValidator, WithJsonSchema
+
+from trialplane.errors import Issue, Place
+from trialplane.job import models, program
+
+FUNCTION = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)([smhd]))")
+_CORES = re.compile(r"0*[1-9]\d*(?:\.\d+)?m?|0+\.\d{0,2}[1-9]\d*")  # a thousandth at least
+_QUANTITY = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)([kMGT]i?|Ki)?")
+
+
+def _duration(value: Any) -> Any:
+    if isinstance(value, str):
+        parts = _DURATION.findall(value.replace(" ", ""))
+        if not parts or "".join(number + unit for number, unit in parts) != value.replace(" ", ""):
+            raise ValueError(f"{value!r} is not a duration; write seconds (90) or 90s, 30m, 2h, 1h30m")
+        return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if isinstance(value, bool):
+        raise ValueError("write seconds (90) or 90s, 30m, 2h, 1h30m")
+    return value
+
+
+def _quantity(value: Any) -> Any:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or not _QUANTITY.fullmatch(text):
+        raise ValueError(f"{repr(value)[:40]} is not an amount of memory; write 512Mi, 2Gi or bytes")
+    if bytes_of(text) < 1:
+        raise ValueError("must be more than 0")
+    return text
+
+
+def cores(value: Any) -> int | float | None:
+    """An amount of CPU in Kubernetes' syntax, as a number; None if it is not one."""
+    amount: int | float = 0
+    if isinstance(value, str) and _CORES.fullmatch(value):
+        amount = float(value.removesuffix("m")) / (1000 if value.endswith("m") else 1)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        amount = value
+    if not 0.001 <= amount <= LARGEST:
+        return None
+    return int(amount) if amount == int(amount) else round(amount, 3)
+
+
+def _requirements(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    name = value.removeprefix("./")
+    if value.startswith("/") or ".." in value.split("/") or not name:
+        raise ValueError(f"{value!r} is no file of the job's folder; write requirements: requirements.txt")
+    if name.startswith("-"):
+        raise ValueError(f"{value!r} begins with -, as options do; give the file another name")
+    return name
+
+
+def _cores(value: Any) -> int | float:
+    amount = cores(value)
+    if amount is None:
+        raise ValueError(f"{repr(value)[:40]} is not an amount of CPU; write 2, 0.5 or 500m")
+    return amount
+
+
+def bytes_of(quantity: str) -> int:
+    """The bytes in a Kubernetes quantity such as `2Gi`.
+
+    Raises:
+        ValueError: it is not a quantity.
+    """
+    match = _QUANTITY.fullmatch(quantity)
+    if match is None:
+        raise ValueError(f"{quantity!r} is not an amount of memory; write 512Mi, 2Gi or bytes")
+    return int(float(match[1]) * _BYTES[match[2] or ""])
+
+
+def times(quantity: Any, factor: float) -> str | None:
+    """A multiple of a Kubernetes quantity, in its unit; None if it is not one."""
+    match = _QUANTITY.fullmatch(str(quantity))
+    return None if match is None else f"{float(match[1]) * factor:.3f}".rstrip("0").rstrip(".") + (match[2] or "")
+
+
+def key(name: str) -> str:
+    """A parameter's name without the + in front that MLflow does not take."""
+    return name.lstrip("+")
+
+
+def parameter(given: str, taken: Container[str]) -> str:
+    """A name that a parameter may have, as near to `given` as that allows.
+
+    Args:
+        given: what another tool calls it.
+        taken: names of other parameters.
+    """
+    made = given[:200]
+    if not re.fullmatch(NAME, made):
+        made = re.sub(r"[^A-Za-z0-9_-]", "_", made)
+    made = made if re.fullmatch(NAME, made) else f"_{made}"
+    while made in taken:
+        made += "_"
+    return made
+
+
+def _plain(value: Any) -> Any:
+    """Refuses what JSON cannot hold, by its place: dates, sets, NaN; keys that are no strings. And what is over 64 bits."""
+    found: list[Issue] = []
+
+    def walk(item: Any, path: Place) -> None:
+        if isinstance(item, dict):
+            for key, below in item.items():
+                if isinstance(key, str):
+                    walk(below, (*path, key))
+                else:
+                    found.append(Issue(path, f"the key {key!r} must be a string; put it in quotes"))
+        elif isinstance(item, (list, tuple)):
+            for index, below in enumerate(item):
+                walk(below, (*path, index))
+        elif isinstance(item, float) and not math.isfinite(item):
+            found.append(Issue(path, f"{item} is not a number that can be written down"))
+        elif isinstance(item, int) and not -_OVER <= item < _OVER:
+            found.append(Issue(path, "has more than 64 bits, which no array or database takes; put it in quotes"))
+        elif item is not None and not isinstance(item, (str, int, float, bool)):
+            found.append(Issue(path, f"a {type(item).__name__} is not allowed in a job; put it in quotes"))
+
+    walk(value, ())
+    models.refuse(found)
+    return value
+
+
+def _listed(value: Any) -> Any:
+    """Tuples as lists, so that a value equals its JSON round trip."""
+    if isinstance(value, dict):
+        return {key: _listed(below) for key, below in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_listed(below) for below in value]
+    return value
+
+
+_OVER = 2**63  # the first whole number that does not fit into 64 bits with a sign
+LARGEST = 2**53  # Optuna keeps whole numbers as floats, which are exact up to here
+# No lower bound here: a field's own bound could not override it.
+Integer = Annotated[int, Field(strict=True, le=LARGEST)]
+Bound = Annotated[int, Field(strict=True, ge=-LARGEST, le=LARGEST)]
+Number = Annotated[FiniteFloat, Field(strict=True)]
+Duration = Annotated[
+    float,
+    BeforeValidator(_duration),
+    Field(gt=0, allow_inf_nan=False),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0},
+                {"type": "string", "pattern": r"^\s*(\d+(\.\d+)?\s*[smhd]\s*)+$"},
+            ]
+        }
+    ),
+]
+RequirementsFile = Annotated[str, BeforeValidator(_requirements), WithJsonSchema({"type": "string", "pattern": "^[^/-]"})]
+# Of CPU, as a number; whole ones are `int`.
+Cores = Annotated[
+    int | float,
+    PlainValidator(_cores),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0.001, "maximum": LARGEST},
+                {"type": "string", "pattern": rf"^(?:{_CORES.pattern})$"},
+            ]
+        }
+    ),
+]
+Quantity = Annotated[
+    str,
+    BeforeValidator(_quantity),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "string", "pattern": rf"^{_QUANTITY.pattern}$"},
+            ]
+        }
+    ),
+]
+Plain = Annotated[Any, BeforeValidator(lambda value: _listed(_plain(value)))]
+# Of a parameter. Dots and slashes as keys of a configuration have them; + and ++ add a key in Hydra's grammar.
+NAME = r"\+{0,2}[A-Za-z_][A-Za-z0-9_-]*(?:[./][A-Za-z0-9_-]+)*"
+Name = Annotated[str, Field(pattern=f"^{NAME}$")]
+Function = Annotated[str, Field(pattern=f"^{FUNCTION}$")]
+Entrypoint = Annotated[str, Field(pattern=f"^(?:(?:{'|'.join(program.STYLES)}):)?{FUNCTION}$")]

@@ -1,0 +1,262 @@
+"""One run through the gateway, written by its controller in the run's own pod, which has no password of the database.
+
+The third `Storage`, beside SQLite's and PostgreSQL's: one request per transaction on one connection that stays open, and for
+whose lifetime the gateway holds the run's lock. When it breaks, the next request opens another one with the same epoch and
+is sent again: whatever was committed without an answer reaching us, committing it once more changes nothing (`store.study`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
+
+from trialplane import errors
+from trialplane.ledger import locking
+from trialplane.ledger.attempts import Attempt
+from trialplane.wire import cluster, labels, ledger, records
+from trialplane.wire.records import RunStatus
+
+A = TypeVar("A", bound=ledger.Answer)
+
+SCHEME = "http://"
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 60.0  # the database ends a statement after half of that
+MAX_ANSWER = 64 << 20  # bytes; an attempt of the largest size is below that, and no page of several comes near it
+_LONGEST_PAUSE = 1.0  # seconds between tries to get the lock
+
+
+class _Broken(Exception):
+    """The connection broke, with or without the request done."""
+
+
+class _Unopened(Exception):
+    """The gateway does not know this connection as one with the run's lock."""
+
+
+class Storage:
+    """One run, open for writing by this process alone; the methods are those of `store.study.Storage`.
+
+    Args:
+        url: `http://:TOKEN@HOST:PORT/namespaces/NAMESPACE`.
+        run: its name.
+        directions: "minimize" or "maximize" per objective.
+        lock_patience: seconds to wait for a former controller to release the lock.
+        give_up: polled while waiting; True ends the wait at once.
+
+    Raises:
+        LedgerLocked: another controller has the run.
+        LedgerFenced: the token opens it no longer.
+        LedgerCorrupt: the database is damaged or of another version, or the run has other directions.
+        LedgerUnavailable: the gateway or the database is away.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        run: str,
+        directions: tuple[Literal["minimize", "maximize"], ...],
+        *,
+        lock_patience: float,
+        give_up: Callable[[], bool],
+    ) -> None:
+        parts = urllib.parse.urlsplit(url)
+        self._host, self._port = parts.hostname or "", parts.port or 80
+        self._headers = {cluster.TOKEN_HEADER: parts.password or ""}
+        self._path = ledger.path(parts.path, run)
+        self._run = run
+        self._directions = directions
+        self._patience = lock_patience
+        self._give_up = give_up
+        self._one_at_a_time = threading.Lock()
+        self._connection: http.client.HTTPConnection | None = None  # one with the run's lock
+        self._epoch: int | None = None
+        with self._one_at_a_time:
+            self._patiently(self._open)
+
+    def close(self) -> None:
+        """Releases the lock and the connection."""
+        with self._one_at_a_time:
+            if self._connection is not None:
+                with contextlib.suppress(_Broken, _Unopened, errors.LedgerError):  # the end of the connection does it, too
+                    self._exchange(ledger.CloseLedger(), ledger.Written)
+            self._drop()
+
+    def load(self) -> tuple[list[Attempt], dict[str, Any]]:
+        """All attempts in order of their numbers, and what samplers store beside them."""
+        found: list[Attempt] = []
+        page = first = self._request(ledger.LoadAttempts(-1), ledger.AttemptsLoaded)
+        while page.attempts:
+            found += [Attempt(one.request, one.outcome, one.place, json.loads(one.optuna)) for one in page.attempts]
+            page = self._request(ledger.LoadAttempts(found[-1].request.number), ledger.AttemptsLoaded)
+        return found, json.loads(first.kept)
+
+    def begin(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
+        """Writes an attempt that is about to start."""
+        self._request(ledger.BeginAttempt(attempt.request, json.dumps(attempt.optuna), _text(kept)), ledger.Written)
+
+    def draw(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
+        """Writes what an attempt that runs has drawn so far."""
+        self._request(ledger.DrawAttempt(attempt.request, json.dumps(attempt.optuna), _text(kept)), ledger.Written)
+
+    def finish(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
+        """Writes the end of an attempt."""
+        assert attempt.outcome is not None
+        written = json.dumps(attempt.optuna), _text(kept)
+        self._request(ledger.FinishAttempt(attempt.request, attempt.outcome, *written), ledger.Written)
+
+    def describe(self, described: Mapping[str, Any]) -> None:
+        """Writes the run's status; the other facts are the operator's."""
+        if described.keys() != {labels.LEDGER_STATUS}:
+            raise errors.LedgerError(f"of the facts of {self._run} its controller may write the status only")
+        status = records.from_dict(RunStatus, described[labels.LEDGER_STATUS])
+        self._request(ledger.WriteStatus(status), ledger.Written)
+
+    def described(self, name: str) -> Any:
+        """The value in a column of the run, or None."""
+        text = self._request(ledger.ReadColumn(name), ledger.ColumnRead).document
+        return json.loads(text) if text else None
+
+    def _request(self, request: ledger.Request, answer: type[A]) -> A:
+        """The answer to a request, which is sent again as long as somebody else has the lock."""
+
+        def send() -> A:
+            if self._connection is None:
+                self._open()
+            return self._exchange(request, answer)
+
+        def retry() -> A:
+            reused = self._connection is not None
+            try:
+                return send()
+            except _Unopened:
+                self._drop()
+            except _Broken:
+                if not reused:
+                    raise
+            return send()  # at once: a gateway that was replaced, or closes what was quiet, is no outage
+
+        with self._one_at_a_time:
+            return self._patiently(retry)
+
+    def _patiently(self, do: Callable[[], A]) -> A:
+        """Waits for the lock."""
+        deadline = time.monotonic() + self._patience
+        pause = 0.02
+        while True:
+            try:
+                return do()
+            except errors.LedgerLocked:
+                if time.monotonic() > deadline or self._give_up():
+                    raise
+            except (_Broken, _Unopened) as error:
+                raise self._away(str(error)) from error
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _open(self) -> ledger.LedgerOpened:
+        """Connects, and takes the lock."""
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
+        connection.auto_open = 0  # a new connection must take the lock first
+        try:
+            connection.connect()
+            locking.keep_alive(connection.sock)
+            connection.sock.settimeout(ANSWER_SECONDS)
+        except OSError as error:
+            connection.close()
+            raise _Broken(errors.first_line(error)) from error
+        self._connection = connection
+        try:
+            opened = self._exchange(ledger.OpenLedger(self._directions, self._epoch), ledger.LedgerOpened)
+        except BaseException:
+            self._drop()
+            raise
+        self._epoch = opened.epoch
+        return opened
+
+    def _exchange(self, request: ledger.Request, answer: type[A]) -> A:
+        """Sends one request on the open connection."""
+        connection = self._connection
+        assert connection is not None
+        body = ledger.encode(request)
+        if len(body) > ledger.MAX_BYTES:
+            size = f"{len(body)} bytes, and the gateway takes {ledger.MAX_BYTES}"
+            raise errors.LedgerRefused(f"a record of {self._run} is too large for its ledger: {size}")
+        try:
+            connection.request("POST", self._path, body, self._headers)
+            reply = connection.getresponse()
+            data = reply.read(MAX_ANSWER + 1)
+        except (OSError, http.client.HTTPException) as error:
+            self._drop()
+            raise _Broken(errors.first_line(error) or type(error).__name__) from error
+        if len(data) > MAX_ANSWER:
+            self._drop()
+            raise errors.LedgerError(f"the gateway {self._place} answers with more than {MAX_ANSWER} bytes")
+        if reply.length:  # of a body that ended early, which `read` does not say
+            self._drop()
+            raise _Broken("the answer was cut off")
+        if reply.will_close:
+            self._drop()
+        if reply.status != http.HTTPStatus.OK:
+            raise self._failure(reply.status, data)
+        try:
+            found = ledger.decode(data, ledger.ANSWER)
+        except errors.MessageError as error:
+            raise errors.LedgerError(f"the gateway {self._place} cannot be understood: {error}") from error
+        if not isinstance(found, answer):
+            raise errors.LedgerError(f"the gateway {self._place} answers {type(request).__name__} with something else")
+        return found
+
+    def _failure(self, status: int, data: bytes) -> Exception:
+        """The error for an answer that is none, by its code and its status."""
+        try:
+            body = json.loads(data)
+            code, text = str(body["code"]), str(body["error"])
+        except (ValueError, KeyError, TypeError):
+            code = text = ""
+        if ledger.STATUSES.get(code) != status:  # of something between us and the gateway
+            return _Broken(f"HTTP status {status}")
+        match code:
+            case ledger.LOCKED:
+                return errors.LedgerLocked(text)
+            case ledger.FENCED:
+                return errors.LedgerFenced(text)
+            case ledger.REFUSED:
+                return errors.LedgerFenced(
+                    f"the gateway refuses this controller's token: {self._run} was started again, or has ended; it stops"
+                )
+            case ledger.CORRUPT:
+                return errors.LedgerCorrupt(text)
+            case ledger.FULL:
+                return errors.LedgerFull(text)
+            case ledger.UNOPENED:
+                return _Unopened(text)
+            case ledger.UNAVAILABLE:
+                return errors.LedgerUnavailable(text)
+            case ledger.SLOW | ledger.BUSY:
+                return _Broken(text)
+        return errors.LedgerRefused(f"the gateway {self._place} takes no such record of {self._run}: {text}")
+
+    def _away(self, line: str) -> errors.LedgerUnavailable:
+        return errors.LedgerUnavailable(
+            f"the gateway {self._place} does not answer: {line}; all records are safe. "
+            f"When it does, type `platform resume {self._run}`"
+        )
+
+    @property
+    def _place(self) -> str:
+        return f"http://{self._host}:{self._port}"
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _text(kept: Mapping[str, Any] | None) -> str | None:
+    return None if kept is None else json.dumps(kept)

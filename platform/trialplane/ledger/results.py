@@ -1,0 +1,121 @@
+"""Reads a run's ledger on the laptop, a SQLite file, without ever writing: see `ledger.attempts`; errors become ours.
+
+A killed controller leaves a write-ahead log behind, which a reader must take into account.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from trialplane import errors
+from trialplane.job.kinds import Job
+from trialplane.ledger import attempts as reading
+from trialplane.ledger.attempts import Attempt, Select
+from trialplane.wire import rows
+from trialplane.wire.records import TrialRow
+from trialplane.wire.states import TrialState
+
+
+def attempts(ledger: Path, run: str, job: Job, alive: bool) -> list[TrialRow]:
+    """Every attempt in a ledger, in the order they started; none when there is no ledger yet.
+
+    Args:
+        ledger: the SQLite file.
+        run: name of the run.
+        job: defines which metrics are objectives and which are constrained.
+        alive: whether a controller works on it. Without one an attempt that has not ended is LOST.
+
+    Raises:
+        LedgerCorrupt: the file is not a ledger, is damaged, or is of another version.
+        LedgerUnavailable: it cannot be read.
+    """
+    with _opened(ledger, run, alive) as select:
+        return [reading.row(job, attempt, alive) for attempt in reading.every(select, run)]
+
+
+def has_ended(ledger: Path, run: str, trial: int, attempt: int) -> bool:
+    """Whether one attempt has ended; errors as of `attempts`."""
+    with _opened(ledger, run, True) as select:
+        return any(one.request.attempt == attempt and one.outcome is not None for one in reading.at(select, run, trial))
+
+
+def ends(ledger: Path, run: str, after: int) -> tuple[int, list[Attempt]]:
+    """The attempts that ended since the one at the place `after`, in order, and the place to continue from.
+
+    Errors are those of `attempts`.
+    """
+    with _opened(ledger, run, True) as select:
+        return reading.ended(select, run, after)
+
+
+def whole(ledger: Path, run: str, alive: bool, after: int) -> list[Attempt]:
+    """See `ledger.attempts.whole`; errors are those of `attempts`."""
+    with _opened(ledger, run, alive) as select:
+        return reading.whole(select, run, after)
+
+
+@contextlib.contextmanager
+def _opened(ledger: Path, run: str, alive: bool) -> Iterator[Select]:
+    with _intact(ledger, run):
+        if not ledger.exists():
+            yield lambda query, values: []
+            return
+        if not ledger.is_file():
+            raise ValueError("it is not a regular file")  # opening a pipe would block
+        # Without a write-ahead log there is no writer, and `immutable` keeps SQLite from creating one.
+        log = ledger.with_name(ledger.name + "-wal")
+        quiet = not alive and not (log.exists() and log.stat().st_size)
+        uri = f"{ledger.absolute().as_uri()}?mode=ro{'&immutable=1' if quiet else ''}"
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=10)) as connection:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if not tables:  # the controller has just created the file
+                yield lambda query, values: []
+                return
+            if "schema_version" not in tables:
+                reading.check_version(0, str(ledger))
+            reading.check_version(connection.execute("SELECT version FROM schema_version").fetchone()[0], str(ledger))
+            yield lambda query, values: connection.execute(query, values).fetchall()
+
+
+def counts(found: Iterable[TrialRow]) -> dict[str, Any]:
+    """The counts of `RunStatus`, from all attempts of a run without a controller."""
+    all_rows = list(found)
+    newest = rows.newest(all_rows)
+    states = [row.state for row in newest]
+    failed = [row for row in newest if row.state is TrialState.FAILED]
+    failures: dict[str, int] = {}
+    for row in failed:
+        if row.failure is not None:
+            failures[row.failure.value] = failures.get(row.failure.value, 0) + 1
+    return {
+        "complete": states.count(TrialState.COMPLETE),
+        "pruned": states.count(TrialState.PRUNED),
+        "failed": len(failed),
+        "failures": failures,
+        # Also one that failed for good, once a resumed training retries it.
+        "retried": sum(row.failure is not None for row in all_rows) - len(failed),
+        "running": 0,
+    }
+
+
+@contextlib.contextmanager
+def _intact(ledger: Path, run: str) -> Iterator[None]:
+    """Maps SQLite's errors, the system's, and invalid records to ours."""
+    try:
+        yield
+    except OSError as error:
+        raise errors.LedgerUnavailable(f"the ledger of {run} cannot be read ({error.strerror}): {ledger}") from error
+    except (sqlite3.Error, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        if isinstance(error, sqlite3.Error) and not reading.is_damage(error):
+            raise errors.LedgerUnavailable(
+                f"the ledger of {run} cannot be read now ({error}): {ledger}; try again, or see which process holds it"
+            ) from error
+        raise errors.LedgerCorrupt(
+            f"the ledger of {run} is damaged or not a ledger ({type(error).__name__}: {error}): {ledger}\n"
+            f"Nothing was changed. Restore a good copy, save what `sqlite3 {ledger} .recover` finds, or move "
+            f"{ledger.parent} away and submit under the same name"
+        ) from error

@@ -1,0 +1,222 @@
+"""One run in a database, written by its controller: one transaction per start of an attempt, and one per end.
+
+Where trials ask for their parameters one by one there is one more for each of these.
+
+One writer at a time: a lock is held while the storage is open (a file lock beside a SQLite file, an advisory lock on
+PostgreSQL), and every transaction checks that the run's epoch is still the one this controller set, so that a controller
+that lost its lock without noticing cannot write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from trialplane import errors
+from trialplane.ledger import attempts as reading
+from trialplane.ledger import locking, tables
+from trialplane.ledger.attempts import Attempt
+from trialplane.ledger.tables import attempts, runs
+from trialplane.wire import records
+
+
+class Storage:
+    """One run in a database, open for writing by this process alone.
+
+    Args:
+        url: `sqlite:////path` or `postgresql+psycopg2://…`.
+        run: its name; created if missing.
+        directions: "minimize" or "maximize" per objective.
+        lock: file to lock when the database is SQLite.
+        lock_patience: seconds to wait for a former controller to release the lock, on PostgreSQL.
+        give_up: polled while waiting; True ends the wait at once.
+
+    Raises:
+        LedgerLocked: another controller has the run.
+        LedgerCorrupt: the database is damaged or of another version, or the run has other directions.
+        LedgerUnavailable: the database is away or the disk is full.
+    """
+
+    _pings = True  # whether a connection is tested before it is used
+
+    def __init__(
+        self,
+        url: str,
+        run: str,
+        directions: tuple[Literal["minimize", "maximize"], ...],
+        lock: Path,
+        *,
+        lock_patience: float = locking.LOCK_PATIENCE,
+        give_up: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._url = url
+        self._run = run
+        self._stack = contextlib.ExitStack()
+        self._id = 0
+        self._epoch: int | None = None
+        try:
+            self._engine = tables.engine(url, pings=self._pings)
+            self._stack.callback(self._engine.dispose)
+            self._lock(lock, lock_patience, give_up)
+            with tables.mapped(url, run):
+                tables.prepare(self._engine)
+                with tables.writing(self._engine) as connection:
+                    self._epoch = self._open(connection, list(directions))
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def close(self) -> None:
+        """Releases the lock and the connections."""
+        self._stack.close()
+
+    def load(self) -> tuple[list[Attempt], dict[str, Any]]:
+        """All attempts in order of their numbers, and what samplers store beside them."""
+        with self._reading() as connection:
+            kept = connection.execute(sa.select(runs.c.optuna).where(runs.c.id == self._id)).scalar_one()
+            try:
+                found = reading.whole(tables.select(connection), self._run)
+            except ValueError as error:
+                raise errors.LedgerCorrupt(
+                    f"the ledger {tables.shown(self._url)} is damaged ({error}); put a good copy in its place"
+                ) from error
+        return found, json.loads(kept)
+
+    def begin(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
+        """Writes an attempt that is about to start, in one transaction.
+
+        Args:
+            attempt: its request, and Optuna's view of it.
+            kept: what samplers store beside the trials; None if unchanged.
+        """
+        with self._transaction(kept, attempt) as connection:
+            insert = sqlite.insert if self._engine.dialect.name == "sqlite" else postgresql.insert
+            new = insert(attempts).values(
+                run_id=self._id,
+                number=attempt.request.number,
+                trial=attempt.request.trial,
+                request=records.to_json(attempt.request),
+                optuna=json.dumps(attempt.optuna),
+            )
+            # It is there if an earlier try was committed, but its response was lost.
+            connection.execute(new.on_conflict_do_nothing(index_elements=[attempts.c.run_id, attempts.c.number]))
+
+    def draw(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
+        """Writes what an attempt that runs has drawn so far, in one transaction; writing it twice changes nothing.
+
+        Args:
+            attempt: its request with the parameters drawn so far, and Optuna's view of it.
+            kept: what samplers store beside the trials; None if unchanged.
+        """
+        with self._transaction(kept, attempt) as connection:
+            connection.execute(
+                sa.update(attempts)
+                .where(attempts.c.run_id == self._id, attempts.c.number == attempt.request.number)
+                .values(request=records.to_json(attempt.request), optuna=json.dumps(attempt.optuna))
+            )
+
+    def finish(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
+        """Writes the end of an attempt, in one transaction; writing the same end twice changes nothing.
+
+        Args:
+            attempt: its outcome, and Optuna's view of it.
+            kept: what samplers store beside the trials; None if unchanged.
+        """
+        ends = sa.select(sa.func.coalesce(sa.func.max(attempts.c.place), 0) + 1).where(attempts.c.run_id == self._id)
+        with self._transaction(kept, attempt) as connection:
+            written = connection.execute(
+                sa.update(attempts)
+                .where(
+                    attempts.c.run_id == self._id,
+                    attempts.c.number == attempt.request.number,
+                    attempts.c.place.is_(None),
+                )
+                .values(
+                    place=ends.scalar_subquery(),
+                    outcome=records.to_json(attempt.outcome),
+                    optuna=json.dumps(attempt.optuna),
+                )
+            )
+            if not written.rowcount and not self._has(connection, attempt):
+                raise errors.LedgerCorrupt(f"attempt {attempt.request.number} of {self._run} was never begun")
+
+    def describe(self, described: Mapping[str, Any]) -> None:
+        """Writes facts about the run, by column name, in one transaction."""
+        with self._transaction(None) as connection:
+            tables.describe(connection, runs.c.id == self._id, described)
+
+    def described(self, name: str) -> Any:
+        """The value in a column of the run, or None."""
+        with self._reading() as connection:
+            return tables.document(connection, runs.c.id == self._id, name)
+
+    def _has(self, connection: sa.Connection, attempt: Attempt) -> bool:
+        mine = (attempts.c.run_id == self._id) & (attempts.c.number == attempt.request.number)
+        return connection.execute(sa.select(attempts.c.number).where(mine)).one_or_none() is not None
+
+    def _open(self, connection: sa.Connection, directions: list[str]) -> int:
+        """Finds or creates the run, and increments its epoch: from now on every older controller is fenced."""
+        mine = sa.select(runs.c.id, runs.c.directions).where(runs.c.name == self._run)
+        found = connection.execute(mine).one_or_none()
+        if found is None:
+            new = {"name": self._run, "directions": json.dumps(directions), "epoch": 0, "optuna": "{}"}
+            connection.execute(sa.insert(runs).values(new))
+            found = connection.execute(mine).one()
+        if json.loads(found.directions) != directions:
+            known = " and ".join(json.loads(found.directions))
+            raise errors.LedgerCorrupt(
+                f"the run {self._run} in {tables.shown(self._url)} has the directions {known}, but the job has "
+                f"{' and '.join(directions)}; give the run another name"
+            )
+        self._id = found.id
+        count = sa.update(runs).where(runs.c.id == self._id).values(epoch=runs.c.epoch + 1).returning(runs.c.epoch)
+        return int(connection.execute(count).scalar_one())
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        with tables.mapped(self._url, self._run), self._engine.connect() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _transaction(self, kept: Mapping[str, Any] | None, attempt: Attempt | None = None) -> Iterator[sa.Connection]:
+        """One transaction that only the controller of the current epoch can commit; `attempt` is the one that it writes."""
+        changed: dict[str, Any] = {"epoch": self._epoch}  # a write, so that it also locks the row until the commit
+        if kept is not None:
+            changed["optuna"] = json.dumps(kept)
+        with tables.mapped(self._url, self._run), self._engine.begin() as connection:
+            mine = sa.update(runs).where(runs.c.id == self._id, runs.c.epoch == self._epoch)
+            found = connection.execute(mine.values(changed).returning(runs.c.token)).one_or_none()
+            if found is None:
+                raise self._fenced()
+            self._check(found.token)
+            yield connection
+
+    def _check(self, token: str | None) -> None:
+        """Whether this process may write where the ledger has that token's hash; with the database's password it may."""
+
+    def _lock(self, file: Path, patience: float, give_up: Callable[[], bool]) -> None:
+        """Takes the lock on the run, or raises LedgerLocked."""
+        if self._engine.dialect.name == "sqlite":
+            self._stack.enter_context(locking.lock_file(file, self._run))
+            return
+        locking.AdvisoryLock(self._engine, self._run, patience=patience, taken=self._taken, give_up=give_up)
+        with tables.mapped(self._url, self._run), self._engine.connect():
+            return
+
+    def _taken(self, cursor: Any) -> errors.LedgerFenced | None:
+        """The error for a new connection, if another controller has incremented the epoch since the last one broke."""
+        if self._epoch is None:
+            return None
+        cursor.execute("SELECT epoch FROM runs WHERE id = %s", (self._id,))
+        return None if cursor.fetchone() == (self._epoch,) else self._fenced()
+
+    def _fenced(self) -> errors.LedgerFenced:
+        return errors.LedgerFenced(
+            f"another controller has taken over the study {self._run} in {tables.shown(self._url)}; this one stops"
+        )

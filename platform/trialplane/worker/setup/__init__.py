@@ -1,0 +1,1 @@
+"""Before the first trial: install what a job requires, and ask its program for its arguments."""

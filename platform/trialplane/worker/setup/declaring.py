@@ -1,0 +1,272 @@
+"""The arguments that a script declares to a parser, found by running it up to the point where it reads them.
+
+argparse, click and what stands on them (typer, simple-parsing, transformers), tyro, and jsonargparse with LightningCLI.
+
+`python -m trialplane.worker.setup.declaring SCRIPT FILE` is started in the script's folder and writes FILE, a `Declared` in
+JSON. It ends before the first argument is read, so that nothing behind that runs, and the arguments need not be complete.
+"""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import importlib
+import importlib.util
+import os
+import re
+import runpy
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import Any, NoReturn, cast
+
+from trialplane.training import process
+from trialplane.wire import records
+from trialplane.wire.declared import Declared, Option
+
+_CLICK = ("click.core", "typer._click.core")  # typer has a copy of its own
+_MOST_CHOICES = 50
+_TYRO = {"INT": int, "FLOAT": float, "STR": str}  # what stands in its help for the type of a value
+_LIGHTNING = ("model.", "data.")  # arguments of LightningCLI that belong to the script's own classes
+_KINDS = {int: "int", float: "float", str: "str", bool: "bool"}
+
+
+class _Parsers:
+    """What the script's parsers declare; the process ends with the one that reads the arguments.
+
+    Args:
+        script: whose parsers they are.
+        file: that gets them.
+    """
+
+    def __init__(self, script: Path, file: Path) -> None:
+        self._file = file
+        self._folder = str(script.parent.resolve())
+        self._options: list[Option] = []
+        self._left_out: list[str] = []
+        self._subcommands: list[str] = []
+        # A small parser may look at the arguments before the others; then the script calls parse_args as well.
+        self._has_main = "parse_args(" in script.read_text(errors="replace")
+
+    def watch(self) -> None:
+        """Replaces what reads the arguments."""
+        parse_known = argparse.ArgumentParser.parse_known_args
+
+        def parse_known_args(parser: argparse.ArgumentParser, *given: Any, **named: Any) -> Any:
+            self._add_argparse(parser)
+            # Not through parse_args, and without --help of its own, which is then the main parser's.
+            if self._has_main and not parser.add_help and sys._getframe(1).f_code.co_name != "parse_args":
+                return parse_known(parser, *given, **named)
+            return self.end()
+
+        argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[assignment]
+        for name in _CLICK:
+            try:
+                command = importlib.import_module(name).Command
+            except ImportError:
+                continue
+            command.make_context = lambda command, *given, **named: self._end_at_click(command)
+        if _is_installed("tyro"):
+            tyro: Any = importlib.import_module("tyro")
+            tyro.cli = lambda of, **named: self._end_at_tyro(tyro, of, named)
+        if _is_installed("jsonargparse"):
+            importlib.import_module("jsonargparse").ArgumentParser.parse_args = lambda parser, *given, **named: (
+                self._end_at_jsonargparse(parser)
+            )
+
+    def _end_at_click(self, command: Any) -> NoReturn:
+        while len(getattr(command, "commands", ())) == 1:  # a group with one command
+            (name, command), *_ = command.commands.items()
+            self._subcommands.append(name)
+        self._add_click(command)
+        self.end()
+
+    def _end_at_tyro(self, tyro: Any, of: Any, named: dict[str, Any]) -> NoReturn:
+        known = {name: named[name] for name in ("default", "config", "use_underscores") if name in named}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is deprecated, and no other way makes one of all versions
+            parser = tyro.extras.get_parser(of, **known)
+        for action in parser._actions:
+            action.nargs = None if action.nargs == 1 else action.nargs
+            if action.nargs is None:
+                shown = re.search(r"\(default: (.*?)\)", str(action.help))
+                action.default = shown[1] if shown and shown[1] != "None" else None
+                action.type = _TYRO.get(str(action.metavar).rpartition("|")[2])
+        self._add_argparse(parser)
+        self.end()
+
+    def _end_at_jsonargparse(self, parser: Any) -> NoReturn:
+        chosen = getattr(parser._subcommands_action, "choices", None) or {}
+        if "fit" in chosen:  # LightningCLI's
+            parser, self._subcommands = chosen["fit"], ["fit"]
+        for action in list(parser._actions):
+            action.type = getattr(action, "_typehint", action.type)
+            is_own = "fit" not in chosen or action.dest.startswith(_LIGHTNING)
+            if not is_own or not (action.type in _KINDS or type(action.default) in _KINDS):
+                parser._actions.remove(action)
+        self._add_argparse(parser)
+        self.end()
+
+    def end(self, failure: str = "") -> NoReturn:
+        """Writes what is known and ends the process."""
+        made = Declared(tuple(self._options), tuple(self._left_out), failure, tuple(self._subcommands))
+        self._file.write_text(records.to_json(made), encoding="utf-8")
+        os._exit(0)
+
+    def _add_argparse(self, parser: argparse.ArgumentParser) -> None:
+        seen: set[str] = {option.name for option in self._options}
+        destinations: set[str] = set()
+        for action in parser._actions:
+            if isinstance(action, argparse._VersionAction) or action.dest in ("help", *destinations):
+                continue  # the second one of a destination is its opposite, as --no-amp of --amp
+            destinations.add(action.dest)
+            flag = next((text for text in action.option_strings if text.startswith("--")), "")
+            flag = flag or (action.option_strings[0] if action.option_strings else "")
+            name = flag.lstrip("-") or action.dest
+            if name in seen:
+                continue
+            seen.add(name)
+            if isinstance(action, argparse._SubParsersAction):
+                self._left_out.append(f"subcommands ({', '.join(action.choices)}): name one of them in `arguments`")
+                continue
+            style = _style(action)
+            if why := "" if style == "negated" else _unfit(action):
+                self._left_out.append(f"{flag or name}: {why}")
+                continue
+            default = False if style == "switch" else self._plain(action.default, action.type)
+            appends = isinstance(action, argparse._AppendAction)
+            several = action.nargs in ("+", "*") or (isinstance(action.nargs, int) and action.nargs > 0) or appends
+            self._options.append(
+                Option(
+                    name=name,
+                    default=default,
+                    kind="bool" if style else _KINDS.get(cast(Any, action.type), "") or _kind(default),
+                    flag=flag,
+                    choices=_choices(action.choices),
+                    style=style,
+                    required=action.required and action.nargs not in ("?", "*"),
+                    lists="" if not several else "repeat" if appends else "spread",
+                )
+            )
+
+    def _add_click(self, command: Any) -> None:
+        if hasattr(command, "commands"):
+            self._left_out.append(f"subcommands ({', '.join(command.commands)}): name one of them in `arguments`")
+        for parameter in command.params:
+            if not parameter.expose_value or parameter.name == "help":
+                continue
+            is_option = parameter.param_type_name == "option"
+            flag = max(parameter.opts, key=len) if is_option else ""
+            name = flag.lstrip("-") if is_option else parameter.name
+            is_flag = getattr(parameter, "is_flag", False)
+            opposite = next(iter(parameter.secondary_opts), "") if is_flag else ""
+            if getattr(parameter, "count", False) or (is_flag and opposite not in ("", f"--no-{name}")):
+                self._left_out.append(f"{flag}: is neither a value nor an on/off switch, so a job cannot set it")
+                continue
+            type_ = _click_type(parameter)
+            style = "negated" if opposite else "switch" if is_flag else "value" if type_ is bool else ""
+            default = self._plain(parameter.default, type_)
+            if style == "switch" and default:
+                self._left_out.append(f"{flag}: is on by default, and cannot be switched off")
+                continue
+            self._options.append(
+                Option(
+                    name=name,
+                    default=bool(default) if style == "switch" else default,
+                    kind="bool" if style else _KINDS.get(type_, "") or _kind(default),
+                    flag=flag,
+                    choices=_choices(getattr(getattr(parameter, "type", None), "choices", None)),
+                    style=style,
+                    required=bool(parameter.required),
+                    lists="" if not getattr(parameter, "multiple", False) else "repeat",
+                )
+            )
+
+    def _plain(self, value: Any, type_: Any) -> Any:
+        """A default as a plain value; None where it cannot be written down, or names the script's folder here."""
+        value = value.value if isinstance(value, enum.Enum) else str(value) if isinstance(value, PurePath) else value
+        if isinstance(value, (list, tuple)):
+            made = [self._plain(one, type_) for one in value]
+            return made if made and None not in made else None
+        if isinstance(value, str) and type_ in (int, float):
+            try:
+                return type_(value)
+            except ValueError:
+                return None
+        if type(value) not in (int, float, str, bool) or (isinstance(value, str) and self._folder in value):
+            return None
+        return None if value == argparse.SUPPRESS else float(value) if type_ is float else value
+
+
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _unfit(action: argparse.Action) -> str:
+    """Why a job cannot give an argument, or ""."""
+    if action.type is bool and not hasattr(action, "_typehint"):  # jsonargparse reads it
+        return "`type=bool` makes every text True, even the text False"
+    if action.nargs == 0 and not isinstance(action, (argparse._StoreTrueAction, argparse._StoreFalseAction)):
+        return "is neither a value nor an on/off switch, so a job cannot set it"
+    if action.nargs in (argparse.REMAINDER, argparse.PARSER):
+        return "takes all arguments that follow, which a job cannot set"
+    return ""
+
+
+def _style(action: argparse.Action) -> str:
+    """How a boolean is given, or "" for other arguments."""
+    if isinstance(action, (argparse._StoreTrueAction, argparse._StoreFalseAction)):
+        return "switch"
+    flag = next(iter(action.option_strings), "").lstrip("-")
+    if action.nargs == 0 and f"--no-{flag}" in action.option_strings:  # argparse's BooleanOptionalAction, and tyro's
+        return "negated"
+    is_boolean = "bool" in getattr(action.type, "__name__", "").lower() or isinstance(action.default, bool)
+    return "value" if is_boolean else ""
+
+
+def _click_type(parameter: Any) -> Any:
+    """The Python type of a parameter's values, or None; typer keeps it elsewhere."""
+    name = getattr(getattr(parameter, "type", None), "name", "").removesuffix(" range")
+    annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+    return {"integer": int, "float": float, "boolean": bool}.get(name, annotation)
+
+
+def _kind(default: Any) -> str:
+    one = default[0] if isinstance(default, list) else default
+    return _KINDS.get(type(one), "str")
+
+
+def _choices(given: Any) -> tuple[Any, ...]:
+    if given is None:
+        return ()
+    values = [one.value if isinstance(one, enum.Enum) else one for one in _first(given)]
+    return tuple(values) if all(type(one) in (int, float, str, bool) for one in values) else ()
+
+
+def _first(given: Any) -> Iterator[Any]:
+    for index, one in enumerate(given):
+        if index == _MOST_CHOICES:
+            return
+        yield one
+
+
+def main() -> None:
+    """Runs the script up to its parser, and writes what that declares."""
+    script, file = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
+    process.end_with_parent()
+    parsers = _Parsers(script, file)
+    parsers.watch()
+    sys.argv = [str(script)]
+    sys.path.insert(0, str(script.parent))
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as error:
+        parsers.end(f"it exited with {error.code!r} before that")
+    except BaseException as error:  # noqa: BLE001  whatever it raises is the answer
+        parsers.end(f"{type(error).__name__}: {error}")
+    parsers.end("it ended without reading any")
+
+
+if __name__ == "__main__":
+    main()

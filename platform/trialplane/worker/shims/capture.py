@@ -1,0 +1,129 @@
+"""What libraries log in a trial becomes its reports: the job's `capture`.
+
+W&B's package is replaced by `wandb.py`. Of the other libraries a few functions are, in the trial's process, as the
+job imports them, or at once where the template has. Which of several ways a metric counts by is decided in one place,
+`context.Points`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+from trialplane.training import imports, mlflow_runs
+from trialplane.wire import records
+from trialplane.worker import context
+from trialplane.worker.metrics import lines
+
+_STAND_IN = "trialplane.worker.shims.wandb"
+_WRITERS = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
+
+# What the names that libraries log stand for in the trial of this process.
+_names = lines.Names((), "")
+
+
+def prepare(config: records.SlotConfig) -> None:
+    """Makes `import wandb` find the stand-in; before the job's code is imported, in a template too."""
+    wanted = "wandb" in config.capture if config.capture is not None else importlib.util.find_spec("wandb") is None
+    if wanted and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        for name in [name for name in sys.modules if name.partition(".")[0] == "wandb"]:
+            del sys.modules[name]
+        sys.meta_path.insert(0, _Finder())
+
+
+def begin(config: records.SlotConfig, request: records.TrialRequest) -> None:
+    """Captures what the job's libraries log from now on, in the process of a trial or of one of its ranks."""
+    global _names
+    prepare(config)
+    _names = lines.Names(request.metrics, "")
+    captured = config.capture or ()
+    if "mlflow" in captured:
+        mlflow_runs.report_to(functools.partial(context.note, "mlflow"))
+    if "tensorboard" in captured:
+        for name in _WRITERS:
+            imports.on_import(name, _replace_writer)
+    if "hf" in captured:
+        imports.on_import("transformers.trainer", _replace_trainer)
+
+
+def numbers(values: object, above: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers of what a library logs, numpy's and torch's too, also those in dicts, under names that MLflow keeps."""
+    for name, value in values.items() if isinstance(values, dict) else ():
+        if isinstance(value, dict):
+            yield from numbers(value, f"{above}{name}.")
+        elif (number := _number(value)) is not None and (kept := _names.of(f"{above}{name}")[0]):
+            yield kept, number
+
+
+def _number(value: Any) -> float | None:
+    """A number, or an array of one; None for anything else, a text of digits too."""
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # an array of several
+        return None
+
+
+def _replace_writer(module: ModuleType) -> None:
+    """Has `SummaryWriter.add_scalar` report, beside what it writes."""
+    add_scalar = module.SummaryWriter.add_scalar
+    counts: dict[str, int] = {}  # of calls without a step
+
+    @functools.wraps(add_scalar)
+    def reported(writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *given: Any, **named: Any) -> Any:
+        written = add_scalar(writer, tag, scalar_value, global_step, *given, **named)
+        step = counts.get(tag, 0) if global_step is None else int(global_step)
+        counts[tag] = step + 1
+        context.note("tensorboard", step, dict(numbers({tag: scalar_value})))
+        return written
+
+    module.SummaryWriter.add_scalar = reported
+
+
+def _replace_trainer(module: ModuleType) -> None:
+    """Adds our callback to every Trainer that has none."""
+    init: Callable[..., None] = module.Trainer.__init__
+
+    @functools.wraps(init)
+    def with_callback(trainer: Any, *given: Any, **named: Any) -> None:
+        init(trainer, *given, **named)
+        from trialplane.integrations import huggingface  # torch and transformers, which are here already
+
+        if context.current() is not None and not any(
+            isinstance(callback, huggingface.TrialCallback) for callback in trainer.callback_handler.callbacks
+        ):
+            trainer.add_callback(huggingface.TrialCallback())
+
+    module.Trainer.__init__ = with_callback
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds `wandb`, which is our stand-in, and its submodules, in which nothing does anything."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec of such a module; None for every other one."""
+        if fullname.partition(".")[0] != "wandb":
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        """The stand-in, or an empty module whose names are looked up there."""
+        stand_in = importlib.import_module(_STAND_IN)
+        if spec.name == "wandb":
+            return stand_in
+        module = ModuleType(spec.name)
+        module.__getattr__ = stand_in.__getattr__  # type: ignore[method-assign]
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing is left to do."""

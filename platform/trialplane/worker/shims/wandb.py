@@ -1,0 +1,391 @@
+"""What a job gets as `wandb` in a trial: W&B's calls without its package, a server or an account.
+
+`wandb.log`, and numbers in the summary, are reports of the trial; `wandb.config` is the trial's parameters over what the
+script gives; `wandb.agent` runs its function once, as the trial. Everything else can be called and does nothing, which the
+trial's log says once for each name. Outside of a trial, as in a template, nothing is reported.
+
+Source of what the calls mean: https://docs.wandb.ai/ref/python
+"""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import string
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from trialplane.worker import context
+from trialplane.worker.shims import capture
+
+__version__ = "0.20.0"  # of the package whose calls these are: libraries compare it
+
+_UNTOLD = ("Settings", "login", "setup", "termlog", "termwarn", "termerror", "require", "define_metric")
+_KEPT = "only the numbers in wandb.log and in the summary are kept"
+
+
+class Error(Exception):
+    """What W&B's own errors are, and what a call raises whose result nothing could stand for."""
+
+
+@functools.cache  # once is enough
+def _tell(what: str, why: str) -> None:
+    """A line in the trial's log."""
+    sys.stderr.write(f"trialplane: {what} {why}\n")
+
+
+class Nothing:
+    """The result of a call that does nothing here, and whatever is asked of that."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __call__(self, *_: Any, **__: Any) -> Nothing:
+        """Does nothing."""
+        return self
+
+    def __getattr__(self, name: str) -> Nothing:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __getitem__(self, _: Any) -> Nothing:
+        return self
+
+    def __setitem__(self, _: Any, __: Any) -> None: ...
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __enter__(self) -> Nothing:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def __getattr__(name: str) -> Any:
+    """Whatever else a job looks for in W&B's modules."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return generate_id if name == "generate_id" else _uncovered(name)
+
+
+def generate_id(length: int = 8) -> str:
+    """A new name of so many letters and digits, by whatever module of W&B's a job calls it; not by the trial's seed."""
+    return "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(length))
+
+
+@functools.cache  # a class stays the same class
+def _uncovered(name: str) -> Any:
+    if name.endswith("Error"):
+        return Error
+    return type(name, (Nothing,), {"__init__": lambda *_, **__: _say(name)}) if name[:1].isupper() else _Call(name)
+
+
+class _Call:
+    """A function that does nothing here, or a module with such functions."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, *_: Any, **__: Any) -> Nothing:
+        """Says so, once."""
+        _say(self._name)
+        return Nothing()
+
+    def __getattr__(self, name: str) -> Any:
+        return __getattr__(name)
+
+
+def _say(name: str) -> None:
+    if name not in _UNTOLD:
+        _tell(f"wandb.{name}", f"does nothing in a trial: {_KEPT}")
+
+
+class _Values(MutableMapping[str, Any]):
+    """Values by key or as attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError:
+            which = "config" if isinstance(self, Config) else "summary"
+            there = f"it has {', '.join(self)}" if self else "it is empty"
+            raise AttributeError(f"wandb.{which} has no {name!r}; {there}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+
+class Config(_Values):
+    """The trial's parameters over what the script sets."""
+
+    def __init__(self) -> None:
+        self.__dict__["_own"] = {}
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it."""
+        return {**self._own, **context.params()}
+
+    def update(self, values: Any = (), /, allow_val_change: bool | None = None, **named: Any) -> None:
+        """Takes more values; the trial's parameters stay as they are.
+
+        Args:
+            values: a mapping, what argparse has parsed, or pairs.
+            allow_val_change: has no effect.
+            **named: more of them.
+        """
+        for name, value in {**_mapping(values), **named}.items():
+            self[name] = value
+
+    def setdefaults(self, values: Any) -> None:
+        """Takes the values of names that have none."""
+        for name, value in _mapping(values).items():
+            self._own.setdefault(name, value)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.as_dict()[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        params = context.params()
+        if name in params and params[name] != value:
+            _tell(f"wandb.config.{name} = {value!r}", f"is ignored: the trial's parameter {name} is {params[name]!r}")
+        self._own[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        self._own.pop(name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.as_dict())
+
+    def __len__(self) -> int:
+        return len(self.as_dict())
+
+
+def _mapping(values: Any) -> dict[str, Any]:
+    if isinstance(values, str):
+        _tell(f"wandb.init(config={values!r})", "does not read the file: write its values into the job's params")
+        return {}
+    return dict(values if isinstance(values, (Mapping, list, tuple)) else vars(values or object))
+
+
+class Summary(_Values):
+    """The newest value of everything that was logged; a number that the script sets is reported."""
+
+    def __init__(self, report: Callable[[Mapping[str, Any]], None]) -> None:
+        self.__dict__.update(_values={}, _report=report)
+
+    def keep(self, values: Mapping[str, Any]) -> None:
+        """Takes what was logged."""
+        self._values.update(values)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        before = dict(capture.numbers({name: self._values.get(name)}))
+        self._values[name] = value
+        if before != dict(capture.numbers({name: value})):
+            self._report({name: value})
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class Run:
+    """The trial, as W&B's run.
+
+    Args:
+        first: the step of the trial at which it begins: a script's second run goes on after its first.
+        **facts: what the script calls it: project, name, group and the like.
+
+    Attributes:
+        summary: see there.
+        first: as given.
+        step: W&B's, from 0; one more with each call of `log` without a step.
+        offline: True, as in W&B's offline mode: no server has the run, so it has no address either.
+        disabled: False, for what is logged counts.
+        resumed: False; `ctx.attempt` tells a retry.
+        sweep_id: None; `ctx.run` names the search.
+        start_time: seconds since the epoch.
+    """
+
+    offline, disabled, resumed = True, False, False
+    sweep_id = url = project_url = sweep_url = None
+
+    def __init__(self, first: int, **facts: Any) -> None:
+        ctx = context.current()
+        self.first = first
+        self.step = 0
+        self.id = "trial" if ctx is None else f"{ctx.run}-trial-{ctx.trial}"
+        self.name = facts.get("name") or self.id
+        names = (facts.get(name) or "" for name in ("project", "entity", "group", "job_type"))
+        self.project, self.entity, self.group, self.job_type = names
+        self.path = "/".join(filter(None, (self.entity, self.project, self.id)))
+        self.tags, self.notes = tuple(facts.get("tags") or ()), facts.get("notes") or ""
+        self.dir = str(Path.cwd() if ctx is None else ctx.workdir)
+        self.start_time = time.time()
+        self.summary = Summary(self._summarize)
+        self._next: dict[str, Any] = {}  # logged with commit=False
+        self._newest = 0  # step of what was reported last
+
+    @property
+    def config(self) -> Config:
+        """That of the trial."""
+        return _config
+
+    def log(
+        self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None, sync: bool | None = None
+    ) -> None:
+        """Reports numbers; the other values are left out.
+
+        Args:
+            data: by name; values in dicts get names with dots.
+            step: one before the newest is left out, as W&B does.
+            commit: False keeps them for the next call, and its step.
+            sync: has no effect.
+
+        Raises:
+            Pruned: the pruner ends this trial. Let it pass.
+        """
+        if step is not None and step < self.step:
+            _tell(f"wandb.log(step={step})", f"is left out, as its step lies before {self.step}")
+            return
+        self.step = self.step if step is None else int(step)
+        self.summary.keep(data)
+        self._next.update(data)
+        if commit is False:
+            return
+        ready, self._next = self._next, {}
+        self._newest = self.step
+        if step is None or commit:
+            self.step += 1
+        for name, value in ready.items():
+            if isinstance(value, Nothing):
+                _tell(f"wandb.log: {name}", "is left out: it is not a number")
+        context.note("wandb", self.first + self._newest, dict(capture.numbers(dict(ready))), waits=True)
+
+    def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
+        """Reports what was logged with commit=False last."""
+        global run
+        if self._next:
+            self.log({}, commit=True)
+        if run is self:
+            run = None
+
+    def _summarize(self, values: Mapping[str, Any]) -> None:
+        context.note("wandb", self.first + self._newest, dict(capture.numbers(dict(values))), waits=True)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return globals()[name] if name in ("use_artifact", "restore") else _uncovered(name)
+
+
+run: Run | None = None
+config = _config = Config()  # also by the second name, as functions have arguments of the first
+_runs: list[Run] = []  # of this process, in order
+
+
+def init(
+    project: str | None = None,
+    entity: str | None = None,
+    config: Any = None,
+    **facts: Any,
+) -> Run:
+    """The trial as a run; a second call while it lasts returns it again, one after `finish` goes on with later steps.
+
+    Args:
+        project: of the run, which the trial has for nothing.
+        entity: the same.
+        config: what the script is configured with; the trial's parameters win.
+        **facts: name, group, tags, notes; others have no effect.
+    """
+    global run
+    _config.update(config or {})
+    if run is None or facts.get("reinit"):
+        first = _runs[-1].first + _runs[-1].step + 1 if _runs else 0
+        run = Run(first, project=project, entity=entity, **facts)
+        _runs.append(run)
+    return run
+
+
+def log(data: Mapping[str, Any], step: int | None = None, commit: bool | None = None, sync: bool | None = None) -> None:
+    """As `Run.log`, of the run that was begun last, or of a new one."""
+    (run or init()).log(data, step, commit, sync)
+
+
+def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
+    """As `Run.finish`."""
+    if run is not None:
+        run.finish(exit_code, quiet)
+
+
+class _OfTheRun(_Values):
+    """`wandb.summary`: that of the run which was begun last."""
+
+    def __getitem__(self, name: str) -> Any:
+        return (run or init()).summary[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        (run or init()).summary[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del (run or init()).summary[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((run or init()).summary)
+
+    def __len__(self) -> int:
+        return len((run or init()).summary)
+
+
+summary = _OfTheRun()
+
+
+def sweep(sweep: Any = None, *_: Any, **__: Any) -> str:
+    """The name of a sweep that does nothing: in a trial there is nothing left to search."""
+    cure = "is not started: the job's space is searched already. `platform import wandb sweep.yaml` makes a job of a sweep"
+    _tell("wandb.sweep", cure)
+    return "trialplane"
+
+
+def agent(sweep_id: Any = None, function: Callable[[], Any] | None = None, *_: Any, **__: Any) -> None:
+    """Runs the function once: that is the trial.
+
+    Raises:
+        Error: there is no function.
+    """
+    if function is None:
+        raise Error("wandb.agent without a function runs a sweep's program: name that program as the job's script")
+    _tell("wandb.agent", "runs its function once in each trial; the job's `trials` is how many trials there are")
+    function()
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise Error(f"wandb.{name} reads from W&B's server, and a trial has none: leave wandb out of the job's capture")
+
+    return refuse
+
+
+Api, use_artifact, restore = _refused("Api"), _refused("use_artifact"), _refused("restore")

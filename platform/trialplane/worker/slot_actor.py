@@ -1,0 +1,137 @@
+"""The Ray actor around one slot: its answers, and results as references into the object store.
+
+Runs where the slot is. `run` and `answer` return the next event of what runs in the slot. All other calls have threads of
+their own (`GROUPS`), so that they need not wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from trialplane.wire import messages
+from trialplane.wire.messages import FromSlot, TrialEnded
+from trialplane.wire.records import SlotConfig
+from trialplane.worker import kept, trial
+from trialplane.worker.slot import Slot
+
+# Threads of the actor: for quick calls, for calls that copy results, and for files that are sent to MLflow.
+GROUPS = {"control": 1, "data": 1, "files": 1}
+
+# The answer of a call about a trial: messages as bytes, which the receiver checks, and files as references by name.
+Answer = tuple[list[bytes], dict[str, Any]]
+
+
+class SlotActor:
+    """One slot. Calls about a process name its serial, as they may arrive when the next one already runs."""
+
+    def __init__(self, config: SlotConfig, name: str) -> None:
+        self._slot = Slot(config, name)
+        self._serial: int | None = None  # of the process that runs, or ran last
+        self._turn = threading.Lock()  # no process begins during a call about the previous one
+
+    def start(self) -> bytes:
+        """Warms up the template; returns SlotStarted."""
+        return messages.encode(self._slot.start())
+
+    def run(self, serial: int, data: bytes, weights: Sequence[ray.ObjectRef[Any]] = ()) -> Answer:
+        """Handles StartAttempt, with the packed weights referred to by `weights`; returns the first answer."""
+        request = messages.decode(data, messages.START).request
+        with self._turn:
+            self._serial = serial
+        if not weights:
+            return self._with_files(self._slot.run(request))
+        (packed,) = ray.get(weights[0])
+        return self._with_files(self._slot.run(request, packed))
+
+    def answer(self, data: bytes) -> Answer:
+        """Handles AnswerReport; returns the next answer."""
+        answer = messages.decode(data, messages.ANSWER)
+        return self._with_files(self._slot.answer(answer.prune_at, answer.suggested))
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def control(self, serial: int, data: bytes) -> None:
+        """Passes a control message to the process that runs."""
+        message = messages.decode(data, messages.CONTROL)
+        with self._about(serial) as runs:
+            if not runs:
+                return
+            match message:
+                case messages.KillTrial(failure, text):
+                    self._slot.kill(failure, text)
+                case messages.StopTrial(text):
+                    self._slot.stop(text)
+                case _:
+                    if (exchange := self._slot.exchange) is not None:
+                        exchange.pass_on(message)
+
+    @ray.method(concurrency_group="data", num_returns=2)  # type: ignore[untyped-decorator]
+    def fetch(self, serial: int, data: bytes) -> tuple[tuple[int, ...] | bool, list[Any]]:
+        """Handles FetchResults or FetchWeights; Ray copies what is returned out of the slot's memory.
+
+        Returns:
+            The units whose results were found, or whether the weights were; and the data.
+        """
+        message = messages.decode(data, messages.FETCH)
+        with self._about(serial) as runs:
+            exchange = self._slot.exchange if runs else None
+            if isinstance(message, messages.FetchWeights):
+                weights = None if exchange is None else exchange.fetch_weights()
+                return weights is not None, [weights]
+            results = {} if exchange is None else exchange.fetch(message.units)
+            return tuple(results), list(results.values())
+
+    @ray.method(concurrency_group="data")  # type: ignore[untyped-decorator]
+    def feed(self, serial: int, data: bytes, results: Sequence[ray.ObjectRef[Any]]) -> bool:
+        """Handles FeedParcels, with the results referred to by `results`; False when they are lost."""
+        parcels = messages.decode(data, messages.FEED).parcels
+        try:
+            arrays = ray.get(results[0])
+        except ray.exceptions.RayError:
+            return False
+        with self._about(serial) as runs:
+            exchange = self._slot.exchange if runs else None
+        if exchange is not None:  # a large copy, outside of the lock; it does nothing when the process has ended
+            exchange.feed(parcels, arrays)
+        return True
+
+    @ray.method(concurrency_group="data")  # type: ignore[untyped-decorator]
+    def remove(self, data: bytes) -> None:
+        """Handles RemoveCheckpoints."""
+        trials = messages.decode(data, messages.REMOVE).trials
+        trial.remove_checkpoints(self._slot.config, trials)
+
+    @ray.method(concurrency_group="files")  # type: ignore[untyped-decorator]
+    def send_files(self, data: bytes) -> bytes:
+        """Handles SendFiles; returns FilesSent."""
+        message = messages.decode(data, messages.SEND_FILES)
+        return messages.encode(kept.send(self._slot.config, message))
+
+    def close(self) -> None:
+        """Ends the slot."""
+        self._slot.close()
+
+    @contextlib.contextmanager
+    def _about(self, serial: int) -> Iterator[bool]:
+        """Whether `serial` is the newest process, which it remains until the caller is done."""
+        with self._turn:
+            yield serial == self._serial
+
+    def _with_files(self, about: tuple[FromSlot, ...]) -> Answer:
+        """The messages, and the files named by the last one as references, which Ray passes on unresolved."""
+        encoded = [messages.encode(message) for message in about]
+        last = about[-1] if about else None
+        if not isinstance(last, TrialEnded) or not (last.arrays or last.store):
+            return encoded, {}
+        import numpy as np
+
+        files = {name: Path(file) for name, file in (("arrays", last.arrays), ("store", last.store)) if file is not None}
+        references = {name: ray.put(np.fromfile(file, dtype=np.uint8)) for name, file in files.items()}
+        for file in files.values():
+            file.unlink()
+        return encoded, references

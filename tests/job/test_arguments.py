@@ -1,0 +1,149 @@
+"""The command line that a trial's parameters become, and that the parsers people use read it back as it was meant.
+
+Not checked here: that a script gets it (tests/worker/test_programs.py), what a job file may say (test_program.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+import click
+import fire
+import hypothesis
+import pytest
+import simple_parsing
+import transformers
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import strategies as given
+
+from trialplane.job import arguments
+
+PARAMS: dict[str, Any] = {
+    "lr": 1e-05,
+    "shift": -2.5,
+    "layers": 3,
+    "amp": True,
+    "compile": False,
+    "sizes": [64, 32],
+    "note": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("items", "made"),
+    [
+        (["--lr", "{lr}"], ["--lr", "1e-05"]),
+        (["lr_{lr}_of_{run}"], ["lr_1e-05_of_demo"]),
+        (["{{lr}}", "{{{layers}}}"], ["{lr}", "{3}"]),
+        (["{sizes}", "s={sizes}"], ["64", "32", "s=64,32"]),
+        (["--out", "{checkpoints}/best", "{seed}"], ["--out", "/kept/best", "7"]),
+        (["{note}"], [""]),
+        ([], []),
+    ],
+)
+def test_placeholders(items: list[str], made: list[str]) -> None:
+    assert arguments.build(items, PARAMS, {"run": "demo", "checkpoints": "/kept", "seed": 7}) == made
+
+
+def test_flags_are_made_of_what_nothing_else_names() -> None:
+    made = arguments.build(["config.py", "{lr}", "{flags}"], PARAMS, {})
+    assert made == ["config.py", "1e-05", "--shift=-2.5", "--layers=3", "--amp", "--sizes", "64", "32"]
+
+
+@pytest.mark.parametrize(
+    ("booleans", "lists", "made"),
+    [
+        ("switch", "repeat", ["--amp", "--sizes=64", "--sizes=32"]),
+        ("negated", "comma", ["--amp", "--no-compile", "--sizes=64,32"]),
+        ("value", "literal", ["--amp=True", "--compile=False", "--sizes=[64, 32]"]),
+    ],
+)
+def test_styles_of_flags(booleans: str, lists: str, made: list[str]) -> None:
+    params = {name: PARAMS[name] for name in ("amp", "compile", "sizes")}
+    assert arguments.build(["{flags}"], params, {}, booleans, lists) == made
+
+
+def test_mappings_are_dotted_flags() -> None:
+    assert arguments.build(["{flags}"], {"model": {"dim": 3, "act": {"kind": "relu"}}}, {}) == [
+        "--model.dim=3",
+        "--model.act.kind=relu",
+    ]
+
+
+def test_a_parameter_wins_over_a_fact() -> None:
+    assert arguments.build(["{seed}"], {"seed": 1}, {"seed": 2}) == ["1"]
+
+
+def test_what_does_not_exist_in_a_trial_is_left_out_with_its_option() -> None:
+    assert arguments.build(["--lr", "{lr}", "--momentum", "{momentum}", "-v"], {"lr": 1}, {}) == ["--lr", "1", "-v"]
+    assert arguments.build(["go", "{momentum}", "-v"], {}, {}) == ["go", "-v"], "what is no option stays"
+
+
+def test_argparse_reads_flags_as_they_were_meant() -> None:
+    parser = argparse.ArgumentParser()
+    for name, kind in (("lr", float), ("shift", float), ("layers", int)):
+        parser.add_argument(f"--{name}", type=kind)
+    parser.add_argument("--amp", action="store_true")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--sizes", type=int, nargs="+")
+    read = parser.parse_args(arguments.build(["{flags}"], PARAMS, {}, "negated"))
+    assert vars(read) == {name: PARAMS[name] for name in PARAMS if name != "note"}
+
+
+def test_click_reads_flags_as_they_were_meant() -> None:
+    seen: dict[str, Any] = {}
+
+    @click.command()
+    @click.option("--lr", type=float)
+    @click.option("--shift", type=float)
+    @click.option("--layers", type=int)
+    @click.option("--amp/--no-amp")
+    @click.option("--compile/--no-compile", default=True)
+    @click.option("--sizes", type=int, multiple=True)
+    def command(**read: Any) -> None:
+        seen.update(read)
+
+    command.main(arguments.build(["{flags}"], PARAMS, {}, "negated", "repeat"), standalone_mode=False)
+    assert seen == {**{name: PARAMS[name] for name in PARAMS if name != "note"}, "sizes": (64, 32)}
+
+
+def test_fire_reads_flags_as_they_were_meant() -> None:
+    read = fire.Fire(lambda **read: dict(read), arguments.build(["{flags}"], PARAMS, {}, "value", "literal"))
+    assert read == {name: PARAMS[name] for name in PARAMS if name != "note"}
+
+
+@dataclasses.dataclass
+class Options:
+    lr: float = 0.1
+    amp: bool = False
+    compile: bool = True
+    sizes: list[int] = dataclasses.field(default_factory=list)
+
+
+def test_parsers_of_dataclasses_read_flags_as_they_were_meant() -> None:
+    made = arguments.build(["{flags}"], {name: PARAMS[name] for name in ("lr", "amp", "compile", "sizes")}, {}, "value")
+    assert simple_parsing.parse(Options, args=made) == Options(1e-05, True, False, [64, 32])
+    (read,) = transformers.HfArgumentParser(Options).parse_args_into_dataclasses(args=made)
+    assert read == Options(1e-05, True, False, [64, 32])
+
+
+_TEXTS = given.text(given.characters(min_codepoint=32, max_codepoint=0x2FF), max_size=12)
+_NUMBERS = given.one_of(given.integers(-(2**53), 2**53), given.floats(allow_nan=False, allow_infinity=False))
+_SCALARS = given.one_of(given.booleans(), _NUMBERS, _TEXTS, given.none())
+
+
+@hypothesis.given(value=given.one_of(_SCALARS, given.lists(_SCALARS, max_size=3)))
+@hypothesis.example(value="it's")
+@hypothesis.example(value="ends in \\")
+@hypothesis.example(value="\\'")
+@hypothesis.example(value="null")
+@hypothesis.example(value="1e3")
+@hypothesis.example(value="")
+def test_hydra_reads_back_every_value(value: Any) -> None:
+    [text] = arguments.build(["{hydra}"], {"model.dim": value}, {})
+    [read] = OverridesParser.create().parse_overrides([text])
+    assert read.key_or_group == "model.dim"
+    found = read.value()
+    assert found == value and type(found) is type(value)

@@ -1,0 +1,336 @@
+"""Data files are checked before anything starts: presence, kind, columns, and of plain text how many lines.
+
+Does not check the rows of tables.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.job.conftest import found
+
+from trialplane.job import inputs, kinds
+from trialplane.job.inputs import check_inputs
+from trialplane.job.kinds import Job
+
+
+def job(value: object, *columns: str) -> Job:
+    return kinds.read(
+        {
+            "name": "demo",
+            "kind": "hpo",
+            "params": {"data": value},
+            "inputs": {"data": {"columns": columns}},
+            "objectives": [{"metric": "f1", "direction": "maximize"}],
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", b"text,label\nx,1\n"),
+        ("a.csv", b"\xef\xbb\xbftext, label\r\nx,1"),
+        ("a.tsv", b"text\tlabel\n\n\nx\t1\n"),
+        ("a.jsonl", b'\n{"text": "x", "label": 1}\n'),
+        ("a.json", b'{"text": "x", "label": 1}\n'),
+        ("a.b.csv.gz", gzip.compress(b'"text",label\nx,1\n', mtime=0)),
+        ("A.JSONL.GZ", gzip.compress(b'{"text": "x", "label": 1}', mtime=0)),
+    ],
+)
+def test_good_files(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert check_inputs(job(name, "text", "label"), tmp_path) == []
+    assert check_inputs(job(str(tmp_path / name), "text"), Path("/")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"text,label\n", "has a header but no rows"),
+        ("a.tsv", b"text\tlabel\n\n\n", "has a header but no rows"),
+        ("a.csv", b"txt,label\nx,1\n", "lacks the column text; it has txt, label; did you mean txt?"),
+        ("a.csv", b"a,b\nx,1\n", "lacks the columns text, label; it has a, b"),
+        ("a.jsonl", b'{"txt": "x", "label": 1}\n', "lacks the column text; it has txt, label"),
+        ("a.csv", b"", "is empty"),
+        ("a.csv", b"\xff\xfe", "UTF-8"),
+        ("a.jsonl", b"", "is empty"),
+        ("a.jsonl", b"[1, 2]\n", "one JSON object per line"),
+        ("a.jsonl", b"text,label\n", "begins with 'text,label'"),
+        ("a.csv.gz", b"text,label\n", "cannot be read"),
+        ("a.csv.gz", gzip.compress(b"text,label\n", mtime=0)[:15], "cannot be read"),
+        ("a.csv.gz", gzip.compress(b"text,label\nx,1\n", mtime=0)[:10] + b"\xff" * 30, "cannot be read"),
+        ("a.jsonl", b"[" * 30_000 + b"\n", "one JSON object per line"),
+        ("a.csv", b"x" * 2**18, "is no CSV: field larger than field limit"),
+        ("a.parquet", b"PAR1", "cannot be read (.parquet)"),
+        ("a", b"text", "no suffix"),
+    ],
+)
+def test_bad_files(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    [issue] = check_inputs(job(name, "text", "label"), tmp_path)
+    assert (issue.field, issue.source) == ("params.data", str(tmp_path / name))
+    assert message in issue.message
+
+
+def test_missing_files_and_odd_values(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text\nx\n")
+    (tmp_path / "folder.csv").mkdir()
+    assert "did you mean train.csv" in check_inputs(job("trian.csv", "text"), tmp_path)[0].message
+    assert "does not exist" in check_inputs(job("no/such.csv", "text"), tmp_path)[0].message
+    assert "is a folder" in check_inputs(job("folder.csv", "text"), tmp_path)[0].message
+    assert "must be the path" in check_inputs(job(3, "text"), tmp_path)[0].message
+    several = check_inputs(job(["train.csv", "test.csv"], "text"), tmp_path)
+    assert [Path(one.source).name for one in several] == ["test.csv"]
+
+
+def test_null_names_no_file(tmp_path: Path) -> None:
+    (issue,) = check_inputs(job(None, "text"), tmp_path)
+    assert (issue.field, issue.message) == ("params.data", "is null, and must name a .csv, .tsv or .jsonl file")
+    (of_text,) = check_inputs(training(None), tmp_path)
+    assert of_text.message.endswith("must name a text file")
+    assert check_inputs(training(None, optional=True), tmp_path) == []
+    fields = job("a.csv").model_dump(exclude={"params"})
+    searched = {"data": {"type": "categorical", "choices": ["a.csv", "b.csv"]}}
+    for space in (searched, "train:define"):  # a trial gets a name; whether the file is there it sees itself
+        params = {"data": None} if isinstance(space, str) else {}
+        assert check_inputs(kinds.read({**fields, "space": space, "params": params}), tmp_path) == []
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_files_that_a_run_would_not_find(tmp_path: Path, away: bool) -> None:
+    """A run has a copy of the job's folder; on a cluster it has nothing else of this machine."""
+    folder = tmp_path / "job"
+    (folder / "sub").mkdir(parents=True)
+    for file in (tmp_path / "a.csv", folder / "a.csv", folder / "sub" / "a.csv"):
+        file.write_text("text\nx\n")
+
+    def said(path: object) -> list[str]:
+        return [one.message for one in check_inputs(job(str(path), "text"), folder, "/data", away=away)]
+
+    assert said("a.csv") == said("sub/../sub/a.csv") == []
+    (outside,) = said("../a.csv")
+    assert outside.startswith("is outside of the job's folder")
+    assert ("write /data/…" in outside) if away else outside.endswith(f"write {tmp_path / 'a.csv'}")
+    if not away:
+        assert said(tmp_path / "a.csv") == said(folder / "a.csv") == []
+        return
+    (here,) = said(tmp_path / "a.csv")
+    assert here.startswith("is on this machine only, and the trials are on a cluster; put it on the chart's data volume")
+    (absolute,) = said(folder / "sub" / "a.csv")
+    assert absolute == "is a path of this machine, and the trials are on a cluster; write sub/a.csv"
+    assert said("/data/no/such.csv") == []  # the trials'
+
+
+def test_a_file_of_the_data_volume_may_be_here_too(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text\nx\n")
+    assert check_inputs(job(str(tmp_path / "a.csv"), "text"), Path("/jobs/demo"), str(tmp_path), away=True) == []
+
+
+def test_columns_that_parameters_name(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "a.csv").write_text("review,stars\nx,1\n")
+    fields = job("a.csv").model_dump(exclude={"params", "inputs"})
+
+    def said(**params: object) -> list[str]:
+        wanted = {"data": {"columns": ["stars"], "columns_of": ["text", "more"]}}
+        made = {**fields, "params": {"data": "a.csv", "text": "review", "more": None, **params}, "inputs": wanted}
+        return [one.message for one in check_inputs(kinds.read(made), tmp_path)]
+
+    assert said() == []
+    assert said(text="text") == ["lacks the column text; it has review, stars"]
+    assert said(more="revieww") == ["lacks the column revieww; it has review, stars; did you mean review?"]
+    head = "kind: train\nparams: {data: a.csv, text: 3}\n"
+    (folder / "job.yaml").write_text(f"{head}inputs: {{data: {{columns_of: [text, labl]}}}}\n")
+    assert [(field, message.partition(";")[0]) for field, _, _, message in found(folder)] == [
+        ("params.text", "must be the name of a column, not 3: inputs.data.columns_of needs it"),
+        ("inputs.data.columns_of.1", "there is no 'labl' in params"),
+    ]
+
+
+def test_parquet_where_a_job_can_read_it(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    file = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": ["x"] * 99, "label": [1] * 99}), file)
+
+    def said(*columns: str, kind: str = "dataset") -> list[str]:
+        made = job("a.parquet", *columns).model_dump()
+        made["inputs"]["data"]["format"] = kind
+        return [one.message for one in check_inputs(kinds.read(made), tmp_path)]
+
+    assert said("text", "label") == []
+    assert said("txet") == ["lacks the column txet"]
+    (other,) = said("text", kind="table")
+    assert other.startswith("is of a kind that cannot be read (.parquet); give .csv, .tsv or .jsonl, plain or .gz")
+    file.write_bytes(file.read_bytes()[:-9])
+    assert said("text") == ["is not Parquet, or is truncated"]
+    for short in (b"", b"PAR1", b"PAR1PAR1", b"PAR1\xff\xff\xff\x7fPAR1"):
+        file.write_bytes(short)
+        assert said("text") == ["is not Parquet, or is truncated"]
+    (tmp_path / "a.csv").write_text("text\nx\n")
+    made = job("a.csv", "text").model_dump()
+    made["inputs"]["data"]["format"] = "dataset"
+    assert check_inputs(kinds.read(made), tmp_path) == []
+
+
+# ------------------------------------------------------------------------------------------------- plain text
+
+
+def training(value: object, ranks: int = 1, batch: int = 4, held_out: int = 8, **wanted: Any) -> Job:
+    return kinds.read(
+        {
+            "name": "demo",
+            "kind": "train",
+            "params": {"corpus": value, "batch": batch, "held_out": held_out},
+            "inputs": {"corpus": {"format": "lines", **wanted}},
+            "ranks": ranks,
+        }
+    )
+
+
+def told(tmp_path: Path, content: bytes, **fields: Any) -> list[str]:
+    (tmp_path / "a.txt").write_bytes(content)
+    return [one.message for one in check_inputs(training("a.txt", **fields), tmp_path)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"one\n" * 32, b"\r\n".join([b"one"] * 32), b"\n\n".join([b"\xe4\xb8\xad\xe6\x96\x87"] * 32), b"\xef\xbb\xbfa\n" * 32],
+)
+def test_good_text(tmp_path: Path, content: bytes) -> None:
+    assert told(tmp_path, content, ranks=8, per_rank="batch") == []
+    assert told(tmp_path, content, ranks=2, per_rank=16, at_least=32) == []
+    assert told(tmp_path, b"one", ranks=8) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"\n \n\n", "is empty"),
+        (
+            gzip.compress(b"one\n" * 99, mtime=0),
+            "is compressed, and lines are read where they lie in the file; unpack it: gunzip < a.txt > NEW.txt",
+        ),
+        (b"PK\x03\x04\x00\x00", "is not text"),
+        ("中文\n".encode("utf-16"), "is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 a.txt"),
+        (b"one\ntwo\n\xff\xfe\n", "is not UTF-8 text (line 3); convert it"),
+    ],
+)
+def test_what_is_no_text(tmp_path: Path, content: bytes, message: str) -> None:
+    (said,) = told(tmp_path, content, ranks=8, per_rank="batch")
+    assert message in said
+
+
+@pytest.mark.parametrize(
+    ("lines", "fields", "message"),
+    [
+        (31, {"ranks": 8, "per_rank": "batch"}, "has 31 lines of text, and 8 ranks with batch 4 each need 32"),
+        (31, {"ranks": 8, "per_rank": "batch"}, "give more text, or --set params.batch=3"),
+        (1, {"ranks": 8, "per_rank": "batch"}, "has 1 line of text, and 8 ranks with batch 4 each need 32; give more text"),
+        (15, {"ranks": 8, "at_least": 16}, "has 15 lines of text, and it needs 16; give more text"),
+        (15, {"batch": 16, "at_least": "batch"}, "it needs batch 16; give more text, or --set params.batch=15"),
+        (15, {"per_rank": 16}, "it needs 16"),
+        (
+            *(15, {"batch": 10, "at_least": ["held_out", "batch"]}),
+            "it needs held_out 8 + batch 10, which is 18; give more text, or lower params.held_out or params.batch",
+        ),
+        (
+            15,
+            {"batch": 10, "at_least": [8, "batch"]},
+            "it needs 8 + batch 10, which is 18; give more text, or --set params.batch=7",
+        ),
+        (31, {"ranks": 2, "per_rank": ["batch", "held_out", 4]}, "2 ranks with batch 4 + held_out 8 + 4 each need 32"),
+    ],
+)
+def test_too_few_lines(tmp_path: Path, lines: int, fields: dict[str, Any], message: str) -> None:
+    (said,) = told(tmp_path, b"text\n\n" * lines, **fields)
+    assert message in said
+
+
+def test_a_sum_is_enough(tmp_path: Path) -> None:
+    assert told(tmp_path, b"text\n" * 18, batch=10, at_least=["held_out", "batch"]) == []
+    (said,) = told(tmp_path, b"text\n" * 7, batch=10, at_least=[8, "batch"])
+    assert said.endswith("which is 18; give more text")  # no batch is small enough
+
+
+def test_a_character_at_the_end_of_the_first_piece_is_no_error(tmp_path: Path) -> None:
+    assert told(tmp_path, b"a" + "中".encode() * 2**19 + b"\n") == []
+
+
+def test_lines_of_several_files_are_added(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).write_text("x\n" * 8)
+    assert check_inputs(training(["a", "b"], at_least=16), tmp_path) == []
+    (issue,) = check_inputs(training(["a", "b"], at_least=17), tmp_path)
+    assert issue.message.startswith("has 16 lines of text")
+
+
+def test_what_only_trials_have_is_not_looked_at(tmp_path: Path) -> None:
+    there = training("/data/no/such.txt", at_least=1)
+    assert check_inputs(there, tmp_path, "/data") == []
+    assert len(check_inputs(there, tmp_path)) == 1
+    assert len(check_inputs(training("/dataset.txt"), tmp_path, "/data")) == 1
+
+
+def test_amounts_name_parameters(folder: Path) -> None:
+    head = "kind: train\nparams: {corpus: null, batch: 0.5}\n"
+    (folder / "job.yaml").write_text(f"{head}inputs:\n  corpus: {{format: lines, at_least: bacth, per_rank: batch}}\n")
+    assert [(field, message.partition(";")[0]) for field, _, _, message in found(folder)] == [
+        ("params.batch", "must be a whole number over 0, not 0.5: inputs.corpus.per_rank needs it"),
+        ("inputs.corpus.at_least", "there is no 'bacth' in params"),
+    ]
+    (folder / "job.yaml").write_text("kind: train\nparams: {corpus: null}\ninputs: {corpus: {at_least: 3, per_rank: 4}}\n")
+    assert [(field, message) for field, _, _, message in found(folder)] == [
+        ("inputs.corpus.at_least", "needs format: lines"),
+        ("inputs.corpus.per_rank", "needs format: lines"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("at_least", "message"),
+    [
+        ("[]", "is an empty sum"),
+        ("[batch, 0]", "must be a whole number over 0, the name of a parameter or a list of these, not 0"),
+        ("[batch, [8]]", "not [8]"),
+        ("[batch, bacth]", "there is no 'bacth' in params; did you mean batch?"),
+        ("[batch, corpus]", "must be a whole number over 0, not None"),
+    ],
+)
+def test_sums_are_of_amounts(folder: Path, at_least: str, message: str) -> None:
+    head = "kind: train\nparams: {corpus: null, batch: 8}\n"
+    (folder / "job.yaml").write_text(f"{head}inputs: {{corpus: {{format: lines, at_least: {at_least}}}}}\n")
+    ((_, _, _, said),) = found(folder)
+    assert message in said
+
+
+def test_what_is_no_file_is_said_and_never_read(tmp_path: Path) -> None:
+    """To read a pipe or a device may last for ever, and a circle of links has no end."""
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "zero.csv").symlink_to("/dev/zero")
+    (tmp_path / "one.csv").symlink_to("two.csv")
+    (tmp_path / "two.csv").symlink_to("one.csv")
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "a.csv").write_text("text\nx\n")
+    for name, message in (
+        ("pipe.csv", "is a device or a pipe, and not a file"),
+        ("zero.csv", "is a device or a pipe, and not a file"),
+        ("one.csv", "cannot be read: Too many levels of symbolic links"),
+        ("folder.csv", "is a folder"),
+        ("a.csv/b.csv", "does not exist"),
+        (f"{'a' * 300}.csv", "cannot be read: File name too long"),
+        ("a\0.csv", "cannot be read: embedded null byte"),
+        ("~nosuchuser/a.csv", "begins with an unknown user"),
+    ):
+        [issue] = check_inputs(job(name, "text"), tmp_path)
+        assert issue.field == "params.data"
+        assert message in issue.message, name
+
+
+def test_a_line_as_long_as_the_file_is_counted_once(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"x" * (3 * 2**20) + b"\n" + b" " * (2 * 2**20) + b"\n" + b"y" * (2**20 + 1))
+    assert inputs._count([tmp_path / "a.txt"], 100) == 2

@@ -1,0 +1,184 @@
+"""Scripts and commands in a job file: their short forms, and each mistake as an issue with its line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from tests.job.conftest import found
+
+from trialplane.job import document, kinds, load, schema
+from trialplane.job.kinds import program
+
+BASE = """\
+kind: hpo
+space:
+  lr: {type: float, low: 1e-5, high: 1e-2, log: true}
+objective: {metric: f1, direction: maximize}
+"""
+
+
+@pytest.fixture
+def job(folder: Path) -> Path:
+    (folder / "go.sh").write_text("#!/bin/sh\n")
+    (folder / "tools").mkdir()
+    (folder / "tools" / "fit.py").write_text("print('f1=0.5')\n")
+    return folder
+
+
+def write(folder: Path, text: str) -> None:
+    (folder / "job.yaml").write_text(BASE + text)
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("script: train.py\n", ("{flags}",)),
+        ("script: ./tools/fit.py\narguments: flags\n", ("{flags}",)),
+        ("script: train.py\narguments: hydra\n", ("{hydra}",)),
+        ("script: train.py\narguments: none\n", ()),
+        ('script: train.py\narguments: [--lr, "{lr}", --k, 3]\n', ("--lr", "{lr}", "--k", "3")),
+        ("script: train.py\narguments: {items: flags, booleans: value, lists: comma}\n", ("{flags}",)),
+        ('command: [python, tools/fit.py, "{lr}", "{checkpoints}"]\n', ()),
+        ('command: [python]\narguments: ["{flags}"]\n', ("{flags}",)),
+    ],
+)
+def test_what_may_be_written(job: Path, text: str, items: tuple[str, ...]) -> None:
+    write(job, text)
+    made = load.load_job(job)
+    assert isinstance(made, kinds.Study)
+    runs = program.of(made)
+    assert runs is not None and runs.arguments == items
+    assert [one.source for one in runs.metrics] == ["stdout", "mlflow"] and runs.cwd == "code"
+    assert kinds.read(made.model_dump_json()) == made
+    assert made.roles()[0].program == runs
+    jsonschema.validate(document.read(job / "job.yaml").data, schema.json_schema())
+
+
+def test_sources_of_metrics(job: Path) -> None:
+    text = "script: train.py\nmetrics: [stdout, {from: file, path: out/*.jsonl, step: it}, {from: tensorboard}]\n"
+    write(job, text)
+    made = load.load_job(job)
+    assert isinstance(made, kinds.Study)
+    assert [one.source for one in made.metrics or ()] == ["stdout", "file", "tensorboard"]
+    assert kinds.read(made.model_dump_json()) == made
+    assert json.loads(made.model_dump_json())["metrics"][1]["path"] == "out/*.jsonl"
+    jsonschema.validate(document.read(job / "job.yaml").data, schema.json_schema())
+    write(job, "script: train.py\nmetrics: {from: stdout, pattern: 'loss of (?P<loss>[0-9.]+)'}\n")
+    assert load.load_job(job).metrics[0].pattern == ("loss of (?P<loss>[0-9.]+)",)
+    write(job, "script: train.py\nmetrics: none\n")
+    none = load.load_job(job)
+    assert isinstance(none, kinds.Study) and none.metrics == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "line", "part"),
+    [
+        ("script: trane.py\n", "script", 5, "did you mean train.py?"),
+        ("script: ../train.py\n", "script", 5, "no Python file of the job's folder"),
+        ("script: /bin/train.py\n", "script", 5, "no Python file of the job's folder"),
+        ("script: train.sh\n", "script", 5, "no Python file of the job's folder"),
+        ("script: train.py\ncommand: [./go.sh]\n", "command", 6, "stands beside script (train.py)"),
+        ("script: train.py\nentrypoint: train:run\n", "entrypoint", 6, "stands beside script; keep one of them"),
+        ('script: train.py\narguments: [--lr, "{lrr}"]\n', "arguments.1", 6, "did you mean lr?"),
+        ('script: train.py\narguments: [--lr, "{flags}x"]\n', "arguments.1", 6, "{flags} is no parameter"),
+        ('command: [./none.sh, "{lr}"]\n', "command.0", 5, "there is no ./none.sh"),
+        ("command: [./go.sh]\n", "command.0", 5, "is not executable; `chmod +x"),
+        ('command: [sh, "{momentum}"]\n', "command.1", 5, "is no parameter, and no fact about the trial"),
+        ("command: []\n", "command", 5, "needs at least 1"),
+        (
+            'script: train.py\narguments: ["{data}", "{data}", "{flags}"]\nparams: {data: null}\n',
+            "params.data",
+            7,
+            "no value",
+        ),
+        ('command: [sh, "--data={data}"]\nparams: {data: null}\n', "params.data", 6, "the argument --data={data} needs one"),
+        ("arguments: flags\n", "arguments", 5, "is for a script or a command"),
+        ("script: train.py\narguments: falgs\n", "arguments", 6, "is not flags, hydra, globals, none or a list"),
+        ("script: train.py\nmetrics: {from: file}\n", "metrics.0.path", 6, "is missing; write path"),
+        ("script: train.py\nmetrics: {from: file, path: ../x.csv}\n", "metrics.0.path", 6, "must lie below the folder"),
+        ("script: train.py\nmetrics: {from: file, path: .}\n", "metrics.0.path", 6, "names no file"),
+        ("script: train.py\nmetrics: {from: file, path: 'out/**.csv'}\n", "metrics.0.path", 6, "cannot be looked for"),
+        ("script: train.py\nmetrics: {from: stdout, pattern: '('}\n", "metrics.0.pattern.0", 6, "no regular expression"),
+        ("script: train.py\nmetrics: {from: stdout, pattern: 'a=(.*)'}\n", "metrics.0.pattern.0", 6, "needs two groups"),
+        ("script: train.py\nmetrics: {from: stdout, pattern: '(?P<name>.)'}\n", "metrics.0.pattern.0", 6, "two groups"),
+        ("script: train.py\nmetrics: {from: stdoot}\n", "metrics.0.from", 6, "'stdoot' is not 'stdout'"),
+        ("script: train.py\ncapture: wandbb\n", "capture.0", 6, "'wandbb' is not 'wandb'"),
+        ("command: [sh, x]\ncapture: wandb\n", "capture", 6, "a command is a process of its own"),
+        (
+            "script: train.py\ncapture: tensorboard\nmetrics: [stdout, tensorboard]\n",
+            "metrics.1",
+            7,
+            "tensorboard is in capture",
+        ),
+    ],
+)
+def test_one_mistake_is_one_issue(job: Path, text: str, field: str, line: int, part: str) -> None:
+    write(job, text)
+    [(at, _, where, message)] = found(job)
+    assert at.startswith(field) and part in message, (at, message)
+    assert where == line
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("script: tools/fit.py\narguments: globals\nparams: {steps: 4}\n", ""),
+        ('script: tools/fit.py\narguments: ["{steps}", "{globals}"]\nparams: {steps: 4}\n', ""),
+        ('script: tools/fit.py\narguments: ["{size}", "{globals}"]\nparams: {size: 4}\n', ""),
+        (
+            "script: tools/fit.py\narguments: globals\nparams: {stpes: 4}\n",
+            "assigns no stpes at its top level; did you mean steps?",
+        ),
+        ("command: [sh, x]\narguments: globals\n", "and a command has none: write script: train.py"),
+    ],
+)
+def test_globals_are_what_the_script_assigns(job: Path, text: str, message: str) -> None:
+    (job / "tools" / "fit.py").write_text("lr: float = 0.1\nif __name__ == '__main__':\n    steps = 3\n")
+    write(job, text)
+    if message:
+        [(_, _, _, told)] = found(job)
+        assert message in told
+    else:
+        assert load.load_job(job).script == "tools/fit.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "captured", "read"),
+    [
+        ("", None, ("stdout", "mlflow")),
+        ("capture: none\n", (), ("stdout", "mlflow")),
+        ("capture: mlflow\n", ("mlflow",), ("stdout", "mlflow")),
+        ("capture: [wandb, hf]\n", ("wandb", "hf"), ("mlflow",)),
+        ("capture: tensorboard\nmetrics: stdout\n", ("tensorboard",), ("stdout",)),
+    ],
+)
+def test_what_is_captured_is_not_guessed_from_the_output(job: Path, text: str, captured: object, read: object) -> None:
+    write(job, f"script: train.py\n{text}")
+    made = load.load_job(job)
+    assert isinstance(made, kinds.Study) and made.capture == captured
+    assert kinds.read(made.model_dump_json()) == made
+    program = made.roles()[0].program
+    assert program is not None and tuple(one.source for one in program.metrics) == read
+    jsonschema.validate(document.read(job / "job.yaml").data, schema.json_schema())
+
+
+def test_a_script_that_is_not_python_is_an_issue_of_its_line(job: Path) -> None:
+    (job / "train.py").write_text("import os\nfor x in\n")
+    write(job, "script: train.py\n")
+    [(_, source, line, message)] = found(job)
+    assert source.endswith("train.py") and line == 2 and "is not Python" in message
+
+
+def test_a_collection_runs_no_script(folder: Path) -> None:
+    (folder / "job.yaml").write_text("kind: collect\nscript: train.py\ncollect: {units: 3, learner: train:run}\n")
+    messages = [message for field, _, _, message in found(folder) if field == "script"]
+    assert messages and "calls ctx.give in a function" in messages[0]
+
+
+@pytest.mark.parametrize("arguments", ["flags", "hydra", "none"])
+def test_a_parameter_without_a_value_is_for_arguments_that_can_do_without(job: Path, arguments: str) -> None:
+    write(job, f"script: train.py\narguments: {arguments}\nparams: {{data: null}}\n")
+    assert load.load_job(job).params == {"data": None}

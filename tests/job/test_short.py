@@ -1,0 +1,96 @@
+"""Parameters and objectives in one word, and a script as a job without a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialplane import errors
+from trialplane.job import kinds, load, short
+from trialplane.job.load import Flag
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "fields"),
+    [
+        ("lr=1e-5..1e-2:log", "lr", {"type": "float", "low": 1e-5, "high": 1e-2, "log": True}),
+        ("layers=2..6", "layers", {"type": "int", "low": 2, "high": 6, "log": False}),
+        ("width=64..512:64", "width", {"type": "int", "low": 64, "high": 512, "log": False, "step": 64}),
+        ("n=1..1000:log", "n", {"type": "int", "low": 1, "high": 1000, "log": True}),
+        ("drop=0..0.5:0.1", "drop", {"type": "float", "low": 0.0, "high": 0.5, "log": False, "step": 0.1}),
+        ("x=-1.5..-0.5", "x", {"type": "float", "low": -1.5, "high": -0.5, "log": False}),
+        ("opt=adam,sgd", "opt", {"type": "categorical", "choices": ["adam", "sgd"]}),
+        ("batch=16,32", "batch", {"type": "categorical", "choices": [16, 32]}),
+        ("amp=true, false", "amp", {"type": "categorical", "choices": [True, False]}),
+    ],
+)
+def test_parameters(text: str, name: str, fields: dict[str, Any]) -> None:
+    assert short.parameter(text, "--space") == (name, fields)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "lr",
+        "=1..2",
+        "lr=",
+        "lr=1..",
+        "lr=..2",
+        "lr=1..b",
+        "lr=1..2:lin",
+        "n=1...6",
+        "--lr=1..2",
+        "x=a,,b",
+        "lr=1..2,log",
+        "lr=1:2",
+    ],
+)
+def test_what_is_no_parameter(text: str) -> None:
+    with pytest.raises(errors.SpecError) as caught:
+        short.parameter(text, "--space")
+    [issue] = caught.value.issues
+    assert issue.source == "--space" and "write NAME=LOW..HIGH" in issue.message
+
+
+@pytest.mark.parametrize(("text", "direction"), [("a/b:max", "maximize"), ("loss:minimize", "minimize")])
+def test_objectives(text: str, direction: str) -> None:
+    assert short.objective(text, "") == {"metric": text.rpartition(":")[0], "direction": direction}
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("loss", "does not name its direction; write loss:max or loss:min"),
+        ("loss:", "does not name its direction; write loss:max or loss:min"),
+        ("loss:up", "does not name its direction; write loss:max or loss:min"),
+        (":max", "names no metric; write METRIC:max, as in accuracy:max"),
+        (":", "names no metric; write METRIC:max, as in accuracy:max"),
+        ("", "names no metric; write METRIC:max, as in accuracy:max"),
+    ],
+)
+def test_what_is_no_objective(text: str, advice: str) -> None:
+    with pytest.raises(errors.SpecError) as caught:
+        short.objective(text, "--objective")
+    assert [issue.message for issue in caught.value.issues] == [f"{text!r} {advice}"]
+
+
+def test_a_script_is_a_job_without_a_file(tmp_path: Path) -> None:
+    (tmp_path / "My Train.py").write_text("print('loss=1')\n")
+    name, fields = short.parameter("lr=0.1..1", "")
+    flags = {f"space.{name}": Flag(fields, "--space"), "objectives": Flag([short.objective("loss:min", "")], "--objective")}
+    job = load.load_job(tmp_path, kind="hpo", script="My Train.py", overrides=flags)
+    assert isinstance(job, kinds.Study)
+    assert (job.name, job.script, job.objectives[0].metric) == ("my-train", "My Train.py", "loss")
+    assert job.roles()[0].program is not None
+
+
+def test_what_it_lacks_is_said_with_the_flag(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(\n")
+    with pytest.raises(errors.SpecError) as caught:
+        load.load_job(tmp_path, kind="hpo", script="train.py")
+    messages = [issue.message for issue in caught.value.issues]
+    assert any("or --objective METRIC:max" in message for message in messages)
+    assert any("is not Python" in message for message in messages)
