@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.kube import cluster_double
 from tests.client.kuberay_double import NamespaceDouble
+from tests.kube import cluster_double
 from tests.kube.cluster_double import ClusterDouble, Problem
 
 from trialplane.client.kubernetes import KubernetesTarget
