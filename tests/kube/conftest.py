@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.client.conftest import home, namespace, target, workplace
+from tests.client.conftest import home, namespace, planned, target, workplace
 
-__all__ = ["home", "namespace", "target", "workplace"]
+__all__ = ["home", "namespace", "planned", "target", "workplace"]
