@@ -54,7 +54,7 @@ def start(number: int) -> bytes:
 
 
 def actor(monkeypatch: pytest.MonkeyPatch) -> tuple[SlotActor, Slot]:
-    monkeypatch.setattr("trialplane.worker.slot.Slot", Slot)
+    monkeypatch.setattr("trialplane.worker.slot_actor.Slot", Slot)
     made = SlotActor(SlotConfig("toy", "/code", "train:run", "/root", "/cache"), "0-1")
     return made, made._slot
 
