@@ -105,7 +105,7 @@ class Told:
 
 def told(monkeypatch: pytest.MonkeyPatch) -> tuple[SlotActor, Told]:
     """An actor whose attempt 1 runs."""
-    monkeypatch.setattr("trialplane.worker.slot.Slot", Told)
+    monkeypatch.setattr("trialplane.worker.slot_actor.Slot", Told)
     made = SlotActor(SlotConfig("toy", "/code", "train:run", "/root", "/cache"), "0-1")
     made.run(1, start(1))
     made._slot.requested.clear()
