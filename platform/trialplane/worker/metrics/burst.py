@@ -14,7 +14,7 @@ Of = TypeVar("Of")
 
 
 class Burst(Generic[Of]):
-    """Reports, each with what it is of.
+    """Reports, each with its source.
 
     Of more than `MOST` an even sample stays, the last one among them; and the first minimum and the first maximum of each
     metric that the job names, and the first report that `decides`: the best value and the end of a trial must not depend on
@@ -38,7 +38,7 @@ class Burst(Generic[Of]):
         self._last: dict[int, tuple[Of, Report]] = {}
 
     def add(self, of: Of, report: Report) -> None:
-        """Takes the next report."""
+        """Add the next report."""
         number, item = self._count, (of, report)
         self._count += 1
         for name in self._names:
@@ -57,14 +57,16 @@ class Burst(Generic[Of]):
             self._sample[number] = item
             if len(self._sample) > 2 * MOST:
                 self._stride *= 2
-                self._sample = {one: kept for one, kept in self._sample.items() if one % self._stride == 0}
+                self._sample = {
+                    position: sampled for position, sampled in self._sample.items() if position % self._stride == 0
+                }
 
     def reports(self) -> list[tuple[Of, Report]]:
-        """Those that stay, in order."""
+        """Return the sample and the decisive reports, in order."""
         if self._count <= MOST:
             return list(self._sample.values())
-        stays = dict([*self._lows.values(), *self._highs.values()]) | self._decisive | self._last
-        room = max(0, MOST - len(stays))
-        numbers = [number for number in self._sample if number not in stays]
+        selected = dict([*self._lows.values(), *self._highs.values()]) | self._decisive | self._last
+        room = max(0, MOST - len(selected))
+        numbers = [number for number in self._sample if number not in selected]
         spread = [numbers[len(numbers) * index // room] for index in range(min(room, len(numbers)))]
-        return [item for _, item in sorted((stays | {one: self._sample[one] for one in spread}).items())]
+        return [item for _, item in sorted((selected | {position: self._sample[position] for position in spread}).items())]

@@ -21,57 +21,57 @@ _MOST_NAMES = 5  # of each
 def advice(
     folder: Path, names: Collection[str], is_own: Callable[[Path], bool], before: Callable[[Path], bytes]
 ) -> list[str]:
-    """Files with metrics, each with the line of job.yaml by which it is read; those with the names where there are any.
+    """Return messages about files with metrics, each with the line of job.yaml that reads it; preferably of missing metrics.
 
     Args:
         folder: in which the program ran.
         names: the missing metrics.
         is_own: whether a file is one that the program has written, and is not read already.
-        before: what a file held before that.
+        before: returns the content of a file before the program ran.
     """
     deadline = time.monotonic() + _SECONDS
-    have: dict[str, str] = {}  # line of job.yaml → of a file with one of the names
-    others: dict[str, str] = {}
+    with_missing: dict[str, str] = {}  # line of job.yaml → of a file with one of the names
+    with_other: dict[str, str] = {}
     for file in _files(folder):
         if time.monotonic() > deadline:
             break
         if file.suffix == ".wandb" and is_own(file):
-            cure = "print the metric, or for a script write `capture: wandb`"
-            others.setdefault("wandb", f"{file.relative_to(folder)} is W&B's, which is not read: {cure}")
+            remedy = "print the metric, or for a script write `capture: wandb`"
+            with_other.setdefault("wandb", f"{file.relative_to(folder)} is W&B's, which is not read: {remedy}")
         source = _source(file, folder)
         if source is None:
             continue
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         with contextlib.suppress(OSError):  # it is gone meanwhile
             if not is_own(file) or (source.source == "file" and file.stat().st_size > LAST):
                 continue
             for line in Tail(file, Source(source, names), 0, before(file)).read(True, deadline):
-                found.update(line.metrics)
-        if not found:
+                values.update(line.metrics)
+        if not values:
             continue
-        named = {name: found[name] for name in names if name in found}
-        shown = ", ".join(f"{name} ({value:g})" for name, value in list((named or found).items())[:_MOST_NAMES])
+        matching = {name: values[name] for name in names if name in values}
+        shown = ", ".join(f"{name} ({value:g})" for name, value in list((matching or values).items())[:_MOST_NAMES])
         kind = source.source if source.source != "file" else f'{{from: file, path: "{source.path}"}}'
-        (have if named else others).setdefault(
+        (with_missing if matching else with_other).setdefault(
             kind,
-            f"{file.relative_to(folder)} has {shown}: write `metrics: {kind}`{'' if named else ' and name one of these'}",
+            f"{file.relative_to(folder)} has {shown}: write `metrics: {kind}`{'' if matching else ' and name one of these'}",
         )
-    return list((have or others).values())[:_MOST_FILES]
+    return list((with_missing or with_other).values())[:_MOST_FILES]
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    left = _MOST_ENTRIES
+    budget = _MOST_ENTRIES
     for root, folders, files in os.walk(folder):
         folders.sort()
         for name in sorted(files):
             yield Path(root, name)
-        left -= len(folders) + len(files)
-        if left < 0:
+        budget -= len(folders) + len(files)
+        if budget < 0:
             return
 
 
 def _source(file: Path, folder: Path) -> MetricSource | None:
-    """The source that reads such a file; None where none does."""
+    """Return the source that reads such a file, or None."""
     if "tfevents" in file.name:
         return MetricSource("tensorboard")
     if file.suffix not in _TEXTS:

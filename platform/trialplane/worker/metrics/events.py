@@ -12,7 +12,7 @@ import math
 import struct
 from collections.abc import Iterator
 
-from trialplane.worker.metrics.lines import Found, Names
+from trialplane.worker.metrics.lines import LineMetrics, Names
 
 _LARGEST = 16 << 20  # bytes of one record; a larger one is none of scalars, and its file is not read further
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
@@ -31,8 +31,8 @@ class TensorBoard:
         self._is_damaged = False  # or no event file
         self._rest = b""
 
-    def read(self, data: bytes, ended: bool) -> Iterator[Found]:
-        """The scalars in the records that have become whole."""
+    def read(self, data: bytes, ended: bool) -> Iterator[LineMetrics]:
+        """Yield the scalars of complete records."""
         if self._is_damaged:
             return
         self._rest += data
@@ -50,17 +50,17 @@ class TensorBoard:
             offset = end
         self._rest = self._rest[offset:]
 
-    def _event(self, record: bytes) -> Iterator[Found]:
+    def _event(self, record: bytes) -> Iterator[LineMetrics]:
         step, values = 0, {}
         for field, value in _fields(record):
             if field == 2 and isinstance(value, int):
                 step = value
             elif field == 5 and isinstance(value, bytes):  # summary
-                for one, below in _fields(value):
-                    if one == 1 and isinstance(below, bytes) and (scalar := _scalar(below)) is not None:
+                for nested_field, nested in _fields(value):
+                    if nested_field == 1 and isinstance(nested, bytes) and (scalar := _scalar(nested)) is not None:
                         values[scalar[0]] = scalar[1]
         if values:
-            yield Found(step, {kept: value for name, value in values.items() if (kept := self._names.of(name)[0])})
+            yield LineMetrics(step, {metric: value for name, value in values.items() if (metric := self._names.of(name)[0])})
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | float | bytes]]:
@@ -108,13 +108,13 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 def _scalar(value: bytes) -> tuple[str, float] | None:
     """Tag and number of a summary's value, if it is a scalar."""
     tag, number = "", None
-    for field, below in _fields(value):
-        if field == 1 and isinstance(below, bytes):
-            tag = below.decode(errors="replace")
-        elif field == 2 and isinstance(below, float):  # simple_value
-            number = below
-        elif field == 8 and isinstance(below, bytes):  # tensor
-            number = _tensor(below)
+    for field, content in _fields(value):
+        if field == 1 and isinstance(content, bytes):
+            tag = content.decode(errors="replace")
+        elif field == 2 and isinstance(content, float):  # simple_value
+            number = content
+        elif field == 8 and isinstance(content, bytes):  # tensor
+            number = _tensor(content)
     return (tag, number) if tag and number is not None and not math.isnan(number) else None
 
 

@@ -58,10 +58,10 @@ _ARGUMENTS = frozenset(
 )
 
 
-class Found(NamedTuple):
-    """What one line holds: the step, or None, and metrics by name.
+class LineMetrics(NamedTuple):
+    """Metrics of one line by name, and its step, or None.
 
-    Beside a step that is none: the epoch that the line names, and after how many steps that ends, `[100/600]`.
+    Beside a step that counts within an epoch: that epoch, and its number of steps, as in `[100/600]`.
     """
 
     step: int | None
@@ -71,10 +71,10 @@ class Found(NamedTuple):
 
 
 class Names:
-    """What the names in a program's output stand for.
+    """Meanings of the names in a program's output: a metric or a step.
 
     Args:
-        wanted: metrics that the job names, found in any case.
+        wanted: metrics that the job names, matched in any case.
         step: name of the step; "" for the usual ones.
     """
 
@@ -82,40 +82,40 @@ class Names:
         self.wanted = {name.lower(): name for name in wanted}
         self._steps = [step.lower()] if step else [name for name in STEPS if name not in self.wanted]
         self.has_own_step = bool(step)
-        self._seen: dict[str, tuple[str, int]] = {}
+        self._cache: dict[str, tuple[str, int]] = {}
 
     def of(self, name: str) -> tuple[str, int]:
-        """The name of the metric, "" for none, and its place among the names of steps, -1 for none."""
-        if (seen := self._seen.get(name)) is not None:
-            return seen
+        """Return the name of the metric, "" for none, and its rank among the names of steps, -1 for none."""
+        if (cached := self._cache.get(name)) is not None:
+            return cached
         lower = name.lower()
-        place = lower.replace(" ", "_")
-        made = self.wanted.get(lower) or _clean(name), self._steps.index(place) if place in self._steps else -1
-        if len(self._seen) < _MOST_NAMES:
-            self._seen[name] = made
-        return made
+        spelling = lower.replace(" ", "_")
+        result = self.wanted.get(lower) or _clean(name), self._steps.index(spelling) if spelling in self._steps else -1
+        if len(self._cache) < _MOST_NAMES:
+            self._cache[name] = result
+        return result
 
-    def named(self, found: Found) -> Found:
-        """Of what a line holds the metrics that the job names, and the step."""
-        metrics = {name: found.metrics[name] for name in self.wanted.values() if name in found.metrics}
-        return found._replace(metrics=metrics)
+    def named(self, line: LineMetrics) -> LineMetrics:
+        """Keep the step and the metrics that the job names."""
+        metrics = {name: line.metrics[name] for name in self.wanted.values() if name in line.metrics}
+        return line._replace(metrics=metrics)
 
-    def found(self, values: Mapping[str, float]) -> Found:
-        """The numbers of a record as metrics, and the step among them."""
+    def read(self, values: Mapping[str, float]) -> LineMetrics:
+        """Split the numbers of a record into metrics and the step."""
         metrics: dict[str, float] = {}
-        step, best, epoch = math.nan, len(STEPS), None
+        step, best_rank, epoch = math.nan, len(STEPS), None
         for name, value in values.items():
-            kept, place = self.of(name)
-            if place >= 0:
-                if self._steps[place] == STEPS[-1]:
+            metric, rank = self.of(name)
+            if rank >= 0:
+                if self._steps[rank] == STEPS[-1]:
                     epoch = value
-                if place < best:
-                    step, best = value, place
-            elif kept:
-                metrics.setdefault(kept, value)
+                if rank < best_rank:
+                    step, best_rank = value, rank
+            elif metric:
+                metrics.setdefault(metric, value)
         is_step = 0 <= step < _LARGEST_STEP and (step == int(step) or self.has_own_step)
-        is_epoch = best < len(self._steps) and self._steps[best] == STEPS[-1]
-        return Found(int(step) if is_step else None, metrics, None if is_epoch else epoch)
+        is_epoch = best_rank < len(self._steps) and self._steps[best_rank] == STEPS[-1]
+        return LineMetrics(int(step) if is_step else None, metrics, None if is_epoch else epoch)
 
 
 class Epochs:
@@ -126,68 +126,68 @@ class Epochs:
     """
 
     def __init__(self) -> None:
-        self._newest = Found(None, {})  # the newest line with both
+        self._newest = LineMetrics(None, {})  # the newest line with both
         self._before = 0  # steps in the epochs before its own
 
-    def step(self, found: Found) -> int | None:
-        """The step of a line, from the first epoch on; None if it names none."""
-        if found.step is None:
+    def step(self, line: LineMetrics) -> int | None:
+        """Return the step of a line, counted from the first epoch on; None if it names no step."""
+        if line.step is None:
             return None
-        if found.epoch is not None:
-            last, self._newest = self._newest, found
-            if last.epoch is not None and last.step is not None and found.epoch > last.epoch and found.step <= last.step:
-                epochs = int(found.epoch) - int(last.epoch) if last.steps else 1  # some may have printed nothing
+        if line.epoch is not None:
+            last, self._newest = self._newest, line
+            if last.epoch is not None and last.step is not None and line.epoch > last.epoch and line.step <= last.step:
+                epochs = int(line.epoch) - int(last.epoch) if last.steps else 1  # some may have printed nothing
                 self._before += epochs * (last.steps or last.step)
-        return self._before + found.step
+        return self._before + line.step
 
 
-Parse = Callable[[str], Found]
+Parse = Callable[[str], LineMetrics]
 
 
 def parser(patterns: Sequence[str], names: Names, arguments: Collection[str] = ()) -> Parse:
-    """A function that finds the metrics of one line.
+    """Return a function that finds the metrics of one line.
 
     Args:
         patterns: the job's own regular expressions; the usual forms when there are none.
         names: what the names stand for; those that the job names are found with spaces for underscores, too.
         arguments: of the program. Of a line that has mostly these, and no step, only metrics that the job names count.
     """
-    known = _ARGUMENTS | {name.lower() for name in arguments}
-    made = [re.compile(pattern) for pattern in patterns]
-    spelt = {} if made else {name: form for name in names.wanted.values() if (form := _spelt(name)) is not None}
+    arguments_lower = _ARGUMENTS | {name.lower() for name in arguments}
+    compiled = [re.compile(pattern) for pattern in patterns]
+    spelt = {} if compiled else {name: form for name in names.wanted.values() if (form := _spelt(name)) is not None}
 
-    def parse(line: str) -> Found:
+    def parse(line: str) -> LineMetrics:
         if len(line) > LONGEST_LINE:  # a name that is cut in two is another one: what begins with the cut has no number
             cut = len(line) - LONGEST_LINE
             line = _DIGITS.sub("x", line[cut : cut + _LONGEST_NAME]) + line[cut + _LONGEST_NAME :]
         if not _NUMERIC.search(line):
-            return Found(None, {})
+            return LineMetrics(None, {})
         if "\x1b" in line:
             line = _COLOUR.sub("", line)
-        if made:
-            return names.found(dict(_by_patterns(made, line)))
+        if compiled:
+            return names.read(dict(_by_patterns(compiled, line)))
         if line.lstrip().startswith("{") and (numbers := _of_json(line)) is not None:
-            return without_arguments(names.found(numbers), line)
+            return without_arguments(names.read(numbers), line)
         if (averages := _AVERAGES.match(line)) is not None:
-            return names.found(dict(_of_report(averages)))
-        found = names.found(_pairs(line, names))
+            return names.read(dict(_of_report(averages)))
+        result = names.read(_pairs(line, names))
         for name, form in spelt.items():
-            if name not in found.metrics and (value := _of_form(form, line)) is not None:
-                found.metrics[name] = value
-        return found if found.step is not None or names.has_own_step else without_arguments(_with_step(found, line), line)
+            if name not in result.metrics and (value := _of_form(form, line)) is not None:
+                result.metrics[name] = value
+        return result if result.step is not None or names.has_own_step else without_arguments(_with_step(result, line), line)
 
-    def without_arguments(found: Found, line: str) -> Found:
-        if found.step is not None or len(found.metrics) < 2:
-            return found
-        count = sum(name.lower() in known for name in found.metrics)
-        is_dump = count > 1 and (2 * count > len(found.metrics) or _SWITCH.search(line) is not None)
-        return names.named(found) if is_dump else found
+    def without_arguments(result: LineMetrics, line: str) -> LineMetrics:
+        if result.step is not None or len(result.metrics) < 2:
+            return result
+        count = sum(name.lower() in arguments_lower for name in result.metrics)
+        is_dump = count > 1 and (2 * count > len(result.metrics) or _SWITCH.search(line) is not None)
+        return names.named(result) if is_dump else result
 
     return parse
 
 
 def number(text: str) -> float | None:
-    """A number as programs print it, or None."""
+    """Return a number as programs print it, or None."""
     try:
         return float(text)
     except ValueError:
@@ -195,19 +195,19 @@ def number(text: str) -> float | None:
 
 
 def numbers(value: Mapping[str, object], above: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers of an object and of those in it, by dotted names; true and false are none."""
-    for name, below in value.items():
-        if isinstance(below, Mapping):
-            yield from numbers(below, f"{above}{name}.")
-        elif isinstance(below, (int, float)) and not isinstance(below, bool):
+    """Yield the numbers of an object and of nested objects, by dotted names; true and false are no numbers."""
+    for name, nested in value.items():
+        if isinstance(nested, Mapping):
+            yield from numbers(nested, f"{above}{name}.")
+        elif isinstance(nested, (int, float)) and not isinstance(nested, bool):
             with contextlib.suppress(OverflowError):  # a whole number that no float can hold
-                yield above + str(name), float(below)
+                yield above + str(name), float(nested)
 
 
 def _clean(name: str) -> str:
-    """A name as MLflow keeps it."""
-    kept = re.sub(r"[^\w./ -]", "_", name).strip("/. ")
-    return re.sub(r"/+", "/", kept)[:_LONGEST_NAME]
+    """Return a name as MLflow stores it."""
+    cleaned = re.sub(r"[^\w./ -]", "_", name).strip("/. ")
+    return re.sub(r"/+", "/", cleaned)[:_LONGEST_NAME]
 
 
 def _by_patterns(patterns: Sequence[re.Pattern[str]], line: str) -> Iterator[tuple[str, float]]:
@@ -237,12 +237,14 @@ def _of_json(line: str) -> dict[str, float] | None:
     if not isinstance(value, dict):
         return None
     return dict(
-        numbers({name: one for name, one in value.items() if not (isinstance(one, dict) and is_argument_word(name))})
+        numbers(
+            {name: number for name, number in value.items() if not (isinstance(number, dict) and is_argument_word(name))}
+        )
     )
 
 
 def _pairs(line: str, names: Names) -> dict[str, float]:
-    found: dict[str, float] = {}
+    pairs: dict[str, float] = {}
     for of_set, name, quote, sign, space, text, of in _PAIR.findall(line):
         if of_set and names.of(name)[1] < 0:
             name = f"{of_set.lower()}_{name}"
@@ -251,8 +253,8 @@ def _pairs(line: str, names: Names) -> dict[str, float]:
         value = float(text)
         if of and int(of) and names.of(name)[1] < 0:
             value /= int(of)
-        found.setdefault(name, value)
-    return found
+        pairs.setdefault(name, value)
+    return pairs
 
 
 def _of_report(row: re.Match[str]) -> Iterator[tuple[str, float]]:
@@ -280,7 +282,7 @@ def _of_form(form: re.Pattern[str], line: str) -> float | None:
     return None
 
 
-def _with_step(found: Found, line: str) -> Found:
+def _with_step(result: LineMetrics, line: str) -> LineMetrics:
     """With the step that a line names in words: `Epoch [3/10]`, `iter 100`, `[12] train-rmse:0.3`."""
     lower = line.lower()
     for name in STEPS:
@@ -288,14 +290,14 @@ def _with_step(found: Found, line: str) -> Found:
             continue
         value = float(match[1])
         if value != int(value):
-            return found
+            return result
         epoch = None if name == STEPS[-1] else _counted(STEPS[-1], lower)
         steps = None if epoch is None else _OF.match(lower, match.end())
-        return Found(
-            int(value), found.metrics, None if epoch is None else float(epoch[1]), None if steps is None else int(steps[1])
+        return LineMetrics(
+            int(value), result.metrics, None if epoch is None else float(epoch[1]), None if steps is None else int(steps[1])
         )
     match = _BRACKETS.match(line)
-    return found if match is None else Found(int(match[1]), found.metrics)
+    return result if match is None else LineMetrics(int(match[1]), result.metrics)
 
 
 def _counted(name: str, line: str) -> re.Match[str] | None:

@@ -51,7 +51,7 @@ class Passages:
         self._left = 0  # lines that the dump may still have
 
     def of(self, line: str) -> tuple[str, bool]:
-        """What of the next line may be results, and whether in that only metrics that the job names are."""
+        """Return the part of the next line that may hold results, and whether only metrics that the job names count."""
         if self._traceback is not None and self._is_traceback(line):
             return "", False
         if self._in_stack and line[:1].isspace():
@@ -69,7 +69,7 @@ class Passages:
         return self._begun(line)
 
     def _begun(self, line: str) -> tuple[str, bool]:
-        """The same of a line outside of a passage, which may begin one."""
+        """Return the same for a line outside of a passage, which may begin one."""
         if "Traceback (" in line and (match := _TRACEBACK.match(line)):
             self._traceback, self._is_group = match[1], "Exception Group" in match[0]
             return "", False

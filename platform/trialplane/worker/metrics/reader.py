@@ -18,7 +18,7 @@ from trialplane.wire.records import StopRule
 from trialplane.worker import stopping
 from trialplane.worker.metrics import elsewhere
 from trialplane.worker.metrics.burst import Burst
-from trialplane.worker.metrics.lines import Found
+from trialplane.worker.metrics.lines import LineMetrics
 from trialplane.worker.metrics.steps import Report
 from trialplane.worker.metrics.tails import Source, Tail
 
@@ -85,7 +85,7 @@ class Reader:
         self._look_at = -math.inf
 
     def read(self, now: float, *, ended: bool = False, printed: int | None = None) -> list[Report]:
-        """The reports since the last read, with steps that do not fall in one file.
+        """Return the reports since the last read; steps of one file never decrease.
 
         Args:
             now: seconds, of the monotonic clock.
@@ -96,32 +96,32 @@ class Reader:
             began = time.monotonic()
             self._look()
             self._look_at = now + max(LOOK_INTERVAL, 20 * (time.monotonic() - began))
-        made = Burst[Source](self._names, lambda report: bool(stopping.early(self._stop, *report)))
+        burst = Burst[Source](self._names, lambda report: bool(stopping.early(self._stop, *report)))
         deadline = time.monotonic() + (END if ended else LIVE)
         for tail in list(self._tails):
             is_idle = True
             try:
-                for found in tail.read(ended, deadline, printed if tail.source.pattern is None else None):
+                for line_metrics in tail.read(ended, deadline, printed if tail.source.pattern is None else None):
                     is_idle = False
-                    self._take(tail.source, found, now)
-                    for report in tail.steps.add(found):
-                        made.add(tail.source, report)
+                    self._take(tail.source, line_metrics, now)
+                    for report in tail.steps.add(line_metrics):
+                        burst.add(tail.source, report)
             except Exception as error:  # noqa: BLE001  whatever a program writes, it must not end the slot
                 self._tails.remove(tail)
                 self.remarks.append(f"{tail.file.name} was not read further: {type(error).__name__}: {error}"[:300])
             for report in tail.steps.flush() if ended else tail.steps.rest() if is_idle else ():
-                made.add(tail.source, report)
+                burst.add(tail.source, report)
             if ended and tail.skipped:
                 self.remarks.append(self._unread(tail))
-        return self._due(made, now, ended)
+        return self._due(burst, now, ended)
 
     def leave_out(self, metrics: Iterable[str]) -> None:
-        """Reads these metrics no more, and drops what was just read of them: the program reports them itself."""
+        """Stop reading these metrics, and drop their newest values: the program reports them itself."""
         self._reported.update(metrics)
 
-    def _due(self, made: Burst[Source], now: float, ended: bool) -> list[Report]:
-        """The reports that are due, in order, without the metrics that count by another way."""
-        for source, (step, metrics) in made.reports():
+    def _due(self, burst: Burst[Source], now: float, ended: bool) -> list[Report]:
+        """Return the reports that are due, in order, without the metrics that count by another source."""
+        for source, (step, metrics) in burst.reports():
             until = max((self._young.setdefault(name, now + self._hold) for name in metrics), default=now)
             self._held.append((until, source, (step, metrics)))
         due: list[Report] = []
@@ -134,9 +134,9 @@ class Reader:
     def _counts(self, name: str, source: Source) -> bool:
         return name not in self._reported and self._owners.get(name) is source
 
-    def _take(self, source: Source, found: Found, now: float) -> None:
-        """Takes the metrics of a line that count by this source, and drops the others from it."""
-        for name in list(found.metrics):
+    def _take(self, source: Source, line_metrics: LineMetrics, now: float) -> None:
+        """Take the metrics of a line that count by this source, and drop the others from it."""
+        for name in list(line_metrics.metrics):
             owner = self._owners.get(name)
             if owner is source and not self._reported:  # as nearly always
                 continue
@@ -145,30 +145,30 @@ class Reader:
             elif owner is not None and owner is not source and now < self._young.get(name, math.inf):
                 self._owners[name] = min(owner, source, key=self._sources.index)
             if not self._counts(name, source):
-                del found.metrics[name]
-        self.newest.update(found.metrics)
-        self.finite.update((name, value) for name, value in found.metrics.items() if math.isfinite(value))
+                del line_metrics.metrics[name]
+        self.newest.update(line_metrics.metrics)
+        self.finite.update((name, value) for name, value in line_metrics.metrics.items() if math.isfinite(value))
 
     def missing(self, names: Iterable[str], metrics: Mapping[str, float]) -> str:
-        """What to tell the user when these have no finite value among the metrics of the trial."""
+        """Return a message for the user about metrics without a finite value in the trial."""
         absent = [name for name in names if name not in metrics]
-        said = [self._undefined(name, metrics[name]) for name in names if name in metrics]
+        sentences = [self._undefined(name, metrics[name]) for name in names if name in metrics]
         if absent:
             where = " or ".join(dict.fromkeys(_WHERE[source.of.source].format(source.of.path) for source in self._sources))
-            said.append(f"no {' or '.join(absent)} in {where or 'its reports'}")
-            known = {tail.file for tail in self._tails}
-            said += elsewhere.advice(
-                self._folder, absent, lambda file: file not in known and self._is_own(file), self._came_with
+            sentences.append(f"no {' or '.join(absent)} in {where or 'its reports'}")
+            files_read = {tail.file for tail in self._tails}
+            sentences += elsewhere.advice(
+                self._folder, absent, lambda file: file not in files_read and self._is_own(file), self._came_with
             )
-            said += [self._found(metrics), "see `platform docs scripts`"]
-        return "; ".join([*said, *self.remarks])
+            sentences += [self._listing(metrics), "see `platform docs scripts`"]
+        return "; ".join([*sentences, *self.remarks])
 
     def _undefined(self, name: str, value: float) -> str:
-        shown = "NaN" if math.isnan(value) else "infinite"
-        text = f"{name} is {shown} at the end, and must be a finite number"
+        kind = "NaN" if math.isnan(value) else "infinite"
+        text = f"{name} is {kind} at the end, and must be a finite number"
         return text + (f"; before it was {self.finite[name]:g}" if name in self.finite else "")
 
-    def _found(self, reported: Mapping[str, float]) -> str:
+    def _listing(self, reported: Mapping[str, float]) -> str:
         newest = {**{name: value for name, value in reported.items() if math.isfinite(value)}, **self.newest}
         shown = ", ".join(f"{name} ({value:g})" for name, value in list(newest.items())[:_MOST_SHOWN])
         if not shown:
@@ -178,7 +178,7 @@ class Reader:
         return f"found were {shown}: name one of these, or write metrics.pattern"
 
     def _unread(self, tail: Tail) -> str:
-        """What to tell the user of a file of which a part was not read."""
+        """Return a message for the user about a file that was not read whole."""
         name = "its output" if tail.source.pattern is None else tail.file.name
         wanted = f" but for the last {' and '.join(self._names)}" if self._names else ""
         return (
@@ -187,20 +187,20 @@ class Reader:
         )
 
     def _look(self) -> None:
-        """Finds the files of sources that have appeared."""
-        known = {tail.file for tail in self._tails}
+        """Find new files of the sources."""
+        files_read = {tail.file for tail in self._tails}
         for source in self._sources:
             pattern = source.pattern
             if pattern is None or len(self._tails) >= MOST_FILES:
                 continue
             for file in sorted(self._folder.glob(pattern))[:MOST_FILES]:
                 # A link could lead anywhere, also to what only the slot may read.
-                if file not in known and file.is_file() and self._is_own(file):
+                if file not in files_read and file.is_file() and self._is_own(file):
                     self._tails.append(Tail(file, source, 0, self._came_with(file)))
         self._tails.sort(key=lambda tail: self._sources.index(tail.source))
 
     def _came_with(self, file: Path) -> bytes:
-        """What a file held when it came with the code."""
+        """Return the content of a file as it came with the code."""
         with contextlib.suppress(OSError):
             if self._code is not None:
                 with (self._code / file.relative_to(self._folder)).open("rb") as stream:

@@ -1,4 +1,4 @@
-"""Puts what lines hold into reports: what belongs together, and under which step."""
+"""Collects metrics of lines into reports: which belong together, and under which step."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Collection
 
 from trialplane.wire import records
 from trialplane.worker.metrics import lines
-from trialplane.worker.metrics.lines import Found
+from trialplane.worker.metrics.lines import LineMetrics
 
 Report = tuple[int, dict[str, float]]
 
 
 class Steps:
-    """Puts what is found into reports, whose steps do not fall.
+    """Collects metrics of lines into reports whose steps never decrease.
 
     What follows a line with a step belongs to that step, and so does what stands in lines after each other, until a metric
     comes again. Steps that begin anew in each epoch go on behind those before (`lines.Epochs`); others that do not grow are
@@ -36,21 +36,21 @@ class Steps:
         self._reported: set[str] = set()  # those that are in a report
         self._metrics: dict[str, float] = {}  # of the report that is being collected
 
-    def add(self, found: Found) -> list[Report]:
-        """Takes what a line holds; returns the report that is complete by it, if one is."""
-        made: list[Report] = []
-        step, names = self._epochs.step(found), found.metrics.keys()
+    def add(self, line: LineMetrics) -> list[Report]:
+        """Add the metrics of a line; return the report that it completes, if any."""
+        complete: list[Report] = []
+        step, names = self._epochs.step(line), line.metrics.keys()
         if step is not None and step != self._named:
-            made = self.flush()
+            complete = self.flush()
             self._is_first = self._is_first and self._named is None
             self._named, self._is_next = step, True
-        elif not (again := self._names & names).isdisjoint(self._wanted) or (again and step is None):
-            made = self.flush()
+        elif not (repeated := self._names & names).isdisjoint(self._wanted) or (repeated and step is None):
+            complete = self.flush()
             self._begin(self._step + 1)
-        elif again:
+        elif repeated:
             self._repeats = True
         if not names:
-            return made
+            return complete
         if self._is_next and self._named is not None:
             self._is_next = False
             if self._named > self._step:
@@ -60,17 +60,17 @@ class Steps:
         elif self._step < 0:
             self._begin(0)
         self._names |= names
-        self._metrics.update(found.metrics)
-        return made
+        self._metrics.update(line.metrics)
+        return complete
 
     def rest(self) -> list[Report]:
-        """The report that was being collected, where nothing more is there now, unless lines of its step may replace it."""
+        """Return the report being collected when no more lines wait, unless lines of its step may replace it."""
         is_wanted = not self._metrics.keys().isdisjoint(self._wanted)
         may_repeat = self._named is not None and (self._repeats or self._is_first)
         return self.flush() if is_wanted or not may_repeat else []
 
     def flush(self) -> list[Report]:
-        """The report that was being collected, but for what was reported before lines were known to repeat it."""
+        """Return the report being collected, without metrics that were reported before lines were known to repeat them."""
         metrics = {name: value for name, value in self._metrics.items() if name not in self._reported}
         self._reported |= metrics.keys()
         self._metrics = {}

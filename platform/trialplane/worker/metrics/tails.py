@@ -14,7 +14,7 @@ from typing import IO, Protocol
 
 from trialplane.job.program import MetricSource
 from trialplane.worker.metrics import events, lines, passages
-from trialplane.worker.metrics.lines import Found
+from trialplane.worker.metrics.lines import LineMetrics
 from trialplane.worker.metrics.steps import Steps
 
 CHUNK = 64 << 10  # bytes that are read at once
@@ -44,16 +44,16 @@ class Source:
         self.of = of
         self.names = lines.Names(wanted, of.step)
         self.parse = lines.parser(of.pattern, self.names, arguments)
-        below = of.path.rstrip("/") + "/" if of.path else ""
-        patterns = {"file": of.path, "tensorboard": f"{below}**/*tfevents*"}
+        prefix = of.path.rstrip("/") + "/" if of.path else ""
+        patterns = {"file": of.path, "tensorboard": f"{prefix}**/*tfevents*"}
         self.pattern = patterns.get(of.source)
 
 
 class Decoder(Protocol):
     """Finds metrics in the new bytes of a file."""
 
-    def read(self, data: bytes, ended: bool) -> Iterator[Found]:
-        """What is whole by now; the rest as well once the program has ended."""
+    def read(self, data: bytes, ended: bool) -> Iterator[LineMetrics]:
+        """Yield the metrics of complete lines or records; of the rest as well once the program has ended."""
 
 
 class Tail:
@@ -63,7 +63,7 @@ class Tail:
         file: to be read.
         source: of the job.
         offset: bytes of it that are not read.
-        before: what it held before the trial; lines with which it begins still are left out.
+        before: its content before the trial; lines at its beginning that are still the same are left out.
 
     Attributes:
         steps: makes reports of what it holds.
@@ -78,7 +78,7 @@ class Tail:
         self._offset = offset
         self._before = b""  # the last bytes that were read
         # Of a file that a program writes anew at each step, the lines that were read already; for text alone.
-        self._seen = [hash(line) for line in before.split(b"\n")[:_MOST_LINES]]
+        self._line_hashes = [hash(line) for line in before.split(b"\n")[:_MOST_LINES]]
         self._line = 0  # the number of the next line
         self._decoder = self._new_decoder()
 
@@ -89,8 +89,8 @@ class Tail:
             return _Text(_Table(delimiter, self.source), self._is_read, _LONGEST_ROW)
         return _Text(_Lines(self.source), self._is_read, CHUNK)
 
-    def read(self, ended: bool, deadline: float, size: int | None = None) -> Iterator[Found]:
-        """What the next part of it holds; the rest once the program has ended.
+    def read(self, ended: bool, deadline: float, size: int | None = None) -> Iterator[LineMetrics]:
+        """Yield the metrics of its next part; of the rest once the program has ended.
 
         Args:
             ended: whether it has.
@@ -116,15 +116,15 @@ class Tail:
         if ended:
             yield from self._decoder.read(b"", True)
 
-    def _up_to(self, size: int, file: IO[bytes], deadline: float) -> Iterator[Found]:
+    def _up_to(self, size: int, file: IO[bytes], deadline: float) -> Iterator[LineMetrics]:
         file.seek(self._offset)
         while time.monotonic() < deadline and (data := file.read(max(0, min(CHUNK, size - self._offset)))):
             self._offset += len(data)
             self._before = (self._before + data)[-_BEFORE:]
             yield from self._decoder.read(data, False)
 
-    def _end(self, size: int, file: IO[bytes]) -> Iterator[Found]:
-        """The end of what is not read, and from before that what the job names and the end lacks."""
+    def _end(self, size: int, file: IO[bytes]) -> Iterator[LineMetrics]:
+        """Yield the metrics of the end of an unread part, and those before it that the job names and the end lacks."""
         if not isinstance(self._decoder, _Text):  # its records cannot be told apart from the middle
             self.skipped += size - self._offset
             return
@@ -135,16 +135,16 @@ class Tail:
                 self._offset += match.end()
                 break
             self._offset += len(data)
-        end, self._seen, self._line = self._offset, [], _MOST_LINES
+        end, self._line_hashes, self._line = self._offset, [], _MOST_LINES
         last = list(self._up_to(size, file, math.inf))
-        missing = set(self.source.names.wanted.values()).difference(*(found.metrics for found in last))
-        before = list(self._backward(file, begin, end, missing))
+        missing = set(self.source.names.wanted.values()).difference(*(line_metrics.metrics for line_metrics in last))
+        earlier = list(self._backward(file, begin, end, missing))
         self.skipped += end - begin
-        yield from reversed(before)
+        yield from reversed(earlier)
         yield from last
 
-    def _backward(self, file: IO[bytes], begin: int, end: int, names: set[str]) -> Iterator[Found]:
-        """The last lines of a part of the file that hold these metrics, from its end."""
+    def _backward(self, file: IO[bytes], begin: int, end: int, names: set[str]) -> Iterator[LineMetrics]:
+        """Yield the last lines of a part of the file that hold these metrics, from its end."""
         assert isinstance(self._decoder, _Text)
         deadline = time.monotonic() + _SEARCH
         words = dict.fromkeys(names, b"")
@@ -162,10 +162,10 @@ class Tail:
                     continue
                 if time.monotonic() > deadline:
                     return
-                found = self._decoder.found(line)
-                if found is not None and (these := names & found.metrics.keys()):
-                    names -= these
-                    yield found._replace(metrics={name: found.metrics[name] for name in these})
+                result = self._decoder.parse(line)
+                if result is not None and (matched := names & result.metrics.keys()):
+                    names -= matched
+                    yield result._replace(metrics={name: result.metrics[name] for name in matched})
 
     def _is_new(self, descriptor: int, size: int) -> bool:
         """Whether the file was written anew since the last read."""
@@ -179,11 +179,11 @@ class Tail:
             return False
         number, key = self._line, hash(line)
         self._line += 1
-        if number < len(self._seen):
-            if self._seen[number] == key:
+        if number < len(self._line_hashes):
+            if self._line_hashes[number] == key:
                 return True
-            del self._seen[number:]
-        self._seen.append(key)
+            del self._line_hashes[number:]
+        self._line_hashes.append(key)
         return False
 
 
@@ -196,8 +196,8 @@ class _Line(Protocol):
 
     has_names: bool
 
-    def next(self, line: bytes, *, whole: bool, is_read: bool) -> Found | None:
-        """Those of the line that follows; a line that is not whole is seen again.
+    def next(self, line: bytes, *, whole: bool, is_read: bool) -> LineMetrics | None:
+        """Return the metrics of the next line; a line that is not whole comes again.
 
         Args:
             line: without its end.
@@ -205,8 +205,8 @@ class _Line(Protocol):
             is_read: whether it was read before its file was written anew.
         """
 
-    def found(self, line: bytes) -> Found | None:
-        """Those of any line."""
+    def parse(self, line: bytes) -> LineMetrics | None:
+        """Return the metrics of any line."""
 
 
 class _Text:
@@ -219,7 +219,7 @@ class _Text:
         self._rest = b""
         self._names_steps = False  # whether any line has named one
 
-    def read(self, data: bytes, ended: bool) -> Iterator[Found]:
+    def read(self, data: bytes, ended: bool) -> Iterator[LineMetrics]:
         """See `Decoder`."""
         *whole, self._rest = (self._rest + data).split(b"\n")
         drawn: list[bytes] = []
@@ -233,23 +233,23 @@ class _Text:
             shown, _, self._rest = self._rest.rpartition(b"\r")
             drawn.append(shown)
         for line in whole:
-            found = self._of_line.next(line, whole=True, is_read=self._is_read(line))
-            if found is not None and (found.metrics or found.step is not None):
-                self._names_steps |= found.step is not None
-                yield found
+            result = self._of_line.next(line, whole=True, is_read=self._is_read(line))
+            if result is not None and (result.metrics or result.step is not None):
+                self._names_steps |= result.step is not None
+                yield result
         for line in drawn:
-            found = self._of_line.next(line, whole=False, is_read=False)
+            result = self._of_line.next(line, whole=False, is_read=False)
             # Below `Epoch 1/3` its end is what belongs to the step: how often it is read before is a matter of time.
-            if found is not None and (found.step is not None or (found.metrics and not self._names_steps)):
-                self._names_steps |= found.step is not None
-                yield found
+            if result is not None and (result.step is not None or (result.metrics and not self._names_steps)):
+                self._names_steps |= result.step is not None
+                yield result
 
-    def found(self, line: bytes) -> Found | None:
-        """The metrics of any whole line."""
-        return self._of_line.found(line)
+    def parse(self, line: bytes) -> LineMetrics | None:
+        """Return the metrics of any whole line."""
+        return self._of_line.parse(line)
 
     def drop(self) -> int:
-        """Forgets the line that is not whole yet, and returns how many bytes of it there are."""
+        """Drop the line that is not whole yet; return its size in bytes."""
         size, self._rest = len(self._rest), b""
         return size
 
@@ -262,18 +262,18 @@ class _Lines:
         self.has_names = not source.of.pattern  # an expression of the job's need not look for a name
         self._passages = passages.Passages(has_dumps=not source.of.pattern)
 
-    def next(self, line: bytes, *, whole: bool, is_read: bool) -> Found | None:
+    def next(self, line: bytes, *, whole: bool, is_read: bool) -> LineMetrics | None:
         """See `_Line`."""
         text = _shown(line)
         if text is None:
             return None
-        text, named = self._passages.of(text) if whole else (text, False)
+        text, only_named = self._passages.of(text) if whole else (text, False)
         if is_read or not text:
             return None
-        found = self._source.parse(text)
-        return self._source.names.named(found) if named else found
+        result = self._source.parse(text)
+        return self._source.names.named(result) if only_named else result
 
-    def found(self, line: bytes) -> Found | None:
+    def parse(self, line: bytes) -> LineMetrics | None:
         """See `_Line`."""
         text = _shown(line)
         return None if text is None else self._source.parse(text)
@@ -295,17 +295,17 @@ class _Table:
         self._header: list[str] = []
         self.has_names = False
 
-    def next(self, line: bytes, *, whole: bool, is_read: bool) -> Found | None:
+    def next(self, line: bytes, *, whole: bool, is_read: bool) -> LineMetrics | None:
         """See `_Line`."""
         if not self._header:
             self._header = self._row(line)
             return None
-        return None if is_read or not whole else self.found(line)
+        return None if is_read or not whole else self.parse(line)
 
-    def found(self, line: bytes) -> Found | None:
+    def parse(self, line: bytes) -> LineMetrics | None:
         """See `_Line`."""
-        read = ((name, lines.number(value)) for name, value in zip(self._header, self._row(line), strict=False))
-        return self._source.names.found({name: value for name, value in read if value is not None})
+        cells = ((name, lines.number(value)) for name, value in zip(self._header, self._row(line), strict=False))
+        return self._source.names.read({name: value for name, value in cells if value is not None})
 
     def _row(self, line: bytes) -> list[str]:
         """The fields of a line; none of one that is too long, which may lack its beginning, or has a field that is."""
