@@ -11,7 +11,7 @@ from tests.controller.conftest import request
 from tests.controller.slots_double import Slots
 
 from trialplane.controller.exchange import ExchangeEvent, ResultsFed, ResultsFetched, WeightsFetched
-from trialplane.controller.slot_events import SlotReady, SlotTrial
+from trialplane.controller.pool import SlotReady, SlotTrial
 from trialplane.controller.workloads.collection import CollectionWorkload, ObjectStores
 from trialplane.job import kinds
 from trialplane.job.kinds import Job

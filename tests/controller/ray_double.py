@@ -11,7 +11,7 @@ import ray
 from tests.controller.conftest import request
 
 from trialplane.controller import exchange, ray_session, slots
-from trialplane.controller.slot_events import SlotReady
+from trialplane.controller.pool import SlotReady
 from trialplane.controller.slots import SlotPool
 from trialplane.wire import messages
 from trialplane.wire.messages import SlotStarted

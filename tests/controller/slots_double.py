@@ -1,4 +1,4 @@
-"""A pool of slots that get ready, report and end as a test wants it: what gangs and workloads see of `SlotPool`."""
+"""A `Pool` whose slots get ready, report and end as a test wants it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.controller.conftest import outcome
 
-from trialplane.controller.slot_events import SlotEvent, SlotReady, SlotTrial
+from trialplane.controller.pool import SlotEvent, SlotReady, SlotTrial
 from trialplane.wire import messages
 from trialplane.wire.records import TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
@@ -66,6 +66,12 @@ class Slots:
     def resize(self, size: int) -> None:
         """Only idle slots go, those with the highest numbers first."""
         self.size = size
+
+    def remove(self, trials: tuple[int, ...]) -> None:
+        """No slot is ever ready for that."""
+
+    def send_files(self, message: messages.SendFiles) -> None:
+        """No slot is ever ready for that."""
 
     def close(self) -> None:
         """There is nothing to end."""

@@ -14,7 +14,7 @@ from tests.controller.conftest import request
 
 from trialplane import errors
 from trialplane.controller import iteration
-from trialplane.controller.slot_events import SlotTrial
+from trialplane.controller.pool import SlotTrial
 from trialplane.controller.workers import MAX_EMPTY, MAX_LOST
 from trialplane.controller.workloads import collection
 from trialplane.wire.states import FailureClass, TrialState

@@ -25,9 +25,9 @@ from trialplane.controller.desired import DesiredState
 from trialplane.controller.endings import Ending
 from trialplane.controller.gangs import GangPool
 from trialplane.controller.ledger import Ledger
+from trialplane.controller.pool import SlotEvent
 from trialplane.controller.session import Session
 from trialplane.controller.setting import Setting
-from trialplane.controller.slot_events import SlotEvent
 from trialplane.controller.status import write_status
 from trialplane.controller.workloads.collection import CollectionWorkload, ObjectStores
 from trialplane.controller.workloads.study import StudyWorkload

@@ -14,7 +14,7 @@ from tests.controller.conftest import outcome, request
 from tests.controller.ray_double import FakeRay, clock, fake, running
 
 from trialplane.controller.exchange import Exchange, ResultsFed, ResultsFetched, WeightsFetched
-from trialplane.controller.slot_events import SlotTrial
+from trialplane.controller.pool import SlotTrial
 from trialplane.controller.slots import SlotPool
 from trialplane.wire import messages
 from trialplane.wire.states import FailureClass, TrialState

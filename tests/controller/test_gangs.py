@@ -17,7 +17,7 @@ from tests.controller.slots_double import Slots
 from trialplane import errors
 from trialplane.controller import gangs
 from trialplane.controller.gangs import GangPool
-from trialplane.controller.slot_events import SlotReady, SlotTrial
+from trialplane.controller.pool import SlotReady, SlotTrial
 from trialplane.wire.messages import LogGrown
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport
 from trialplane.wire.states import FailureClass, TrialState
@@ -30,7 +30,7 @@ class Gangs:
 
     def __init__(self, size: int = 2) -> None:
         self.slots = Slots(size)
-        self.pool = GangPool(self.slots, CONFIG)  # type: ignore[arg-type]  # a double
+        self.pool = GangPool(self.slots, CONFIG)
         self.ready: list[SlotReady] = []
         self.said: list[SlotTrial] = []
 

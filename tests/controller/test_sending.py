@@ -7,6 +7,7 @@ study (tests/study/test_kept_files.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from tests.controller.ray_double import FakeRay, clock, fake, running
 from tests.controller.slots_double import Slots
 from tests.controller.trainings import SEARCH, Opened, job
 
-from trialplane.controller import ray_session
 from trialplane.controller.endings import Ending
 from trialplane.controller.recorder import ID_WAIT
 from trialplane.controller.sending import PATIENCE, PAUSE, TRIES, Sending
@@ -173,17 +173,16 @@ def test_a_run_that_the_user_ends_sends_nothing(
         if wanted is None or request.trial < 2:
             loop.slots.end(slot, metrics={"loss": 1.0 - request.trial})
 
-    def send(message: SendFiles) -> object:
+    def send(message: SendFiles) -> Future[FilesSent]:
         sent.append(message)
-        return message
+        answer: Future[FilesSent] = Future()
+        answer.set_result(FilesSent())
+        return answer
 
     monkeypatch.setattr(loop.slots, "start", begin)
-    monkeypatch.setattr(loop.slots, "send_files", send, raising=False)
-    monkeypatch.setattr(loop.slots, "remove", lambda trials: None, raising=False)
+    monkeypatch.setattr(loop.slots, "send_files", send)
     recorder = loop.controller._recorder
     monkeypatch.setattr(recorder, "trial_env", lambda number, run_id: {env.MLFLOW_RUN_ID: f"run-{number}"})
-    monkeypatch.setattr(ray_session, "wait", lambda answers, timeout: answers)
-    monkeypatch.setattr(ray_session, "result", lambda answer: messages.encode(FilesSent()))
     ending = loop.controller.run()
     assert loop.controller._id_patience() == ID_WAIT, "for its files each trial needs a run"
     if wanted is None:

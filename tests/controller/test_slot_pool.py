@@ -15,7 +15,7 @@ from tests.controller.ray_double import CONFIG, READY, Call, FakeRay, clock, fak
 
 from trialplane import errors
 from trialplane.controller import slots
-from trialplane.controller.slot_events import SlotReady, SlotTrial
+from trialplane.controller.pool import SlotReady, SlotTrial
 from trialplane.controller.slots import SlotPool
 from trialplane.wire import messages
 from trialplane.wire.records import SlotConfig

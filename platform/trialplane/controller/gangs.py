@@ -4,7 +4,7 @@ A gang is formed of idle slots and starts a trial when all of them are ready: ea
 as `node` and node 0's address as `rendezvous`. The trial's reports and arrays are node 0's, and so is its outcome when all
 nodes succeeded, or had their time to do so after node 0. When one fails the others are ended, the failure that caused the
 others is the trial's, and it is reported when every node is free again. A gang that lost a slot is dissolved; its other
-slots wait for a new one. This module uses `slots` and no Ray; trials of one node run in a `SlotPool` directly.
+slots wait for a new one. Trials of one node run in the pool of slots directly.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from trialplane import errors
-from trialplane.controller.slot_events import SlotReady, SlotTrial
-from trialplane.controller.slots import SlotPool
+from trialplane.controller.pool import Answer, Pool, SlotReady, SlotTrial
 from trialplane.wire import causes, messages
 from trialplane.wire.messages import LogGrown, TrialEnded
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
@@ -56,14 +54,14 @@ class _Gang:
 
 
 class GangPool:
-    """Gangs of slots, with the methods of `SlotPool`; see there.
+    """A `Pool` of gangs, each of several slots of another pool.
 
     Args:
         pool: has `config.nodes` slots for each gang.
         config: what all slots share.
     """
 
-    def __init__(self, pool: SlotPool, config: SlotConfig) -> None:
+    def __init__(self, pool: Pool, config: SlotConfig) -> None:
         self._pool = pool
         self._nodes = config.nodes
         self._patience = config.grace + MARGIN
@@ -89,6 +87,11 @@ class GangPool:
         return self._pool.ready
 
     @property
+    def slots(self) -> frozenset[int]:
+        """The gangs that are complete."""
+        return frozenset(self._gangs)
+
+    @property
     def idle(self) -> list[int]:
         """The gangs in which nothing runs."""
         return [gang.index for gang in self._gangs.values() if gang.request is None]
@@ -99,7 +102,7 @@ class GangPool:
         return self._pool.trouble
 
     def resize(self, size: int) -> None:
-        """Grows or shrinks the pool to `size` gangs; see `SlotPool.resize`."""
+        """Grow or shrink the pool to `size` gangs."""
         self._pool.resize(size * self._nodes)
         there = self._pool.slots
         self._single = [slot for slot in self._single if slot in there]
@@ -122,12 +125,12 @@ class GangPool:
             timeout = None if node and request.prunable else request.timeout
             self._pool.start(member, dataclasses.replace(request, node=node, rendezvous=rendezvous, timeout=timeout))
 
-    def remove(self, trials: tuple[int, ...]) -> Any:
-        """As of `SlotPool`: all slots reach the place of the checkpoints."""
+    def remove(self, trials: tuple[int, ...]) -> Answer[None] | None:
+        """Remove checkpoints in any slot, as all of them reach their folder."""
         return self._pool.remove(trials)
 
-    def send_files(self, message: messages.SendFiles) -> Any:
-        """As of `SlotPool`, for the same reason."""
+    def send_files(self, message: messages.SendFiles) -> Answer[messages.FilesSent] | None:
+        """Send files from any slot, for the same reason."""
         return self._pool.send_files(message)
 
     def answer(self, slot: int, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> None:
@@ -155,7 +158,7 @@ class GangPool:
         return {gang.index: gang.request for gang in self._gangs.values() if gang.request is not None}
 
     def events(self, timeout: float) -> Iterator[SlotReady | SlotTrial]:
-        """The gangs' next events, waiting at most `timeout` seconds for the first. Raises as `SlotPool.events`."""
+        """The gangs' next events, waiting at most `timeout` seconds for the first. Raises as `Pool.events`."""
         formed = list(self._form())  # of slots left over by a smaller pool
         if formed:
             yield from formed

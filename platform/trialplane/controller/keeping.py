@@ -14,9 +14,7 @@ import time
 from collections.abc import Iterable
 
 from trialplane import errors
-from trialplane.controller import ray_session
-from trialplane.controller.gangs import GangPool
-from trialplane.controller.slots import SlotPool
+from trialplane.controller.pool import Answer, Pool
 from trialplane.job.kinds import Study
 from trialplane.wire import rows
 from trialplane.wire.records import TrialRow
@@ -37,14 +35,14 @@ class Keeping:
         ended: the newest attempts of its trials so far.
     """
 
-    def __init__(self, job: Study, slots: SlotPool | GangPool, ended: Iterable[TrialRow]) -> None:
+    def __init__(self, job: Study, slots: Pool, ended: Iterable[TrialRow]) -> None:
         assert job.keep is not None, "a study without it keeps all"
         self._job = job
         self._most = job.keep.best
         self._slots = slots
         self._best: list[TrialRow] = []
         self._unwanted: set[int] = set()
-        self._removal: tuple[object, frozenset[int]] | None = None  # the answer that is due, and what is being removed
+        self._removal: tuple[Answer[None], frozenset[int]] | None = None  # the answer that is due, and what is being removed
         for row in ended:
             self.ended(row)
 
@@ -65,11 +63,11 @@ class Keeping:
         """Has a slot remove what is to go, if one is ready and none does already."""
         if self._removal is not None:
             answer, trials = self._removal
-            if not ray_session.wait([answer], 0):
+            if not answer.done():
                 return
             self._removal = None
             try:
-                ray_session.result(answer)
+                answer.result()
             except errors.SlotError as error:
                 log.info("checkpoints are removed by another slot: %s", error)
             except errors.CheckpointError as error:  # the next one would fail as well

@@ -17,8 +17,8 @@ from trialplane.controller import arrival, endings
 from trialplane.controller.desired import DesiredState
 from trialplane.controller.endings import Ending
 from trialplane.controller.ledger import Ledger
+from trialplane.controller.pool import SlotReady, SlotTrial
 from trialplane.controller.recorder import ID_WAIT, Recorder
-from trialplane.controller.slot_events import SlotReady, SlotTrial
 from trialplane.controller.status import StatusBoard
 from trialplane.controller.workloads.workload import Workload
 from trialplane.wire import env

@@ -12,12 +12,9 @@ import collections
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from trialplane import errors
-from trialplane.controller import ray_session
-from trialplane.controller.gangs import GangPool
-from trialplane.controller.slots import SlotPool
+from trialplane.controller.pool import Answer, Pool
 from trialplane.wire import messages
 
 log = logging.getLogger(__name__)
@@ -35,7 +32,7 @@ class Sending:
         runs: trial → its run in MLflow, the best trial first; "" for one that was started without.
     """
 
-    def __init__(self, slots: SlotPool | GangPool, runs: Mapping[int, str]) -> None:
+    def __init__(self, slots: Pool, runs: Mapping[int, str]) -> None:
         self._slots = slots
         self._runs = runs
         self._waiting = collections.deque(trial for trial, run in runs.items() if run)
@@ -45,7 +42,7 @@ class Sending:
             for trial, run in runs.items()
             if not run
         }
-        self._under_way: tuple[Any, int] | None = None  # the answer that is due, and the trial
+        self._under_way: tuple[Answer[messages.FilesSent], int] | None = None  # the answer that is due, and the trial
         self._again = 0.0  # when the next one may be sent
 
     def run(self, goes_on: Callable[[], bool], show: Callable[[str], None]) -> list[str]:
@@ -88,11 +85,11 @@ class Sending:
         """Takes the answer that is there, or has the next trial's files sent, if a slot is ready."""
         if self._under_way is not None:
             answer, trial = self._under_way
-            if not ray_session.wait([answer], 0):
+            if not answer.done():
                 return
             self._under_way = None
             try:
-                sent = messages.decode(ray_session.result(answer), messages.FILES_SENT)
+                sent = answer.result()
             except errors.SlotError as error:
                 sent = messages.FilesSent(f"the slot that sent them was lost: {errors.first_line(error)}", again=True)
             except Exception as error:  # noqa: BLE001  the border: whatever the call has; the study is finished

@@ -13,19 +13,21 @@ import dataclasses
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
 
 import ray
 
 from trialplane import errors
 from trialplane.controller import ray_session
-from trialplane.controller.slot_events import SlotEvent, SlotReady, SlotTrial
+from trialplane.controller.pool import Answer, SlotEvent, SlotReady, SlotTrial
 from trialplane.wire import cluster, messages
 from trialplane.wire.messages import TrialEnded
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker.slot_actor import GROUPS, SlotActor
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +89,20 @@ class Process:
         self.actor.control.remote(self.serial, messages.encode(message))
 
 
+@dataclasses.dataclass(frozen=True)
+class _Called(Generic[T]):
+    """The answer of an actor; see `Answer`. `decode` reads what the call returned."""
+
+    reference: Any
+    decode: Callable[[Any], T]
+
+    def done(self) -> bool:
+        return bool(ray_session.wait([self.reference], 0))
+
+    def result(self) -> T:
+        return self.decode(ray_session.result(self.reference))
+
+
 @dataclasses.dataclass
 class _Place:
     """One slot as the pool sees it.
@@ -120,7 +136,7 @@ class _Place:
 
 
 class SlotPool:
-    """Slots, replaced when they die.
+    """A `Pool` of Ray actors.
 
     Args:
         config: what all slots share.
@@ -228,15 +244,18 @@ class SlotPool:
         """Lets the process in a slot save itself and end, within `SlotConfig.grace`; its outcome comes as an event."""
         self._end(slot, messages.StopTrial(message))
 
-    def remove(self, trials: tuple[int, ...]) -> Any:
-        """Has a slot remove all checkpoints of these trials; a reference to its answer, or None when no slot is ready."""
-        actor = self._ready_actor()
-        return None if actor is None else actor.remove.remote(messages.encode(messages.RemoveCheckpoints(trials)))
+    def remove(self, trials: tuple[int, ...]) -> Answer[None] | None:
+        """Remove all checkpoints of these trials, in a slot; None when no slot is ready."""
+        if (actor := self._ready_actor()) is None:
+            return None
+        return _Called(actor.remove.remote(messages.encode(messages.RemoveCheckpoints(trials))), lambda _: None)
 
-    def send_files(self, message: messages.SendFiles) -> Any:
-        """Has a slot send files to MLflow; a reference to its answer, `FilesSent`, or None when no slot is ready."""
-        actor = self._ready_actor()
-        return None if actor is None else actor.send_files.remote(messages.encode(message))
+    def send_files(self, message: messages.SendFiles) -> Answer[messages.FilesSent] | None:
+        """Send files to MLflow, from a slot; None when no slot is ready."""
+        if (actor := self._ready_actor()) is None:
+            return None
+        sent = actor.send_files.remote(messages.encode(message))
+        return _Called(sent, lambda data: messages.decode(data, messages.FILES_SENT))
 
     def _ready_actor(self) -> Any:
         return next((place.actor for place in self._places.values() if place.node and not place.leaving), None)

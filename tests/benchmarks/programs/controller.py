@@ -15,8 +15,8 @@ from typing import Any
 # Ray reads its settings when it is imported; the benchmark has put them into the environment.
 from trialplane.controller import __main__ as entry
 from trialplane.controller.ledger import Ledger
+from trialplane.controller.pool import SlotReady, SlotTrial
 from trialplane.controller.recorder import Recorder
-from trialplane.controller.slot_events import SlotReady, SlotTrial
 from trialplane.controller.slots import SlotPool
 from trialplane.wire.records import TrialOutcome
 

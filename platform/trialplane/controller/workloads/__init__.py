@@ -9,6 +9,7 @@ from trialplane.controller import ray_session, slots
 from trialplane.controller.exchange import Exchange
 from trialplane.controller.gangs import GangPool
 from trialplane.controller.ledger import Ledger
+from trialplane.controller.pool import Pool
 from trialplane.controller.slots import SlotPool
 from trialplane.controller.workloads.collection import CollectionWorkload, ObjectStores
 from trialplane.controller.workloads.study import StudyWorkload
@@ -39,6 +40,7 @@ def start(ledger: Ledger, configs: Mapping[str, SlotConfig], parallel: int | Non
     (role,) = roles
     size = role.replicas if parallel is None else max(1, min(parallel, ledger.unstarted))
     config = configs[role.name]
-    pool = SlotPool(config, size * role.nodes, patience, has_begun=has_begun)
-    places = pool if role.nodes == 1 else GangPool(pool, config)
-    return TrainingWorkload(ledger, places) if isinstance(job, kinds.Training) else StudyWorkload(ledger, places)
+    pool: Pool = SlotPool(config, size * role.nodes, patience, has_begun=has_begun)
+    if role.nodes > 1:
+        pool = GangPool(pool, config)
+    return TrainingWorkload(ledger, pool) if isinstance(job, kinds.Training) else StudyWorkload(ledger, pool)

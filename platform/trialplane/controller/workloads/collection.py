@@ -20,7 +20,7 @@ from trialplane.controller.endings import Ending
 from trialplane.controller.exchange import Exchange, ExchangeEvent, ResultsFed, ResultsFetched, WeightsFetched
 from trialplane.controller.iteration import Iteration, Verdict
 from trialplane.controller.ledger import Ledger
-from trialplane.controller.slot_events import SlotEvent, SlotReady, SlotTrial
+from trialplane.controller.pool import SlotEvent, SlotReady, SlotTrial
 from trialplane.controller.slots import SlotPool
 from trialplane.controller.workers import Worker
 from trialplane.controller.workloads.workload import Workload
@@ -134,7 +134,7 @@ class CollectionWorkload(Workload):
         self._wind_up(message)
 
     def events(self, timeout: float) -> Iterator[SlotEvent]:
-        """The iteration's events, waiting at most `timeout` seconds for the first. Raises as `SlotPool.take`."""
+        """The iteration's events, waiting at most `timeout` seconds for the first. Raises as `Pool.events`."""
         self._end_late()
         for turn in range(BURST):
             pending = (*self._learner.pending, *self._workers.pending, *self._exchange.pending)

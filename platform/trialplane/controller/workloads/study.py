@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from trialplane.controller import endings, keeping, sending
 from trialplane.controller.counts import Alike
 from trialplane.controller.endings import Ending
-from trialplane.controller.gangs import GangPool
 from trialplane.controller.ledger import Ledger
-from trialplane.controller.slot_events import SlotEvent
-from trialplane.controller.slots import SlotPool
+from trialplane.controller.pool import Pool, SlotEvent
 from trialplane.controller.workloads.workload import Workload
 from trialplane.job.kinds import Study
 from trialplane.wire import messages
@@ -22,7 +20,7 @@ from trialplane.wire.states import RunState
 class StudyWorkload(Workload):
     """The trials of a study."""
 
-    def __init__(self, ledger: Ledger, slots: SlotPool | GangPool) -> None:
+    def __init__(self, ledger: Ledger, slots: Pool) -> None:
         super().__init__(ledger, slots)
         counts = ledger.counts
         job, self._keeping = ledger.job, None

@@ -5,9 +5,8 @@ from __future__ import annotations
 import collections
 
 from trialplane.controller.endings import Ending
-from trialplane.controller.gangs import GangPool
 from trialplane.controller.ledger import Ledger
-from trialplane.controller.slots import SlotPool
+from trialplane.controller.pool import Pool
 from trialplane.controller.workloads.workload import Workload
 from trialplane.wire import progress
 from trialplane.wire.progress import TrainingProgress
@@ -24,7 +23,7 @@ _PASSING = ("slowest_rank", "slowest_rank_factor")
 class TrainingWorkload(Workload):
     """The one trial of a training, which is retried from its newest checkpoint."""
 
-    def __init__(self, ledger: Ledger, slots: SlotPool | GangPool) -> None:
+    def __init__(self, ledger: Ledger, slots: Pool) -> None:
         super().__init__(ledger, slots)
         self._reports = Reports()
 

@@ -7,10 +7,8 @@ import logging
 from collections.abc import Callable, Iterator
 
 from trialplane.controller.endings import Ending
-from trialplane.controller.gangs import GangPool
 from trialplane.controller.ledger import Ledger
-from trialplane.controller.slot_events import SlotEvent, SlotReady
-from trialplane.controller.slots import SlotPool
+from trialplane.controller.pool import Pool, SlotEvent, SlotReady
 from trialplane.wire import messages
 from trialplane.wire.progress import RunProgress
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
@@ -29,7 +27,7 @@ class Workload(abc.ABC):
 
     keeps_files = False  # whether files of its trials are sent to MLflow, beside what trials log
 
-    def __init__(self, ledger: Ledger, slots: SlotPool | GangPool) -> None:
+    def __init__(self, ledger: Ledger, slots: Pool) -> None:
         self._ledger = ledger
         self._slots = slots
 
@@ -85,7 +83,7 @@ class Workload(abc.ABC):
         self._slots.kill(slot, failure, message)
 
     def events(self, timeout: float) -> Iterator[SlotEvent]:
-        """The attempts' events, waiting at most `timeout` seconds for the first. Raises as `SlotPool.take`.
+        """The attempts' events, waiting at most `timeout` seconds for the first. Raises as `Pool.events`.
 
         By default each event is answered once the caller has handled it.
         """
