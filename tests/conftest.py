@@ -43,7 +43,12 @@ def _no_store_of_another_test() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def mlflow_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def services() -> None:
+    """Requested where Ray, MLflow, PostgreSQL or a cluster is used; `python -m tests --quick` leaves those tests out."""
+
+
+@pytest.fixture(scope="session")
+def mlflow_tables(tmp_path_factory: pytest.TempPathFactory, services: None) -> Path:
     """An empty MLflow store to be copied; making one takes seconds."""
     from mlflow.tracking import MlflowClient  # most tests need none of it
 

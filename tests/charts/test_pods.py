@@ -189,6 +189,7 @@ def _option(spec: Thing, name: str) -> str:
     return str(found.split("=", 1)[1])
 
 
+@pytest.mark.services
 def test_mlflow_answers_to_the_names_it_has_and_to_no_other(render: Render, named: Callable[..., Thing]) -> None:
     import mlflow
 
@@ -237,6 +238,7 @@ def test_the_migration_gets_what_the_server_gets(render: Render, named: Callable
         assert container["envFrom"] == more["extraEnvFrom"]
 
 
+@pytest.mark.services
 def test_mlflow_takes_the_options_it_is_started_with(render: Render, named: Callable[..., Thing]) -> None:
     command = [sys.executable, "-m", "mlflow", "server", "--help"]
     known = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout

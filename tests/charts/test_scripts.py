@@ -42,6 +42,7 @@ def test_scripts_reach_the_pods_unchanged(
             assert (data.get(script) or data["start"]).strip() == (chart / "files" / script).read_text().strip()
 
 
+@pytest.mark.services
 def test_mlflow_reads_the_file_of_authentication(chart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import mlflow
 
@@ -90,6 +91,7 @@ def test_the_migration_gets_the_password_and_shows_it_in_no_arguments(
     assert "nowhere.invalid" not in arguments
 
 
+@pytest.mark.services
 def test_mlflow_has_the_command_by_which_it_migrates() -> None:
     from mlflow import db
 

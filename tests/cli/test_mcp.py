@@ -158,6 +158,7 @@ def test_results_are_bounded_whatever_a_job_writes(run, runs):
     assert all(len(one.model_dump_json()) < 80_000 for one in found), [len(one.model_dump_json()) for one in found]
 
 
+@pytest.mark.services
 @pytest.mark.slow
 def test_a_real_run_from_its_submission_to_its_results(workplace):
     folder = workplace / "jobs" / "quick"

@@ -349,6 +349,7 @@ def test_one_that_has_succeeded_is_not_resumed_but_begun_anew(platform, runs):
     assert "`platform submit train demo --resume a --local`" in result.stderr
 
 
+@pytest.mark.services
 def test_one_that_has_failed_is_resumed(platform, runs):
     runs.say(runs.make("a", tell=failed), RunState.FAILED, failed=1)
     result = platform("resume", "--detach")

@@ -22,7 +22,7 @@ from tests.browser import Browser
 
 from trialplane.wire import env, paths
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 API = "/api/2.0/mlflow"
 # Records one run with a metric and an artifact: tracking URI, place of artifacts → id of the run.

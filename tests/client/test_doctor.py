@@ -195,6 +195,7 @@ def test_without_a_kubeconfig_it_says_what_to_choose(tmp_path, monkeypatch) -> N
     assert found["kubeconfig"]["verdict"] == "fail"
 
 
+@pytest.mark.services
 @pytest.mark.slow
 def test_this_machine_alone_starts_ray(tmp_path, monkeypatch) -> None:
     """In a folder with files that are named as modules are, and that nothing imports."""

@@ -177,7 +177,7 @@ class Postgres:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
+def postgres(services: None) -> Iterator[Postgres]:
     """The session's PostgreSQL; runs when a test gets it and must run when the test ends."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parent.parent.name))
     if not found:
@@ -283,19 +283,22 @@ def _backend(kind: str, sqlite: Backend, request: pytest.FixtureRequest) -> Back
     return sqlite
 
 
-@pytest.fixture(params=["sqlite", "postgres", "gateway"])
+POSTGRES, GATEWAY = (pytest.param(kind, marks=pytest.mark.services) for kind in ("postgres", "gateway"))
+
+
+@pytest.fixture(params=["sqlite", POSTGRES, GATEWAY])
 def backend(request: pytest.FixtureRequest, sqlite: Backend) -> Backend:
     """An empty place for a study, once on each database, and once behind a gateway."""
     return _backend(request.param, sqlite, request)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", POSTGRES])
 def database(request: pytest.FixtureRequest, sqlite: Backend) -> Backend:
     """The same for what happens before a controller may come through a gateway."""
     return _backend(request.param, sqlite, request)
 
 
-@pytest.fixture(params=["postgres", "gateway"])
+@pytest.fixture(params=[POSTGRES, GATEWAY])
 def remote(request: pytest.FixtureRequest, sqlite: Backend) -> Backend:
     """The same for what is about a database that is elsewhere."""
     return _backend(request.param, sqlite, request)

@@ -15,19 +15,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
-from mlflow.tracking import MlflowClient
 
 from trialplane.controller import recorder as recording
-from trialplane.controller.mlflow_writer import Writer
 from trialplane.controller.recorder import Recorder
 from trialplane.training.process import die_with_parent
 from trialplane.wire import paths
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import TrialState
+
+if TYPE_CHECKING:  # MLflow, which takes seconds to import, and which half of these tests do without
+    from mlflow.tracking import MlflowClient
+
+    from trialplane.controller.mlflow_writer import Writer
 
 DEADLINE = 180.0
 
@@ -199,6 +202,8 @@ class Place:
 
     def writer(self, *, look: bool = False) -> Writer:
         """A writer in this process, which lets the journal go at the end of the test if not before."""
+        from trialplane.controller.mlflow_writer import Writer
+
         made = Writer(self.run, self.uri, look)
         self.writers.append(made)
         return made
@@ -219,6 +224,8 @@ class Place:
 
     @property
     def client(self) -> MlflowClient:
+        from mlflow.tracking import MlflowClient
+
         return MlflowClient(self.uri)
 
     def runs(self, kind: str = "trial") -> list[Any]:

@@ -37,6 +37,7 @@ def read(file: Path) -> dict:
     return yaml.safe_load(file.read_text())
 
 
+@pytest.mark.services
 @pytest.mark.slow
 def test_a_sweep_is_a_study_that_goes_on(application: Path) -> None:
     words = (

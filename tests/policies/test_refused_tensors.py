@@ -59,5 +59,6 @@ print(sorted(name for name in sys.modules if name == "torch" or name.startswith(
 """
 
 
+@pytest.mark.services
 def test_a_process_that_calls_ray_has_no_torch(program: Program) -> None:
     assert program(MODULES, env={"RAY_AUTH_MODE": "disabled"}) == "[]"

@@ -18,6 +18,8 @@ from trialplane.job.program import MetricSource, Program
 from trialplane.wire import env
 from trialplane.wire.states import TrialState
 
+pytestmark = pytest.mark.services
+
 JOB = """
 import argparse, os
 import mlflow

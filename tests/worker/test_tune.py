@@ -17,6 +17,8 @@ from trialplane import errors
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 
+pytestmark = pytest.mark.services
+
 CODE = """
 import json
 import os

@@ -1,0 +1,59 @@
+"""Plugin of `python -m tests --quick`: tests that need neither Ray, MLflow, PostgreSQL nor a cluster, and are not slow.
+
+No list names them. Left out are the modules that import Ray or MLflow, directly or not, and the tests with the fixture or
+the mark `services` or the mark `slow`. A quick test that imports Ray or MLflow fails, also where one of its processes does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+LEFT_OUT = {"services", "slow"}  # marks or fixtures
+SELECTED = "tests/quick"  # key in pytest's cache, for `tests.rest`
+STUB = """
+import os, sys
+if "PYTEST_CURRENT_TEST" not in os.environ and "pytest" in sys.modules:
+    import pytest
+    pytest.skip("needs Ray or MLflow", allow_module_level=True)
+with open({log!r}, "a") as log:
+    log.write("{name} in " + os.environ.get("PYTEST_CURRENT_TEST", "an earlier test") + chr(10))
+raise ImportError("a quick test needs {name}")
+"""
+_folder = tempfile.TemporaryDirectory(prefix="quick-")
+_log = Path(_folder.name, "imported")
+
+
+def pytest_configure() -> None:
+    """Put modules that report their import before those of Ray and MLflow, here and in every process of a test."""
+    for name in ("ray", "mlflow"):
+        Path(_folder.name, f"{name}.py").write_text(STUB.format(name=name, log=str(_log)))
+    sys.path.insert(0, _folder.name)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_folder.name, os.environ.get("PYTHONPATH")]))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the slow tests and those that need services."""
+    others = [item for item in items if LEFT_OUT & {*item.fixturenames, *(mark.name for mark in item.iter_markers())}]
+    config.hook.pytest_deselected(items=others)
+    partly = {item.path for item in others}
+    items[:] = [item for item in items if item not in set(others)]
+    worker = getattr(config, "workerinput", {"workerid": "gw0"})["workerid"]
+    if worker == "gw0" and getattr(config, "cache", None) is not None:
+        modules = sorted({str(item.path) for item in items if item.path not in partly})
+        config.cache.set(SELECTED, {"tests": [item.nodeid for item in items], "modules": modules})
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> object:
+    """Fail the test during which a service was imported."""
+    result = yield
+    if _log.exists():
+        imported = _log.read_text()
+        _log.unlink()
+        pytest.fail(f"a test without the mark or the fixture `services` imported one:\n{imported}", pytrace=False)
+    return result
