@@ -182,5 +182,5 @@ def test_a_url_says_which_schema_and_a_message_shows_no_password() -> None:
 
 
 def test_no_namespace_is_taken_for_the_default_schema() -> None:
-    with pytest.raises(InputError, match="a namespace called public"):
+    with pytest.raises(InputError, match="namespace cannot be called public"):
         Ledgers("postgresql+psycopg2://host/ledger", "control", ["public"])

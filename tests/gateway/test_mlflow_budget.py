@@ -54,7 +54,7 @@ def test_a_trial_cannot_fill_mlflows_database(own: Door) -> None:
         sent += 20
     assert reply.code == 507
     assert reply.json()["error_code"] == "RESOURCE_LIMIT_EXCEEDED"
-    assert f"the runs in {NAMESPACE} keep" in reply.json()["message"] and "budget.database" in reply.json()["message"]
+    assert f"the runs in {NAMESPACE} use" in reply.json()["message"] and "budget.database" in reply.json()["message"]
     assert 120 <= sent <= 280, "some 250 bytes for each"
     assert own.call("runs/create", {"experiment_id": own.experiment()}).code == 507
     body = {"experiment_ids": [own.experiment()]}
@@ -67,7 +67,7 @@ def test_artifacts_are_counted_before_they_are_stored(own: Door) -> None:
     assert own.ask("PUT", f"{ARTIFACTS}{root}/a.bin", b"x" * 3000).code == 200
     reply = own.ask("PUT", f"{ARTIFACTS}{root}/b.bin", b"x" * 3000)
     assert (reply.code, reply.json()["error_code"]) == (507, "RESOURCE_LIMIT_EXCEEDED")
-    assert "there is no room for 2.9 KiB more" in reply.json()["message"]
+    assert "2.9 KiB more would exceed the budget" in reply.json()["message"]
     listed = own.ask("GET", f"{ARTIFACTS}?path={root.strip('/')}").json()["files"]
     assert [one["path"] for one in listed] == ["a.bin"]
 
@@ -87,7 +87,7 @@ def test_mlflows_client_says_why_at_once_and_the_recorder_tries_again_later(
     run_id = own.new_run()["run_id"]
     monkeypatch.setitem(os.environ, env.MLFLOW_TOKEN, own.token)
     client = mlflow.MlflowClient(own.uri)
-    with pytest.raises(MlflowException, match=r"budget\.database of the team in the chart's values") as caught:
+    with pytest.raises(MlflowException, match=r"budget\.database in the chart's values") as caught:
         for number in range(100):
             client.set_tag(run_id, f"tag-{number}", "x" * 2000)
     assert not batch.is_refusal(caught.value)

@@ -132,7 +132,7 @@ def test_a_trial_goes_on_from_that_of_another_run(trials: Trials, undisturbed: C
     assert [*first.steps, *second.steps] == list(LIBRARIES[library].steps)
     assert second.outcome.metrics == undisturbed(library).outcome.metrics
     nothing = trials.attempt(library, resume=trials.attempt(library, outside=True))
-    assert "there is no checkpoint at" in nothing.outcome.message
+    assert "there is no checkpoint to continue from at" in nothing.outcome.message
     assert "submit without --resume" in nothing.outcome.message
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from trialplane import errors
 from trialplane.integrations import saves
-from trialplane.integrations.saves import Found, Saves
+from trialplane.integrations.saves import SavedFile, Saves
 from trialplane.training.steps import stores
 from trialplane.worker import context
 
@@ -45,7 +45,7 @@ def test_the_newest_two_are_kept_and_the_newest_is_found(tmp_path: Path, place: 
         for step in CONTENT:
             save(step, files)
         found = files.newest()
-        assert found == Found(5, tmp_path / "workdir" / "step-0000000005-model.bin")
+        assert found == SavedFile(5, tmp_path / "workdir" / "step-0000000005-model.bin")
         assert found.file.read_bytes() == CONTENT[5]
         assert stores.open_store(place).complete() == ["step-0000000004", "step-0000000005"]
         save(5, files)
@@ -65,9 +65,9 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, how: str) -> None:
             file = place / f"step-000000000{step}" / "model.bin"
             data = file.read_bytes()
             file.write_bytes(data[:-1] if how == "cut" else data[:-1] + b"!")
-            with pytest.warns(UserWarning, match=r"step-000000000\d/model.bin is cut or changed"):
+            with pytest.warns(UserWarning, match=r"step-000000000\d/model.bin is truncated or changed"):
                 if is_last:
-                    with pytest.raises(errors.CheckpointDamaged, match="none of the 2 checkpoints at"):
+                    with pytest.raises(errors.CheckpointDamaged, match=r"all checkpoints at .* are damaged"):
                         files.newest()
                 else:
                     found = files.newest()
@@ -90,7 +90,7 @@ def test_another_runs_is_taken_while_there_is_none_here(tmp_path: Path) -> None:
         assert found.step == 4
     assert resumed._origin.was_read
     unresumed = trial(tmp_path, str(tmp_path / "empty"), other=str(tmp_path / "nothing"))
-    with context.entered(unresumed), pytest.raises(errors.CheckpointError, match="that run has saved none"):
+    with context.entered(unresumed), pytest.raises(errors.CheckpointError, match="the run has saved none"):
         files.newest()
 
 
@@ -105,7 +105,9 @@ def test_rank_0_alone_writes(tmp_path: Path) -> None:
 def test_another_librarys_checkpoint_is_refused(tmp_path: Path) -> None:
     with context.entered(trial(tmp_path, str(tmp_path / "checkpoints"))):
         save(1, Saves("model.ubj"))
-        with pytest.raises(errors.CheckpointError, match=r"holds model\.ubj, and not the model\.txt of this library"):
+        with pytest.raises(
+            errors.CheckpointError, match=r"contains model\.ubj, but not model\.txt, which this library reads"
+        ):
             Saves("model.txt").newest()
 
 
@@ -132,7 +134,7 @@ def test_a_library_of_folders_is_refused_a_url() -> None:
     with pytest.raises(errors.InputError) as refused:
         saves.folder("s3://bucket/runs", "transformers' Trainer")
     assert str(refused.value) == (
-        "the checkpoints of this run lie at s3://bucket/runs, and transformers' Trainer writes to folders alone: leave "
-        "checkpoints.url out of job.yaml, have the chart keep checkpoints on a volume (its value checkpoints), or save by "
+        "the checkpoints of this run are at s3://bucket/runs, and transformers' Trainer only writes to folders. Remove "
+        "checkpoints.url from job.yaml, have the chart store checkpoints on a volume (its value checkpoints), or save with "
         "trialplane.training.checkpoint, which writes to URLs"
     )

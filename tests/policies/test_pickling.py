@@ -64,7 +64,7 @@ def test_a_dataset_that_comes_back_empty_is_found() -> None:
 
 
 def test_a_dataset_that_cannot_be_pickled_is_found() -> None:
-    with pytest.raises(errors.PolicyError, match=r"Locked cannot be pickled.*keep open files and locks out of its state"):
+    with pytest.raises(errors.PolicyError, match=r"Locked cannot be pickled.*Keep open files and locks out of its state"):
         pickling.check_dataset(Locked())
 
 

@@ -104,7 +104,7 @@ def test_a_start_method_that_the_job_chose_is_kept_and_told(program: Program) ->
         "try:\n    spawn.check()\n"
         "except errors.PolicyError as error:\n    print(multiprocessing.get_start_method(), error)\n"
     )
-    assert program(code).startswith("fork multiprocessing starts workers by fork:")
+    assert program(code).startswith("fork multiprocessing starts workers by fork,")
 
 
 def test_what_hinders_a_fork(program: Program) -> None:

@@ -52,7 +52,7 @@ class Ended:
         return errors.shortened(lines[-1], _LONGEST) if lines else f"exit code {self.code}, and no output"
 
     def keep(self, name: str) -> str:
-        """Copies the output to where it stays, and says in a clause where that is; "" where there is none.
+        """Copy the output to where it stays, and say in a clause where that is; "" where there is none.
 
         Args:
             name: for the file's.
@@ -66,7 +66,7 @@ class Ended:
 
 
 def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: Path, longest: float) -> Ended:
-    """Runs a command to its end, or for some seconds, and then ends what it has started.
+    """Run a command to its end, or for some seconds, and then ends what it has started.
 
     Args:
         command: program and arguments.
@@ -102,7 +102,7 @@ def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: P
 
 @contextlib.contextmanager
 def _adopting() -> Iterator[None]:
-    """Kills at the end what was started meanwhile, daemons too: a process whose parent ends becomes this one's child."""
+    """Kill at the end what was started meanwhile, daemons too: a process whose parent ends becomes this one's child."""
     before = process.children()
     process.adopt_orphans()
     try:

@@ -17,7 +17,7 @@ LONGEST_LINE = 1000  # characters: a message may quote user input or a value fro
 
 
 def show(error: Exception) -> int:
-    """Prints an error on stderr and returns the exit code."""
+    """Print an error on stderr and return the exit code."""
     if isinstance(error, errors.TrialplaneError):
         _print(f"platform: {error}")
         return error.exit_code

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
 
 
 def attend(handle: RunHandle, kind: str, received: Sequence[int]) -> int:
-    """Shows a run until it ends and returns its exit code.
+    """Show a run until it ends and return its exit code.
 
     Args:
         handle: the run.
@@ -50,7 +50,7 @@ def attend(handle: RunHandle, kind: str, received: Sequence[int]) -> int:
 
 
 def detached(handle: RunHandle, kind: str) -> int:
-    """Prints how to find a run that continues in the background."""
+    """Print how to find a run that continues in the background."""
     name = handle.name
     if kind != "table":
         status_verb.show(handle.status(), kind)
@@ -81,7 +81,7 @@ def _stop(handle: RunHandle, shown: progress.View, times: int) -> None:
 
 @contextlib.contextmanager
 def signals() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM in a list, instead of raising exceptions at arbitrary points.
+    """Collect SIGINT and SIGTERM in a list, instead of raising exceptions at arbitrary points.
 
     Entered before a run is started: a Ctrl-C in between must not leave behind a run that was never announced.
     """

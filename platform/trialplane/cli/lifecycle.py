@@ -167,7 +167,7 @@ def _ask_to_delete(handle: RunHandle) -> None:
 
 
 def _confirm(question: str, deed: str) -> None:
-    """Asks on the terminal.
+    """Ask on the terminal.
 
     Args:
         question: what is about to happen, to which run and where.

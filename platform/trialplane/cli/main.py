@@ -77,7 +77,7 @@ class _Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Completes verbs from the table; click's own way would import them all."""
+        """Complete verbs from the table; click's own way would import them all."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         return [CompletionItem(name, help=text) for name, (_, text) in VERBS.items() if name.startswith(incomplete)]
@@ -136,7 +136,7 @@ def completion_command(shell: str) -> None:
 
 
 def _check_surroundings() -> None:
-    """Checks what every verb needs: the working directory and the home."""
+    """Check what every verb needs: the working directory and the home."""
     from trialplane.errors import InputError
     from trialplane.wire import env, paths
 
@@ -155,7 +155,7 @@ def _check_surroundings() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the command line and ends the process with one of the exit codes in `errors`."""
+    """Run the command line and ends the process with one of the exit codes in `errors`."""
     _open_streams()
     try:
         code = _run(sys.argv[1:] if argv is None else list(argv))
@@ -171,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run(argv: list[str]) -> int:
-    """Runs the command line and returns its exit code.
+    """Run the command line and return its exit code.
 
     Raises:
         BrokenPipeError: the output was closed.
@@ -201,7 +201,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _open_streams() -> None:
-    """Gives a process that was started without standard streams the null device.
+    """Give a process that was started without standard streams the null device.
 
     Otherwise the first file opened would get the descriptor of stdout, and with it the output.
     """
@@ -255,7 +255,7 @@ def _marked() -> Iterator[None]:
 
 
 def _drop_unwritten() -> None:
-    """Keeps Python from reporting unwritable output at exit."""
+    """Keep Python from reporting unwritable output at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

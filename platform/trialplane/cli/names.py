@@ -105,7 +105,7 @@ def find_status(run: str | None, place: Place) -> tuple[RunHandle, RunStatus]:
 
 @contextlib.contextmanager
 def _elsewhere(run: str | None, place: Place) -> Iterator[None]:
-    """Adds the other place that has the run to the error for an unknown one."""
+    """Add the other place that has the run to the error for an unknown one."""
     from trialplane.errors import RunNotFound
 
     try:

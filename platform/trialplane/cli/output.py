@@ -38,7 +38,7 @@ def option(*kinds: str) -> Decorator:
 
 
 def note(text: str) -> None:
-    """Prints a line for the user on stderr; a closed stderr is not an error."""
+    """Print a line for the user on stderr; a closed stderr is not an error."""
     with contextlib.suppress(OSError):
         click.echo(escapes.visible(text), err=True)
 
@@ -49,7 +49,7 @@ def paint(text: str, **style: Any) -> str:
 
 
 def emit(kind: str, data: Any, table: Callable[[], str]) -> None:
-    """Prints `data` (plain values) as JSON or YAML, or the table that `table` returns."""
+    """Print `data` (plain values) as JSON or YAML, or the table that `table` returns."""
     if kind == "json":
         click.echo(escapes.visible(json.dumps(data, indent=2, ensure_ascii=False)))  # JSON itself escapes control characters
     elif kind == "yaml":

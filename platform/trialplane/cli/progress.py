@@ -28,16 +28,16 @@ class View(Protocol):
     """A destination of progress."""
 
     def __enter__(self) -> View:
-        """Starts the display."""
+        """Start the display."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Stops the display."""
+        """Stop the display."""
 
     def update(self, status: RunStatus) -> None:
-        """Shows a status."""
+        """Show a status."""
 
     def message(self, text: str) -> None:
-        """Prints a line that stays."""
+        """Print a line that stays."""
 
 
 class Plain:
@@ -85,7 +85,7 @@ def view(stream: Any) -> View:
 
 
 def show(handle: RunHandle, stream: Any = None) -> RunStatus:
-    """Shows a run until it is no longer active; returns its last status."""
+    """Show a run until it is no longer active; return its last status."""
     with view(stream or sys.stdout) as shown:
         for status in follow(handle, shown):
             last = status
@@ -94,7 +94,7 @@ def show(handle: RunHandle, stream: Any = None) -> RunStatus:
 
 
 def follow(handle: RunHandle, shown: View) -> Iterator[RunStatus]:
-    """Shows each status and each failure, and yields the statuses."""
+    """Show each status and each failure, and yields the statuses."""
     place, _ = _ends(handle, 0)
     before, failures = None, 0
     warned: set[str] = set()
@@ -142,7 +142,7 @@ def line(status: RunStatus) -> str:
 
 
 def summary(handle: RunHandle, status: RunStatus, stream: Any = None) -> None:
-    """Prints how the run ended, and what to type next."""
+    """Print how the run ended, and what to type next."""
     name = handle.name
     _echo(f"{name} {status.state}: {status.reason}" if status.reason else f"{name} {status.state}", stream)
     for text in kinds.of(status).summary(handle, status):

@@ -43,7 +43,7 @@ class Smoke:
 
 
 def run(script: str, arguments: Sequence[str], folder: Path, scratch: Path) -> Smoke:
-    """Runs a script to its end, or for `LONGEST` seconds.
+    """Run a script to its end, or for `LONGEST` seconds.
 
     Args:
         script: below `folder`.

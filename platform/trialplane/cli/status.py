@@ -42,7 +42,7 @@ def status_command(run: str | None, place: Place, watch: bool, kind: str) -> Non
 
 
 def show(status: RunStatus, kind: str) -> None:
-    """Prints a status."""
+    """Print a status."""
     output.emit(kind, records.to_dict(status), lambda: _text(status))
 
 

@@ -37,7 +37,7 @@ def submit_command() -> None:
 
 
 def _options(verb: Callable[..., int]) -> Callable[..., int]:
-    """Adds the options that every kind of job takes, after its own."""
+    """Add the options that every kind of job takes, after its own."""
     for option in (
         output.option("table", "json", "yaml"),
         click.option("--dry-run", is_flag=True, help="Print the resolved job and its plan. Nothing is started."),

@@ -99,7 +99,7 @@ def _here(place: Place, home: Path, run: str | None, listener: socket.socket) ->
 
 
 def _read_only(ask: Source) -> Source:
-    """Passes on what MLflow's pages read with, and nothing else: MLflow itself would also write, and read any file."""
+    """Pass on what MLflow's pages read with, and nothing else: MLflow itself would also write, and read any file."""
     import urllib3
 
     from trialplane.gateway import mlflow_calls, pages
@@ -128,7 +128,7 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
     line, after = exporting.changes(handle.target, handle.name, 0)  # errors are raised before anything starts
 
     def feed(stdin: IO[bytes]) -> None:
-        """Writes the changes until the server ends."""
+        """Write the changes until the server ends."""
         shown, text, place = "", first, after
         with contextlib.suppress(OSError):  # the server has ended
             while True:
@@ -223,7 +223,7 @@ def _page(ask: Source, shown: tuple[str, Job] | None, scope: Scope = _MINE) -> s
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Ends what is inside when the user interrupts it, or closes the terminal."""
+    """End what is inside when the user interrupts it, or close the terminal."""
     # SIGINT too: a shell ignores it for processes that it starts in the background.
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     former = [signal.signal(number, signal.default_int_handler) for number in numbers]
@@ -242,7 +242,7 @@ def _until_stopped() -> None:
 def _serve(
     command: list[str], environ: dict[str, str], server: PrivateServer, feed: Callable[[IO[bytes]], None] | None = None
 ) -> int:
-    """Runs a server until it ends, and returns its exit code.
+    """Run a server until it ends, and return its exit code.
 
     Args:
         command: its command line.
@@ -270,7 +270,7 @@ def _serve(
 
 
 def _listener(port: int | None) -> socket.socket:
-    """Listens on a port of this machine, or on the first free one.
+    """Listen on a port of this machine, or on the first free one.
 
     Raises:
         InputError: the port is in use, or none is free.

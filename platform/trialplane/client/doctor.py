@@ -95,7 +95,7 @@ class Line:
 
 
 def examine(place: Place, job: Job, patience: float) -> Iterator[Line]:
-    """Checks everything, in the order in which a run needs it; stops where nothing more can be checked.
+    """Check everything, in the order in which a run needs it; stop where nothing more can be checked.
 
     Args:
         place: this machine, or a namespace of a cluster.

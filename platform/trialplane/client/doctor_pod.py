@@ -75,7 +75,7 @@ def arguments(plan: Plan, site: Site, database: str) -> list[str]:
 
 
 def look(cluster: Cluster, site: Site, plan: Plan, patience: float) -> Iterator[Finding]:
-    """Makes the pod, passes on what it finds, and deletes it.
+    """Make the pod, pass on what it finds, and delete it.
 
     Args:
         cluster: where.

@@ -62,7 +62,7 @@ def changes(target: Target, run: str, after: int) -> tuple[str, int]:
 
 
 def check(*libraries: str, extra: str = "local") -> None:
-    """Raises InputError if libraries are not installed; `extra` is the extra of trialplane that brings them."""
+    """Raise InputError if libraries are not installed; `extra` is the extra of trialplane that brings them."""
     missing = [name for name in libraries if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"{', '.join(missing)} cannot be found; pip install 'trialplane[{extra}]'")
@@ -74,7 +74,7 @@ def environ() -> dict[str, str]:
 
 
 def write(target: Target, run: str, url: str) -> None:
-    """Writes a run as a study into the database of `url`.
+    """Write a run as a study into the database of `url`.
 
     Raises:
         InputError: the study exists already, the URL is not usable, or Optuna is not installed.
@@ -103,7 +103,7 @@ def write(target: Target, run: str, url: str) -> None:
 
 
 def _check_folder(url: str) -> None:
-    """Raises InputError if SQLite would have to make a file in a folder that is not there."""
+    """Raise InputError if SQLite would have to make a file in a folder that is not there."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme.partition("+")[0] != "sqlite" or parts.path.startswith("/file:"):  # the last is a URI of SQLite's own
         return

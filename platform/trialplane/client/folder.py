@@ -34,7 +34,7 @@ from trialplane.wire.paths import RunPaths
 
 
 def create(run: RunPaths, plan: Plan) -> None:
-    """Creates the folder of a run; it appears with everything in it or not at all.
+    """Create the folder of a run; it appears with everything in it or not at all.
 
     Raises:
         RunExists: another submission took the name in the meantime.
@@ -61,7 +61,7 @@ def create(run: RunPaths, plan: Plan) -> None:
 
 
 def discard(run: RunPaths) -> None:
-    """Removes an inactive run, damaged or not.
+    """Remove an inactive run, damaged or not.
 
     Raises:
         InputError: it cannot be removed, or not completely.
@@ -84,7 +84,7 @@ def discard(run: RunPaths) -> None:
 
 
 def open_up(run: RunPaths) -> None:
-    """Restores access to the folder of a run that is to be deleted, so that its lock can be read."""
+    """Restore access to the folder of a run that is to be deleted, so that its lock can be read."""
     _open(run.root)
 
 
@@ -178,14 +178,14 @@ def differences(run: RunPaths, plan: Plan) -> list[str]:
 
 
 def keep(run: RunPaths, job: Job) -> None:
-    """Writes the changed job of a run that is not active."""
+    """Write the changed job of a run that is not active."""
     with written(run.root):
         process.replace(run.job, job.model_dump_json())
 
 
 @contextlib.contextmanager
 def seen(home: Path) -> Iterator[None]:
-    """Explains the error for a home that this user may not read."""
+    """Explain the error for a home that this user may not read."""
     try:
         yield
     except PermissionError as error:
@@ -196,7 +196,7 @@ def seen(home: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def written(folder: Path, nothing: str = "nothing was started") -> Iterator[None]:
-    """Explains errors of the disk; `nothing` is what did not happen."""
+    """Explain errors of the disk; `nothing` is what did not happen."""
     try:
         yield
     except OSError as error:

@@ -49,7 +49,7 @@ class FunctionJob:
     files: Mapping[str, str]
 
     def write(self, folder: Path) -> None:
-        """Writes the job's files into a folder, which is made."""
+        """Write the job's files into a folder, which is made."""
         folder.mkdir(parents=True)
         for name, text in self.files.items():
             (folder / name).write_text(text, encoding="utf-8")

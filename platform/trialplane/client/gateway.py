@@ -179,7 +179,7 @@ class Gateway:
         return found
 
     def check_mlflow(self) -> None:
-        """Asks whether MLflow answers.
+        """Ask whether MLflow answers.
 
         Raises:
             TargetError: it does not, or the gateway does not.
@@ -214,7 +214,7 @@ class Gateway:
         return self._send("GET", path, query)
 
     def _send(self, method: str, path: str, query: Mapping[str, str] | None = None) -> Answer:
-        """Sends a request with a token; once more with a new one when the gateway does not take it."""
+        """Send a request with a token; once more with a new one when the gateway does not take it."""
         answer = self._sent(method, path, query, self._bearer())
         if answer.status == 401 and _error(answer) is not None:
             answer = self._sent(method, path, query, self._bearer(renew=True))

@@ -182,14 +182,14 @@ def builder() -> dict[str, str]:
 
 
 def check_image(name: str) -> None:
-    """Raises InputError when docker has no image of that name."""
+    """Raise InputError when docker has no image of that name."""
     _client_version()
     if _ask("docker", "image", "inspect", "--format", "{{.Id}}", name).returncode:
         raise InputError(f"there is no image {name} here; `platform image build` creates it")
 
 
 def check_cluster(name: str) -> None:
-    """Raises TargetError if kind is not installed, InputError if it has no cluster of that name."""
+    """Raise TargetError if kind is not installed, InputError if it has no cluster of that name."""
     answer = _ask("kind", "get", "clusters")
     if answer.returncode:
         raise TargetError(f"`kind get clusters` failed: {_last(answer.stderr)}")
@@ -202,7 +202,7 @@ def check_cluster(name: str) -> None:
 
 
 def run(command: Command) -> None:
-    """Runs a command, which inherits stdout and stderr, and stdin where it is given no text.
+    """Run a command, which inherits stdout and stderr, and stdin where it is given no text.
 
     Raises:
         TargetError: it failed.

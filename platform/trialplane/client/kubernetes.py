@@ -290,7 +290,7 @@ class KubernetesTarget:
         return f"{text}; is the operator running? `{self._operator}`"
 
     def _change(self, run: Run, **fields: Any) -> None:
-        """Changes a Run's spec, and waits until the operator follows it.
+        """Change a Run's spec, and wait until the operator follows it.
 
         Raises:
             TargetError: it was changed concurrently, or the operator does not answer; the change stays.

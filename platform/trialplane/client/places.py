@@ -88,7 +88,7 @@ def recall() -> Memory:
 
 
 def remember(place: Place, run: str) -> None:
-    """Records where a run was submitted; a failure to write is ignored."""
+    """Record where a run was submitted; a failure to write is ignored."""
     known = recall()
     runs = known.runs if place.local else (run, *(name for name in known.runs if name != run))[:_REMEMBERED]
     file = paths.place(paths.home())

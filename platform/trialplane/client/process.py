@@ -35,7 +35,7 @@ class Controller(subprocess.Popen[bytes]):
 
 
 def start(run: RunPaths) -> Controller:
-    """Starts the controller of a run in a session of its own, so that it outlives the terminal.
+    """Start the controller of a run in a session of its own, so that it outlives the terminal.
 
     Raises:
         TargetError: the system cannot start it.
@@ -134,7 +134,7 @@ def check_reach(run: str, controller: Holder) -> None:
 
 
 def replace(file: Path, text: str) -> None:
-    """Writes a file atomically: a reader sees the old text or the new one."""
+    """Write a file atomically: a reader sees the old text or the new one."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         partial.write_text(text, encoding="utf-8")

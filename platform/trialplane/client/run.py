@@ -44,7 +44,7 @@ class Submitted(enum.Enum):
 
 
 def submit(place: Target, plan: Plan) -> Submitted:
-    """Starts a run, or continues the one of that name and spec.
+    """Start a run, or continues the one of that name and spec.
 
     Raises:
         RunExists: the name belongs to a run with another spec or other code, or to one that failed or was cancelled.
@@ -314,7 +314,7 @@ class RunHandle:
         return _PATIENCE + _GRACE
 
     def _end(self, before: RunStatus, state: RunState, now: bool, patience: float | None) -> RunStatus:
-        """Ends a run and returns its last status; that of an unstarted or damaged run is derived from `before`."""
+        """End a run and return its last status; that of an unstarted or damaged run is derived from `before`."""
         patience = patience or self._patience()  # before the run ends, while it is known
         self.target.desire(self.name, state, now=now)
         otherwise = dataclasses.replace(before, state=state, running=0)

@@ -73,7 +73,7 @@ class _Source:
         return "\n".join([*parts, *(f"\n\n{text.rstrip()}" for text in self._definitions.values())]) + "\n"
 
     def define(self, value: Any, name: str, user: str) -> None:
-        """Adds a function or class of the module, after all that it uses.
+        """Add a function or class of the module, after all that it uses.
 
         Args:
             value: the function or class, as it was written; without what decorators made of it.
@@ -110,7 +110,7 @@ class _Source:
         self._definitions[own] = text
 
     def _need(self, name: str, namespace: Mapping[str, Any], user: str) -> None:
-        """Adds what a global name stands for."""
+        """Add what a global name stands for."""
         value = namespace.get(name, getattr(builtins, name, None))
         plain = _unwrapped(value)
         home = getattr(plain, "__module__", None)
@@ -148,7 +148,7 @@ class _Source:
             self.define(plain, name, user)
 
     def _import(self, name: str, value: Any) -> bool:
-        """Adds the import by which a name has its value; returns whether there is one."""
+        """Add the import by which a name has its value; return whether there is one."""
         if name in self._imports:
             return True
         found = self._statement(name, value)
@@ -190,7 +190,7 @@ class _Source:
         return (_from(home, own, name), home) if getattr(sys.modules.get(home), own, None) is value else None
 
     def _import_submodules(self, tree: ast.Module, namespace: Mapping[str, Any]) -> None:
-        """Adds `import a.b` for each `a.b.c` in the code: something else may have imported it here, and not in a trial."""
+        """Add `import a.b` for each `a.b.c` in the code: something else may have imported it here, and not in a trial."""
         for node in ast.walk(tree):
             steps: list[str] = []
             here: ast.expr | ast.AST = node
@@ -207,7 +207,7 @@ class _Source:
                 module = getattr(module, step, None)
 
     def check_installed(self) -> None:
-        """Adds an issue for each module that a trial would not find, as it lies beside the code."""
+        """Add an issue for each module that a trial would not find, as it lies beside the code."""
         if not self._libraries:
             return
         # Asked of an interpreter without the folder of the script and the working directory, as a trial's is.
@@ -216,7 +216,7 @@ class _Source:
         self.issues += [self._libraries[name] for name in done.stdout.split() if name in self._libraries]
 
     def _source_of(self, value: Any) -> str:
-        """Raises OSError, or TypeError, if there is none."""
+        """Raise OSError, or TypeError, if there is none."""
         try:
             return textwrap.dedent(inspect.getsource(value))
         except (OSError, TypeError):

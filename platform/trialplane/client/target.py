@@ -156,14 +156,14 @@ class Target(Protocol):
     # What there is to be
 
     def apply(self, plan: Plan) -> None:
-        """Creates a run and starts its controller, or does neither. The run outlives the caller.
+        """Create a run and start its controller, or does neither. The run outlives the caller.
 
         Raises:
             RunExists: a concurrent submission has the name.
         """
 
     def restart(self, run: str, job: Job, status: RunStatus) -> None:
-        """Starts a controller for an inactive run.
+        """Start a controller for an inactive run.
 
         Args:
             run: its name.
@@ -172,7 +172,7 @@ class Target(Protocol):
         """
 
     def desire(self, run: str, state: RunState | None = None, *, parallel: int | None = None, now: bool = False) -> None:
-        """Records the desired state of an active run; omitted fields stay as they are.
+        """Record the desired state of an active run; omitted fields stay as they are.
 
         Args:
             run: its name.
@@ -185,14 +185,14 @@ class Target(Protocol):
         """
 
     def fit(self, run: str, parallel: int, *, now: bool = False) -> bool:
-        """Allocates the room for the desired number of trials, and returns whether that is done.
+        """Allocate the room for the desired number of trials, and return whether that is done.
 
         With fewer than before it takes until trials end; no running one is lost. `now` frees the room at once, and the
         trials in it are retried.
         """
 
     def remove(self, run: str, *, forget: bool) -> None:
-        """Frees the resources of a run: nothing locally, its pods on a cluster. Returns when that is done.
+        """Free the resources of a run: nothing locally, its pods on a cluster. Returns when that is done.
 
         Args:
             run: its name.

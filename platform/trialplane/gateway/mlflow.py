@@ -204,7 +204,7 @@ class Door:
             yield self._made(response) if call.makes else _reply(response)
 
     def _spend(
-        self, whose: Address, what: budget.Kept, size: int, unless_stored: contextlib.ExitStack, *, spare: bool
+        self, whose: Address, what: budget.Category, size: int, unless_stored: contextlib.ExitStack, *, spare: bool
     ) -> None:
         """Counts bytes that MLflow is about to get, and has them given back unless it takes them."""
         runs = self._all_runs.of(whose.namespace)

@@ -87,17 +87,17 @@ def save(accelerator: Accelerator, step: int) -> None:
     if ctx is None:
         return
     folder = _folder(ctx.checkpoints)
-    draft = folder / f".step-{step:010d}.saving"
-    if accelerator.is_main_process and draft.exists():  # killed while it was being saved
-        shutil.rmtree(draft)
+    incomplete = folder / f".step-{step:010d}.saving"
+    if accelerator.is_main_process and incomplete.exists():  # killed while it was being saved
+        shutil.rmtree(incomplete)
     accelerator.wait_for_everyone()
-    accelerator.save_state(str(draft))
+    accelerator.save_state(str(incomplete))
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        taken = _complete(folder)
-        draft.rename(folder / record.name_of(step, [path.name for path in taken]))
-        for older in taken[: len(taken) + 1 - _KEEP]:
-            shutil.rmtree(older)
+        existing = _complete(folder)
+        incomplete.rename(folder / record.name_of(step, [path.name for path in existing]))
+        for outdated in existing[: len(existing) + 1 - _KEEP]:
+            shutil.rmtree(outdated)
 
 
 def stop(accelerator: Accelerator, step: int) -> None:
@@ -139,23 +139,23 @@ def resume(accelerator: Accelerator) -> int:
     ctx = trialplane.current()
     if ctx is None:
         return 0
-    other = ctx.resume_from
-    found = _complete(_folder(ctx.checkpoints))
-    if not found and other is not None:
-        found = _complete(_folder(other))
-        if not found:
-            raise errors.CheckpointError(saves.none_at(other))
-    if not found:
+    resumed_location = ctx.resume_from
+    checkpoints = _complete(_folder(ctx.checkpoints))
+    if not checkpoints and resumed_location is not None:
+        checkpoints = _complete(_folder(resumed_location))
+        if not checkpoints:
+            raise errors.CheckpointError(saves.none_at(resumed_location))
+    if not checkpoints:
         return 0
-    accelerator.load_state(str(found[-1]))
-    return record.order(found[-1].name)[0]
+    accelerator.load_state(str(checkpoints[-1]))
+    return record.order(checkpoints[-1].name)[0]
 
 
-def _folder(place: str) -> Path:
-    return saves.folder(place, "accelerator.save_state")
+def _folder(location: str) -> Path:
+    return saves.folder(location, "accelerator.save_state")
 
 
 def _complete(folder: Path) -> list[Path]:
-    """The checkpoints, the oldest first: they have their names once they are complete."""
-    found = [path for path in folder.iterdir() if record.is_name(path.name)] if folder.is_dir() else []
-    return sorted(found, key=lambda path: record.order(path.name))
+    """Return the checkpoints, oldest first. A checkpoint gets its final name when it is complete."""
+    checkpoints = [path for path in folder.iterdir() if record.is_name(path.name)] if folder.is_dir() else []
+    return sorted(checkpoints, key=lambda path: record.order(path.name))

@@ -46,11 +46,11 @@ class TrialCallback:
             return
         file = saves.folder(ctx.checkpoints, "CatBoost") / _FILE
         file.parent.mkdir(parents=True, exist_ok=True)
-        if (other := ctx.resume_from) is not None and not file.exists():
-            theirs = saves.folder(other, "CatBoost") / _FILE
-            if not theirs.exists():
-                raise errors.CheckpointError(saves.none_at(other))
-            shutil.copy(theirs, file)
+        if (resumed_location := ctx.resume_from) is not None and not file.exists():
+            other_snapshot = saves.folder(resumed_location, "CatBoost") / _FILE
+            if not other_snapshot.exists():
+                raise errors.CheckpointError(saves.none_at(resumed_location))
+            shutil.copy(other_snapshot, file)
         self.snapshot = {"save_snapshot": True, "snapshot_file": str(file), "snapshot_interval": save_every}
 
     def __enter__(self) -> TrialCallback:

@@ -66,7 +66,7 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
             self._reports.send()
             raise ctx.stopped()
         self._stops = True
-        control.should_evaluate = False  # it may take longer than there is time for
+        control.should_evaluate = False  # it may take too long
         control.should_save = control.should_training_stop = True
         return control
 
@@ -111,17 +111,19 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
 
 
 def _report_once(logger: type[TrainerCallback]) -> None:
-    """Has no metric that ours reports come by another of transformers' callbacks."""
+    """Keep another callback of transformers from recording metrics that are reported anyway."""
     log = logger.on_log
 
     @functools.wraps(log)
-    def on_log(self: TrainerCallback, args: TrainingArguments, state: TrainerState, *given: Any, **named: Any) -> None:
+    def on_log(
+        self: TrainerCallback, args: TrainingArguments, state: TrainerState, *positional: Any, **keywords: Any
+    ) -> None:
         ctx = trialplane.current()
         if ctx is None or not TrialCallback.is_used:
-            log(self, args, state, *given, **named)
+            log(self, args, state, *positional, **keywords)
         elif logger is not integration_utils.MLflowCallback:
             with ctx.uncaptured():
-                log(self, args, state, *given, **named)
+                log(self, args, state, *positional, **keywords)
 
     logger.on_log = on_log
 
@@ -157,17 +159,17 @@ def resume_from() -> str | None:
     ctx = trialplane.current()
     if ctx is None:
         return None
-    other = ctx.resume_from
-    found = _newest(saves.folder(ctx.checkpoints, "transformers' Trainer"))
-    if found is None and other is not None:
-        found = _newest(saves.folder(other, "transformers' Trainer"))
-        if found is None:
-            raise errors.CheckpointError(saves.none_at(other))
-    return found
+    resumed_location = ctx.resume_from
+    checkpoint = _newest(saves.folder(ctx.checkpoints, "transformers' Trainer"))
+    if checkpoint is None and resumed_location is not None:
+        checkpoint = _newest(saves.folder(resumed_location, "transformers' Trainer"))
+        if checkpoint is None:
+            raise errors.CheckpointError(saves.none_at(resumed_location))
+    return checkpoint
 
 
 def _newest(folder: Path) -> str | None:
-    """The Trainer writes its state last, so a checkpoint with a state that can be read is complete."""
+    """Return the newest complete checkpoint: one with a readable state, which the Trainer writes last."""
     steps = {
         int(number): path
         for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*")
@@ -184,7 +186,7 @@ def _newest(folder: Path) -> str | None:
 
 
 def _is_requested(args: TrainingArguments) -> bool:
-    """Whether a stop of any rank is requested; all ranks call it at the same steps."""
+    """Whether a stop is requested in any rank. All ranks call this at the same step."""
     ctx = trialplane.current()
     if ctx is None:
         return False
@@ -196,5 +198,5 @@ def _is_requested(args: TrainingArguments) -> bool:
 
 
 def _is_kept(args: TrainingArguments, checkpoints: str) -> bool:
-    """Whether what the Trainer saves is there for the next attempt."""
+    """Whether the next attempt will have the Trainer's checkpoints."""
     return Path(args.output_dir).absolute().is_relative_to(Path(checkpoints.removeprefix("file://")).absolute())

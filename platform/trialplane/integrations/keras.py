@@ -35,18 +35,18 @@ class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras ha
         super().__init__()
         self._every = save_every
         self._saves = Saves("model.weights.h5")
-        self._found = self._saves.newest()
-        self.initial_epoch = 0 if self._found is None else self._found.step
-        self._saved = None if self._found is None else self._found.step
+        self._checkpoint = self._saves.newest()
+        self.initial_epoch = 0 if self._checkpoint is None else self._checkpoint.step
+        self._saved = None if self._checkpoint is None else self._checkpoint.step
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Load the checkpoint, if any."""
         if (ctx := trialplane.current()) is not None:
             _ = ctx.stopping  # from here on SIGTERM is a request
-        if self._found is not None:
+        if self._checkpoint is not None:
             if self.model.optimizer is not None and not self.model.optimizer.built:
-                self.model.optimizer.build(self.model.trainable_variables)  # TensorFlow's may not be
-            self.model.load_weights(str(self._found.file))
+                self.model.optimizer.build(self.model.trainable_variables)  # TensorFlow's optimizer may not be built
+            self.model.load_weights(str(self._checkpoint.file))
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Check that `fit` continues from the checkpoint.

@@ -37,9 +37,9 @@ class TrialCallback:
     def __init__(self, save_every: int = 50) -> None:
         self._every = save_every
         self._saves = Saves("model.txt")
-        found = self._saves.newest()
-        self.model: Any = None if found is None else lightgbm.Booster(model_file=str(found.file))
-        self._done = 0 if found is None else found.step
+        checkpoint = self._saves.newest()
+        self.model: Any = None if checkpoint is None else lightgbm.Booster(model_file=str(checkpoint.file))
+        self._done = 0 if checkpoint is None else checkpoint.step
         self._total: int | None = None
         if (ctx := trialplane.current()) is not None:
             _ = ctx.stopping  # from here on SIGTERM is a request
@@ -60,7 +60,7 @@ class TrialCallback:
             env: CallbackEnv of LightGBM.
         """
         done = self._done + env.iteration - env.begin_iteration + 1
-        # Of lgb.cv a result has the standard deviation too.
+        # In lgb.cv a result also has the standard deviation.
         newest = {f"{data}-{name}": value for data, name, value, *_ in env.evaluation_result_list or ()}
         if newest:
             trialplane.report(done, **numbers(newest))
@@ -68,8 +68,8 @@ class TrialCallback:
         if ctx is None or done == self._total:
             return
         stops = ctx.stopping
-        is_one = isinstance(env.model, lightgbm.Booster)  # in lgb.cv it is one for each fold, which nothing goes on from
-        if is_one and (stops or done % self._every == 0):
+        is_booster = isinstance(env.model, lightgbm.Booster)  # lgb.cv has one for each fold, from which nothing continues
+        if is_booster and (stops or done % self._every == 0):
             self._saves.save(done, lambda file: env.model.save_model(file, num_iteration=-1))
         if stops:
-            raise ctx.stopped(done if is_one else None)
+            raise ctx.stopped(done if is_booster else None)

@@ -43,7 +43,7 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
         self._every = save_every
         self._saves = Saves(_FILE)
         self._reports = Reports()
-        self._known: dict[str, Any] = {}
+        self._last_metrics: dict[str, Any] = {}
         self._handler: Any = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -55,11 +55,11 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
         """Restore the handler of SIGTERM."""
-        self._take_back()
+        self._restore_handler()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Restore the handler of SIGTERM, if there was no sanity check."""
-        self._take_back()
+        self._restore_handler()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Report a validation within an epoch."""
@@ -81,7 +81,7 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
         self._reports.send()
         done = trainer.current_epoch + 1
         if trainer.should_stop or done == trainer.max_epochs or trainer.global_step == trainer.max_steps:
-            return  # nothing is left to do: from a checkpoint of here, fit would have no metrics to give
+            return  # the training is done: continued from a checkpoint saved here, fit would return no metrics
         if self._is_requested(trainer):
             self._stop(trainer)
         if done % self._every == 0:
@@ -91,27 +91,26 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
         """Report the remaining metrics."""
         self._reports.send()
 
-    def _take_back(self) -> None:
-        """Lightning's handler, set after `setup`, would end the training between two batches, with nothing saved.
+    def _restore_handler(self) -> None:
+        """Replace Lightning's handler of SIGTERM, which would end the training between batches without a checkpoint.
 
-        When the training ends, Lightning restores the one that it found, which is the same.
+        When the training ends, Lightning restores the handler from before, which is this one.
         """
         if self._handler is not None:
             signal.signal(signal.SIGTERM, self._handler)
 
     def _new(self, trainer: Any) -> dict[str, Any]:
-        """The metrics that were logged since the last look.
+        """Return the metrics that were logged since the last call.
 
-        Lightning keeps all of them, also those of a validation some epochs ago: what is the same tensor as before was not
-        logged again.
+        Lightning keeps the metrics of earlier epochs too. A tensor that is the same object as before was not logged again.
         """
         metrics = dict(trainer.callback_metrics)
-        new = {name: value for name, value in metrics.items() if self._known.get(name) is not value}
-        self._known = metrics
+        new = {name: value for name, value in metrics.items() if self._last_metrics.get(name) is not value}
+        self._last_metrics = metrics
         return new
 
     def _is_requested(self, trainer: Any) -> bool:
-        """Whether a stop of any rank is requested; all ranks call it at the same moments."""
+        """Whether a stop is requested in any rank. All ranks call this at the same time."""
         ctx = trialplane.current()
         if ctx is None:
             return False
@@ -126,7 +125,7 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
         raise ctx.stopped(trainer.global_step)
 
     def _save(self, trainer: Any) -> None:
-        """All ranks call it, and rank 0 writes."""
+        """Save a checkpoint. All ranks call this, and rank 0 writes."""
         if trialplane.current() is None:
             return
         with tempfile.TemporaryDirectory(prefix="checkpoint-") as folder:
@@ -146,5 +145,5 @@ def resume_from() -> str | None:
         CheckpointDamaged: All checkpoints are damaged.
         CheckpointError: The run that `--resume` names has no checkpoint.
     """
-    found = Saves(_FILE).newest()
-    return None if found is None else str(found.file)
+    checkpoint = Saves(_FILE).newest()
+    return None if checkpoint is None else str(checkpoint.file)

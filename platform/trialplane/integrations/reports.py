@@ -1,4 +1,4 @@
-"""What a library logs, as reports of the trial."""
+"""Reports of the metrics that a library logs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import trialplane
 
 
 class Reports:
-    """Sends what a library logs in portions: each step once, with all metrics of that step, and none of them twice.
+    """Sender of metrics that a library logs in portions: each step is reported once, with all its metrics.
 
-    Libraries log a step's metrics one after the other: the training loss, then those of each evaluation, and some of them
-    again. So they wait until the library goes on to the next step, and calls `send`.
+    Libraries log the metrics of a step one after the other: the training loss, then those of each evaluation, and some of
+    them twice. So metrics are collected until the library reaches the next step or calls `send`.
     """
 
     def __init__(self) -> None:
@@ -21,14 +21,14 @@ class Reports:
         self._sent: set[str] = set()
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Takes metrics of a step; those of the step before are sent first, if they have not been.
+        """Add metrics of a step. The first metrics of a new step send those of the previous one.
 
         Args:
             step: epochs, rounds or optimizer steps done.
-            metrics: by name; what is no number is left out, and what was sent for this step before.
+            metrics: by name; values that are not numbers and metrics already sent for this step are ignored.
 
         Raises:
-            Pruned: as of `send`.
+            Pruned: see `send`.
         """
         if step != self._step:
             self.send()
@@ -36,7 +36,7 @@ class Reports:
         self._waiting.update({name: value for name, value in numbers(metrics).items() if name not in self._sent})
 
     def send(self) -> None:
-        """Reports what waits, if anything does.
+        """Report the collected metrics, if there are any.
 
         Raises:
             Pruned: the pruner ends this trial. Let it pass.
@@ -48,7 +48,7 @@ class Reports:
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Those that are numbers, numpy's and torch's scalars too; but `step`, which a report has anyway."""
+    """Return the metrics that are numbers, including scalars of numpy and torch, without `step`."""
     return {
         name: float(value)
         for name, value in metrics.items()

@@ -1,4 +1,4 @@
-"""The trial's checkpoints, each of one file that a library writes: complete or absent, in a folder or at a URL."""
+"""Checkpoints that consist of one file written by a library: complete or absent, in a folder or at a URL."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _PIECE = 8 << 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """A checkpoint to go on from.
+class SavedFile:
+    """A checkpoint to continue from.
 
     Attributes:
-        step: epochs, rounds or optimizer steps done when it was made.
-        file: a copy of its own, in the trial's scratch folder.
+        step: epochs, rounds or optimizer steps done when it was saved.
+        file: a copy in the trial's scratch folder.
     """
 
     step: int
@@ -31,25 +31,25 @@ class Found:
 
 
 class Saves:
-    """The checkpoints of the trial that this process runs; of none, outside of a trial.
+    """Checkpoints of the trial in this process. Outside of a trial there are none.
 
     Args:
-        file: the name of the file in each of them, with the ending that the library wants.
-        keep: so many of the newest are kept. With 2, a damaged newest one has one before it.
+        file: the name of the file in each checkpoint, with the suffix that the library expects.
+        keep: number of checkpoints to keep. With 2, there is an older one if the newest is damaged.
     """
 
     def __init__(self, file: str, keep: int = 2) -> None:
         self._file, self._keep = file, keep
 
     def save(self, step: int, write: Callable[[Path], object]) -> None:
-        """Makes a checkpoint, in rank 0; deletes those that are too old.
+        """Save a checkpoint in rank 0, and delete the oldest ones.
 
         Args:
             step: epochs, rounds or optimizer steps done.
-            write: writes the file, under the path that it is given.
+            write: function that writes the file to a path.
 
         Raises:
-            CheckpointError: it could not be written; the others are as they were.
+            CheckpointError: it could not be written; older ones are unchanged.
         """
         ctx = trialplane.current()
         if ctx is None or not ctx.is_main:
@@ -60,55 +60,55 @@ class Saves:
             self.add(step, file)
 
     def add(self, step: int, file: Path) -> None:
-        """Makes a checkpoint of a file that is there; otherwise as `save`."""
+        """Save an existing file as a checkpoint, like `save`."""
         ctx = trialplane.current()
         if ctx is None or not ctx.is_main:
             return
         store = stores.open_store(ctx.checkpoints)
         try:
-            taken = store.complete()
-            name = record.name_of(step, taken)
+            existing = store.complete()
+            name = record.name_of(step, existing)
             with store.create(name, self._file) as sink, file.open("rb") as source:
                 while piece := source.read(_PIECE):
                     sink.write(piece)
             parts = {self._file: record.Part(sink.size, sink.crc)}
             saved = record.Saved(step, name, store.url(name), 1, False, None, parts, {})
             store.publish(name, record.dump(saved), [self._file])
-            for older in taken[: len(taken) + 1 - self._keep]:
-                store.remove(older)
+            for outdated in existing[: len(existing) + 1 - self._keep]:
+                store.remove(outdated)
             store.sweep()
         except OSError as error:
             raise errors.CheckpointError(
-                f"the checkpoint of step {step} could not be written to {store.place}: {error.strerror or error}. Make "
-                "room there; `platform resume` goes on from the one before"
+                f"the checkpoint of step {step} could not be written to {store.place}: {error.strerror or error}. Free "
+                "some space there, then continue from the previous checkpoint with `platform resume`"
             ) from error
 
-    def newest(self) -> Found | None:
-        """The newest whole checkpoint of the trial, or else of the run that `--resume` names; None when there is none.
+    def newest(self) -> SavedFile | None:
+        """Return the newest intact checkpoint of the trial, or else of the run that `--resume` names. None without one.
 
         Raises:
-            CheckpointDamaged: there are checkpoints, and none is whole.
-            CheckpointError: the run that `--resume` names has none.
+            CheckpointDamaged: all checkpoints are damaged.
+            CheckpointError: the run that `--resume` names has no checkpoint.
         """
         ctx = trialplane.current()
         if ctx is None:
             return None
-        other = ctx.resume_from
-        found = self._newest(ctx.checkpoints, ctx.workdir)
-        if found is None and other is not None:
-            found = self._newest(other, ctx.workdir)
-            if found is None:
-                raise errors.CheckpointError(none_at(other))
-        return found
+        resumed_location = ctx.resume_from
+        checkpoint = self._newest(ctx.checkpoints, ctx.workdir)
+        if checkpoint is None and resumed_location is not None:
+            checkpoint = self._newest(resumed_location, ctx.workdir)
+            if checkpoint is None:
+                raise errors.CheckpointError(none_at(resumed_location))
+        return checkpoint
 
-    def _newest(self, place: str, workdir: Path) -> Found | None:
-        store = stores.open_store(place)
-        found, damaged = stores.records(store)
-        for saved in reversed(found):
+    def _newest(self, location: str, workdir: Path) -> SavedFile | None:
+        store = stores.open_store(location)
+        checkpoints, damaged = stores.records(store)
+        for saved in reversed(checkpoints):
             if self._file not in saved.parts:
                 raise errors.CheckpointError(
-                    f"{saved.place} holds {', '.join(saved.parts)}, and not the {self._file} of this library: give the run "
-                    "a new name, or its checkpoints another place"
+                    f"{saved.place} contains {', '.join(saved.parts)}, but not {self._file}, which this library reads. Give "
+                    "the run another name, or set another location for its checkpoints"
                 )
             copy = workdir / f"{saved.name}-{self._file}"
             crc = 0
@@ -117,36 +117,36 @@ class Saves:
                     crc = zlib.crc32(piece, crc)
                     target.write(piece)
             if (crc, copy.stat().st_size) == (saved.parts[self._file].crc, saved.parts[self._file].size):
-                return Found(saved.step, copy)
-            damaged.append(errors.CheckpointDamaged(f"{saved.place}/{self._file} is cut or changed"))
-            warnings.warn(f"a checkpoint is left out, and the one before it is taken: {damaged[-1]}", stacklevel=4)
+                return SavedFile(saved.step, copy)
+            damaged.append(errors.CheckpointDamaged(f"{saved.place}/{self._file} is truncated or changed"))
+            warnings.warn(f"skipping a damaged checkpoint, and using the previous one: {damaged[-1]}", stacklevel=4)
         if damaged:
             raise errors.CheckpointDamaged(
-                f"none of the {errors.counted(len(damaged), 'checkpoint')} at {place} is whole. To begin again from step 0, "
-                "delete or move that place"
+                f"all checkpoints at {location} are damaged ({errors.counted(len(damaged), 'checkpoint')}). To start "
+                "again from step 0, delete or move them"
             )
         return None
 
 
-def none_at(place: str) -> str:
-    """What to say when the run that `--resume` names has no checkpoint."""
+def none_at(location: str) -> str:
+    """Return the message for a run named by `--resume` that has no checkpoint."""
     return (
-        f"there is no checkpoint at {place} to go on from: that run has saved none, or it was deleted. To begin from step "
-        "0, submit without --resume"
+        f"there is no checkpoint to continue from at {location}: the run has saved none, or it was deleted. To start from "
+        "step 0, submit without --resume"
     )
 
 
-def folder(place: str, library: str) -> Path:
-    """A place of checkpoints as a folder, for a library that writes to folders alone.
+def folder(location: str, writer: str) -> Path:
+    """Return the folder at a location of checkpoints, for a library that only writes to folders.
 
     Raises:
         InputError: it is a URL.
     """
-    local = paths.local_folder(place)
+    local = paths.local_folder(location)
     if local is None:
         raise errors.InputError(
-            f"the checkpoints of this run lie at {place}, and {library} writes to folders alone: leave checkpoints.url out "
-            "of job.yaml, have the chart keep checkpoints on a volume (its value checkpoints), or save by "
-            "trialplane.training.checkpoint, which writes to URLs"
+            f"the checkpoints of this run are at {location}, and {writer} only writes to folders. Remove "
+            "checkpoints.url from job.yaml, have the chart store checkpoints on a volume (its value checkpoints), or save "
+            "with trialplane.training.checkpoint, which writes to URLs"
         )
     return local

@@ -49,10 +49,10 @@ def fit_epochs(
     """
     ctx = trialplane.current()
     saves = Saves("model.joblib")
-    found = saves.newest()
+    checkpoint = saves.newest()
     done = 0
-    if found is not None:
-        model, done = joblib.load(found.file), found.step
+    if checkpoint is not None:
+        model, done = joblib.load(checkpoint.file), checkpoint.step
     while done < epochs:
         if ctx is not None and ctx.stopping:  # read before the first epoch too: from then on SIGTERM is a request
             raise ctx.stopped(done or None)

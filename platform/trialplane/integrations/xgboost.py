@@ -37,9 +37,9 @@ class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  #
         super().__init__()
         self._every = save_every
         self._saves = Saves("model.ubj")
-        found = self._saves.newest()
-        self.model: Any = None if found is None else xgboost.Booster(model_file=str(found.file))
-        self._done = 0 if found is None else found.step
+        checkpoint = self._saves.newest()
+        self.model: Any = None if checkpoint is None else xgboost.Booster(model_file=str(checkpoint.file))
+        self._done = 0 if checkpoint is None else checkpoint.step
         self._total: int | None = None
 
     def rounds(self, total: int) -> int:
@@ -67,14 +67,14 @@ class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  #
         if ctx is None or done == self._total:
             return False
         stops = ctx.stopping
-        is_one = isinstance(model, xgboost.Booster)  # in xgb.cv it is one for each fold, which nothing goes on from
-        if is_one and (stops or done % self._every == 0):
+        is_booster = isinstance(model, xgboost.Booster)  # xgb.cv has one for each fold, from which nothing continues
+        if is_booster and (stops or done % self._every == 0):
             self._saves.save(done, model.save_model)
         if stops:
-            raise ctx.stopped(done if is_one else None)
+            raise ctx.stopped(done if is_booster else None)
         return False
 
 
 def _mean(value: Any) -> Any:
-    """In xgb.cv a value comes with its standard deviation."""
+    """Return the mean; in xgb.cv a value comes with its standard deviation."""
     return value[0] if isinstance(value, tuple) else value

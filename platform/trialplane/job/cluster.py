@@ -43,7 +43,7 @@ class _Shape:
 
 
 def _free(kind: str) -> Callable[[dict[str, str]], dict[str, str]]:
-    """Refuses names that the platform itself sets."""
+    """Refuse names that the platform itself sets."""
 
     def check(given: Any) -> Any:
         if isinstance(given, dict):

@@ -160,7 +160,7 @@ def _too_deep(source: str, line: int) -> SpecError:
 
 
 def _bound(text: str, source: str) -> None:
-    """Refuses what would crash the process or take minutes to build; reading events needs neither stack nor memory."""
+    """Refuse what would crash the process or take minutes to build; reading events needs neither stack nor memory."""
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=_Parser)):
         line = event.start_mark.line + 1 if event.start_mark else 0

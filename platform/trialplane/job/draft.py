@@ -73,7 +73,7 @@ class Draft:
         return Origin("")
 
     def lay(self, data: Mapping[str, Any], origins: Mapping[Place, Origin]) -> None:
-        """Merges a mapping over the current content."""
+        """Merge a mapping over the current content."""
         data, present = dict(data), self.data.get("objectives")
         if "objective" in data and isinstance(present, list) and len(present) == 1 and isinstance(present[0], dict):
             changed = data.pop("objective")
@@ -86,7 +86,7 @@ class Draft:
             self._put(self.data, (), key, value, below)
 
     def set(self, place: Place, value: Any, origin: Origin) -> None:
-        """Sets `value` at one place, creating the mappings above it; an impossible place is an issue."""
+        """Set `value` at one place, creating the mappings above it; an impossible place is an issue."""
         if place[:1] == ("objective",):
             place = ("objectives", 0, *place[1:])
         if place == _LEARNER and not isinstance(value, dict):
@@ -125,7 +125,7 @@ class Draft:
         return here
 
     def keep(self, place: Place, indices: Sequence[int]) -> None:
-        """Drops all items of a list but those at `indices`, which keep their lines."""
+        """Drop all items of a list but those at `indices`, which keep their lines."""
         items = self.get(place)
         items[:] = [items[index] for index in indices]
         size = len(place)
@@ -158,7 +158,7 @@ class Draft:
         return below
 
     def _put(self, here: dict[str, Any], above: Place, key: str, value: Any, origins: Mapping[Place, Origin]) -> None:
-        """Merges `value` into one field of the mapping `here`."""
+        """Merge `value` into one field of the mapping `here`."""
         place = (*above, key)
         if value is None and above == ("space",):
             here.pop(key, None)
@@ -185,7 +185,7 @@ class Draft:
         self._mark(place, origins)
 
     def _mark(self, place: Place, origins: Mapping[Place, Origin]) -> None:
-        """Replaces the origins of `place` and everything below."""
+        """Replace the origins of `place` and everything below."""
         if place in self.origins:  # else nothing below it has one either
             for stale in [spot for spot in self.origins if spot[: len(place)] == place]:
                 del self.origins[stale]

@@ -47,7 +47,7 @@ def refused(whole: Draft, given: Mapping[str, tuple[Place, Any]], known: Collect
 
 
 def lay(whole: Draft, params: Mapping[str, Any], *, takes_any: bool = False) -> None:
-    """Fixes values in a draft.
+    """Fix values in a draft.
 
     A parameter of the space leaves it and becomes a fixed one. Conditions on it are settled: a parameter whose
     condition does not hold leaves as well. A point to try first that has another value is dropped.
@@ -77,7 +77,7 @@ def lay(whole: Draft, params: Mapping[str, Any], *, takes_any: bool = False) -> 
 
 
 def _settle(whole: Draft, searched: dict[str, Any], other: str, name: str, value: Any) -> set[str]:
-    """Takes the condition on `name` from a parameter, or the parameter when it does not hold; returns the removed names."""
+    """Take the condition on `name` from a parameter, or the parameter when it does not hold; return the removed names."""
     conditions = searched[other].get("when") if isinstance(searched[other], dict) else None
     if not isinstance(conditions, dict) or name not in conditions:
         return set()

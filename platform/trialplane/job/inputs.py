@@ -166,7 +166,7 @@ def _look_at_table(file: Path, input_: Input, columns: Sequence[str]) -> str:
 
 
 def _look_at_parquet(file: Path, columns: Sequence[str]) -> str:
-    """Searches the footer for the names, which are stored as plain text; the footer is not parsed."""
+    """Search the footer for the names, which are stored as plain text; the footer is not parsed."""
     try:
         with file.open("rb") as raw:
             begin, size = raw.read(4), raw.seek(0, os.SEEK_END)
@@ -183,7 +183,7 @@ def _look_at_parquet(file: Path, columns: Sequence[str]) -> str:
 
 
 def _look_at_text(file: Path) -> str:
-    """Checks the first piece only; an invalid byte further on is reported when it is read."""
+    """Check the first piece only; an invalid byte further on is reported when it is read."""
     try:
         with file.open("rb") as raw:
             head = raw.read(_PIECE)

@@ -247,7 +247,7 @@ def _lay_environment(whole: Draft, environ: Mapping[str, str]) -> None:
 
 
 def _lay_set(whole: Draft, given: str) -> tuple[Place, Any] | None:
-    """Lays `field=value` over the draft; gives the two, or None after an issue."""
+    """Lay `field=value` over the draft; give the two, or None after an issue."""
     try:
         field, value, source = document.assignment(given)
     except SpecError as error:

@@ -19,7 +19,7 @@ class Model(BaseModel):
 
 
 def refuse(found: Sequence[Issue]) -> None:
-    """Raises all of `found`, whose places are relative to the model, as one error; does nothing when there are none."""
+    """Raise all of `found`, whose places are relative to the model, as one error; does nothing when there are none."""
     if found:
         text = "; ".join(f"{issue.field}: {issue.message}" for issue in found)
         raise PydanticCustomError(ISSUES, "{text}", {"text": text, ISSUES: list(found)})

@@ -150,7 +150,7 @@ class _Reader:
         self._prefix = prefix
 
     def file(self, name: str, *, is_constraint: bool = False, said: Issue | None = None) -> None:
-        """Reads a requirements file.
+        """Read a requirements file.
 
         Args:
             name: its path in the folder.
@@ -179,7 +179,7 @@ class _Reader:
                 self._add(re.split(r"\s--?[a-z]", line)[0].strip(), source, number, is_constraint)
 
     def script(self, name: str) -> None:
-        """Reads the metadata of a script."""
+        """Read the metadata of a script."""
         text = self._text(name, None)
         if text is None:
             self.has_block = True  # there is an issue already

@@ -110,7 +110,7 @@ def parameter(given: str, taken: Container[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Refuses what JSON cannot hold, by its place: dates, sets, NaN; keys that are no strings. And what is over 64 bits."""
+    """Refuse what JSON cannot hold, by its place: dates, sets, NaN; keys that are no strings. And what is over 64 bits."""
     found: list[Issue] = []
 
     def walk(item: Any, path: Place) -> None:

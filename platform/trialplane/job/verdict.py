@@ -36,7 +36,7 @@ class Verdict(NamedTuple):
 
 
 def judge(draft: Draft, singular: bool = False, settled: Collection[Place] = ()) -> Verdict:
-    """Validates a draft.
+    """Validate a draft.
 
     Args:
         draft: the job file with all overrides.
@@ -87,7 +87,7 @@ def _partial(kind: type[Job], data: Mapping[str, Any], broken: set[Place]) -> Jo
 
 
 def _hinted(draft: Draft, found: Collection[Issue]) -> Iterator[Issue]:
-    """Adds a hint where an override narrowed the space so that fields of the file no longer fit."""
+    """Add a hint where an override narrowed the space so that fields of the file no longer fit."""
     origins: dict[str | int, list[Origin]] = {}
     for place, origin in draft.origins.items():
         if place[:1] == ("space",) and len(place) > 1:

@@ -110,7 +110,7 @@ class Archive:
         self._connections = connections
         self._budget = budget or Budget("this namespace")
         self._spending = threading.Lock()
-        self._reserved: dict[budgets.Kept, int] = {budgets.MLFLOW: 0, budgets.ARTIFACTS: 0}
+        self._reserved: dict[budgets.Category, int] = {budgets.MLFLOW: 0, budgets.ARTIFACTS: 0}
         self._is_there = False
 
     def runs(self) -> list[Known]:
@@ -245,7 +245,7 @@ class Archive:
         # A controller that started or ended in between counts: attempts may still run.
         return Whole(stored, _last(page, "number"), until, alive or self.is_alive(run))
 
-    def spend(self, what: budgets.Kept, size: int, *, spare: bool) -> None:
+    def spend(self, what: budgets.Category, size: int, *, spare: bool) -> None:
         """Counts bytes that MLflow is about to get.
 
         Args:
@@ -262,13 +262,13 @@ class Archive:
                     if what == budgets.ARTIFACTS:
                         self._budget.check_artifacts(connection, size)
                     else:
-                        self._budget.check(connection, size, spare=spare)
+                        self._budget.check(connection, size, may_exceed=spare)
                     taken = max(size, budgets.AT_ONCE)
                     budgets.keep(connection, what, taken)
                 self._reserved[what] += taken
             self._reserved[what] -= size
 
-    def refund(self, what: budgets.Kept, size: int) -> None:
+    def refund(self, what: budgets.Category, size: int) -> None:
         """Gives bytes back that MLflow did not take, for what it gets next."""
         with self._spending:
             self._reserved[what] += size

@@ -1,8 +1,8 @@
 """The budget of a namespace: how many bytes its runs may keep in PostgreSQL, MLflow's part included, and of artifacts.
 
-Whoever writes asks: the operator before it records a run (`archive`), the gateway for each attempt (`served`), and for what
-it passes on to MLflow (`archive`, `spend`). Bytes of attempts are counted by run, in the transaction that writes them, so a
-run that is deleted frees them. What MLflow has got is counted by namespace, as MLflow keeps it beyond the run.
+Every writer checks it: the operator before it records a run (`archive`), the gateway for each attempt (`served`) and for
+requests to MLflow (`archive`, `spend`). Bytes of attempts are counted by run, in the transaction that writes them, so
+deleting a run frees them. Bytes in MLflow are counted by namespace, because MLflow keeps them after the run is deleted.
 """
 
 from __future__ import annotations
@@ -20,107 +20,106 @@ from trialplane.ledger.tables import attempts, codes, runs, sizes, usage
 
 MLFLOW: Final = "mlflow"
 ARTIFACTS: Final = "artifacts"
-Kept = Literal["mlflow", "artifacts"]
-ROW = 200  # bytes that a row takes beside its texts, with its place in the indexes
-AT_ONCE = 64 << 10  # bytes that a process may take before it counts what others have written
+Category = Literal["mlflow", "artifacts"]
+ROW = 200  # bytes that a row takes in addition to its texts, including its index entries
+AT_ONCE = 64 << 10  # bytes that a process may write before it counts again, with those of other processes
 _LARGEST = 3  # runs that a message names
 _UNITS = (("GiB", 30), ("MiB", 20), ("KiB", 10))
 
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """What the runs of one namespace may keep.
+    """Limits on the bytes that the runs of one namespace may keep.
 
     Attributes:
         namespace: its name, for messages.
         database: bytes.
-        artifacts: bytes that MLflow has got of them; None for any number.
+        artifacts: bytes of artifacts in MLflow; None for no limit.
     """
 
     namespace: str
     database: int = 1 << 30
     artifacts: int | None = None
 
-    def check(self, connection: sa.Connection, more: int, *, spare: bool = False) -> int:
-        """How many bytes of the database are left, once there are some more.
+    def check(self, connection: sa.Connection, more: int, *, may_exceed: bool = False) -> int:
+        """Return the number of bytes left in the database after `more` are written.
 
         Args:
             connection: of the namespace's ledger.
             more: bytes that are about to be written.
-            spare: whether they may go a tenth beyond the budget: what a trial that runs has cost may be days of GPUs.
+            may_exceed: allow a tenth more than the budget, so that the result of a running trial is not lost.
 
         Raises:
-            LedgerFull: there is no room for them.
+            LedgerFull: the budget does not allow them.
         """
-        kept = used(connection)
-        if kept + more > self.database + (self.database // 10 if spare else 0):
+        used_bytes = used(connection)
+        if used_bytes + more > self.database + (self.database // 10 if may_exceed else 0):
             raise LedgerFull(
-                f"the runs in {self.namespace} keep {shown(kept)} in the platform's database, and "
-                f"{shown(self.database)} is the most that they may ({_parts(connection)}); what is recorded is safe. "
-                "`platform delete RUN` frees what a run keeps outside of MLflow; an administrator raises budget.database of "
-                "the team in the chart's values, or clears MLflow: see `platform docs teams`"
+                f"the runs in {self.namespace} use {shown(used_bytes)} of the platform's database; the budget is "
+                f"{shown(self.database)} ({_parts(connection)}). Existing records are safe. "
+                "`platform delete RUN` frees what a run uses outside of MLflow. Or ask an administrator to raise the team's "
+                "budget.database in the chart's values, or to clean up MLflow: see `platform docs teams`"
             )
-        return self.database - kept - more
+        return self.database - used_bytes - more
 
     def check_artifacts(self, connection: sa.Connection, more: int) -> None:
-        """Checks that artifacts may be logged, as `check`; all of them belong to trials that run.
+        """Check that artifacts may be logged.
 
         Raises:
             LedgerFull: there is no room for them.
         """
-        kept = _kept(connection, ARTIFACTS)
-        if self.artifacts is not None and kept + more > self.artifacts:
+        used_bytes = _kept(connection, ARTIFACTS)
+        if self.artifacts is not None and used_bytes + more > self.artifacts:
             raise LedgerFull(
-                f"the runs in {self.namespace} have logged artifacts of {shown(kept)} to MLflow, and "
-                f"{shown(self.artifacts)} is the most that they may: there is no room for {shown(more)} more. An "
-                "administrator raises budget.artifacts of the team in the chart's values, or clears MLflow: see "
-                "`platform docs teams`"
+                f"the runs in {self.namespace} have logged {shown(used_bytes)} of artifacts to MLflow, and "
+                f"{shown(more)} more would exceed the budget of {shown(self.artifacts)}. Ask an administrator to raise the "
+                "team's budget.artifacts in the chart's values, or to clean up MLflow: see `platform docs teams`"
             )
 
 
 def read(text: str, namespaces: Sequence[str]) -> dict[str, Budget]:
-    """The budgets of namespaces, from JSON: `{"vision": {"database": 1073741824, "artifacts": null}}`; "" for the defaults.
+    """Return the budgets of namespaces, from JSON such as `{"vision": {"database": 1073741824, "artifacts": null}}`.
 
     Raises:
-        InputError: it is something else.
+        InputError: the JSON has another form.
     """
     try:
-        given: Mapping[str, Mapping[str, Any]] = json.loads(text or "{}")
-        return {name: Budget(name, **given.get(name, {})) for name in namespaces}
+        by_namespace: Mapping[str, Mapping[str, Any]] = json.loads(text or "{}")
+        return {name: Budget(name, **by_namespace.get(name, {})) for name in namespaces}
     except (ValueError, TypeError, AttributeError) as error:
         raise InputError(f"the budgets of namespaces cannot be read: {error}") from error
 
 
 def grow(connection: sa.Connection, run_id: int, size: int) -> None:
-    """Counts bytes of attempts of a run."""
+    """Add bytes to the count of a run's attempts."""
     new = postgresql.insert(sizes).values(run_id=run_id, bytes=size)
     connection.execute(new.on_conflict_do_update(index_elements=[sizes.c.run_id], set_={"bytes": sizes.c.bytes + size}))
 
 
-def keep(connection: sa.Connection, what: Kept, size: int) -> None:
-    """Counts bytes that MLflow gets."""
-    new = postgresql.insert(usage).values(what=what, bytes=size)
+def keep(connection: sa.Connection, category: Category, size: int) -> None:
+    """Add bytes to the count of MLflow's records or artifacts."""
+    new = postgresql.insert(usage).values(what=category, bytes=size)
     connection.execute(new.on_conflict_do_update(index_elements=[usage.c.what], set_={"bytes": usage.c.bytes + size}))
 
 
 def size_of(connection: sa.Connection, run_id: int, number: int) -> int:
-    """Bytes of one attempt; 0 if there is none."""
+    """Return the bytes of one attempt; 0 if there is none."""
     texts = sum((sa.func.coalesce(sa.func.octet_length(c), 0) for c in _texts(attempts)), sa.literal(ROW))
-    mine = (attempts.c.run_id == run_id) & (attempts.c.number == number)
-    return int(connection.execute(sa.select(texts).where(mine)).scalar() or 0)
+    is_attempt = (attempts.c.run_id == run_id) & (attempts.c.number == number)
+    return int(connection.execute(sa.select(texts).where(is_attempt)).scalar() or 0)
 
 
 def shown(size: int) -> str:
-    """A number of bytes, for people."""
+    """Return a number of bytes with a unit: `1.5 GiB`."""
     unit, bits = next(((unit, bits) for unit, bits in _UNITS if size >= 1 << bits), ("bytes", 0))
     return f"{round(size / (1 << bits), 1):,g} {unit}"
 
 
 def used(connection: sa.Connection) -> int:
-    """Bytes of a namespace in the database: they are counted as they are stored, or where that is compressed by rows."""
-    facts = sum((sa.func.coalesce(sa.func.pg_column_size(c), 0) for c in _texts(runs)), sa.literal(ROW))
+    """Return the bytes that a namespace uses in the database."""
+    run_bytes = sum((sa.func.coalesce(sa.func.pg_column_size(c), 0) for c in _texts(runs)), sa.literal(ROW))
     parts = (
-        sa.select(sa.func.coalesce(sa.func.sum(facts), 0)).scalar_subquery(),
+        sa.select(sa.func.coalesce(sa.func.sum(run_bytes), 0)).scalar_subquery(),
         sa.select(sa.func.coalesce(sa.func.sum(sizes.c.bytes), 0)).scalar_subquery(),
         _code().scalar_subquery(),
     )
@@ -128,7 +127,7 @@ def used(connection: sa.Connection) -> int:
 
 
 def _parts(connection: sa.Connection) -> str:
-    """What takes the room."""
+    """Return a breakdown of the used bytes, for a message."""
     query = sa.select(runs.c.name, sizes.c.bytes).join(runs).order_by(sizes.c.bytes.desc()).limit(_LARGEST)
     largest = ", ".join(f"{name} {shown(size)}" for name, size in connection.execute(query))
     code = int(connection.execute(_code()).scalar_one())
@@ -137,8 +136,8 @@ def _parts(connection: sa.Connection) -> str:
     )
 
 
-def _kept(connection: sa.Connection, what: Kept) -> int:
-    return int(connection.execute(sa.select(usage.c.bytes).where(usage.c.what == what)).scalar() or 0)
+def _kept(connection: sa.Connection, category: Category) -> int:
+    return int(connection.execute(sa.select(usage.c.bytes).where(usage.c.what == category)).scalar() or 0)
 
 
 def _code() -> sa.Select[Any]:

@@ -1,7 +1,7 @@
-"""One controller at a time: the lock on a study, beside a SQLite file or PostgreSQL's advisory lock.
+"""The lock that allows one controller per run: a file beside SQLite's, or PostgreSQL's advisory lock.
 
-The lock only keeps others out early; a controller that lost it without noticing is kept from writing by the study's epoch
-(see `study`).
+The lock refuses a second controller early. A controller that loses the lock without noticing cannot write either, because
+its epoch is outdated (see `study`).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ CONNECT: dict[str, Any] = {
 
 
 class AdvisoryLock:
-    """PostgreSQL's lock on a study, held by the connection of `engine`.
+    """PostgreSQL's advisory lock on a run, held by the connection of `engine`.
 
     Args:
         engine: with one connection, which also writes; if it breaks, the next one takes the lock first.
         study: the run's name.
         patience: seconds to wait for another controller to end.
-        taken: polled with an open cursor while waiting; returns an error if another controller has taken over the study.
+        taken: polled with an open cursor while waiting; returns an error if another controller has taken over the run.
         give_up: polled while waiting; True ends the wait at once.
     """
 
@@ -86,18 +86,21 @@ class AdvisoryLock:
 
 
 def schema(url: sa.URL) -> str:
-    """The schema of a PostgreSQL database that a URL chooses; "" for the default one."""
-    found = url.query.get(SCHEMA, "")
-    return found if isinstance(found, str) else found[0]
+    """Return the schema that a PostgreSQL URL chooses; "" for the default one."""
+    value = url.query.get(SCHEMA, "")
+    return value if isinstance(value, str) else value[0]
 
 
 def key(schema: str, study: str) -> int:
-    """Of the advisory lock on a study in a schema, "" being the default one; such locks are the whole database's."""
+    """Return the key of the advisory lock on a run in a schema.
+
+    "" is the default schema; keys are unique in the database.
+    """
     return labels.ledger_lock(f"{schema}/{study}" if schema else study)
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Detects a peer of the gateway that vanishes as soon as one of PostgreSQL, for it may hold a run's lock."""
+    """Enable TCP keepalives on a connection to the gateway, so that a vanished peer releases a run's lock soon."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, CONNECT["keepalives_idle"])
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, CONNECT["keepalives_interval"])
@@ -106,7 +109,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def lock_file(file: Path, study: str) -> io.TextIOWrapper:
-    """Takes the lock of a study in a SQLite file; it is held while the handle is open."""
+    """Take the lock of a run in a SQLite file. Closing the returned handle releases it."""
     try:
         handle = file.open("a+")
     except OSError as error:
@@ -127,10 +130,10 @@ def lock_file(file: Path, study: str) -> io.TextIOWrapper:
 
 
 def locked_error(study: str, holder: str) -> errors.LedgerLocked:
-    """The error for a second controller."""
+    """Return the error for a second controller."""
     return errors.LedgerLocked(
-        f"another controller ({holder}) is working on the run {study}; "
-        f"show it with `platform status {study}`, end it with `platform cancel {study}`"
+        f"another controller ({holder}) is working on the run {study}. "
+        f"Show the run with `platform status {study}`, or end it with `platform cancel {study}`"
     )
 
 

@@ -1,8 +1,7 @@
 """The ledgers of several namespaces in one database: each has a schema of its own, so that run names are unique within one.
 
-A schema is named as its namespace and made when the first run is recorded. The control namespace's is the database's default
-schema, in which all runs were before there were several namespaces. All share the connections of the process, however many
-they are.
+A schema is named after its namespace and created when the first run is recorded. The control namespace uses the database's
+default schema. All ledgers share the connections of the process.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ class Ledgers:
     Args:
         url: of the database.
         control: the namespace that the platform itself is in.
-        namespaces: those that runs are in; it may be one of them.
-        budgets: of them, as `budget.read` takes them.
+        namespaces: those with runs; may include `control`.
+        budgets: JSON with their budgets, see `budget.read`.
 
     Raises:
-        InputError: one of them cannot have a ledger, or the budgets cannot be read.
+        InputError: a namespace cannot have a ledger, or the budgets cannot be read.
 
     Attributes:
         budgets: by namespace.
@@ -34,8 +33,8 @@ class Ledgers:
     def __init__(self, url: str, control: str, namespaces: Sequence[str], budgets: str = "") -> None:
         if tables.DEFAULT_SCHEMA in namespaces and control != tables.DEFAULT_SCHEMA:
             raise InputError(
-                "no run can be in a namespace called public: PostgreSQL's default schema has that name, and it holds the "
-                f"runs of {control}; give the team another namespace"
+                "a team's namespace cannot be called public: PostgreSQL's default schema has this name and contains the "
+                f"runs of {control}. Give the team another namespace"
             )
         self._control = control
         self._urls = {name: url if name == control else tables.in_schema(url, name) for name in namespaces}
@@ -47,21 +46,21 @@ class Ledgers:
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """Those that runs are in."""
+        """Namespaces with runs."""
         return tuple(self._urls)
 
     def of(self, namespace: str) -> Archive | None:
-        """The runs of a namespace; None if no run can be there."""
+        """Return the runs of a namespace; None if it has no ledger."""
         return self._archives.get(namespace)
 
     def url(self, namespace: str) -> str:
-        """Of the schema of one of them."""
+        """Return the database URL of a namespace's schema."""
         return self._urls[namespace]
 
     def scope(self, namespace: str) -> Scope:
-        """What of MLflow is one's own."""
+        """Return the part of MLflow that belongs to a namespace."""
         return Scope(namespace, namespace == self._control)
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         self._connections.close()

@@ -114,7 +114,7 @@ class Served(Storage):
             kept_size = self._kept if kept is None else len(json.dumps(kept))
             more = grown + max(0, kept_size - self._kept)
             if more > self._room:
-                left = self._budget.check(connection, more, spare=before > 0)
+                left = self._budget.check(connection, more, may_exceed=before > 0)
                 self._room = min(left + more, budgets.AT_ONCE)
             budgets.grow(connection, self._id, grown)
         self._room, self._kept = self._room - more, kept_size

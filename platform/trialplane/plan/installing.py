@@ -17,7 +17,7 @@ _COMMAND = ("python", "-m", "trialplane.worker.setup.install")
 
 
 def add_to(spec: dict[str, Any], container: dict[str, Any], job: Job, allowed: Install) -> None:
-    """Adds the container and its volume to a trial pod.
+    """Add the container and its volume to a trial pod.
 
     Args:
         spec: of the pod.

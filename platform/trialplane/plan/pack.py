@@ -52,7 +52,7 @@ class Pack:
 
 
 def pack(folder: Path, packages: Sequence[Path] = ()) -> Pack:
-    """Packs a folder, without Python's caches, what `.jobignore` ignores, and hidden files that it does not name with `!`.
+    """Pack a folder, without Python's caches, what `.jobignore` ignores, and hidden files that it does not name with `!`.
 
     Args:
         folder: of the job.
@@ -154,7 +154,7 @@ def read(archive: Path) -> bytes:
 
 
 def unpack(data: bytes, target: Path, sha256: str = "") -> None:
-    """Unpacks into `target`, which must not exist or be empty; it appears whole or not at all.
+    """Unpack into `target`, which must not exist or be empty; it appears whole or not at all.
 
     Args:
         data: the tar.gz.
@@ -195,7 +195,7 @@ def _decompressed(data: bytes) -> bytes:
 
 
 def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    """Writes one file below `target`; tarfile's own filters are newer than Python 3.11.0.
+    """Write one file below `target`; tarfile's own filters are newer than Python 3.11.0.
 
     Raises:
         tarfile.TarError: `member` is no file, or lies outside of `target`.

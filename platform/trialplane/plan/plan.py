@@ -87,7 +87,7 @@ class Plan:
 
 
 def plan(job: Job, folder: Path, run: str, provenance: Provenance) -> Plan:
-    """Packs a job's folder and its packages for the run named `run`.
+    """Pack a job's folder and its packages for the run named `run`.
 
     Raises:
         InputError: the folder cannot be packed.

@@ -70,7 +70,7 @@ class Saving:
         return self.place == cluster.CHECKPOINTS
 
     def add_to(self, spec: dict[str, Any], container: dict[str, Any], folders: Folders) -> None:
-        """Adds the run's folders of the volume, the URL's credentials, and the grace period to a trial pod.
+        """Add the run's folders of the volume, the URL's credentials, and the grace period to a trial pod.
 
         Args:
             spec: of the pod.

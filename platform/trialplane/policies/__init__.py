@@ -1,8 +1,8 @@
 """The four policies, one file each, one shape.
 
-Each documents Rule, Why, Enforced where and Test, and has `ENV` (what a trial's process and pod get), `apply()` (takes
-effect in this process; call it before any other import) and `check()` (raises `errors.PolicyError`, which explains what to
-do). Standard library only at import.
+Each documents Rule, Why, Enforced where and Test. `ENV` holds the variables of a trial's process and pod, `apply()` enforces
+the policy in this process (call it before other imports), and `check()` raises `errors.PolicyError` with what to do. Their
+import needs only the standard library.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ ALL = (protobuf, spawn, pickling, transport)
 
 
 def trial_env() -> dict[str, str]:
-    """The variables of all policies, as a trial's process gets them."""
+    """Return the variables of all policies for a trial's process."""
     return {name: value for policy in ALL for name, value in policy.ENV.items()}
 
 
 def apply_all() -> None:
-    """Puts every policy into effect in this process."""
+    """Enforce every policy in this process."""
     for policy in ALL:
         policy.apply()

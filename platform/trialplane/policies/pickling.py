@@ -1,10 +1,10 @@
-"""What is pickled to another process is a recipe, never data.
+"""Only recipes are pickled to another process, never data.
 
-Rule: an object sent to a spawned process pickles to at most 1 MiB, a dataset comes back with the length it had, and no
-tensor is in what the platform itself sends.
+Rule: an object sent to a spawned process pickles to at most 1 MiB, a dataset has the same length after pickling, and the
+platform's own messages contain no tensor.
 Why: a list of 14.7 million strings took 15 s and 5 GB to pickle, and eight workers started with an empty dataset.
-Enforced where: `apply()` makes multiprocessing refuse a larger object at the moment it would be sent; `check_dataset`
-proves a dataset before anything starts; the platform's own messages to its processes are made by `dumps`.
+Enforced where: after `apply()`, multiprocessing refuses to send a larger object; `check_dataset` checks a dataset before
+anything starts; `dumps` pickles the platform's own messages to its processes.
 Test: tests/policies/test_pickling.py, and test_refused_tensors.py.
 """
 
@@ -27,19 +27,19 @@ _original_dump = reduction.dump
 
 
 def limit() -> int:
-    """The largest pickle allowed, in bytes."""
+    """Return the largest pickle allowed, in bytes."""
     return int(os.environ.get(LIMIT, ENV[LIMIT]))
 
 
 def apply() -> None:
-    """Makes every `multiprocessing.Process` that starts by spawn refuse an object over the limit."""
+    """Refuse objects over the limit in every `multiprocessing.Process` that is started by spawn."""
     for name, value in ENV.items():
         os.environ.setdefault(name, value)
     reduction.dump = _guarded_dump
 
 
 def check() -> None:
-    """Raises PolicyError when a large object could be sent from this process."""
+    """Raise PolicyError if a large object could be sent from this process."""
     if reduction.dump is not _guarded_dump:
         raise errors.PolicyError(
             "multiprocessing would send objects of any size from this process; "
@@ -48,14 +48,14 @@ def check() -> None:
 
 
 def dumps(message: Any, name: str) -> bytes:
-    """The pickle of a message of ours to a process of ours, in which there is no tensor.
+    """Return the pickle of a message of the platform to one of its own processes.
 
     Args:
-        message: what is sent.
+        message: the message.
         name: its name in the error.
 
     Raises:
-        TransportError: a torch tensor is in it; names its shape and dtype.
+        TransportError: it contains a torch tensor; names its shape and dtype.
     """
     buffer = io.BytesIO()
     _Pickler(buffer, name).dump(message)
@@ -63,7 +63,7 @@ def dumps(message: Any, name: str) -> bytes:
 
 
 class _Pickler(pickle.Pickler):
-    """Refuses tensors, wherever in an object they are."""
+    """Pickler that refuses tensors anywhere in an object."""
 
     def __init__(self, buffer: io.BytesIO, name: str) -> None:
         super().__init__(buffer)
@@ -74,36 +74,37 @@ class _Pickler(pickle.Pickler):
         if self._torch is not None and isinstance(obj, self._torch.Tensor):
             raise errors.TransportError(
                 f"{self._name} would send a torch.Tensor of shape {tuple(obj.shape)}, {obj.dtype} on {obj.device}, to "
-                "another process; only numpy arrays cross: give tensor.numpy(force=True)"
+                "another process. Only numpy arrays can be sent: use tensor.numpy(force=True)"
             )
         return NotImplemented
 
 
 def check_dataset(dataset: Any) -> None:
-    """Raises PolicyError when `dataset` is too large to send, or does not come back with its length.
+    """Raise PolicyError if `dataset` is too large to send, or changes its length when it is pickled.
 
     Args:
-        dataset: anything picklable; its length is compared when it has one.
+        dataset: any picklable object; its length is compared if it has one.
     """
     name = type(dataset).__name__
     try:
         data = pickle.dumps(dataset)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise errors.PolicyError(
-            f"{name} cannot be pickled ({error}), so no worker can have it; keep open files and locks out of its state"
+            f"{name} cannot be pickled ({error}), so it cannot be sent to a worker. Keep open files and "
+            "locks out of its state"
         ) from error
     _refuse_large(len(data), name)
     if hasattr(dataset, "__len__"):
         before, after = len(dataset), len(pickle.loads(data))
         if before != after:
             raise errors.PolicyError(
-                f"{name} has {before} items here but {after} after pickling, so workers would see another dataset; "
-                "let __setstate__ restore everything that __len__ and __getitem__ need"
+                f"{name} has {before} items here but {after} after pickling, so workers would see another dataset. "
+                "Have __setstate__ restore everything that __len__ and __getitem__ need"
             )
 
 
 def _guarded_dump(obj: Any, file: Any, protocol: int | None = None) -> None:
-    """`multiprocessing.reduction.dump`, refusing what is over the limit before anything is sent."""
+    """Pickle as `multiprocessing.reduction.dump` does, but refuse an object over the limit before it is sent."""
     buffer = io.BytesIO()
     _original_dump(obj, buffer, protocol)
     is_process = isinstance(obj, multiprocessing.process.BaseProcess)

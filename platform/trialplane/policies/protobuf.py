@@ -1,10 +1,10 @@
-"""Trial processes run protobuf in pure Python; the controller keeps the fast implementation.
+"""Trial processes use protobuf's pure Python implementation. The controller keeps the fast one.
 
 Rule: `PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python` is in a trial's environment before its interpreter starts, and never
 in the controller's.
 Why: sentencepiece and transformers both register `sentencepiece_model.proto`. The C implementation (upb) has one pool
-per process and refuses the second: "duplicate file name sentencepiece_model.proto". The pure one allows it, at a price
-that only a trial can pay: parsing a large Optuna or MLflow reply is two orders of magnitude slower.
+per process and refuses the second: "duplicate file name sentencepiece_model.proto". The Python implementation allows it,
+but parses a large Optuna or MLflow reply a hundred times slower, which only a trial can afford.
 Enforced where: the slot puts `ENV` into the template's environment; images and manifests set the same; the controller is
 started without it.
 Test: tests/worker/test_protobuf_failure.py, tests/study/test_tokenizers.py.
@@ -24,7 +24,7 @@ ENV = {VARIABLE: "python"}
 
 
 def apply() -> None:
-    """Sets the variable unless the user has; warns when the user's value differs."""
+    """Set the variable, unless the user has set it. Warn if the user's value differs."""
     chosen = os.environ.setdefault(VARIABLE, ENV[VARIABLE])
     if chosen != ENV[VARIABLE]:
         warnings.warn(
@@ -33,7 +33,7 @@ def apply() -> None:
 
 
 def check() -> None:
-    """Raises PolicyError when this process would run another implementation than the variable's."""
+    """Raise PolicyError if this process does not use the implementation that the variable names."""
     chosen = os.environ.get(VARIABLE)
     if chosen is None:
         raise errors.PolicyError(
@@ -49,11 +49,11 @@ def check() -> None:
 
 
 def implementation() -> str | None:
-    """The implementation this process has loaded ("python", "upb"), or None when protobuf is not imported."""
+    """Return the loaded implementation ("python" or "upb"). None if protobuf is not imported."""
     module = sys.modules.get("google.protobuf.internal.api_implementation")
     return str(module.Type()) if module is not None else None
 
 
 def controller_env(environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` for the controller: without the slow implementation that trials get."""
+    """Return `environ` for the controller: without the slow implementation for trials."""
     return {name: value for name, value in environ.items() if (name, value) != (VARIABLE, ENV[VARIABLE])}

@@ -1,12 +1,12 @@
 """No process forks once CUDA or a thread is alive in it.
 
 Rule: a job's own workers start by spawn, and the warm template is forked only while it is clean.
-Why: "Cannot re-initialize CUDA in forked subprocess" is the kind outcome; a lock held by a thread that the child does
-not have is the unkind one: a hang.
+Why: the better outcome is an error, "Cannot re-initialize CUDA in forked subprocess". The worse one is a hang: the child
+waits for a lock held by a thread that it does not have.
 Enforced where: `apply()` makes spawn the start method of multiprocessing in every trial; the template asks
-`reasons_not_to_fork()` before each fork and starts the trial by spawn when there is one. Hugging Face's `datasets` has a
-multiprocessing of its own (`multiprocess`), which forks, for `num_proc=1` too: `apply()` makes that spawn as well, and
-has `Dataset.map` and `Dataset.filter` refuse `num_proc` once CUDA is there or this is one rank of several.
+`reasons_not_to_fork()` before each fork and starts the trial by spawn if there is one. Hugging Face's `datasets` uses its
+own multiprocessing (`multiprocess`), which forks, even for `num_proc=1`: `apply()` makes it spawn as well, and then
+`Dataset.map` and `Dataset.filter` refuse `num_proc` if CUDA is initialized or this is one of several ranks.
 Test: tests/policies/test_policies.py, tests/policies/test_datasets.py, tests/worker/test_template.py.
 """
 
@@ -38,7 +38,7 @@ _CLEAN = ("spawn", "forkserver")
 
 
 def apply() -> None:
-    """Makes spawn the start method of multiprocessing, unless the job has chosen one; guards `datasets`, now or later."""
+    """Make spawn the start method of multiprocessing, unless the job has chosen one, and guard `datasets`."""
     for name, value in ENV.items():
         os.environ.setdefault(name, value)
     if multiprocessing.get_start_method(allow_none=True) is None:
@@ -50,28 +50,28 @@ def apply() -> None:
 
 
 def check() -> None:
-    """Raises PolicyError when workers of this process would be forked."""
+    """Raise PolicyError if workers of this process would be forked."""
     method = multiprocessing.get_start_method(allow_none=True)
     if method not in _CLEAN:
         raise errors.PolicyError(
-            f"multiprocessing starts workers by {method or 'fork (the default)'}: they break once CUDA or a thread is "
-            'alive here; call multiprocessing.set_start_method("spawn"), or start through trialplane'
+            f"multiprocessing starts workers by {method or 'fork (the default)'}, which breaks once CUDA or a thread is "
+            'active in this process. Call multiprocessing.set_start_method("spawn"), or start through trialplane'
         )
     dataset = sys.modules.get(_DATASET)
     if dataset is not None and not hasattr(dataset.Dataset.map, _GUARDED):
         raise errors.PolicyError(
-            "datasets was imported and would fork in Dataset.map(num_proc=…) whatever is alive here; call "
+            "datasets was imported before the policy was applied, and Dataset.map(num_proc=…) would fork unsafely. Call "
             "trialplane.policies.spawn.apply(), or start through trialplane"
         )
 
 
 def reasons_not_to_fork() -> list[str]:
-    """Why a fork of this process could break its child; empty when it is clean."""
+    """Return reasons why a fork of this process could break its child. Empty if a fork is safe."""
     return _cuda() + _threads()
 
 
 def reasons_not_to_map() -> list[str]:
-    """Why `Dataset.map` should start no processes from this one; empty when it may."""
+    """Return reasons why `Dataset.map` must not start processes from this one. Empty if it may."""
     reasons = _ranks() + _cuda()
     multiprocess = sys.modules.get("multiprocess")
     if multiprocess is None or multiprocess.get_start_method(allow_none=True) not in _CLEAN:
@@ -94,7 +94,7 @@ def _threads() -> list[str]:
 
 
 def _ranks() -> list[str]:
-    """Whether this is one of several ranks, which have met or are about to."""
+    """Return a reason if this is one of several ranks, joined or about to join."""
     rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -114,7 +114,7 @@ def _open_files() -> list[str]:
 
 
 def _other_threads() -> list[str]:
-    """Names of all threads but the main one, Python's and native libraries' alike."""
+    """Return the names of all threads except the main one, including those of native libraries."""
     names = []
     for task in Path("/proc/self/task").iterdir():
         if int(task.name) != os.getpid():
@@ -126,7 +126,7 @@ def _other_threads() -> list[str]:
 
 
 def _guard(dataset: ModuleType) -> None:
-    """Makes the processes of `datasets` start by spawn, and its class refuse to start them where they would fail."""
+    """Make the processes of `datasets` start by spawn, and guard its methods that start processes."""
     multiprocess = sys.modules["multiprocess"]  # imported by the module itself
     if multiprocess.get_start_method(allow_none=True) is None:
         multiprocess.set_start_method(os.environ[START_METHOD])
@@ -139,16 +139,16 @@ def _guard(dataset: ModuleType) -> None:
 def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     import inspect  # only where there is something to guard
 
-    place = list(inspect.signature(method).parameters).index("num_proc")
+    position = list(inspect.signature(method).parameters).index("num_proc")
 
     @functools.wraps(method)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        processes = kwargs.get("num_proc", args[place] if len(args) > place else None)
+        processes = kwargs.get("num_proc", args[position] if len(args) > position else None)
         if processes and (reasons := reasons_not_to_map()):
             raise errors.PolicyError(
-                f"Dataset.{method.__name__}(num_proc={processes}) starts processes from this one (datasets does for 1 too), "
-                f"but {'; '.join(reasons)}: forked ones fail or hang, and in any case there are too many. Do it before the "
-                "model is on the GPU and before there are ranks, or write num_proc=None (this process does it), or call "
+                f"Dataset.{method.__name__}(num_proc={processes}) starts processes (datasets does so even for 1), "
+                f"but {'; '.join(reasons)}. Forked processes would fail or hang. Call it before the model is on the GPU and "
+                "before ranks start, or use num_proc=None to stay in this process, or call "
                 "trialplane.training.mapping.mapped(dataset, function, cache=ctx.cache), which uses all cores in clean "
                 "processes, once for all ranks"
             )
@@ -159,12 +159,12 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Watch(importlib.abc.MetaPathFinder):
-    """Guards `datasets` at the moment when it is imported."""
+    """Import hook that guards `datasets` when it is imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """None for all modules but the one; that one's usual spec, whose execution ends with the guard."""
+        """Return a spec that guards `datasets` after loading it. None for all other modules."""
         if fullname != _DATASET:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)

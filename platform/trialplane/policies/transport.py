@@ -1,14 +1,14 @@
 """Only numpy arrays and plain values cross a process boundary.
 
-Rule: a result is packed into one contiguous buffer with a small header; torch tensors become numpy arrays at the border,
-and what is neither array nor plain value is refused with its path in the tree.
+Rule: a result is packed into one contiguous buffer with a small header. Torch tensors become numpy arrays first. Any other
+value is refused, with its path in the tree.
 Why: torch tensors in a queue are shared file descriptors of the sender: 4 workers put 500 tensors each, exited, and 0 of
 4 results arrived. One packed buffer moves through Ray's object store twice as fast as a list of arrays.
-Enforced where: a trial's process packs what the job returned or gave, and its reader unpacks it; the processes between
-them, which call Ray, have no torch; what the platform itself pickles goes through `pickling.dumps`, which refuses tensors.
+Enforced where: a trial's process packs the job's results, and only their reader unpacks them. The processes in between,
+which use Ray, do not import torch. `pickling.dumps` pickles the platform's own messages and refuses tensors.
 Test: tests/policies/test_transport.py, test_lost_tensors.py and test_refused_tensors.py.
 
-Layout of a packed buffer: 8 bytes with its size in all and 8 with the length of the header, both little-endian; the header;
+Layout of a packed buffer: 8 bytes with its total size and 8 with the length of the header, both little-endian; the header;
 then the arrays, each at a multiple of 64 bytes from the start of the buffer. The header is JSON:
 
     {"tree": {"x": {"$array": 0}, "games": {"$arrays": [1, 200]}, "y": 1},      a list of 200 arrays, from number 1 on
@@ -38,65 +38,65 @@ MODE = "TRIALPLANE_TRANSPORT"
 ENV = {MODE: "numpy"}
 ALIGNMENT = 64
 _HEAD = 16  # bytes before the header
-_ONE = "$array"  # {"$array": 7} stands for the array of that number
-_MANY = "$arrays"  # {"$arrays": [7, 200]} for a list of 200, from that number on
-_MAX_DEPTH = 100  # of a tree; one that contains itself would have no end
-_MAX_BITS = 13_000  # of a whole number: Python reads none of over 4,300 digits
-_BFLOAT16 = "bfloat16"  # numpy has no such type: carried as its bits, uint16
+_ONE = "$array"  # {"$array": 7} stands for array 7
+_MANY = "$arrays"  # {"$arrays": [7, 200]} stands for a list of 200 arrays that starts with array 7
+_MAX_DEPTH = 100  # of a tree; a tree that contains itself has no end
+_MAX_BITS = 13_000  # of an integer: Python does not parse over 4,300 digits
+_BFLOAT16 = "bfloat16"  # numpy has no such type: its bits are packed as uint16
 _DTYPE = re.compile(r"[<>|][a-zA-Z]\d+(\[\w+\])?")  # as numpy's `dtype.str` has it
 
 
 def apply() -> None:
-    """Sets the variable that marks the policy for pods and checks."""
+    """Set the variable by which pods and checks recognize the policy."""
     for name, value in ENV.items():
         os.environ.setdefault(name, value)
 
 
 def check() -> None:
-    """Raises PolicyError when this process was not told to send numpy only."""
+    """Raise PolicyError if the policy is not applied in this process."""
     if os.environ.get(MODE) != ENV[MODE]:
         raise errors.PolicyError(f"{MODE}={ENV[MODE]} is not set in this process; start it through trialplane")
 
 
 class Packing:
-    """A tree that is about to be packed: its size is known, and its arrays have not been copied yet.
+    """A tree before it is packed: its size is computed, but its arrays are not copied yet.
 
     Args:
         tree: dicts with string keys and dataclasses (which come back as dicts), lists and tuples (which come back as
             lists) of numpy arrays, torch tensors (CUDA ones are copied to the host, once) and plain values. bfloat16
             comes back as its bits, uint16: `torch.from_numpy(bits).view(torch.bfloat16)`.
-        name: what messages call the tree.
+        name: name of the tree in messages.
 
     Attributes:
-        nbytes: of the packed buffer.
+        nbytes: size of the packed buffer.
 
     Raises:
-        TransportError: something in the tree is none of these; names its path.
+        TransportError: the tree contains another type; names its path.
     """
 
     def __init__(self, tree: Any, name: str = "result") -> None:
-        found = _Leaves(tree, name)
-        self._arrays = found.arrays
+        leaves = _Leaves(tree, name)
+        self._arrays = leaves.arrays
         self._offsets: list[int] = []
         entries: list[list[Any]] = []
         offset = 0  # from the start of the first array
-        last: tuple[Any, ...] = ()
-        for array, kind in zip(found.arrays, found.kinds, strict=True):
+        last_layout: tuple[Any, ...] = ()
+        for array, kind in zip(leaves.arrays, leaves.kinds, strict=True):
             size = _padded(array.nbytes)
-            this = (array.dtype, kind, array.shape)
-            if size and this == last:
+            layout = (array.dtype, kind, array.shape)
+            if size and layout == last_layout:
                 entries[-1][3] += 1
             else:
                 entries.append([kind or array.dtype.str, array.shape, offset, 1])
-                last = this
+                last_layout = layout
             self._offsets.append(offset)
             offset += size
-        self._header = json.dumps({"tree": found.rest, "arrays": entries}, separators=(",", ":")).encode()
+        self._header = json.dumps({"tree": leaves.rest, "arrays": entries}, separators=(",", ":")).encode()
         self._start = _padded(_HEAD + len(self._header))
         self.nbytes = self._start + offset
 
     def write(self, buffer: Array) -> None:
-        """Writes the packed tree into the first `nbytes` of a uint8 array; each array is copied once, straight there."""
+        """Write the packed tree into the first `nbytes` of a uint8 array, copying each array once."""
         import numpy as np
 
         if buffer.dtype != np.uint8 or buffer.ndim != 1 or buffer.nbytes < self.nbytes:
@@ -108,12 +108,12 @@ class Packing:
             if not size:
                 continue
             np.copyto(np.ndarray(array.shape, array.dtype, buffer, begin), array)
-            if size % ALIGNMENT:  # the same tree is always the same bytes, also where others were before
+            if size % ALIGNMENT:  # clear the padding, so that equal trees give equal bytes
                 buffer[begin + size : begin + _padded(size)] = 0
 
 
 def pack(tree: Any, name: str = "result") -> Array:
-    """The tree as one buffer: a uint8 array of shape (bytes,). Arguments and errors are those of `Packing`."""
+    """Return the tree as one buffer, a uint8 array of shape (bytes,). For arguments and errors, see `Packing`."""
     import numpy as np
 
     packing = Packing(tree, name)
@@ -123,30 +123,32 @@ def pack(tree: Any, name: str = "result") -> Array:
 
 
 def size_of(packed: Array) -> int:
-    """Bytes of the packed tree with which a uint8 array begins; what lies behind it is not looked at.
+    """Return the size of the packed tree at the start of a uint8 array, in bytes. Bytes after it are ignored.
 
     Raises:
-        TransportError: the array holds no packed tree, or not the whole of it.
+        TransportError: the array holds no complete packed tree.
     """
     if packed.nbytes < _HEAD:
-        raise errors.TransportError(f"{packed.nbytes} bytes are no packed result, which has {_HEAD} before its header")
+        raise errors.TransportError(
+            f"{packed.nbytes} bytes are too few for a packed result, which starts with {_HEAD} bytes"
+        )
     size, header = (int.from_bytes(packed[at : at + 8].tobytes(), "little") for at in (0, 8))
     if header > size - _HEAD:
-        raise errors.TransportError(f"no packed result: it names a header of {header} bytes in a result of {size}")
+        raise errors.TransportError(f"not a packed result: its header would have {header} of {size} bytes")
     if size > packed.nbytes:
-        raise errors.TransportError(f"a packed result of {size} bytes was cut: {packed.nbytes} are there")
+        raise errors.TransportError(f"a packed result of {size} bytes was truncated to {packed.nbytes}")
     return size
 
 
 def unpack(packed: Array, *, copy: bool = False) -> Any:
-    """The tree in a packed buffer.
+    """Return the tree in a packed buffer.
 
     Args:
         packed: what `pack` returned, or a view of it; a uint8 array of shape (bytes,).
-        copy: False gives read-only views of `packed`; True gives arrays of their own, which may be written.
+        copy: return writable copies of the arrays instead of read-only views of `packed`.
 
     Raises:
-        TransportError: it is no packed tree, or a damaged one.
+        TransportError: it is not a packed tree, or is damaged.
     """
     size_of(packed)
     packed = packed.view()
@@ -158,12 +160,14 @@ def unpack(packed: Array, *, copy: bool = False) -> Any:
         arrays = [array for entry in header["arrays"] for array in _views(packed, start, *entry)]
         return _restore(header["tree"], [array.copy() for array in arrays] if copy else arrays)
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
-        what = f"{type(error).__name__}: {errors.first_line(error)}"
-        raise errors.TransportError(f"the header of a packed result of {packed.nbytes} bytes is damaged ({what})") from error
+        problem = f"{type(error).__name__}: {errors.first_line(error)}"
+        raise errors.TransportError(
+            f"the header of a packed result of {packed.nbytes} bytes is damaged ({problem})"
+        ) from error
 
 
 def _views(packed: Array, start: int, code: str, shape: list[int], offset: int, count: int) -> Iterator[Array]:
-    """So many arrays of one dtype and shape, one after another."""
+    """Yield `count` arrays of one dtype and shape that follow each other."""
     import numpy as np
 
     if code != _BFLOAT16 and not _DTYPE.fullmatch(code):
@@ -173,9 +177,9 @@ def _views(packed: Array, start: int, code: str, shape: list[int], offset: int, 
         raise ValueError(f"a dtype of Python objects: {code!r}")
     step = _padded(dtype.itemsize * math.prod(shape))
     begin = start + offset
-    # numpy takes a negative side for one that it is to find out.
+    # numpy would compute the size of a negative dimension itself.
     if min(offset, count, *shape) < 0 or begin + step * count > packed.nbytes or not (step or count == 1):
-        raise ValueError(f"{count} arrays of {step} bytes at {offset} do not lie in it")
+        raise ValueError(f"{count} arrays of {step} bytes at {offset} exceed the buffer")
     for at in range(begin, begin + step * count, step) if step else [0]:
         yield np.ndarray(shape, dtype, packed, at)
 
@@ -185,20 +189,20 @@ def _padded(size: int) -> int:
 
 
 class _Leaves:
-    """What a tree is made of.
+    """Arrays of a tree, and the rest of the tree as JSON.
 
     Args:
         tree: dicts with string keys and dataclasses (which come back as dicts), lists and tuples (which come back as
             lists) of numpy arrays, torch tensors and plain values.
-        name: what messages call it.
+        name: name of the tree in messages.
 
     Attributes:
         arrays: the arrays in it, in order; those of tensors on a GPU are copies in pinned memory, all made at once.
-        kinds: for each array "", or the type that numpy lacks.
+        kinds: for each array the dtype that numpy lacks, or "".
         rest: the tree with marks in place of its arrays, for JSON.
 
     Raises:
-        TransportError: something in the tree may not cross; names its path.
+        TransportError: the tree contains a value that cannot be sent; names its path.
     """
 
     def __init__(self, tree: Any, name: str) -> None:
@@ -221,7 +225,7 @@ class _Leaves:
             return {_ONE: len(self.arrays) - 1}
         if isinstance(node, int):
             if node.bit_length() > _MAX_BITS:
-                raise self._refused(f"is a whole number of {node.bit_length():,} bits; at most {_MAX_BITS:,} may cross")
+                raise self._refused(f"is an integer of {node.bit_length():,} bits; the limit is {_MAX_BITS:,}")
             return node
         if isinstance(node, (float, str)):
             return node
@@ -232,7 +236,7 @@ class _Leaves:
         if dataclasses.is_dataclass(node) and not isinstance(node, type):
             return self._strip_dict({field.name: getattr(node, field.name) for field in dataclasses.fields(node)})
         raise self._refused(
-            f"is a {kind.__module__}.{kind.__qualname__}, which may not cross a process boundary; "
+            f"is a {kind.__module__}.{kind.__qualname__}, which cannot be sent between processes; "
             "return numpy arrays, numbers, strings, and dicts or lists of these"
         )
 
@@ -241,32 +245,32 @@ class _Leaves:
             if not isinstance(key, str) or key in (_ONE, _MANY):
                 raise self._refused(f"has the key {key!r}; keys must be strings other than {_ONE!r} and {_MANY!r}")
         self._descend()
-        made = {}
+        stripped = {}
         for key, value in node.items():
             self._path[-1] = key
-            made[key] = self._strip(value)
+            stripped[key] = self._strip(value)
         self._path.pop()
-        return made
+        return stripped
 
     def _strip_list(self, node: Sequence[Any]) -> Any:
         first = len(self.arrays)
         self._descend()
-        made = []
-        only = True  # arrays
+        stripped = []
+        only_arrays = True
         for index, value in enumerate(node):
             self._path[-1] = index
-            made.append(self._strip(value))
-            only = only and type(made[-1]) is dict and _ONE in made[-1]
+            stripped.append(self._strip(value))
+            only_arrays = only_arrays and type(stripped[-1]) is dict and _ONE in stripped[-1]
         self._path.pop()
-        return {_MANY: [first, len(made)]} if only and made else made
+        return {_MANY: [first, len(stripped)]} if only_arrays and stripped else stripped
 
     def _descend(self) -> None:
         if len(self._path) >= _MAX_DEPTH:
-            raise self._refused(f"is {_MAX_DEPTH} levels deep, which no tree may be; does it contain itself?")
+            raise self._refused(f"is {_MAX_DEPTH} levels deep, which is not allowed. Does it contain itself?")
         self._path.append("")
 
     def _is_array(self, node: Any) -> bool:
-        """Whether the node is an array, which is then among `arrays`."""
+        """Whether the node is an array; if so, add it to `arrays`."""
         import numpy as np
 
         if isinstance(node, (np.ndarray, np.generic)):
@@ -283,7 +287,7 @@ class _Leaves:
         return True
 
     def _checked(self, dtype: np.dtype[Any], node: Any) -> str:
-        """The type that numpy lacks, or "" when it has it."""
+        """Return the name of a dtype that numpy lacks, or ""."""
         if dtype.hasobject:
             raise self._refused("is an array of Python objects; use a numeric or a string dtype")
         if dtype.names is not None:
@@ -291,7 +295,7 @@ class _Leaves:
         if hasattr(node, "mask"):
             raise self._refused("is a masked array; return its data and its mask")
         if dtype.isbuiltin == 2 and dtype.name != _BFLOAT16:  # a type that another library has added to numpy
-            raise self._refused(f"has the dtype {dtype.name}, which numpy itself does not know; return its bits")
+            raise self._refused(f"has the dtype {dtype.name}, which numpy does not support; return its bits")
         return _BFLOAT16 if dtype.isbuiltin == 2 else ""
 
     def _from_tensor(self, tensor: Any, torch: Any) -> tuple[Array, str]:
@@ -304,12 +308,12 @@ class _Leaves:
                 tensor = tensor.view(torch.uint16)
             array: Array = self._on_host(tensor, torch).numpy()
         except (TypeError, RuntimeError, NotImplementedError) as error:  # a dtype, or a kind of tensor, that numpy lacks
-            what = f"is a tensor of {tensor.dtype} on {tensor.device}, which cannot become a numpy array"
-            raise self._refused(f"{what}: {errors.first_line(error)}") from error
+            problem = f"is a tensor of {tensor.dtype} on {tensor.device}, which cannot become a numpy array"
+            raise self._refused(f"{problem}: {errors.first_line(error)}") from error
         return array, kind
 
     def _on_host(self, tensor: Any, torch: Any) -> Any:
-        """The tensor in the host's memory; a copy from a GPU is complete only when that has been waited for."""
+        """Return the tensor in the host's memory. A copy from a GPU completes when its stream is synchronized."""
         if tensor.device.type != "cuda":
             return tensor.cpu()
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -317,14 +321,14 @@ class _Leaves:
         self._devices.add(tensor.device)
         return host
 
-    def _refused(self, what: str) -> errors.TransportError:
+    def _refused(self, problem: str) -> errors.TransportError:
         parts = [f"[{part!r}]" for part in self._path]
         path = "".join(parts if len(parts) <= 12 else [*parts[:5], "…", *parts[-5:]])
-        return errors.TransportError(f"{self._name}{path} {what}")
+        return errors.TransportError(f"{self._name}{path} {problem}")
 
 
 def _restore(rest: Any, arrays: Sequence[Any]) -> Any:
-    """The tree, with arrays in place of its marks."""
+    """Return the tree with arrays in place of their marks."""
     if isinstance(rest, dict):
         if _ONE in rest:
             return arrays[rest[_ONE]]

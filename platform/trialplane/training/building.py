@@ -24,7 +24,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP)
 
 @contextlib.contextmanager
 def alone(target: Path) -> Iterator[None]:
-    """Holds the lock of `target`, after waiting for whoever has it. Look again whether `target` is there now.
+    """Hold the lock of `target`, after waiting for whoever has it. Look again whether `target` is there now.
 
     Raises:
         OSError: the folder of `target` cannot be made or written.
@@ -65,7 +65,7 @@ def whole(target: Path) -> Iterator[BinaryIO]:
 
 
 def sweep(folder: Path, name: str = "") -> None:
-    """Removes what killed builders of the file `name`, of any file without it, left half done. Hold the lock."""
+    """Remove what killed builders of the file `name`, of any file without it, left half done. Hold the lock."""
     for file in folder.glob(f"{glob.escape(name) or '*'}.????????{PART}"):
         file.unlink(missing_ok=True)
 

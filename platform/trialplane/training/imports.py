@@ -52,7 +52,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
     """Runs a module's code and replaces some of its functions, before anybody else sees them."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Runs the module's code."""
+        """Run the module's code."""
         super().exec_module(module)
         for replace in _wanted[module.__name__]:
             replace(module)

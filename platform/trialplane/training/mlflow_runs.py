@@ -67,7 +67,7 @@ _report: Callable[[int, Mapping[str, float]], None] | None = None
 
 
 def watch(environ: Mapping[str, str]) -> None:
-    """Replaces MLflow's functions as soon as the job imports MLflow, if it is given where to log.
+    """Replace MLflow's functions as soon as the job imports MLflow, if it is given where to log.
 
     Args:
         environ: the variables that this process was given.
@@ -107,7 +107,7 @@ def current() -> str:
 
 
 def _end_what_is_left() -> None:
-    """Ends a run below the trial's that the job left open; the trial's own is ended when all of it is recorded."""
+    """End a run below the trial's that the job left open; the trial's own is ended when all of it is recorded."""
     fluent = sys.modules[_FLUENT]
     active = fluent.active_run()
     if active is not None and active.info.run_id != current():
@@ -121,7 +121,7 @@ def _tell(what: str, cure: str) -> None:
 
 
 def _replace_in_service(module: ModuleType) -> None:
-    """Keeps the tracking URI."""
+    """Keep the tracking URI."""
     if _trial is not None:
         module._tracking_uri = _trial.uri  # type: ignore[attr-defined]  # before the variable, which a job may have set
 
@@ -135,7 +135,7 @@ def _replace_in_service(module: ModuleType) -> None:
 
 
 def _replace_in_client(module: ModuleType) -> None:
-    """Makes further runs children of the trial's, and lets the trial's metrics be reported."""
+    """Make further runs children of the trial's, and lets the trial's metrics be reported."""
     original = module.MlflowClient.create_run
 
     @functools.wraps(original)
@@ -191,7 +191,7 @@ def _replace_in_client(module: ModuleType) -> None:
 
 
 def _replace_in_fluent(module: ModuleType) -> None:
-    """Keeps the experiment, and the trial's run as the one that is logged into without another."""
+    """Keep the experiment, and the trial's run as the one that is logged into without another."""
     set_experiment, start_run = module.set_experiment, module.start_run
     get_or_start_run, get_experiment_id = module._get_or_start_run, module._get_experiment_id
 

@@ -32,7 +32,7 @@ def cores(quota: Path = _QUOTA) -> int:
 
 
 def die_with_parent(parent: int) -> None:
-    """Asks the kernel to kill this process when its parent ends, so that no orphan holds a GPU."""
+    """Ask the kernel to kill this process when its parent ends, so that no orphan holds a GPU."""
     end_with_parent()
     if os.getppid() != parent:  # it ended before we asked
         os._exit(1)
@@ -44,7 +44,7 @@ def end_with_parent() -> None:
 
 
 def adopt_orphans(adopts: bool = True) -> None:
-    """Makes what its children leave running this process's own children, or no longer."""
+    """Make what its children leave running this process's own children, or no longer."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0)
 
 
@@ -58,7 +58,7 @@ def children() -> set[int]:
 
 
 def kill_children(pids: Collection[int]) -> None:
-    """Kills children, and waits until they are gone."""
+    """Kill children, and wait until they are gone."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -68,14 +68,14 @@ def kill_children(pids: Collection[int]) -> None:
 
 
 def flush() -> None:
-    """Flushes what was printed; a full disk, or streams that the job has closed or replaced, change nothing."""
+    """Flush what was printed; a full disk, or streams that the job has closed or replaced, change nothing."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
 
 
 def seed_everything(seed: int) -> None:
-    """Seeds the generators of Python, and of numpy and torch where they are loaded."""
+    """Seed the generators of Python, and of numpy and torch where they are loaded."""
     random.seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None:

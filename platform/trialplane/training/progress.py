@@ -130,7 +130,7 @@ class Meter:
         return step % self._every_steps == 0 if self._every_steps else now - self._line_at >= self._every
 
     def _pulse(self, step: int, now: float) -> None:
-        """Sends this rank's own seconds per step since the last time; the GPU's where it took longer than the host."""
+        """Send this rank's own seconds per step since the last time; the GPU's where it took longer than the host."""
         steps = step - self._pulse_step
         if steps > 0:
             self._ctx.pulse(step, max(self._own, self._gpu.seconds()) / steps)
@@ -186,7 +186,7 @@ class _Gpu:
         return event
 
     def span(self, started: Any) -> None:
-        """Ends what began at a moment of `mark`."""
+        """End what began at a moment of `mark`."""
         if started is not None:
             self._spans.append((started, self.mark()))
 

@@ -1,6 +1,6 @@
-"""Logical trials from the attempts in a ledger, and their order from best to worst. Pure functions.
+"""Logical trials from the attempts in a ledger, ordered from best to worst.
 
-The controller's ledger and the laptop's reader share them, so that both count alike.
+Pure functions that the controller's ledger and the laptop's reader share, so that both return the same rows.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from trialplane.errors import shortened
 from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass, TrialState
 
-if TYPE_CHECKING:  # the value is the caller's: this room itself needs no pydantic
+if TYPE_CHECKING:  # only a type here: this module must not import pydantic
     from trialplane.job.kinds import Job
 
 _LONGEST = 10_000  # characters of a field of a row in a status
 
 
 def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: TrialOutcome | None) -> TrialRow:
-    """One attempt as a row.
+    """Return an attempt as a row.
 
     Args:
-        job: says which metrics are objectives and which are constrained.
+        job: defines objectives and constraints.
         request: of the attempt.
         params: the sampled parameters.
         outcome: None while it runs.
@@ -60,7 +60,7 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
 
 
 def brief(row: TrialRow) -> TrialRow:
-    """A row without what is too large for a run's status, which is written often: a trial's code may make it of any size."""
+    """Return a row with large fields shortened, for the status of a run, which is written often."""
     return dataclasses.replace(
         row,
         params=_first(row.params),
@@ -72,38 +72,37 @@ def brief(row: TrialRow) -> TrialRow:
 
 
 def _first(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The first of the values, as many as `_LONGEST` characters of JSON hold."""
-    found, room = {}, _LONGEST
+    """Return the first values that fit into `_LONGEST` characters of JSON."""
+    fitting, room = {}, _LONGEST
     for name, value in values.items():
         room -= len(json.dumps([name, value], default=str))
         if room < 0:
             break
-        found[name] = value
-    return found
+        fitting[name] = value
+    return fitting
 
 
 def state_of(outcome: TrialOutcome) -> TrialState:
-    """How an attempt that has ended is shown: one that is tried again was lost, or paused with its run."""
+    """Return the state to show for an ended attempt. A retried one is LOST, or PAUSED if it was stopped with its run."""
     if not outcome.retried:
         return outcome.state
     return TrialState.PAUSED if outcome.failure is FailureClass.STOPPED else TrialState.LOST
 
 
 def newest(rows: Iterable[TrialRow]) -> list[TrialRow]:
-    """The newest attempt of each logical trial, in order of trials."""
+    """Return the newest attempt of each logical trial, ordered by trial."""
     latest: dict[int, TrialRow] = {}
     for attempt in rows:
-        known = latest.get(attempt.trial)
-        if known is None or attempt.number > known.number:
+        previous = latest.get(attempt.trial)
+        if previous is None or attempt.number > previous.number:
             latest[attempt.trial] = attempt
     return [latest[trial] for trial in sorted(latest)]
 
 
 def ranked(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
-    """Rows from best to worst: feasible results, infeasible ones, pruned, failed, running.
+    """Return rows from best to worst: feasible results, infeasible ones, pruned, failed, running.
 
-    With several objectives results are ordered by how many fronts lie before them (non-dominated sorting), then by the
-    first objective.
+    Results with several objectives are ordered by their front (non-dominated sorting), then by the first objective.
     """
     all_rows = list(rows)
     complete = [r for r in all_rows if r.state is TrialState.COMPLETE and r.feasible]
@@ -118,20 +117,20 @@ def ranked(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
 
 
 def best(job: Job, rows: Iterable[TrialRow]) -> TrialRow | None:
-    """The best feasible result, or None when there is none; with several objectives one of the first front."""
+    """Return the best feasible result, or None. With several objectives, this is one of the first front."""
     order = ranked(job, (r for r in rows if r.state is TrialState.COMPLETE and r.feasible))
     return order[0] if order else None
 
 
 def front(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
-    """The feasible results that no other beats in every objective; with one objective the best alone."""
+    """Return the feasible results that no other result dominates. With one objective, this is only the best."""
     complete = [r for r in rows if r.state is TrialState.COMPLETE and r.feasible]
     ranks = _fronts(job, complete)
     return [r for r in complete if ranks[r.trial] == 0]
 
 
 def flat(rows: Sequence[TrialRow]) -> tuple[list[str], list[list[Any]]]:
-    """Every field of every row as a table: each parameter, metric and other returned value has its own column.
+    """Return all fields of all rows as a table, with a column for each parameter, metric and other returned value.
 
     Returns:
         The header, and a line for each row; None where a row lacks a parameter, metric or value.
@@ -144,24 +143,24 @@ def flat(rows: Sequence[TrialRow]) -> tuple[list[str], list[list[Any]]]:
     ]
     lines = []
     for row in rows:
-        below = {
+        nested_values = {
             "metrics": row.metrics,
             "best_steps": row.best_steps,
             "params": cells(row.params),
             "returned": cells(row.returned),
         }
-        lines.append([*(getattr(row, name) for name in plain), *(below[kind].get(name) for kind, name in nested)])
+        lines.append([*(getattr(row, name) for name in plain), *(nested_values[kind].get(name) for kind, name in nested)])
     return [*plain, *(f"{kind}.{name}" for kind, name in nested)], lines
 
 
 def cells(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that fit into a cell each: strings and numbers as they are, lists and mappings as JSON."""
+    """Return values that fit into one cell each: strings and numbers unchanged, lists and mappings as JSON."""
     nested = (list, tuple, Mapping)
     return {name: json.dumps(value) if isinstance(value, nested) else value for name, value in values.items()}
 
 
 def losses(job: Job, r: TrialRow) -> list[float]:
-    """The values turned so that smaller is better."""
+    """Return the values of the objectives, negated where larger is better."""
     return [
         -value if objective.direction == "maximize" else value
         for objective, value in zip(job.objectives, r.values, strict=True)
@@ -180,18 +179,18 @@ _ORDER = [
 
 
 def _fronts(job: Job, rows: Iterable[TrialRow]) -> dict[int, int]:
-    """Trial → number of the front it is on, 0 the best.
+    """Return the number of the front of each trial; 0 is the best.
 
-    Efficient non-dominated sort with binary search (Zhang, Tian, Cheng, Jin 2015): what a front does not beat, no later
-    front beats.
+    Efficient non-dominated sort with binary search (Zhang, Tian, Cheng, Jin 2015): if no member of a front dominates a
+    result, no member of a later front does.
     """
     fronts: list[list[tuple[float, ...]]] = []
     ranks: dict[int, int] = {}
-    for loss, trial in sorted((tuple(losses(job, r)), r.trial) for r in rows):
-        rank = bisect.bisect_left(fronts, True, key=functools.partial(_spares, loss))
+    for trial_losses, trial in sorted((tuple(losses(job, r)), r.trial) for r in rows):
+        rank = bisect.bisect_left(fronts, True, key=functools.partial(_spares, trial_losses))
         if rank == len(fronts):
             fronts.append([])
-        fronts[rank].append(loss)
+        fronts[rank].append(trial_losses)
         ranks[trial] = rank
     return ranks
 

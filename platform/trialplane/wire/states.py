@@ -1,4 +1,4 @@
-"""States of trials and runs, and the classes of failure with what each one costs."""
+"""States of trials and runs, and the classes of failures with their rules for retries."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from trialplane import errors
 
 
 class TrialState(enum.StrEnum):
-    """Where one attempt at a trial stands."""
+    """State of one attempt of a trial."""
 
     WAITING = "WAITING"
     RUNNING = "RUNNING"
     COMPLETE = "COMPLETE"
     PRUNED = "PRUNED"
     FAILED = "FAILED"
-    LOST = "LOST"  # failed, and tried again under the same trial number
-    PAUSED = "PAUSED"  # stopped with its run; `platform resume` tries it again, from its checkpoint where it has one
+    LOST = "LOST"  # failed and retried under the same trial number
+    PAUSED = "PAUSED"  # stopped with its run; `platform resume` retries it, from its checkpoint if it has one
 
     @property
     def is_ended(self) -> bool:
@@ -26,11 +26,11 @@ class TrialState(enum.StrEnum):
 
 
 class RunState(enum.StrEnum):
-    """Where a run stands."""
+    """State of a run."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
-    PAUSED = "PAUSED"  # stopped with trials left; `platform resume` goes on
+    PAUSED = "PAUSED"  # stopped before its last trial; `platform resume` continues it
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
@@ -42,12 +42,12 @@ class RunState(enum.StrEnum):
 
     @property
     def is_ended(self) -> bool:
-        """Whether the run came to an end and will not go on by itself; `resume` may still go on with it."""
+        """Whether the run has ended and will not continue by itself. `platform resume` may continue it."""
         return self in (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED)
 
     @property
     def exit_code(self) -> int:
-        """What the controller, and a command that waited for the run, end with."""
+        """Exit code of the controller, and of a command that waited for the run."""
         return _EXIT_CODES.get(self, errors.EXIT_PLATFORM)
 
 
@@ -60,11 +60,11 @@ _EXIT_CODES = {
 
 
 class FailureClass(enum.StrEnum):
-    """Why an attempt did not end with a result."""
+    """Reason why an attempt ended without a result."""
 
     ERROR = "error"  # exception in the job
     OOM = "oom"  # CUDA out of memory
-    INVALID = "invalid"  # metric missing, NaN or infinite at the end; a message that is none
+    INVALID = "invalid"  # metric missing, NaN or infinite at the end; an invalid message
     CRASHED = "crashed"  # killed by a signal, host out of memory
     LOST = "lost"  # pod, node, slot or controller lost, or preempted
     TIMEOUT = "timeout"  # over its time limit
@@ -73,11 +73,11 @@ class FailureClass(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class FailureRule:
-    """What follows from a failure.
+    """Consequences of a failure.
 
     Attributes:
-        retry: the key in the job's `retries` that says how often, "always", or None for never.
-        counts: whether a trial that finally failed so counts against `budget.max_failed`.
+        retry: the key in the job's `retries` with the number of retries, "always", or None for never.
+        counts: whether a trial that fails for good this way counts against `budget.max_failed`.
     """
 
     retry: str | None

@@ -164,9 +164,9 @@ class _Usage:
     ("content", "said"),
     [
         (b"", r"cannot be read"),
-        (b"short", r"5 bytes are no packed result"),
-        (os.urandom(7) + b"\x7f" + os.urandom(7) + b"\x7f" + bytes(100), r"was cut|names a header"),
-        (bytes(200), r"no packed result"),
+        (b"short", r"5 bytes are too few for a packed result"),
+        (os.urandom(7) + b"\x7f" + os.urandom(7) + b"\x7f" + bytes(100), r"was truncated|its header would have"),
+        (bytes(200), r"not a packed result"),
     ],
 )
 def test_garbage_is_named_with_its_file(content: bytes, said: str, tmp_path: Path) -> None:

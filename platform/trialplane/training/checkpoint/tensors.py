@@ -95,7 +95,7 @@ class Copier:
 
 
 def write(state: Mapping[str, Any], sink: Sink) -> Part:
-    """Writes a copied state.
+    """Write a copied state.
 
     Raises:
         OSError: it could not be written.
@@ -110,7 +110,7 @@ def write(state: Mapping[str, Any], sink: Sink) -> Part:
 
 
 def read(path: Path, part: Part | None, place: str, map_location: Any) -> Any:
-    """Reads a state; checks it first against `part` unless that is None.
+    """Read a state; checks it first against `part` unless that is None.
 
     Raises:
         CheckpointDamaged: it is not as it was written.
@@ -124,7 +124,7 @@ def read(path: Path, part: Part | None, place: str, map_location: Any) -> Any:
 
 
 def verify(path: Path, part: Part, place: str) -> None:
-    """Compares a file with what COMPLETE says of it.
+    """Compare a file with what COMPLETE says of it.
 
     Raises:
         CheckpointDamaged: it is missing, cut or changed.

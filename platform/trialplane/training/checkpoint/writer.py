@@ -55,7 +55,7 @@ class Share:
 
 
 def write(store: Store, rules: Rules, share: Share) -> None:
-    """Writes this rank's share; returns when the checkpoint is complete.
+    """Write this rank's share; return when the checkpoint is complete.
 
     Raises:
         CheckpointError: it is not complete; older ones are as they were.
@@ -85,7 +85,7 @@ def write(store: Store, rules: Rules, share: Share) -> None:
 
 
 def _write_parts(store: Store, name: str, share: Share) -> dict[str, Part]:
-    """Writes the files of this rank; takes them back when one fails, so that a full disk is not left full."""
+    """Write the files of this rank; take them back when one fails, so that a full disk is not left full."""
     marker = _marker(share.rank)
     parts: dict[str, Part] = {}
     try:

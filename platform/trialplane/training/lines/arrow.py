@@ -37,7 +37,7 @@ def to_hf(lines: LineDataset, folder: Path) -> datasets.Dataset:
 
 
 def write_column(dataset: datasets.Dataset, column: str, folder: Path) -> Path:
-    """Writes a column as a text file named after the dataset's fingerprint, unless it is there.
+    """Write a column as a text file named after the dataset's fingerprint, unless it is there.
 
     Raises:
         DataError: there is no such column of strings, or one of them cannot be a line.
@@ -83,7 +83,7 @@ def _write_text(dataset: datasets.Dataset, file: Path) -> None:
 
 
 def _refuse_unfit(text: Any, row: int) -> None:
-    """Raises DataError when a text cannot be one line."""
+    """Raise DataError when a text cannot be one line."""
     if text is None:
         raise errors.DataError(f"row {row:,} of the dataset is None; drop such rows with dataset.filter(…)")
     if "\n" in text or "\0" in text or text.endswith("\r"):

@@ -62,7 +62,7 @@ def read_header(place: Path) -> Header | None:
 
 
 def write_header(file: BinaryIO, header: Header) -> None:
-    """Puts the header in its place."""
+    """Put the header in its place."""
     file.seek(0)
     file.write(json.dumps(dataclasses.asdict(header)).encode().ljust(HEADER, b"\0"))
 

@@ -92,7 +92,7 @@ def look(path: Path) -> Text:
 
 
 def refuse_changed(text: Text) -> None:
-    """Raises DataError when the file is not what it was when `text` was made."""
+    """Raise DataError when the file is not what it was when `text` was made."""
     try:
         now = Path(text.path).stat()
     except OSError as error:
@@ -212,7 +212,7 @@ def _fitting(place: Path, text: Text) -> Header | None:
 
 
 def _built(place: Path, text: Text, *, skip: bool) -> Header:
-    """Builds the index there, unless another process just has."""
+    """Build the index there, unless another process just has."""
     from trialplane.training.lines import scan  # numpy, which a reader of lines need not have imported
 
     with building.alone(place):

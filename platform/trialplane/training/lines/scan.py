@@ -65,7 +65,7 @@ class _Span(NamedTuple):
 
 
 def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
-    """Counts the lines of `text` and writes the index to `file`.
+    """Count the lines of `text` and write the index to `file`.
 
     Raises:
         DataError: the text is compressed, a table, UTF-16, holds a NUL byte, or changes meanwhile.
@@ -128,7 +128,7 @@ def newlines(path: str, end: int) -> int:
 
 
 def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _Span:
-    """Looks at one span, from `low` on."""
+    """Look at one span, from `low` on."""
     view = memoryview(bytearray(BLOCK + 2))  # a block after the two bytes before it
     buffer = np.frombuffer(view, np.uint8)
     mask = np.empty(BLOCK, np.bool_)  # one for all blocks: fresh memory costs a page fault per 4 KiB

@@ -145,7 +145,7 @@ def comma_separated(rows: Sequence[Row]) -> str:
 
 
 def write(place: str | Path, folder: Path) -> Path:
-    """Writes `snapshots.md` and `snapshots.csv` about the snapshots in `place`; gives the folder. Errors are `compare`'s."""
+    """Write `snapshots.md` and `snapshots.csv` about the snapshots in `place`; give the folder. Errors are `compare`'s."""
     rows = compare(place)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "snapshots.md").write_text(markdown(rows))
@@ -154,7 +154,7 @@ def write(place: str | Path, folder: Path) -> Path:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints or writes the report; gives the exit code."""
+    """Print or write the report; give the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m trialplane.training.snapshots", description=(__doc__ or "").split("\n")[0]
     )

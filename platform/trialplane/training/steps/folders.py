@@ -24,7 +24,7 @@ class Unkept(NamedTuple):
 
 
 def put_files(place: str, folder: Path, patterns: Iterable[str]) -> Unkept:
-    """Copies files into `files/` of a folder of checkpoints, under their paths below `folder`, each by itself.
+    """Copy files into `files/` of a folder of checkpoints, under their paths below `folder`, each by itself.
 
     Args:
         place: a local folder or an fsspec URL.
@@ -72,7 +72,7 @@ def _why(error: Exception) -> str:
 
 
 def remove_each(places: Iterable[str]) -> None:
-    """Removes several such folders as `remove_all` does.
+    """Remove several such folders as `remove_all` does.
 
     Raises:
         CheckpointError: some cannot be removed; the others are.
@@ -88,7 +88,7 @@ def remove_each(places: Iterable[str]) -> None:
 
 
 def remove_all(place: str) -> None:
-    """Removes a folder of checkpoints, with everything in it; one that is not there is removed.
+    """Remove a folder of checkpoints, with everything in it; one that is not there is removed.
 
     Args:
         place: a local folder or an fsspec URL.

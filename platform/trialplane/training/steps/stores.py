@@ -27,7 +27,7 @@ class Target(Protocol):
     """What bytes are written to."""
 
     def write(self, data: memoryview, /) -> int | None:
-        """Takes some of `data`; how much, or None for all."""
+        """Take some of `data`; how much, or None for all."""
 
 
 class Sink:
@@ -43,7 +43,7 @@ class Sink:
         self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Writes all of `data`, in pieces."""
+        """Write all of `data`, in pieces."""
         view = memoryview(data).cast("B")
         if self.error is not None:
             return len(view)
@@ -90,16 +90,16 @@ class Store(Protocol):
         """A small file of one that is being written; None when it is not there."""
 
     def discard(self, name: str, file: str) -> None:
-        """Takes back a file of one that is being written, if it is there."""
+        """Take back a file of one that is being written, if it is there."""
 
     def publish(self, name: str, complete: bytes, files: Collection[str]) -> None:
-        """Makes one complete. Files that are not among `files` are left-overs of a crash, and go."""
+        """Make one complete. Files that are not among `files` are left-overs of a crash, and go."""
 
     def remove(self, name: str) -> None:
-        """Deletes a complete one; it is no longer complete from the first moment on."""
+        """Delete a complete one; it is no longer complete from the first moment on."""
 
     def sweep(self) -> None:
-        """Deletes what crashes have left: drafts, and halves of deletions."""
+        """Delete what crashes have left: drafts, and halves of deletions."""
 
     def free(self) -> int | None:
         """Bytes that can still be written; None when nobody knows."""
@@ -175,11 +175,11 @@ class FolderStore:
         return path.read_bytes() if path.exists() else None
 
     def discard(self, name: str, file: str) -> None:
-        """Takes a file of a draft back."""
+        """Take a file of a draft back."""
         (self._draft(name) / file).unlink(missing_ok=True)
 
     def publish(self, name: str, complete: bytes, files: Collection[str]) -> None:
-        """Makes a draft complete: COMPLETE, then the rename."""
+        """Make a draft complete: COMPLETE, then the rename."""
         folder = self._draft(name)
         for path in folder.iterdir():
             if path.name not in files:
@@ -191,13 +191,13 @@ class FolderStore:
         _fsync_folder(self._folder)
 
     def remove(self, name: str) -> None:
-        """Deletes a complete one; renamed first."""
+        """Delete a complete one; renamed first."""
         gone = self._folder / f".{name}{_DELETED}"
         (self._folder / name).rename(gone)
         shutil.rmtree(gone)
 
     def sweep(self) -> None:
-        """Deletes drafts and halves of deletions."""
+        """Delete drafts and halves of deletions."""
         for path in [*self._folder.glob(f".step-*{_DRAFT}"), *self._folder.glob(f".step-*{_DELETED}")]:
             shutil.rmtree(path)
 
@@ -274,24 +274,24 @@ class UrlStore:
             return None
 
     def discard(self, name: str, file: str) -> None:
-        """Takes a file of a draft back."""
+        """Take a file of a draft back."""
         with contextlib.suppress(FileNotFoundError):
             self._files.rm_file(self._path(name, file))
 
     def publish(self, name: str, complete: bytes, files: Collection[str]) -> None:
-        """Makes a draft complete: COMPLETE is written last."""
+        """Make a draft complete: COMPLETE is written last."""
         for entry in self._files.ls(f"{self._root}/{name}", detail=False):
             if entry.rpartition("/")[2] not in files:
                 self._files.rm_file(entry)
         self._files.pipe_file(self._path(name, record.COMPLETE), complete)
 
     def remove(self, name: str) -> None:
-        """Deletes a complete one; COMPLETE first."""
+        """Delete a complete one; COMPLETE first."""
         self._files.rm_file(self._path(name, record.COMPLETE))
         self._files.rm(f"{self._root}/{name}", recursive=True)
 
     def sweep(self) -> None:
-        """Deletes drafts and halves of deletions."""
+        """Delete drafts and halves of deletions."""
         complete = self.complete()
         for entry in self._files.ls(self._root, detail=False):
             name = entry.rstrip("/").rpartition("/")[2]

@@ -164,7 +164,7 @@ def tokenized(
 
 
 def _make(work: Work, facts: dict[str, Any], processes: int, say: Callable[[str], object]) -> None:
-    """Makes the shards that are missing, then the file that says that all are there."""
+    """Make the shards that are missing, then the file that says that all are there."""
     folder, dtype, count = Path(work.folder), np.dtype(work.dtype), len(work.lines)
     folder.mkdir(exist_ok=True)
     (folder / _COMPLETE).unlink(missing_ok=True)  # a shard of it is gone
@@ -218,7 +218,7 @@ def _serialized(tokenizer: str | Path) -> tuple[str, str, np.dtype[Any]]:
 
 
 def _refuse_beside_ranks(folder: Path) -> None:
-    """Raises PolicyError when this is one of several ranks that have met already."""
+    """Raise PolicyError when this is one of several ranks that have met already."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def load(source: str | Path) -> PreTrainedTokenizerBase:
-    """Loads a tokenizer from its own files, through protobuf where these are SentencePiece models.
+    """Load a tokenizer from its own files, through protobuf where these are SentencePiece models.
 
     Raises:
         InputError: there is no such tokenizer, or it cannot be reached.
@@ -32,7 +32,7 @@ def load(source: str | Path) -> PreTrainedTokenizerBase:
 
 
 def _blame_protobuf(source: str | Path) -> None:
-    """Raises PolicyError when this process cannot read SentencePiece models at all.
+    """Raise PolicyError when this process cannot read SentencePiece models at all.
 
     transformers takes that failure for a file of another kind, and ends in "`tiktoken` is required".
     """
@@ -51,7 +51,7 @@ def _blame_protobuf(source: str | Path) -> None:
 
 
 def quiet() -> None:
-    """Keeps transformers' progress bars and loading reports out of the trials' logs; its errors stay."""
+    """Keep transformers' progress bars and loading reports out of the trials' logs; its errors stay."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()

@@ -32,7 +32,7 @@ _ENV = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OPENBLAS_N
 
 
 def tokenize(work: Work, shards: Sequence[int], processes: int, say: Callable[[str], object]) -> None:
-    """Makes the shards. Those that were made stay, whatever happens to the others.
+    """Make the shards. Those that were made stay, whatever happens to the others.
 
     Raises:
         DataError: a line cannot be read.
@@ -60,7 +60,7 @@ def tokenize(work: Work, shards: Sequence[int], processes: int, say: Callable[[s
 
 
 def _give(worker: subprocess.Popen[bytes], shard: int | None) -> None:
-    """Sends the next shard's number, or closes the input, at which the worker ends."""
+    """Send the next shard's number, or close the input, at which the worker ends."""
     stdin = _pipe(worker.stdin)
     with contextlib.suppress(BrokenPipeError):  # a dead worker's output says so
         if shard is None:
@@ -99,7 +99,7 @@ def _workers(work: Work, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def _refuse_death(worker: subprocess.Popen[bytes], work: Work) -> None:
-    """Raises CacheError when a worker that closed its output did not end well."""
+    """Raise CacheError when a worker that closed its output did not end well."""
     code = worker.wait()
     if code == 0:
         return

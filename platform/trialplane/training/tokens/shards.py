@@ -34,7 +34,7 @@ def path(folder: Path, number: int) -> Path:
 
 
 def write(file: Path, rows: Sequence[Sequence[int]], dtype: np.dtype[Any]) -> int:
-    """Writes a shard and gives the number of its tokens.
+    """Write a shard and give the number of its tokens.
 
     Raises:
         OSError: the disk is full, say; then there is no file.

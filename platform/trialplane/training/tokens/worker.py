@@ -100,7 +100,7 @@ def _result(encoder: Encoder, number: int) -> dict[str, Any]:
 
 
 def _answer(answers: TextIO, message: dict[str, Any]) -> bool:
-    """Says it; whether there is more to do."""
+    """Say it; whether there is more to do."""
     answers.write(json.dumps(message) + "\n")
     answers.flush()
     return "failed" not in message
