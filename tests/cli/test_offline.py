@@ -12,7 +12,7 @@ import yaml
 
 from trialplane.client.offline import Offline
 from trialplane.kube import kubeconfig
-from trialplane.plan.site import Checkpoints
+from trialplane.plan.site import CheckpointDefaults
 
 SUBMIT = ("submit", "hpo", "demo", "--name", "x", "--dry-run", "--values", "values.yaml")
 TRAIN = ("submit", "train", "demo", "--name", "x", "--dry-run", "--values", "values.yaml")
@@ -45,7 +45,7 @@ def test_run_and_code_are_shown_and_what_was_not_checked(platform, home):
     assert (run["spec"]["state"], run["spec"]["code"]["configMaps"], code["immutable"]) == ("Running", ["x-code"], True)
     assert "namespace" not in run["metadata"]
     assert "annotations" not in run["metadata"], "who will apply it is not known"
-    assert result.stdout.startswith("# The cluster takes a Run that names who applies it")
+    assert result.stdout.startswith("# The cluster only accepts a Run with your username")
     assert "trialplane.io/owner: USERNAME" in result.stdout
     assert "without a cluster it was not checked whether the run's name is free" in result.stderr
     assert {one["metadata"]["namespace"] for one in yaml.safe_load_all(platform(*SUBMIT, "-n", "team").stdout)} == {"team"}
@@ -103,8 +103,8 @@ teams:
 """
     )
     vision, speech = Offline.read(file, "vision"), Offline.read(file, "speech")
-    assert (vision.has_data, vision.checkpoints) == (True, Checkpoints(url="s3://vision/saved", grace=300))
-    assert (speech.has_data, speech.checkpoints) == (False, Checkpoints(claim="checkpoints", grace=300))
+    assert (vision.has_data, vision.checkpoints) == (True, CheckpointDefaults(url="s3://vision/saved", grace=300))
+    assert (speech.has_data, speech.checkpoints) == (False, CheckpointDefaults(claim="checkpoints", grace=300))
     assert Offline.read(file, "").checkpoints == speech.checkpoints
 
 
@@ -122,7 +122,7 @@ def test_a_namespace_that_the_values_do_not_list_is_told_with_those_that_they_do
 
 def test_the_defaults_are_the_charts(workplace):
     chart = Offline.read(CHART, "")
-    assert chart == Offline.read(workplace / "values.yaml", "") == Offline(False, Checkpoints())
+    assert chart == Offline.read(workplace / "values.yaml", "") == Offline(False, CheckpointDefaults())
 
 
 def test_packages_are_installed_where_the_values_of_the_team_allow_it(platform, workplace):

@@ -36,4 +36,4 @@ def test_validate_finds_what_could_not_be_packed(platform: Platform, package: Pa
     (package / "secret").symlink_to("/etc/passwd")
     result = platform("validate", "demo")
     assert result.exit_code == 2
-    assert "mine/secret is a link out of the folder (/etc/passwd)" in result.stderr
+    assert "mine/secret is a link that leads out of the folder (/etc/passwd)" in result.stderr

@@ -61,7 +61,7 @@ def test_requirements_that_do_not_travel_are_refused(platform: Platform, needing
     for command in (("validate", "demo"), ("submit", "hpo", "demo", "--local")):
         result = platform(*command)
         assert result.exit_code == 2, command
-        assert "requirements: more.txt does not travel with the job: .jobignore leaves it out" in result.stderr
+        assert "requirements: more.txt is not uploaded with the job: .jobignore excludes it" in result.stderr
     (needing / ".jobignore").write_text("")
     assert platform("validate", "demo").exit_code == 0
 

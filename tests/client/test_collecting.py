@@ -179,12 +179,12 @@ def test_a_resume_may_ask_for_more_iterations_and_other_workers():
 @pytest.mark.parametrize(
     ("changed", "sets", "field", "said"),
     [
-        ({"collect.iterations": 5}, [], "collect.iterations", "7 were started already"),
+        ({"collect.iterations": 5}, [], "collect.iterations", "7 have already started"),
         (
             {"trials": 20},
             [],
             "trials",
-            "cannot change when a run is resumed, as it would be another collection (collect.itera",
+            "cannot change when a run is resumed; only collect.itera",
         ),
         ({"budget.max_failed": 5}, [], "budget.max_failed", "collect.max_failed says how many units may fail"),
         ({}, ["collect.units=5"], "collect.units", "cannot change"),

@@ -113,7 +113,7 @@ def test_what_cannot_be_built(machine: Machine, job: Path) -> None:
     ("file", "text", "said"),
     [
         ("job.yaml", f"{JOB}{SPACE}requirements: requirements.txt\ntrails: 3\n", "trails"),
-        (".jobignore", "!\n", ".jobignore has lines that gitignore's syntax does not know"),
+        (".jobignore", "!\n", ".jobignore has lines that are not valid gitignore patterns"),
         ("job.yaml", f"{JOB}{SPACE}requirements: requirements.txt\nparams: {{data: no.csv}}\n"
          "inputs: {data: {columns: [a]}}\n", "no.csv"),
         ("job.yaml", f"{JOB}{SPACE}requirements: requirements.txt\npackages: [../none]\n", "packages.0"),

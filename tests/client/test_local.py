@@ -273,12 +273,12 @@ def test_a_finished_run_needs_more_to_do(runs):
 @pytest.mark.parametrize(
     ("budget", "said"),
     [
-        ({"budget.time": 50.0}, "budget.time (50 s) was used up after 3 of 6 trials; `platform resume a --set budget.time="),
+        ({"budget.time": 50.0}, "budget.time (50 s) is used up, after 3 of 6 trials. `platform resume a --set budget.time="),
         (
             {"budget.target": 2.0},
             "reached budget.target (2) after 3 of 6 trials; `platform resume a --set budget.target=null`",
         ),
-        ({}, "every point of the space was tried, in 3 of 6 trials"),
+        ({}, "all points of the space were tried, in 3 of 6 trials"),
     ],
 )
 def test_a_budget_that_ended_a_run_is_named(runs, budget, said):
@@ -347,7 +347,7 @@ def test_resume_refuses_what_makes_another_study_and_all_at_once(runs):
     fields = {issue.field for issue in caught.value.issues}
     assert {"parallel", "space.lr.high", "sampler", "budget.tim", "retries.lost", "--set"} <= fields
     assert run.job.read_bytes() == before
-    with pytest.raises(SpecError, match="4 were started already"):
+    with pytest.raises(SpecError, match="4 have already started"):
         handle.resume(changes={"trials": 2})
 
 

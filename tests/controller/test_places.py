@@ -74,7 +74,7 @@ def test_code_in_parts_is_taken_in_when_it_is_that_of_the_submission(tmp_path: P
     other = mounted(tmp_path, "two")  # one part is replaced, and the submission is not yet
     archive.with_name("code.tar.gz.1").unlink()
     (other / "run" / "submission.json").write_text(json.dumps({"code_hash": digest}))
-    with pytest.raises(errors.InputError, match="is not that of the submission"):
+    with pytest.raises(errors.InputError, match="differs from the submission"):
         arrival.take_in(other, run)
     assert (run.code / "train.py").read_text() == "one"
 

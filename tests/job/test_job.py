@@ -243,8 +243,8 @@ def test_differences_are_told_by_field() -> None:
         "space.lr.high: 2.0 → 3.0",
         'sampler.name: "tpe" → "random"',
         "trials: 20 → 800",
-        "enqueue: [] → (not there)",
-        "enqueue.0.lr: (not there) → 2",
+        "enqueue: [] → (not set)",
+        "enqueue.0.lr: (not set) → 2",
     ]
     assert changed_fields(old, old) == []
 

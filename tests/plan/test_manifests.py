@@ -103,9 +103,9 @@ def test_what_is_printed_reads_back_to_what_is_sent(made: list[dict[str, Any]]) 
 def test_run_and_config_map_hold_the_submission(made: list[dict[str, Any]], plan: Plan, submitted: float) -> None:
     _, run, code, *_ = made
     read = runs.read({**run, "metadata": {"name": plan.run}})
-    assert read.asked is not None
-    assert (read.job, read.asked.submission, read.issues) == (plan.job, plan.submission(submitted), ())
-    assert (read.asked.code.config_maps, read.asked.code.sha256) == ((code["metadata"]["name"],), plan.pack.sha256)
+    assert read.spec is not None
+    assert (read.job, read.spec.submission, read.issues) == (plan.job, plan.submission(submitted), ())
+    assert (read.spec.code.config_maps, read.spec.code.sha256) == ((code["metadata"]["name"],), plan.pack.sha256)
     assert base64.b64decode(code["binaryData"][cluster.CODE_KEY]) == plan.pack.data
     assert [one["metadata"]["name"] for one in made[:3]] == [plan.run, plan.run, f"{plan.run}-code"]
     assert {one["metadata"]["namespace"] for one in made[1:3]} == {"ml"}

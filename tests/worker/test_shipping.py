@@ -185,7 +185,7 @@ def test_damaged_code_is_the_slots_fault_and_not_the_jobs(tmp_path: Path) -> Non
         shipping.unpack_code(tmp_path / "none.tar.gz", tmp_path / "code")
     (tmp_path / "source").mkdir()
     (tmp_path / "other.tar.gz").write_bytes(pack.pack(tmp_path / "source").data)
-    with pytest.raises(errors.SlotError, match="is not that of the submission"):
+    with pytest.raises(errors.SlotError, match="differs from the submission"):
         shipping.unpack_code(tmp_path / "other.tar.gz", tmp_path / "code", "0" * 64)
     (tmp_path / "bad.tar.gz").write_bytes(b"no archive")
     with pytest.raises(errors.SlotError, match="damaged"):

@@ -20,7 +20,7 @@ from trialplane.errors import InputError, Issue, SpecError
 from trialplane.job import document, short
 from trialplane.job.load import Flag
 from trialplane.plan import run as runs
-from trialplane.plan.site import Checkpoints
+from trialplane.plan.site import CheckpointDefaults
 
 _NOTES = {
     Submitted.NEW: "{0} is starting",
@@ -265,7 +265,7 @@ def _offline(file: Path | None, namespace: str) -> tuple[list[Issue], Offline | 
     try:
         return [], Offline.read(file, namespace)
     except SpecError as error:
-        return list(error.issues), Offline(False, Checkpoints(), namespace)
+        return list(error.issues), Offline(False, CheckpointDefaults(), namespace)
 
 
 def _params(file: Path | None, fixed: Sequence[str], own: Mapping[str, Any]) -> tuple[list[Issue], dict[str, Any]]:

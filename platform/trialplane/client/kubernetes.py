@@ -110,8 +110,8 @@ class KubernetesTarget:
         there, here = (saving.Saving.of(one, site.checkpoints) for one in (old, job))
         if there is None or here is None:
             return saving.none_of(run)
-        if there.place != here.place:
-            return saving.elsewhere(run, there.place, here.place, old.checkpoints.url)
+        if there.location != here.location:
+            return saving.elsewhere(run, there.location, here.location, old.checkpoints.url)
         if not here.is_volume:
             return ""
         if not here.claim:
@@ -211,7 +211,7 @@ class KubernetesTarget:
             return
         # The job has the width that it was scaled to.
         changed = {**runs.job_fields(job), "submission": plan.submission(submitted), "parallel": None}
-        resumes = (view.run.read.asked.resumes if view.run.read.asked else 0) + 1
+        resumes = (view.run.read.spec.resumes if view.run.read.spec else 0) + 1
         self._change(view.run, **changed, state="Running", now=None, resumes=resumes)
 
     def desire(self, run: str, state: RunState | None = None, *, parallel: int | None = None, now: bool = False) -> None:
@@ -325,7 +325,7 @@ class KubernetesTarget:
         """What both sources have of a run; None when neither knows it."""
         gateway = self.gateway  # which only the namespace of a team has
         thing = self.objects.run(run)
-        asked = None if thing is None else thing.read.asked
+        asked = None if thing is None else thing.read.spec
         desired = Desired() if asked is None else Desired(asked.desired, asked.parallel)
         try:
             found = gateway.status(run)

@@ -19,7 +19,7 @@ from trialplane.kube import preflight
 from trialplane.plan import run as runs
 from trialplane.plan import saving
 from trialplane.plan.plan import Plan
-from trialplane.plan.site import Checkpoints
+from trialplane.plan.site import CheckpointDefaults
 
 UNCHECKED = (
     "without a cluster it was not checked whether the run's name is free, whether it fits the nodes, the quota, its "
@@ -39,7 +39,7 @@ class _Claim(_Part):
     existingClaim: str = ""
 
 
-class _Checkpoints(_Claim):
+class _CheckpointDefaults(_Claim):
     url: str = ""
     secret: str = ""
     grace: values.Duration = 120.0
@@ -58,7 +58,7 @@ class _Team(_Part):
 
     namespace: str
     data: _Claim = _Claim()
-    checkpoints: _Checkpoints = _Checkpoints()
+    checkpoints: _CheckpointDefaults = _CheckpointDefaults()
     studies: _Studies = _Studies()
 
 
@@ -66,11 +66,11 @@ class _Values(_Part):
     """The values that are read; the defaults are the chart's."""
 
     data: _Claim = _Claim()
-    checkpoints: _Checkpoints = _Checkpoints()
+    checkpoints: _CheckpointDefaults = _CheckpointDefaults()
     studies: _Studies = _Studies()
     teams: list[_Team] = []
 
-    def of(self, namespace: str) -> tuple[_Claim, _Checkpoints, bool]:
+    def of(self, namespace: str) -> tuple[_Claim, _CheckpointDefaults, bool]:
         """What a namespace's team has of data and checkpoints, and whether its pods may install packages."""
         for team in self.teams:
             if team.namespace == namespace:
@@ -95,7 +95,7 @@ class Offline:
     """
 
     has_data: bool
-    checkpoints: Checkpoints
+    checkpoints: CheckpointDefaults
     namespace: str = ""
     may_install: bool = False
 
@@ -122,7 +122,7 @@ class Offline:
             raise SpecError([Issue(("teams",), text, found.source, found.lines.get(("teams",), 0))])
         data, saves, may_install = given.of(namespace)
         claim = saves.existingClaim or "checkpoints" if saves.enabled else ""
-        there = Checkpoints(claim=claim, url=saves.url, secret=saves.secret, grace=saves.grace)
+        there = CheckpointDefaults(claim=claim, url=saves.url, secret=saves.secret, grace=saves.grace)
         return cls(data.enabled, there, namespace, may_install)
 
     def check(self, job: Job | None) -> tuple[list[Issue], list[str]]:

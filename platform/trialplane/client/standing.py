@@ -132,11 +132,11 @@ def _unseen(run: Run, operator: str) -> str:
 
 def _bare(run: Run) -> RunStatus:
     """The status of a run that only the API server has."""
-    if run.read.job is None or run.read.asked is None:
+    if run.read.job is None or run.read.spec is None:
         label = (run.thing["metadata"].get("labels") or {}).get(names.JOB, "")
         return RunStatus(run.name, label, RunState.UNKNOWN, trials=0, created=run.created, updated=time.time())
     found = planning.pending(run.name, run.read.job, run.submitted)
-    parallel = run.read.asked.parallel
+    parallel = run.read.spec.parallel
     return found if parallel is None else dataclasses.replace(found, parallel=parallel)
 
 

@@ -24,7 +24,7 @@ from trialplane.kube.cluster import Cluster
 from trialplane.plan import pack as packing
 from trialplane.plan import run as runs
 from trialplane.plan.plan import Plan
-from trialplane.plan.run import Read, Status
+from trialplane.plan.run import ParsedRun, Status
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 from trialplane.wire.states import RunState
@@ -53,7 +53,7 @@ class Run:
     """
 
     thing: Mapping[str, Any]
-    read: Read
+    read: ParsedRun
     status: Status
 
     @classmethod
@@ -79,7 +79,7 @@ class Run:
     @property
     def submitted(self) -> float:
         """When it was submitted, in seconds since the epoch; one that nobody submitted was made."""
-        asked = self.read.asked
+        asked = self.read.spec
         given = asked.submission.get("submitted") if asked else None
         return float(given) if isinstance(given, (int, float)) else self.created
 
@@ -109,7 +109,7 @@ class Run:
     @property
     def is_started(self) -> bool:
         """Whether it was started as often as its spec asks."""
-        return self.read.asked is None or self.status.resumes >= self.read.asked.resumes
+        return self.read.spec is None or self.status.resumes >= self.read.spec.resumes
 
     @property
     def state(self) -> RunState:
@@ -266,14 +266,14 @@ class Objects:
 
     def submission(self, run: Run) -> Submission | None:
         """What a run was submitted with, from its Run and its code; None if a part is missing or unreadable."""
-        if run.read.job is None or run.read.asked is None:
+        if run.read.job is None or run.read.spec is None:
             return None
-        code = run.read.asked.code
+        code = run.read.spec.code
         parts = runs.parts([self.cluster.read(kinds.CONFIG_MAP, name) for name in code.config_maps])
         packed = [part for part in parts if part is not None]
         if len(packed) < len(parts):
             return None
-        return Submission(run.read.job, {**run.read.asked.submission, "code_hash": code.sha256}, b"".join(packed))
+        return Submission(run.read.job, {**run.read.spec.submission, "code_hash": code.sha256}, b"".join(packed))
 
     def pods(self, run: str, role: str = "") -> list[dict[str, Any]]:
         """The pods of a run, or those of one role, the newest first."""
@@ -297,7 +297,7 @@ class Objects:
             RunExists: it is of another submission.
         """
         found = self.run(plan.run)
-        asked = None if found is None else found.read.asked
+        asked = None if found is None else found.read.spec
         if found is None or asked is None or (found.read.job, asked.code.sha256) != (plan.job, plan.pack.sha256):
             raise RunExists(
                 f"another {plan.run} was submitted a moment ago; `platform status {plan.run}` shows it, or give this one "

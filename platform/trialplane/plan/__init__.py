@@ -1,1 +1,1 @@
-"""From a spec to what is sent: pure functions, no network."""
+"""From a job to the objects of its run: pure functions without network access."""

@@ -1,6 +1,6 @@
 """Changes that `resume` allows, and differences between a run and a new submission under its name. Pure.
 
-Also why an ended run has nothing left to do, and what to type to extend it.
+Also explains why an ended run cannot continue, and what to type to extend it.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _IGNORED = ("description",)
 
 
 def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: int) -> Job:
-    """A job with changes of its length, its width and its pods.
+    """Return a job with changes of its length, its width and its pods.
 
     Args:
         old: the run's job.
-        changes: dotted field → value, of flags; None stands for a flag that was not given.
+        changes: dotted field → value, from flags; None for a flag that was not used.
         sets: `field=value` each.
         started: trials that the run has started, the lowest number allowed.
 
     Raises:
-        SpecError: a field that would make it another study, or an invalid value; holds all issues.
+        SpecError: a field that cannot change, or an invalid value; has all issues.
     """
-    # A job that has no use for a function has the default's name all the same, which nobody wrote.
+    # A job without a function has the default entrypoint, which its author did not write.
     unused = {"entrypoint"} if isinstance(old, Ranked) and (old.script or old.command) else set()
-    whole = Draft(old.model_dump(mode="json", exclude=unused), {})
-    given = {field: (value, "--" + field.rpartition(".")[2].replace("_", "-")) for field, value in changes.items()}
+    edited = Draft(old.model_dump(mode="json", exclude=unused), {})
+    requested = {field: (value, "--" + field.rpartition(".")[2].replace("_", "-")) for field, value in changes.items()}
     issues: list[Issue] = []
     for text in sets:
         try:
@@ -50,36 +50,34 @@ def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: 
         except SpecError as error:
             issues += error.issues
         else:
-            given[field] = (value, source)
-    for field, (value, source) in given.items():
+            requested[field] = (value, source)
+    for field, (value, source) in requested.items():
         if value is None and not source.startswith("--set"):
             continue
         changeable = old.changeable
         if field.split(".")[0] not in changeable and field not in changeable:
             message = (
-                f"cannot change when a run is resumed, as it would be another {old.title} ({', '.join(changeable)} can); "
-                "submit it under another name"
+                f"cannot change when a run is resumed; only {', '.join(changeable)} can. "
+                f"Submit another {old.title} under another name"
             )
             issues.append(Issue((field,), message, source))
             continue
-        whole.set(draft.path(field, fixed.named(whole.data)), value, Origin(source))
-    judged = verdict.judge(whole)
+        edited.set(draft.path(field, fixed.named(edited.data)), value, Origin(source))
+    judged = verdict.judge(edited)
     issues += judged.issues
     if judged.job is not None and judged.job.trials != old.trials and judged.job.trials < started:
         flag = f"--{old.count_field.rpartition('.')[2]}"
-        issues.append(Issue((old.count_field,), f"{started} were started already; set at least that many", flag))
+        issues.append(Issue((old.count_field,), f"{started} have already started; set at least this number", flag))
     if issues or judged.job is None:
         raise SpecError(issues)
     return judged.job
 
 
 def unchangeable(old: Job, new: Job) -> list[Issue]:
-    """The fields in which a run's job was changed and that may not change when it is resumed."""
+    """Return an issue for each changed field that cannot change when a run is resumed."""
     fields = [line.partition(": ")[0] for line in changed_fields(old, new)]
     allowed = ", ".join(old.changeable)
-    message = (
-        f"cannot change when a run is resumed, as it would be another {old.title} ({allowed} can); give it another name"
-    )
+    message = f"cannot change when a run is resumed; only {allowed} can. Submit another {old.title} under another name"
     names = fixed.named(new.model_dump(mode="json"))
     return [
         Issue(draft.path(field, names), message)
@@ -89,23 +87,23 @@ def unchangeable(old: Job, new: Job) -> list[Issue]:
 
 
 def differences(job: Job, code_hash: str, code: Mapping[str, bytes], plan: Plan) -> list[str]:
-    """The fields of the job and files of the code in which a new submission differs from the run of its name.
+    """Return the differences between a new submission and the run of the same name: fields of the job and files.
 
     Args:
-        job: the run's.
-        code_hash: of its packed code.
-        code: its files, by their path inside.
+        job: the run's job.
+        code_hash: hash of the run's packed code.
+        code: files of the run's code, by path.
         plan: the new submission.
     """
-    found = changed_fields(job, plan.job)
+    lines = changed_fields(job, plan.job)
     if code_hash != plan.pack.sha256:
-        lines = planning.code_difference(code, contents(plan.pack.data))
-        found += [f"code: {line}" for line in lines] or ["code: modes of files changed"]
-    return found
+        file_lines = planning.code_difference(code, contents(plan.pack.data))
+        lines += [f"code: {line}" for line in file_lines] or ["code: modes of files changed"]
+    return lines
 
 
 def contents(packed: bytes) -> dict[str, bytes]:
-    """The files in packed code, by their path inside."""
+    """Return the files in packed code, by path."""
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
         root = Path(scratch) / "code"
         packing.unpack(packed, root)
@@ -113,27 +111,27 @@ def contents(packed: bytes) -> dict[str, bytes]:
 
 
 def refusal(run: str, lines: Sequence[str]) -> str:
-    """Why a submission under a name that is taken is refused."""
+    """Return the error message for a submission under the name of another run."""
     shown = "\n".join(f"  {line}" for line in lines)
     return (
-        f"the run {run} exists with another spec (there → here):\n{shown}\n"
+        f"the run {run} exists with another spec (existing → new):\n{shown}\n"
         f"`platform resume {run}` continues it unchanged, {other_name(run)}"
     )
 
 
 def other_name(run: str) -> str:
-    """The advice that always applies."""
+    """Return the last part of `refusal`: how to submit under another name."""
     return f"or give this one another name with --name; see it with `platform status {run}`"
 
 
 def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str:
-    """Why a resumed run would end again at once, and what to type; "" when it would continue.
+    """Return why a resumed run would end at once, and what to type; "" if it would continue.
 
     Args:
-        status: of the run, with exact counts.
+        status: status of the run, with exact counts.
         old: its job.
         job: its job with the requested changes.
-        where: flags for a submission to the same place: " --local".
+        where: flags for a submission to the same target: " --local".
     """
     if old.count_field not in old.changeable and status.ended_trials >= job.trials and not status.failed:
         return _done(status, job, where)  # a training: no change can extend it
@@ -142,16 +140,16 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str
     used = _used_up(status, job)
     if used is not None and status.state in (RunState.SUCCEEDED, RunState.FAILED):
         return (
-            f"the run {status.run} has {status.state.lower()}: budget.time ({used:g} s) was used up after "
-            f"{counts}; {resume} --set budget.time={2 * used:g}` continues until it has worked that long in all, "
-            "budget.time=null without a limit"
+            f"the run {status.run} has {status.state.lower()}: budget.time ({used:g} s) is used up, after "
+            f"{counts}. {resume} --set budget.time={2 * used:g}` raises the limit of its total time, and "
+            "`--set budget.time=null` removes it"
         )
     if status.state is not RunState.SUCCEEDED:
         return ""
-    done = f"the {job.title} {status.run} has succeeded"
+    message_start = f"the {job.title} {status.run} has succeeded"
     if _is_reached(status, job):
         return (
-            f"{done}: it reached budget.target ({job.budget.target:g}) after {counts}; "
+            f"{message_start}: it reached budget.target ({job.budget.target:g}) after {counts}; "
             f"{resume} --set budget.target=null` continues without a target, or set a better one"
         )
     if job != old:
@@ -159,7 +157,7 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str
     if status.ended_trials >= job.trials:
         return _done(status, job, where)
     return (
-        f"{done}: every point of the space was tried, in {counts}; a larger space is another study, under another name. "
+        f"{message_start}: all points of the space were tried, in {counts}. To search a larger space, submit another study. "
         f"{resume} --trials N` searches for more points anyway"
     )
 
@@ -176,13 +174,13 @@ def _is_reached(status: RunStatus, job: Job) -> bool:
 
 
 def _used_up(status: RunStatus, job: Job) -> float | None:
-    """The time budget, in seconds, when it was used up before all trials had ended."""
+    """Return the time budget in seconds if it was used up before all trials ended."""
     limit = job.budget.time
     return limit if limit is not None and status.worked > limit and status.ended_trials < job.trials else None
 
 
 def changed_fields(old: Job, new: Job) -> list[str]:
-    """One line for each field that differs: `trials: 24 → 800`."""
+    """Return a line for each field that differs: `trials: 24 → 800`."""
     before, after = _flat(old), _flat(new)
     return [
         f"{field}: {_show(before, field)} → {_show(after, field)}"
@@ -192,27 +190,27 @@ def changed_fields(old: Job, new: Job) -> list[str]:
 
 
 def _flat(job: Job) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
 
     def walk(value: Any, path: tuple[str, ...]) -> None:
         if isinstance(value, dict) and value:
-            for key, below in value.items():
-                # Options are beside the name in a job file.
-                walk(below, path if path in (("sampler",), ("pruner",)) and key == "options" else (*path, key))
+            for key, item in value.items():
+                # A job file has options beside the name of a sampler or pruner.
+                walk(item, path if path in (("sampler",), ("pruner",)) and key == "options" else (*path, key))
         elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
             for index, item in enumerate(value):
                 walk(item, (*path, str(index)))
         elif not (isinstance(value, dict) and path):
-            found[".".join(path)] = value
+            flat[".".join(path)] = value
 
     walk(job.model_dump(mode="json", exclude=set(_IGNORED)), ())
-    return found
+    return flat
 
 
-def _equal(one: Any, other: Any) -> bool:
-    """Whether two JSON values are equal; 1 is not true, but 1 is 1.0."""
-    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+def _equal(left: Any, right: Any) -> bool:
+    """Whether two JSON values are equal. 1 equals 1.0, but not true."""
+    return bool(left == right) and isinstance(left, bool) == isinstance(right, bool)
 
 
 def _show(fields: dict[str, Any], field: str) -> str:
-    return json.dumps(fields[field], ensure_ascii=False) if field in fields else "(not there)"
+    return json.dumps(fields[field], ensure_ascii=False) if field in fields else "(not set)"

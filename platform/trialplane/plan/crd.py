@@ -1,8 +1,8 @@
-"""The CustomResourceDefinition of a Run, made of the models. Pure; `python -m trialplane.plan.crd` prints it.
+"""The CustomResourceDefinition of a Run, generated from its models.
 
-Kubernetes takes structural schemas only: no references, one type for each value, nothing that depends on another value. So
-the fields of the three kinds of job are merged, and what may be of several types is left open, with its description. What
-the schema lets through the reconciler checks as `platform validate` does.
+`python -m trialplane.plan.crd` prints it. Kubernetes only accepts structural schemas: no references, one type for each
+value, no conditions on other values. So the fields of the three kinds of job are merged, and a field with several types is
+left open, with its description. The reconciler checks everything else as `platform validate` does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from trialplane.job import kinds
 from trialplane.plan import run as runs
-from trialplane.plan.run import Asked, Status
+from trialplane.plan.run import RunSpec, Status
 from trialplane.wire import cluster
 
 Schema = dict[str, Any]
@@ -29,7 +29,7 @@ _TYPES: Mapping[type, str] = {str: "string", bool: "boolean", int: "integer", fl
 
 
 def definition() -> Schema:
-    """The object, as the chart installs it."""
+    """Return the CustomResourceDefinition that the chart installs."""
     group, escaped = cluster.GROUP, cluster.OWNER.replace(".", "\\.")
     owner = f".metadata.annotations['{escaped}']"
     columns = [
@@ -77,7 +77,7 @@ def definition() -> Schema:
 
 
 def _whole() -> Schema:
-    spec, status = structural(_model(Asked), keep_defaults=True), structural(_model(Status))
+    spec, status = structural(_model(RunSpec), keep_defaults=True), structural(_model(Status))
     spec["description"] = "The job to run, and its desired state."
     status["description"] = "Current state of the run, written by the operator."
     spec["properties"]["job"] = {**_job(), "description": spec["properties"]["job"]["description"]}
@@ -117,7 +117,7 @@ def _whole() -> Schema:
 
 
 def _job() -> Schema:
-    """The fields of all kinds, merged; those that only some kinds have say which."""
+    """Return the merged fields of all kinds. The description of a field that not all kinds have names its kinds."""
     schemas = {name: structural(_model(kind)) for name, kind in kinds.CLASSES.items()}
     for schema in schemas.values():
         for key, field in schema["properties"].items():
@@ -149,39 +149,39 @@ def _model(model: Any) -> Schema:
 
 
 def structural(schema: Mapping[str, Any], *, keep_defaults: bool = False) -> Schema:
-    """A schema of pydantic's as a structural one.
+    """Return a schema of pydantic's as a structural one.
 
     Args:
-        schema: with its definitions.
-        keep_defaults: whether the API server fills in defaults.
+        schema: schema with its definitions.
+        keep_defaults: whether the API server sets defaults.
     """
     return _Converter(schema.get("$defs", {}), keep_defaults).convert(schema)
 
 
 class _Converter:
-    """Converts what refers to the same definitions."""
+    """Converter of schemas that refer to the same definitions."""
 
     def __init__(self, definitions: Mapping[str, Any], keep_defaults: bool) -> None:
         self._definitions = definitions
         self._keep_defaults = keep_defaults
 
     def convert(self, schema: Mapping[str, Any]) -> Schema:
-        """One schema, whatever it is."""
+        """Return any schema as a structural one."""
         if "$ref" in schema:
-            found = self._definitions[schema["$ref"].rpartition("/")[2]]
-            schema = {**found, **{key: value for key, value in schema.items() if key != "$ref"}}
+            definition = self._definitions[schema["$ref"].rpartition("/")[2]]
+            schema = {**definition, **{key: value for key, value in schema.items() if key != "$ref"}}
         forms = schema.get("anyOf") or schema.get("oneOf")
         if forms:
-            made = _union([self.convert(form) for form in forms])
+            converted = _union([self.convert(form) for form in forms])
         elif isinstance(schema.get("type"), list):
-            made = _union([{"type": one} for one in schema["type"]])
+            converted = _union([{"type": type_name} for type_name in schema["type"]])
         else:
-            made = self._plain(schema)
+            converted = self._plain(schema)
         if schema.get("description"):
-            made["description"] = schema["description"]
+            converted["description"] = schema["description"]
         if self._keep_defaults and schema.get("default") not in (None, {}, []):
-            made["default"] = schema["default"]
-        return made
+            converted["default"] = schema["default"]
+        return converted
 
     def _plain(self, schema: Mapping[str, Any]) -> Schema:
         values = [schema["const"]] if "const" in schema else schema.get("enum")
@@ -190,40 +190,44 @@ class _Converter:
             return {"nullable": True}
         if kind is None:
             return {_OPEN: True}
-        made: Schema = {"type": kind}
+        converted: Schema = {"type": kind}
         if values:
-            made["enum"] = list(values)
+            converted["enum"] = list(values)
         for key in ("pattern", "format", *_BOUNDS):
             if key in schema:
-                made[key] = schema[key]
+                converted[key] = schema[key]
         for key, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-            if key in schema and _BOUNDS[bound](schema[key], made.get(bound, schema[key])) == schema[key]:
-                made |= {bound: schema[key], key: True}
+            if key in schema and _BOUNDS[bound](schema[key], converted.get(bound, schema[key])) == schema[key]:
+                converted |= {bound: schema[key], key: True}
         if kind == "array":
-            made["items"] = self.convert(schema.get("items", {}))
+            converted["items"] = self.convert(schema.get("items", {}))
         if kind == "object":
-            made |= self._fields(schema)
-        return made
+            converted |= self._fields(schema)
+        return converted
 
     def _fields(self, schema: Mapping[str, Any]) -> Schema:
-        """What an object holds: named fields, or any with values of one schema."""
+        """Return the fields of an object: named ones, or any with values of one schema."""
         if "properties" in schema:
-            made: Schema = {"properties": {key: self.convert(field) for key, field in schema["properties"].items()}}
-            return made | ({"required": list(schema["required"])} if schema.get("required") else {})
-        free = [*schema.get("patternProperties", {}).values()]
+            converted: Schema = {"properties": {key: self.convert(field) for key, field in schema["properties"].items()}}
+            return converted | ({"required": list(schema["required"])} if schema.get("required") else {})
+        value_schemas = [*schema.get("patternProperties", {}).values()]
         if isinstance(schema.get("additionalProperties"), dict):
-            free.append(schema["additionalProperties"])
-        return {"additionalProperties": _union([self.convert(one) for one in free])} if free else {_OPEN: True}
+            value_schemas.append(schema["additionalProperties"])
+        return (
+            {"additionalProperties": _union([self.convert(value_schema) for value_schema in value_schemas])}
+            if value_schemas
+            else {_OPEN: True}
+        )
 
 
 def _union(forms: Sequence[Schema]) -> Schema:
-    """The schema of what fits one of several, as narrow as a structural one can be."""
+    """Return the narrowest structural schema for a value that fits one of several."""
     nullable = {"nullable": True} if any(form.get("nullable") for form in forms) else {}
-    found = [{key: value for key, value in form.items() if key != "nullable"} for form in forms]
-    found = [form for form in found if form]
-    texts = list(dict.fromkeys(form["description"] for form in found if form.get("description")))
+    alternatives = [{key: values for key, values in form.items() if key != "nullable"} for form in forms]
+    alternatives = [form for form in alternatives if form]
+    texts = list(dict.fromkeys(form["description"] for form in alternatives if form.get("description")))
     described = {"description": " Or: ".join(texts)} if texts else {}
-    kinds = {form.get("type") for form in found}
+    kinds = {form.get("type") for form in alternatives}
     if kinds == {"integer", "string"}:
         return {_INT_OR_STRING: True, **described, **nullable}
     if kinds == {"integer", "number"}:
@@ -231,29 +235,29 @@ def _union(forms: Sequence[Schema]) -> Schema:
     if len(kinds) != 1 or None in kinds:
         return {_OPEN: True, **described, **nullable}
     (kind,) = kinds
-    if len(found) == 1:
-        return _with_null({**found[0], **nullable})
-    made: Schema = {"type": kind, **described, **nullable}
+    if len(alternatives) == 1:
+        return _with_null({**alternatives[0], **nullable})
+    merged: Schema = {"type": kind, **described, **nullable}
     for key in ("enum", "pattern", "format", *_BOUNDS, "exclusiveMinimum", "exclusiveMaximum"):
-        values = [form.get(key) for form in found]
-        if all(value == values[0] for value in values) and values[0] is not None:
-            made[key] = values[0]
-        elif key == "enum" and None not in values:
-            made[key] = list(dict.fromkeys(one for value in values if value for one in value))
+        bounds = [form.get(key) for form in alternatives]
+        if all(bound == bounds[0] for bound in bounds) and bounds[0] is not None:
+            merged[key] = bounds[0]
+        elif key == "enum" and None not in bounds:
+            merged[key] = list(dict.fromkeys(value for values in bounds if values for value in values))
     if kind == "array":
-        made["items"] = _union([form["items"] for form in found])
+        merged["items"] = _union([form["items"] for form in alternatives])
     if kind == "object":
-        made |= _objects(found)
-    return _with_null(made)
+        merged |= _objects(alternatives)
+    return _with_null(merged)
 
 
 def _with_null(schema: Schema) -> Schema:
-    """A schema without its list of values if it may be null, which the API server refuses beside any list."""
+    """Return a nullable schema without its enum: the API server refuses a nullable enum."""
     return {key: value for key, value in schema.items() if key != "enum" or not schema.get("nullable")}
 
 
 def _objects(forms: Sequence[Schema]) -> Schema:
-    """The fields of several objects, of which those of all are required that each requires."""
+    """Return the merged fields of several objects. A field is required if all of them require it."""
     if any("properties" not in form for form in forms):
         free = [form["additionalProperties"] for form in forms if "additionalProperties" in form]
         return {"additionalProperties": _union(free)} if len(free) == len(forms) else {_OPEN: True}
@@ -264,7 +268,7 @@ def _objects(forms: Sequence[Schema]) -> Schema:
 
 
 def as_yaml() -> str:
-    """The file of the chart."""
+    """Return the CustomResourceDefinition as the chart's file."""
     head = "# Made by `python -m trialplane.plan.crd`, from the models of the job and of the Run; do not edit.\n"
     return head + yaml.safe_dump(definition(), sort_keys=False, allow_unicode=True, width=120)
 

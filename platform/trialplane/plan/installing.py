@@ -1,6 +1,6 @@
-"""The container of a trial pod that installs, before the first trial, what the pod's image lacks. Pure.
+"""The init container of a trial pod that installs missing packages before the first trial.
 
-A head pod has none: the requirements are those of trials, as with a layer over their image.
+A head pod has none, because a job's requirements are for its trials.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _COMMAND = ("python", "-m", "trialplane.worker.setup.install")
 
 
 def add_to(spec: dict[str, Any], container: dict[str, Any], job: Job, allowed: Install) -> None:
-    """Add the container and its volume to a trial pod.
+    """Add the init container and its volume to a trial pod.
 
     Args:
-        spec: of the pod.
-        container: in which trials run, of which the other has image, variables, limits and security context.
-        job: that asks for it.
-        allowed: what the chart lets pods install.
+        spec: spec of the pod.
+        container: the pod's main container, whose image, variables, limits and security context are copied.
+        job: job with `install: true`.
+        allowed: the chart's limits for installations.
     """
     volume = {"name": "packages", "mountPath": cluster.PACKAGES}
     limits = ["--index", allowed.index, "--max-size", allowed.max_size, "--timeout", f"{allowed.timeout:g}"]
@@ -36,7 +36,7 @@ def add_to(spec: dict[str, Any], container: dict[str, Any], job: Job, allowed: I
             "image": container["image"],
             "imagePullPolicy": container["imagePullPolicy"],
             "command": [*_COMMAND, *limits, "--", job.requires],
-            "env": list(container["env"]),  # the chart's proxy among them; the admission policy wants the rest everywhere
+            "env": list(container["env"]),  # includes the chart's proxy; the admission policy requires the others
             "resources": bounds,
             "securityContext": container["securityContext"],
             "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -54,9 +54,9 @@ def add_to(spec: dict[str, Any], container: dict[str, Any], job: Job, allowed: I
 def installs(ray_cluster: Mapping[str, Any]) -> bool:
     """Whether trial pods of a RayCluster install packages."""
     specs = [group["template"]["spec"] for group in ray_cluster["spec"].get("workerGroupSpecs") or []]
-    return any(one["name"] == cluster.INSTALL for spec in specs for one in spec.get("initContainers") or [])
+    return any(container["name"] == cluster.INSTALL for spec in specs for container in spec.get("initContainers") or [])
 
 
 def job_gpus(container: Mapping[str, Any], job: Job) -> set[str]:
-    """Names of the resources of a container that are GPUs of the job."""
+    """Return the names of a container's resources that are GPUs of the job."""
     return {role.cluster.gpu_resource for role in job.roles()} & set(container["resources"].get("limits", {}))

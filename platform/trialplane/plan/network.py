@@ -1,7 +1,7 @@
-"""The network policies of a run: its pods reach each other, and beyond that only what the chart's values allow. Pure data.
+"""The network policies of a run: its pods reach each other, and otherwise only what the chart's values allow.
 
-Where a run is, everything is denied that no policy allows, so pods of two runs cannot connect to each other. Heads and
-trials have a policy each, since only a head pod, in which the controller is, reaches the gateway.
+A team's namespace denies everything that no policy allows, so pods of two runs cannot connect to each other. Head pods and
+trial pods have different policies, because only the controller in a head pod may reach the gateway.
 """
 
 from __future__ import annotations
@@ -12,53 +12,53 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trialplane.plan import installing
-from trialplane.plan.site import Rules, Site
+from trialplane.plan.site import NetworkRules, Site
 from trialplane.wire import cluster
 
 _LABELS = (cluster.RUN, cluster.JOB, cluster.MANAGED_BY)
 
 
 def policies(ray_cluster: Mapping[str, Any], site: Site) -> list[dict[str, Any]]:
-    """The objects, without a namespace or an owner; none where the chart makes no network policies.
+    """Return the policies without namespace and owner. Empty if the chart creates no network policies.
 
     Args:
-        ray_cluster: of the run, as it is or is going to be: what its pods need goes by how they were made.
-        site: what the chart installed.
+        ray_cluster: the run's RayCluster, existing or planned; the policies depend on its pods.
+        site: the installed chart.
     """
     network = site.network
     if not network.enabled:
         return []
     autoscales = bool(ray_cluster["spec"].get("enableInTreeAutoscaling"))
-    of_head = [network.head, network.autoscaler] if autoscales else [network.head]
-    made = zip(names(ray_cluster["metadata"]["name"]), (cluster.CONTROLLER, cluster.TRIAL), strict=True)
-    of_trials = [network.trial]
+    head_rules = [network.head, network.autoscaler] if autoscales else [network.head]
+    name_roles = zip(names(ray_cluster["metadata"]["name"]), (cluster.CONTROLLER, cluster.TRIAL), strict=True)
+    trial_rules = [network.trial]
     if installing.installs(ray_cluster) and site.install.enabled:
-        of_trials.append(Rules(egress=site.install.egress))
-    allowed = {cluster.CONTROLLER: of_head, cluster.TRIAL: of_trials}
-    return [_policy(ray_cluster["metadata"], name, role, allowed[role]) for name, role in made]
+        trial_rules.append(NetworkRules(egress=site.install.egress))
+    allowed = {cluster.CONTROLLER: head_rules, cluster.TRIAL: trial_rules}
+    return [_policy(ray_cluster["metadata"], name, role, allowed[role]) for name, role in name_roles]
 
 
 def names(run: str) -> tuple[str, str]:
-    """Names of the two policies of a run: of its head pod, and of its trial pods."""
+    """Return the names of the two policies of a run: for its head pod, and for its trial pods."""
     return f"{run}.head", f"{run}.trials"
 
 
 def digest(policies: Sequence[Mapping[str, Any]]) -> str:
-    """By which policies are known to be the same; an annotation of the RayCluster."""
+    """Return a digest of policies, for an annotation of the RayCluster."""
     return hashlib.sha256(json.dumps(policies, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _policy(of: Mapping[str, Any], name: str, role: str, allowed: Sequence[Rules]) -> dict[str, Any]:
-    mine = [{"podSelector": {"matchLabels": {cluster.RUN: of["name"]}}}]
+def _policy(metadata: Mapping[str, Any], name: str, role: str, allowed: Sequence[NetworkRules]) -> dict[str, Any]:
+    same_run = [{"podSelector": {"matchLabels": {cluster.RUN: metadata["name"]}}}]
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {"name": name, "labels": {key: of["labels"][key] for key in _LABELS}},
+        "metadata": {"name": name, "labels": {key: metadata["labels"][key] for key in _LABELS}},
         "spec": {
-            "podSelector": {"matchLabels": {cluster.RUN: of["name"], cluster.ROLE: role}},
+            "podSelector": {"matchLabels": {cluster.RUN: metadata["name"], cluster.ROLE: role}},
             "policyTypes": ["Ingress", "Egress"],
-            # On any port: Ray opens them as it likes, and so do the ranks of a training.
-            "ingress": [{"from": mine}, *(dict(rule) for rules in allowed for rule in rules.ingress)],
-            "egress": [{"to": mine}, *(dict(rule) for rules in allowed for rule in rules.egress)],
+            # On any port: Ray and the ranks of a training open arbitrary ones.
+            "ingress": [{"from": same_run}, *(dict(rule) for rules in allowed for rule in rules.ingress)],
+            "egress": [{"to": same_run}, *(dict(rule) for rules in allowed for rule in rules.egress)],
         },
     }

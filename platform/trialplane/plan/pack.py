@@ -1,8 +1,8 @@
-"""Packs a job's folder and its packages as one archive with a reproducible hash, and unpacks it.
+"""Packing a job's folder and its packages as one archive with a reproducible hash, and unpacking it.
 
-The archive travels in ConfigMaps, which Kubernetes limits to 1 MiB each: in as many as it takes, up to a bound; data
-belongs elsewhere. Two folders with the same files give the same tar whatever their times, owners and umask, so its hash
-names the code of a run, and whoever unpacks it compares.
+The archive is uploaded in several ConfigMaps, which Kubernetes limits to 1 MiB each. Data does not belong in it. Folders
+with the same files give the same tar, regardless of times, owners and umask. Its hash identifies the code of a run, and is
+checked when the archive is unpacked.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from trialplane.errors import InputError, Issue
 
 IGNORE_FILE = ".jobignore"
 PART = 2**20  # bytes of one ConfigMap
-MAX_BYTES = 8 * PART  # packed; all of it is kept in etcd while the run lives, and in the ledger
-MOST_ENTRIES = 20_000  # files and folders; links can make any number of few
-MAX_UNPACKED = 64 * 2**20  # of the tar
+MAX_BYTES = 8 * PART  # packed; stored in etcd while the run exists, and in the ledger
+MOST_ENTRIES = 20_000  # files and folders; links can multiply a few to any number
+MAX_UNPACKED = 64 * 2**20  # bytes of the tar
 _LARGEST_SHOWN = 5
 _MIB = 2**20
 
@@ -37,8 +37,8 @@ class Pack:
 
     Attributes:
         data: the tar.gz.
-        sha256: of the tar inside, in hex; the same on every machine.
-        files: paths inside, sorted, with / between.
+        sha256: SHA-256 of the tar inside, in hex; the same on every machine.
+        files: sorted paths inside, separated by /.
     """
 
     data: bytes
@@ -47,30 +47,30 @@ class Pack:
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """The tar.gz in pieces of at most `PART` bytes."""
+        """The tar.gz in parts of at most `PART` bytes."""
         return tuple(self.data[at : at + PART] for at in range(0, len(self.data), PART)) or (b"",)
 
 
 def pack(folder: Path, packages: Sequence[Path] = ()) -> Pack:
-    """Pack a folder, without Python's caches, what `.jobignore` ignores, and hidden files that it does not name with `!`.
+    """Pack a folder, without Python's caches, files that `.jobignore` ignores, and most hidden files.
 
     Args:
-        folder: of the job.
-        packages: folders outside of it that are packed beside its files, each under its own name, and each by a
-            `.jobignore` of its own.
+        folder: the job's folder. Hidden files are packed if its `.jobignore` names them with `!`.
+        packages: folders outside of it that are packed beside its files, each under its own name and with its own
+            `.jobignore`.
 
     Raises:
-        InputError: one of the folders holds a link that leaves it or something not a file, cannot be read, or all of it is
-            too large. That is found before any file is read.
+        InputError: a folder contains a link that leads out of it or a special file, cannot be read, or the total size is
+            too large, which is checked before files are read.
     """
     try:
-        found = dict(_walk(folder, _ignored(folder)))
+        paths = dict(_walk(folder, _ignored(folder)))
         for package in packages:
-            found |= {f"{package.name}/{name}": path for name, path in _walk(package, _ignored(package))}
-        sizes = {name: path.stat().st_size for name, path in found.items()}
+            paths |= {f"{package.name}/{name}": path for name, path in _walk(package, _ignored(package))}
+        sizes = {name: path.stat().st_size for name, path in paths.items()}
         if sum(sizes.values()) > MAX_UNPACKED:
             raise InputError(_too_large(folder, f"{_mib(sum(sizes.values()))}, and {_mib(MAX_UNPACKED)}", sizes))
-        files = {name: (path.read_bytes(), path.stat().st_mode & 0o100) for name, path in found.items()}
+        files = {name: (path.read_bytes(), path.stat().st_mode & 0o100) for name, path in paths.items()}
     except OSError as error:
         raise InputError(f"{error.filename} cannot be read: {error.strerror}; or name it in {IGNORE_FILE}") from error
     buffer = io.BytesIO()
@@ -82,35 +82,35 @@ def pack(folder: Path, packages: Sequence[Path] = ()) -> Pack:
             info.mode = 0o755 if executable else 0o644
             archive.addfile(info, io.BytesIO(content))
     data = gzip.compress(buffer.getvalue(), compresslevel=9, mtime=0)
-    if len(buffer.getvalue()) > MAX_UNPACKED:  # by the names of very many files
+    if len(buffer.getvalue()) > MAX_UNPACKED:  # because of the names of very many files
         raise InputError(_too_large(folder, f"{_mib(len(buffer.getvalue()))} as a tar, and {_mib(MAX_UNPACKED)}", sizes))
     if len(data) > MAX_BYTES:
         raise InputError(_too_large(folder, f"{_mib(len(data))} packed, and {_mib(MAX_BYTES)}", sizes))
-    # Of the tar, not of `data`: builds of zlib differ in how they compress the same bytes.
+    # The hash of the tar, not of `data`: builds of zlib compress the same bytes differently.
     return Pack(data, hashlib.sha256(buffer.getvalue()).hexdigest(), tuple(sorted(files)))
 
 
 def left_out(folder: Path, names: Iterable[str]) -> list[Issue]:
-    """Issues of files with a job's requirements that would not travel with it, so that its slots could not read them.
+    """Return an issue for each requirements file that would not be uploaded with the job.
 
     Args:
-        folder: of the job.
-        names: of the files, below it.
+        folder: the job's folder.
+        names: paths of the files in it.
 
     Raises:
-        InputError: as of `pack`.
+        InputError: see `pack`.
     """
-    if not (wanted := list(names)):
+    if not (required := list(names)):
         return []
-    there = {name for name, _ in _walk(folder, _ignored(folder))}
-    return [Issue(("requirements",), _why_left_out(name)) for name in wanted if name not in there]
+    packed = {name for name, _ in _walk(folder, _ignored(folder))}
+    return [Issue(("requirements",), _why_left_out(name)) for name in required if name not in packed]
 
 
 def lines_for(name: str) -> list[str]:
-    """The lines of a `.jobignore` that let a hidden path travel: one for each part that begins with a dot.
+    """Return the lines of a `.jobignore` that include a hidden path: one for each part that starts with a dot.
 
     Args:
-        name: of a file or folder, from the job's folder; that of a folder ends in /.
+        name: path of a file or folder in the job's folder; a folder's ends in /.
     """
     parts = name.split("/")
     ends = [end for end, part in enumerate(parts, start=1) if part.startswith(".")]
@@ -118,59 +118,59 @@ def lines_for(name: str) -> list[str]:
 
 
 def digest(data: bytes) -> str:
-    """The `Pack.sha256` of packed code, which may come from anybody: read piece by piece, and no further than the limit.
+    """Return the `Pack.sha256` of packed code from any source, read in pieces up to the size limit.
 
     Raises:
         InputError: it is not gzip, was cut off, or is larger than `MAX_UNPACKED`.
     """
-    found, size = hashlib.sha256(), 0
+    tar_hash, size = hashlib.sha256(), 0
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
             while piece := file.read(_MIB):
                 size += len(piece)
                 if size > MAX_UNPACKED:
                     raise InputError(f"the packed code is damaged: it is larger than {_mib(MAX_UNPACKED)}")
-                found.update(piece)
+                tar_hash.update(piece)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"the packed code is damaged: {error}") from error
-    return found.hexdigest()
+    return tar_hash.hexdigest()
 
 
 def part_name(archive: str, number: int) -> str:
-    """The name of a piece of an archive; the first has the archive's own."""
+    """Return the name of a part of an archive. The first part has the archive's name."""
     return f"{archive}.{number}" if number else archive
 
 
 def read(archive: Path) -> bytes:
-    """An archive whose pieces lie beside it.
+    """Return an archive whose parts are files beside each other.
 
     Raises:
-        OSError: one cannot be read, or there is none.
+        OSError: a part cannot be read, or there is none.
     """
-    found = [archive.read_bytes()]
-    while (more := archive.with_name(part_name(archive.name, len(found)))).exists():
-        found.append(more.read_bytes())
-    return b"".join(found)
+    parts = [archive.read_bytes()]
+    while (next_part := archive.with_name(part_name(archive.name, len(parts)))).exists():
+        parts.append(next_part.read_bytes())
+    return b"".join(parts)
 
 
 def unpack(data: bytes, target: Path, sha256: str = "") -> None:
-    """Unpack into `target`, which must not exist or be empty; it appears whole or not at all.
+    """Unpack into `target`, which must not exist or be empty. It appears with all files or not at all.
 
     Args:
         data: the tar.gz.
         target: the folder.
-        sha256: what `Pack.sha256` of it must be; "" where that is not known.
+        sha256: expected `Pack.sha256`; "" to skip the check.
 
     Raises:
-        InputError: `data` is not such an archive, has another hash, would write outside of `target`, or `target` is in use.
+        InputError: `data` is not a valid archive, has another hash or files outside of `target`, or `target` is not empty.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        # Check all of it before writing anything: tarfile accepts a truncated archive.
+        # Check the whole archive before writing anything: tarfile accepts a truncated archive.
         tar = _decompressed(data)
         if sha256 and hashlib.sha256(tar).hexdigest() != sha256:
-            raise tarfile.TarError(f"it is not that of the submission, whose SHA-256 is {sha256}")
+            raise tarfile.TarError(f"it differs from the submission, whose SHA-256 is {sha256}")
         with tarfile.open(fileobj=io.BytesIO(tar), mode="r:") as archive:
             for member in archive:
                 extract(archive, member, scratch)
@@ -195,27 +195,27 @@ def _decompressed(data: bytes) -> bytes:
 
 
 def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    """Write one file below `target`; tarfile's own filters are newer than Python 3.11.0.
+    """Write one file of an archive below `target`. tarfile's own filters need Python 3.11.4.
 
     Raises:
-        tarfile.TarError: `member` is no file, or lies outside of `target`.
+        tarfile.TarError: `member` is not a file, or is outside of `target`.
     """
-    place = target / member.name
+    path = target / member.name
     content = archive.extractfile(member) if member.isfile() else None
-    if content is None or ".." in place.parts or not place.is_relative_to(target):
-        raise tarfile.TarError(f"{member.name!r} is no file inside of it")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_bytes(content.read())
-    place.chmod(0o755 if member.mode & 0o100 else 0o644)
+    if content is None or ".." in path.parts or not path.is_relative_to(target):
+        raise tarfile.TarError(f"{member.name!r} is not a file inside of it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.read())
+    path.chmod(0o755 if member.mode & 0o100 else 0o644)
 
 
 def _ignored(folder: Path) -> Callable[[str], bool]:
-    """Whether a path in a folder stays behind, by its name or by the folder's `.jobignore`; that of a folder ends in /."""
+    """Return a function that tells whether a path in a folder is not packed. A folder's path ends in /."""
     file = folder / IGNORE_FILE
     if not os.path.lexists(file):
         return lambda name: _is_cache(name) or _is_hidden(name)
-    if not file.is_file():  # reading a pipe may block forever
-        raise InputError(f"{file} is no file; nothing was started")
+    if not file.is_file():  # reading a pipe would block
+        raise InputError(f"{file} is not a file; nothing was started")
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
@@ -224,68 +224,70 @@ def _ignored(folder: Path) -> Callable[[str], bool]:
         raise InputError(f"{file} cannot be read: {error.strerror}; nothing was started") from error
     from pathspec import GitIgnoreSpec  # 25 ms, for the jobs that have such a file
 
-    wrong = []
+    invalid = []
     for number, line in enumerate(lines, start=1):
         try:
             GitIgnoreSpec.from_lines([line])
         except ValueError as error:
-            wrong.append(f"  {file}:{number}: {error}")
-    if wrong:
-        raise InputError("\n".join([f"{file} has lines that gitignore's syntax does not know; nothing was started", *wrong]))
+            invalid.append(f"  {file}:{number}: {error}")
+    if invalid:
+        raise InputError(
+            "\n".join([f"{file} has lines that are not valid gitignore patterns; nothing was started", *invalid])
+        )
     ignored = GitIgnoreSpec.from_lines(lines)
-    # A hidden file travels if a line names just it, `!.project-root`: neither `!*` nor `!config/` takes a `.env` along.
-    # As in git, a line with a / before its end means one path, and any other whatever has that name.
-    lifted = [line[1:].strip().rstrip("/") for line in lines if line.startswith("!")]
-    named = {f"/{line.lstrip('/')}" if "/" in line else line for line in lifted}
+    # A hidden file is packed if a line names exactly it, as `!.project-root` does. `!*` and `!config/` include no `.env`.
+    # As in git, a line with a / before its end means one path; any other line means all files with this name.
+    exceptions = [line[1:].strip().rstrip("/") for line in lines if line.startswith("!")]
+    included = {f"/{line.lstrip('/')}" if "/" in line else line for line in exceptions}
 
     def is_ignored(name: str) -> bool:
-        is_named = not named.isdisjoint({f"/{name.rstrip('/')}", _last(name)})
+        is_named = not included.isdisjoint({f"/{name.rstrip('/')}", _last(name)})
         return _is_cache(name) or (_is_hidden(name) and not is_named) or ignored.match_file(name)
 
     return is_ignored
 
 
 def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str, Path]]:
-    """Every file that is packed, by its path inside; links are followed while they stay in the folder."""
-    if not folder.is_dir():  # also a link in a circle, which `resolve` refuses
-        raise InputError(f"{folder} is no folder")
+    """Yield all files to pack with their paths inside. Links are followed within the folder."""
+    if not folder.is_dir():  # or a link to itself, which `resolve` refuses
+        raise InputError(f"{folder} is not a folder")
     root = folder.resolve()
-    seen = 0
-    todo: list[tuple[Path, tuple[Path, ...]]] = [(folder, (root,))]
-    while todo:
-        here, above = todo.pop()
-        for path in sorted(here.iterdir()):
+    count = 0
+    pending: list[tuple[Path, tuple[Path, ...]]] = [(folder, (root,))]
+    while pending:
+        directory, ancestors = pending.pop()
+        for path in sorted(directory.iterdir()):
             name = path.relative_to(folder).as_posix()
             if is_ignored(name):
                 continue
-            seen += 1
-            if seen > MOST_ENTRIES:
+            count += 1
+            if count > MOST_ENTRIES:
                 raise InputError(f"{folder} has more than {MOST_ENTRIES:,} files and folders; name some in {IGNORE_FILE}")
             try:
-                real = path.resolve()
-            except (OSError, RuntimeError) as error:  # which of them depends on the version of Python
-                raise InputError(f"{path} is a link in a circle; name it in {IGNORE_FILE}") from error
-            if path.is_symlink() and (not real.is_relative_to(root) or not real.exists()):
-                where = "to nothing" if not real.exists() else "out of the folder"
-                message = f"{path} is a link {where} ({path.readlink()}); copy the file, or name it in {IGNORE_FILE}"
+                resolved = path.resolve()
+            except (OSError, RuntimeError) as error:  # depends on the version of Python
+                raise InputError(f"{path} is a circular link; name it in {IGNORE_FILE}") from error
+            if path.is_symlink() and (not resolved.is_relative_to(root) or not resolved.exists()):
+                target = "that leads nowhere" if not resolved.exists() else "that leads out of the folder"
+                message = f"{path} is a link {target} ({path.readlink()}); copy the file, or name it in {IGNORE_FILE}"
                 raise InputError(message)
-            if real.is_dir():
-                if is_ignored(f"{name}/"):  # as in git, nothing below it can be named again
+            if resolved.is_dir():
+                if is_ignored(f"{name}/"):  # as in git, its files cannot be included again
                     continue
-                if real in above:
-                    raise InputError(f"{path} is a link to a folder above it; name it in {IGNORE_FILE}")
-                todo.append((path, (*above, real)))
-            elif real.is_file():
+                if resolved in ancestors:
+                    raise InputError(f"{path} is a link to a parent folder; name it in {IGNORE_FILE}")
+                pending.append((path, (*ancestors, resolved)))
+            elif resolved.is_file():
                 yield name, path
             else:
                 raise InputError(f"{path} is neither a file nor a folder; name it in {IGNORE_FILE}")
 
 
 def _why_left_out(name: str) -> str:
-    why = f"{name} does not travel with the job: "
+    prefix = f"{name} is not uploaded with the job: "
     if lines := lines_for(name):
-        return f"{why}it is hidden, or {IGNORE_FILE} leaves it out; let it travel by `{'` and `'.join(lines)}` there"
-    return f"{why}{IGNORE_FILE} leaves it out; let it travel"
+        return f"{prefix}it is hidden, or {IGNORE_FILE} excludes it. Add `{'` and `'.join(lines)}` there"
+    return f"{prefix}{IGNORE_FILE} excludes it. Change that"
 
 
 def _is_hidden(name: str) -> bool:
@@ -301,18 +303,20 @@ def _last(name: str) -> str:
 
 
 def _too_large(folder: Path, size: str, sizes: dict[str, int]) -> str:
-    """What makes it large: the largest files, and a folder that has more than half of it in many."""
+    """Return a message with the largest files, and a folder that has most of the size."""
     largest = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:_LARGEST_SHOWN]
     lines = [f"  {count / 1024:10,.0f} KiB  {name}" for name, count in largest]
     folders = collections.Counter[str]()
     for name, count in sizes.items():
         folders[name.partition("/")[0] + "/" if "/" in name else ""] += count
-    (name, most), *_ = folders.most_common(1)
-    files = sum(each.startswith(name) for each in sizes)
-    if name and most > sum(sizes.values()) / 2 and files > _LARGEST_SHOWN:
-        lines.append(f"  {most / 1024:10,.0f} KiB  {name} in all, with {files:,} files")
+    (name, largest_folder), *_ = folders.most_common(1)
+    files = sum(file.startswith(name) for file in sizes)
+    if name and largest_folder > sum(sizes.values()) / 2 and files > _LARGEST_SHOWN:
+        lines.append(f"  {largest_folder / 1024:10,.0f} KiB  {name} in all, with {files:,} files")
     head = f"{folder} is {size} is the limit. Its largest files:"
-    tail = f"Name what the job does not need in {folder / IGNORE_FILE}, and keep data outside, by its path in params."
+    tail = (
+        f"List files that the job does not need in {folder / IGNORE_FILE}, and keep data elsewhere, with its path in params."
+    )
     return "\n".join([head, *lines, tail])
 
 

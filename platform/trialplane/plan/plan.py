@@ -1,4 +1,4 @@
-"""Turns a resolved job into a plan, the complete description of a run before it exists: `client.run.submit` starts it.
+"""The plan of a run: a complete description of it, made from a resolved job. `client.run.submit` starts it.
 
 Reads the job's folder to pack it; writes nothing and starts nothing.
 """
@@ -24,22 +24,22 @@ from trialplane.wire import cluster, progress
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
 
-# KubeRay makes names of Kubernetes services from a run's name, which leaves 47 of a DNS-1035 label's 63 characters.
+# KubeRay makes names of Kubernetes services from a run's name, which leaves 47 of the 63 characters of a DNS-1035 label.
 LONGEST_NAME = 47
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]*[a-z0-9])?")
 
 
 @dataclasses.dataclass(frozen=True)
 class Provenance:
-    """Where a submission came from.
+    """Origin of a submission.
 
     Attributes:
-        job_folder: as it was on the user's machine.
+        job_folder: path on the user's machine.
         user: login name.
-        version: of trialplane.
-        command: what the user typed.
+        version: version of trialplane.
+        command: the command line.
         git_revision: commit of the job's folder, or "" outside of a repository.
-        git_dirty: whether the folder has changes that are not in that commit.
+        git_dirty: whether the folder has uncommitted changes.
     """
 
     job_folder: str
@@ -58,7 +58,7 @@ class Plan:
         run: its name.
         job: the resolved job.
         pack: the job's code.
-        provenance: where it came from.
+        provenance: origin of the submission.
     """
 
     run: str
@@ -68,11 +68,11 @@ class Plan:
 
     @property
     def code_maps(self) -> tuple[str, ...]:
-        """Names of the ConfigMaps in which the code travels, one for each of its parts."""
+        """Names of the ConfigMaps with the code, one for each part."""
         return tuple(cluster.code_map(self.run, number) for number in range(len(self.pack.parts)))
 
     def submission(self, submitted: float) -> dict[str, Any]:
-        """The facts of the submission as the run's folder keeps them; `submitted` in seconds since the epoch."""
+        """Return the submission's record for the run's folder. `submitted` is in seconds since the epoch."""
         return {
             "submitted": submitted,
             "user": self.provenance.user,
@@ -96,7 +96,7 @@ def plan(job: Job, folder: Path, run: str, provenance: Provenance) -> Plan:
 
 
 def pending(run: str, job: Job, submitted: float) -> RunStatus:
-    """The status of a run whose controller has not reported yet; `submitted` in seconds since the epoch."""
+    """Return the status of a run whose controller has not reported yet. `submitted` is in seconds since the epoch."""
     return RunStatus(
         run=run,
         job=job.name,
@@ -113,12 +113,12 @@ def pending(run: str, job: Job, submitted: float) -> RunStatus:
 
 
 def spec_hash(job: Job) -> str:
-    """SHA-256 of the resolved job, in hex."""
+    """Return the SHA-256 of the resolved job, in hex."""
     return hashlib.sha256(job.model_dump_json().encode()).hexdigest()
 
 
 def checked(folder: Path, profile: str | None = None, sets: Sequence[str] = ()) -> tuple[Job, Requirements]:
-    """A job with what it needs installed, after all that `submit` looks at in its folder.
+    """Return a job and its requirements, after all checks that `submit` makes in its folder.
 
     Args:
         folder: of the job.
@@ -126,8 +126,8 @@ def checked(folder: Path, profile: str | None = None, sets: Sequence[str] = ()) 
         sets: `field=value` each.
 
     Raises:
-        SpecError: issues of the job, its code or its data.
-        InputError: its folder cannot travel as it is.
+        SpecError: the job, its code or its data have issues.
+        InputError: the folder cannot be packed.
     """
     resolved = load.load_job(folder, profile=profile, sets=sets, environ=os.environ)
     if issues := inputs.check_inputs(resolved, folder, cluster.DATA):
@@ -140,7 +140,7 @@ def checked(folder: Path, profile: str | None = None, sets: Sequence[str] = ()) 
 
 
 def check_name(run: str) -> list[Issue]:
-    """What is wrong with a run's name; it names Kubernetes objects, folders and studies."""
+    """Return issues of a run's name, which becomes the name of Kubernetes objects and folders."""
     if len(run) > LONGEST_NAME:
         return [Issue(("name",), f"{run!r} has {len(run)} characters, {LONGEST_NAME} at most", "--name")]
     if not _NAME.fullmatch(run):
@@ -150,9 +150,9 @@ def check_name(run: str) -> list[Issue]:
     return []
 
 
-def default_name(job: str, taken: Collection[str], now: time.struct_time) -> str:
-    """`<job>-<YYYYmmdd-HHMMSS>`, with a numeric suffix when that is taken."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", now)
+def default_name(job: str, taken: Collection[str], time_of_day: time.struct_time) -> str:
+    """Return `<job>-<YYYYmmdd-HHMMSS>`, with a numeric suffix if this name is taken."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time_of_day)
     room = LONGEST_NAME - len(stamp) - len("--99")
     name = f"{slug(job)[:room].rstrip('-')}-{stamp}"
     count = 1
@@ -164,13 +164,13 @@ def default_name(job: str, taken: Collection[str], now: time.struct_time) -> str
 
 
 def slug(text: str) -> str:
-    """`text` with the characters replaced that a run's name may not contain."""
+    """Return `text` as a valid name of a run, with invalid characters replaced."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     return (plain if plain[:1].isalpha() else f"run-{plain}".rstrip("-"))[:LONGEST_NAME].rstrip("-")
 
 
 def code_difference(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> list[str]:
-    """One line for each file that differs: `train.py: changed`."""
+    """Return a line for each file that differs: `train.py: changed`."""
     lines = []
     for name in sorted({*old, *new}):
         if name not in new:

@@ -1,10 +1,9 @@
-"""The kinds of pod of a run, as templates: the head's, in which the controller is, and one for each role. Pure data.
+"""Pod templates of a run: the head pod with the controller, and one for each role.
 
-All of them have a read-only root file system and no service account's token, as the Pod Security Standard `restricted`
-requires; KubeRay's own container beside trials (`wait-gcs-ready`) copies a trial's environment, mounts and security context.
-What is private, the run's token, is in one container, the controller's. It shares processes with
-Ray's head, or Ray would not find its raylet; so each container of the head pod has a uid of its own, and Ray's cannot look
-into the environment, the memory or the files of the others.
+All have a read-only root file system and no service account token, as the Pod Security Standard `restricted` requires.
+KubeRay's own container beside trials (`wait-gcs-ready`) copies a trial's environment, mounts and security context. Only the
+controller's container has the run's token. It shares a process namespace with Ray's head, because Ray must find its raylet.
+So each container of the head pod has its own uid, and Ray's cannot read the environment, memory or files of the others.
 """
 
 from __future__ import annotations
@@ -24,27 +23,27 @@ from trialplane.wire.paths import RunPaths
 USER = 1000  # of the images, of the controller, and of the pod that removes the files of a deleted run
 HEAD_USER, AUTOSCALER_USER = 1001, 1002  # of the other containers of the head pod; their group is that of USER
 RAY_LOGS = "/tmp/ray"  # Ray's sockets and logs, which all containers of the head pod share
-# Bounds of the head pod's folders on the node's disk, as `Site.scratch` of trial pods': what goes beyond evicts the pod, and
-# not its neighbours.
+# Limits of the head pod's folders on the node's disk, like `Site.scratch` of trial pods. Exceeding one evicts this pod,
+# rather than others.
 _TMP, _RAY_LOGS, _HOME = "1Gi", "8Gi", "16Gi"
 _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 # Nodes of one trial communicate at each step: put them on one machine if they fit, else in one zone.
 _NEAR = ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
 _RAY_AGENT = 52365  # port of Ray's agent in every pod
-# Seconds that an indispensable pod may stay on a node that does not answer. Kubernetes takes 40 to notice and waits 300 more
-# by default, in which the run does nothing.
+# Seconds that a head pod may stay on an unreachable node. Kubernetes takes 40 to notice, and by default waits 300 more. The
+# run does nothing meanwhile.
 _PATIENCE_WITH_NODE = 30
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 def labels(plan: Plan, role: str = "") -> dict[str, str]:
-    """The labels of an object of a run, or of a pod with a role."""
+    """Return the labels of an object of a run, or of a pod with a role."""
     common = {cluster.RUN: plan.run, cluster.JOB: plan.job.name, cluster.MANAGED_BY: cluster.MANAGER}
     return {**plan.job.cluster.labels, **common, cluster.ROLE: role} if role else common
 
 
 def head(plan: Plan, site: Site) -> dict[str, Any]:
-    """Template of the head pod: Ray's head and, as a sidecar that the kubelet restarts by itself, the controller."""
+    """Return the template of the head pod: Ray's head and the controller, a sidecar that the kubelet restarts."""
     job = plan.job
     store = sizes.controller_object_store(job, site)
     ray = {
@@ -56,7 +55,7 @@ def head(plan: Plan, site: Site) -> dict[str, Any]:
         "resources": sizes.head(job, site),
         "securityContext": locked(HEAD_USER),
         "volumeMounts": [_mount("tmp", variables.TMP), _mount("ray-logs", RAY_LOGS), _mount("shm", "/dev/shm")],
-        # Named here, the service of the head has the controller's as well; its other ports are KubeRay's usual ones.
+        # All ports are listed, so that the head's service has the controller's too; the others are KubeRay's defaults.
         "ports": [
             {"name": "gcs-server", "containerPort": cluster.GCS_PORT},
             {"name": "client", "containerPort": 10001},
@@ -79,7 +78,7 @@ def head(plan: Plan, site: Site) -> dict[str, Any]:
     spec = _pod(plan, site, site.controller_account, ray, volumes)
     spec["initContainers"] = [_controller(plan, site)]
     spec["shareProcessNamespace"] = True  # Ray's driver looks for its raylet among the processes
-    # A head that ended has lost what it knew, so KubeRay makes another pod; the sidecar is restarted all the same.
+    # Ray's head has lost its state when it ends, so KubeRay creates another pod. The sidecar is restarted nevertheless.
     spec["restartPolicy"] = "Never"
     spec["tolerations"] = _soon_elsewhere()
     # Removed at once when deleted: KubeRay creates no other head while one is terminating, which on a lost node
@@ -94,15 +93,15 @@ def head(plan: Plan, site: Site) -> dict[str, Any]:
 
 
 def _controller(plan: Plan, site: Site) -> dict[str, Any]:
-    """The controller's container.
+    """Return the controller's container.
 
-    It has no probes: one of its readiness would keep trial pods from a head whose controller waits for the ledger, one of
-    its life would kill it for that. When it is stuck its status says so; when it ends it is restarted.
+    It has no probes. While the controller waits for the ledger, a readiness probe would keep trial pods from the head, and a
+    liveness probe would kill it. Its status says if it is stuck, and it is restarted when it ends.
     """
     home = Path(cluster.HOME)
     folder = RunPaths.of(home, plan.run).root
-    # Of the volume of all runs it sees the folder of this one.
-    own = {**_mount("runs", str(folder)), "subPath": str(folder.relative_to(home))}
+    # Only this run's folder of the volume with all runs.
+    run_folder = {**_mount("runs", str(folder)), "subPath": str(folder.relative_to(home))}
     command = ["python", "-m", "trialplane.controller", "--run-dir", str(folder)]
     return {
         "name": cluster.CONTROLLER,
@@ -113,12 +112,12 @@ def _controller(plan: Plan, site: Site) -> dict[str, Any]:
         "env": variables.controller(plan, site, Saving.of(plan.job, site.checkpoints)),
         "resources": sizes.controller(plan.job, site),
         "securityContext": locked(),
-        "terminationMessagePolicy": "FallbackToLogsOnError",  # where `waiting` finds why it ended
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # from which `waiting` reads why it ended
         "volumeMounts": [
             _mount("controller-tmp", variables.TMP),
             _mount("ray-logs", RAY_LOGS),
             _mount("home", cluster.HOME),
-            *([own] if site.runs.claim else []),
+            *([run_folder] if site.runs.claim else []),
             _mount("shm", "/dev/shm"),
             _mount("spec", cluster.SPEC_MOUNT, read_only=True),
             _mount("code", cluster.CODE_MOUNT, read_only=True),
@@ -128,9 +127,9 @@ def _controller(plan: Plan, site: Site) -> dict[str, Any]:
 
 
 def autoscales(job: Job, site: Site) -> bool:
-    """Whether trial pods are autoscaled; in a queue if the job says so, as then Kueue does not admit its pods at once.
+    """Whether trial pods are autoscaled. In a queue only if the job says so: Kueue then admits pods one by one.
 
-    Nor where a trial fills several pods, or where there is one trial: it can begin when all of them are ready.
+    Never if a trial needs several pods, because it starts when all of them are ready.
     """
     if any(role.gang for role in job.roles()):
         return False
@@ -140,13 +139,13 @@ def autoscales(job: Job, site: Site) -> bool:
 
 
 def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
-    """Template of a pod of a role, in which one trial, or one node of a trial, or one worker runs at a time."""
+    """Return the pod template of a role. A pod runs one trial, one node of a trial, or one worker at a time."""
     saving = Saving.of(plan.job, site.checkpoints)
-    need, placement = role.resources, role.cluster
-    resources = sizes.resources(need.cpus, sizes.mib(sizes.trial_memory(role)), site.overcommit)
-    if need.gpus:
+    request, placement = role.resources, role.cluster
+    resources = sizes.resources(request.cpus, sizes.mib(sizes.trial_memory(role)), site.overcommit)
+    if request.gpus:
         for kind in ("limits", "requests"):
-            resources[kind][placement.gpu_resource] = str(need.gpus)
+            resources[kind][placement.gpu_resource] = str(request.gpus)
     mounts = [
         _mount("tmp", variables.TMP),
         _mount("home", cluster.HOME),
@@ -173,14 +172,14 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
         mounts.append(_mount("data", cluster.DATA, read_only=True))
         volumes.append(_claim("data", site.data.claim, read_only=True))
     spec = _pod(plan, site, site.trial_account, container, volumes)
-    # An ended container is not restarted in the same pod; the pod is recreated: it waits for the head as the
-    # first one did, without back-off, and finds nothing left in memory or on disk.
+    # An ended container is not restarted in its pod. The pod is recreated instead: it waits for the head without back-off,
+    # and starts with empty memory and disk.
     spec["restartPolicy"] = "Never"
     selector = {**placement.node_selector, **site.node_selector}
     if selector:
         spec["nodeSelector"] = selector
-    tolerations = [dict(one) for one in site.tolerations]
-    tolerations += [one.model_dump(exclude_none=True) for one in placement.tolerations]
+    tolerations = [dict(toleration) for toleration in site.tolerations]
+    tolerations += [toleration.model_dump(exclude_none=True) for toleration in placement.tolerations]
     if tolerations:
         spec["tolerations"] = tolerations
     spec.update(_topology(plan, role))
@@ -192,7 +191,7 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
 
 
 def autoscaler(site: Site) -> dict[str, Any]:
-    """Resources and mounts of KubeRay's autoscaler container in the head pod; the only one with a token."""
+    """Return resources and mounts of KubeRay's autoscaler container in the head pod, the only one with a token."""
     return {
         "imagePullPolicy": site.images.pull_policy,
         "env": variables.autoscaler(site),
@@ -207,7 +206,7 @@ def autoscaler(site: Site) -> dict[str, Any]:
 
 
 def locked(user: int = USER) -> dict[str, Any]:
-    """The security context of every container."""
+    """Return the security context of a container."""
     return {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -219,21 +218,27 @@ def locked(user: int = USER) -> dict[str, Any]:
 
 
 def as_user() -> dict[str, Any]:
-    """The security context of every pod."""
+    """Return the security context of a pod."""
     return {
         "runAsNonRoot": True,
         "runAsUser": USER,
         "runAsGroup": USER,
         "fsGroup": USER,
-        "fsGroupChangePolicy": "OnRootMismatch",  # not file by file over a large claim at each start
+        "fsGroupChangePolicy": "OnRootMismatch",  # do not visit all files of a large claim at each start
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 
 
 def _ready() -> dict[str, Any]:
-    """KubeRay's own check whether Ray runs in a pod, but without its initial 10 s and its interval of 5 s."""
-    asked = {"path": "/api/healthz", "port": _RAY_AGENT}
-    return {"httpGet": asked, "initialDelaySeconds": 1, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 10}
+    """Return KubeRay's readiness probe of Ray, but without its initial 10 s and its interval of 5 s."""
+    health_path = {"path": "/api/healthz", "port": _RAY_AGENT}
+    return {
+        "httpGet": health_path,
+        "initialDelaySeconds": 1,
+        "periodSeconds": 1,
+        "timeoutSeconds": 5,
+        "failureThreshold": 10,
+    }
 
 
 def _pod(
@@ -253,10 +258,10 @@ def _pod(
 
 
 def _soon_elsewhere() -> list[dict[str, Any]]:
-    """Tolerations of a pod that is soon recreated elsewhere when its node is lost.
+    """Return tolerations for a pod that is soon recreated elsewhere when its node is lost.
 
-    Trial pods stay as long as Kubernetes lets others: the controller learns from Ray which are gone, and one whose node only
-    Kubernetes does not reach may be far in a trial.
+    Trial pods stay for Kubernetes' default time: the controller learns from Ray which are lost, and a pod on a node that
+    only Kubernetes cannot reach may be far into a trial.
     """
     return [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _PATIENCE_WITH_NODE}
@@ -265,24 +270,24 @@ def _soon_elsewhere() -> list[dict[str, Any]]:
 
 
 def _topology(plan: Plan, role: Role) -> dict[str, Any]:
-    """Preferences for placing the trial pods of a run together."""
+    """Return preferences to schedule the trial pods of a run close to each other."""
     topology = plan.job.cluster.topology
-    alike = {"matchLabels": {cluster.RUN: plan.run, cluster.ROLE: cluster.TRIAL}}
-    made: dict[str, Any] = {}
+    same_run = {"matchLabels": {cluster.RUN: plan.run, cluster.ROLE: cluster.TRIAL}}
+    constraints: dict[str, Any] = {}
     if topology is not None and topology.spread:
-        made["topologySpreadConstraints"] = [
+        constraints["topologySpreadConstraints"] = [
             {
                 "maxSkew": 1,
                 "topologyKey": topology.spread,
                 "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": alike,
+                "labelSelector": same_run,
             }
         ]
     packed = (topology.pack,) if topology is not None else _NEAR if role.nodes > 1 else ()
-    terms = [{"weight": 100, "podAffinityTerm": {"topologyKey": key, "labelSelector": alike}} for key in packed if key]
+    terms = [{"weight": 100, "podAffinityTerm": {"topologyKey": key, "labelSelector": same_run}} for key in packed if key]
     if terms:
-        made["affinity"] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
-    return made
+        constraints["affinity"] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
+    return constraints
 
 
 def _metadata(plan: Plan, role: str) -> dict[str, Any]:
@@ -308,15 +313,15 @@ def _claim(name: str, claim: str, read_only: bool = False) -> dict[str, Any]:
 
 
 def _code(plan: Plan) -> dict[str, Any]:
-    """The volume with the packed code; of several ConfigMaps one folder is made, which exists once all of them do."""
+    """Return the volume with the packed code. Several ConfigMaps are projected into one folder once all exist."""
     maps = [{"name": name} for name in plan.code_maps]
     if len(maps) == 1:
         return {"name": "code", "configMap": maps[0]}
-    return {"name": "code", "projected": {"sources": [{"configMap": one} for one in maps]}}
+    return {"name": "code", "projected": {"sources": [{"configMap": config_map} for config_map in maps]}}
 
 
 def _token_volume() -> dict[str, Any]:
-    """The token of the pod's account, as Kubernetes would mount it in every container of the pod."""
+    """Return a volume with the token of the pod's account, as Kubernetes would mount it in all containers."""
     return {
         "name": "token",
         "projected": {

@@ -1,7 +1,7 @@
-"""The RayCluster of a run: a head pod with the controller in it, and a worker group for each role. Pure data.
+"""The RayCluster of a run: a head pod with the controller, and a worker group for each role.
 
-Written for KubeRay 1.6 and later. Of it KubeRay makes pods, and again when one is lost; when the run is over is what the
-controller records in the ledger, and the reconciler then deletes the RayCluster.
+Written for KubeRay 1.6 and later, which creates the pods and replaces lost ones. When the controller has recorded the end of
+the run in the ledger, the reconciler deletes the RayCluster.
 """
 
 from __future__ import annotations
@@ -18,32 +18,31 @@ from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
 from trialplane.wire import cluster
 
-# Of the images; KubeRay requires it to create a token, and chooses its probes by it.
+# In the images. KubeRay needs it to create a token and to choose probes.
 RAY_VERSION = "2.60.0"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 ELASTIC = "kueue.x-k8s.io/elastic-job"  # without it Kueue admits no RayCluster that scales
 _LARGEST = 2**31 - 1  # of Kubernetes's int32
-# Unused: Ray's process for it would collect metrics in every pod, after an import of more than a second. KubeRay drops a
-# "false".
+# Unused: the log monitor would collect metrics in every pod, after an import of more than a second. KubeRay drops "false".
 _NO_LOG_MONITOR = {"include-log-monitor": "0"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Replicas:
-    """The initial, the minimum and the maximum number of trial pods."""
+    """Initial, minimum and maximum number of trial pods."""
 
-    now: int
-    least: int
-    most: int
+    initial: int
+    minimum: int
+    maximum: int
 
     @classmethod
     def of(cls, pods: int, autoscale: bool) -> Replicas:
-        """For a number of pods, which with `autoscale` follows the waiting trials."""
+        """Return the replicas for a number of pods. With `autoscale`, it follows the number of waiting trials."""
         return cls(0, 0, pods) if autoscale else cls(pods, pods, pods)
 
 
 def raycluster(plan: Plan, site: Site) -> dict[str, Any]:
-    """The object, without a namespace."""
+    """Return the object, without a namespace."""
     job = plan.job
     queue = job.cluster.queue or site.queue
     annotations = {cluster.CODE_HASH: plan.pack.sha256, cluster.SPEC_HASH: planning.spec_hash(job)}
@@ -59,13 +58,13 @@ def raycluster(plan: Plan, site: Site) -> dict[str, Any]:
         },
         "spec": {
             "rayVersion": RAY_VERSION,
-            # Contrary to KubeRay's docs, not the default. It would take the Secret that has the RayCluster's name, whosever.
+            # Contrary to KubeRay's docs, not the default: it would use any Secret with the RayCluster's name.
             "authOptions": {"mode": "token", "secretName": cluster.ray_secret(plan.run)},
             **(_autoscaling(job, site) if pods.autoscales(job, site) else {}),
             "headGroupSpec": {
                 "rayStartParams": {
                     "num-cpus": "0",  # no trial runs there
-                    "include-dashboard": "false",  # nobody looks at it, and its processes delay the head's start
+                    "include-dashboard": "false",  # unused, and its processes delay the head's start
                     **_NO_LOG_MONITOR,
                     "object-store-memory": str(sizes.controller_object_store(job, site)),
                 },
@@ -77,16 +76,16 @@ def raycluster(plan: Plan, site: Site) -> dict[str, Any]:
 
 
 def access(ray_cluster: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The service account of Ray's autoscaler, and what it may; without names of namespace and owner.
+    """Return the service account of Ray's autoscaler and its Role, without namespace and owner.
 
-    KubeRay binds the two, and would otherwise make a Role for all pods and RayClusters of the namespace.
+    KubeRay binds the two. Otherwise it would create a Role for all pods and RayClusters of the namespace.
     """
     if not ray_cluster["spec"].get("enableInTreeAutoscaling"):
         return []
     name = ray_cluster["metadata"]["name"]
     rules = [
         {"apiGroups": ["ray.io"], "resources": ["rayclusters"], "resourceNames": [name], "verbs": ["get", "patch"]},
-        # Its pods have names that nobody knows before, and a right to list goes by no name.
+        # The names of its pods are not known beforehand, and listing cannot be restricted by name.
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
     ]
     account = {"name": cluster.autoscaler_account(name)}
@@ -98,14 +97,14 @@ def access(ray_cluster: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _workers(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
     replicas = Replicas.of(role.pods, pods.autoscales(plan.job, site))
-    need = role.resources
+    request = role.resources
     return {
         "groupName": cluster.group(role.name),
-        "replicas": replicas.now,
-        "minReplicas": replicas.least,
-        "maxReplicas": replicas.most,
-        # Ray's, not the pod's. Explicit, as KubeRay knows neither slots nor every name of a GPU.
-        "resources": {"CPU": str(need.threads), "GPU": str(need.gpus), cluster.slot(role.name): "1"},
+        "replicas": replicas.initial,
+        "minReplicas": replicas.minimum,
+        "maxReplicas": replicas.maximum,
+        # Ray's resources, not the pod's. KubeRay does not know slots or all names of GPUs.
+        "resources": {"CPU": str(request.threads), "GPU": str(request.gpus), cluster.slot(role.name): "1"},
         "rayStartParams": {**_NO_LOG_MONITOR, "object-store-memory": str(sizes.object_store(role))},
         "template": pods.trial(plan, site, role),
     }

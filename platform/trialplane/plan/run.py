@@ -1,7 +1,7 @@
-"""A run as an object of the cluster: a plan → a Run, and a Run → what it asks for. Pure data.
+"""The Run object of a run: created from a plan, and read again. Pure data.
 
-A Run holds the resolved job, which code it runs, and the desired state; its code is in ConfigMaps beside it, one for each
-MiB. `submit` applies what `--dry-run` prints. The reconciler makes everything else, and writes the Run's status.
+A Run has the resolved job, a reference to the code, and the desired state. The code is in ConfigMaps, one for each MiB.
+`submit` applies what `--dry-run` prints. The reconciler creates all other objects, and writes the Run's status.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ API_VERSION = f"{cluster.GROUP}/{VERSION}"
 KIND = "Run"
 # `spec.state` ↔ the desired state.
 STATES = {"Running": RunState.RUNNING, "Paused": RunState.PAUSED, "Cancelled": RunState.CANCELLED}
-# `status.state`: what there is of `RunState`, and a Run that cannot be read or whose code does not fit.
+# `status.state`: as `RunState`, and Invalid for a Run that cannot be read or whose code does not match.
 State = Literal["Pending", "Running", "Paused", "Succeeded", "Failed", "Cancelled", "Unknown", "Invalid"]
 # Types of conditions.
-ACCEPTED = "Accepted"  # the Run can be read, and all of its code is there and is what the Run says
-READY = "Ready"  # a controller works on it, with all of its pods
-ENDED = "Ended"  # it has ended for good: its reason is the state
-CODE_MISSING = "CodeMissing"  # a reason why it is not accepted; it is as soon as its code is there
-# Of a run's RayCluster: the `resumes` of the Run that it was made for.
+ACCEPTED = "Accepted"  # the Run is valid, and its code is complete and has the right hash
+READY = "Ready"  # the controller and all pods are running
+ENDED = "Ended"  # it has ended for good; the reason is its state
+CODE_MISSING = "CodeMissing"  # reason for Accepted=False until all code exists
+# Annotation of a RayCluster: `resumes` of the Run for which it was created.
 RESUMES = f"{cluster.GROUP}/resumes"
 
 
 _UNOWNED = f"""\
-# The cluster takes a Run that names who applies it, as `kubectl auth whoami` shows it; add that before you apply this:
+# The cluster only accepts a Run with your username, as `kubectl auth whoami` shows it. Add this before you apply it:
 #   metadata: {{annotations: {{{cluster.OWNER}: USERNAME}}}}
 """
 _TIME: dict[str, Any] = {"format": "date-time"}
@@ -53,16 +53,16 @@ class _Part(BaseModel):
 
 
 class _Reported(BaseModel):
-    # A newer operator may have written fields that this one, after a rollback, or this laptop does not know.
+    # After a rollback, or on an old laptop, there may be fields of a newer operator.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Code(_Part):
-    """The packed code: the ConfigMaps with its parts, and the SHA-256 in hex of the tar in the parts joined.
+    """The packed code: the ConfigMaps with its parts, and the SHA-256 in hex of the tar in the joined parts.
 
     Attributes:
-        config_maps: names; the first has the key `code.tar.gz`, further ones `code.tar.gz.1`, `code.tar.gz.2`, …
-        sha256: of the tar.
+        config_maps: names of the ConfigMaps; the first has the key `code.tar.gz`, the next `code.tar.gz.1`, …
+        sha256: SHA-256 of the tar.
     """
 
     config_maps: tuple[Annotated[str, Field(max_length=63)], ...] = Field(
@@ -75,18 +75,18 @@ class Code(_Part):
     sha256: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the joined and decompressed code.tar.gz, in hex.")
 
 
-class Asked(_Part):
-    """A Run's spec.
+class RunSpec(_Part):
+    """Spec of a Run.
 
     Attributes:
-        job: as resolved; checked by `read`.
+        job: the resolved job, checked by `read`.
         nulls: JSON pointers of the job's fields that are null and must not be left out; see `job_fields`.
-        code: what it runs.
-        submission: where it came from: user, revision, folder, command, time; see `Plan.submission`.
-        state: what it is to be: `Running`, `Paused` or `Cancelled`.
-        parallel: trials at a time, or workers of a collection; None for what the job says.
-        resumes: how often an ended or paused run was asked to go on; a higher number than `status.resumes` starts it again.
-        now: whether a pause or cancel kills what runs, instead of letting it end cleanly.
+        code: the packed code.
+        submission: origin: user, revision, folder, command, time; see `Plan.submission`.
+        state: desired state: `Running`, `Paused` or `Cancelled`.
+        parallel: trials at a time, or workers of a collection; None for the job's number.
+        resumes: number of resumes; a higher number than `status.resumes` starts the run again.
+        now: whether a pause or cancel kills running trials, instead of letting them end cleanly.
     """
 
     job: dict[str, Any] = Field(description="The resolved job, as `platform submit --dry-run` prints it.")
@@ -121,7 +121,7 @@ class Asked(_Part):
 
 
 class Condition(_Reported):
-    """One condition, as Kubernetes has them."""
+    """A condition in the form of the Kubernetes API."""
 
     type: str = Field(description="Accepted, Ended or Ready.")
     status: Literal["True", "False", "Unknown"] = Field(description="Status of the condition.")
@@ -132,27 +132,27 @@ class Condition(_Reported):
 
 
 class Image(_Reported):
-    """An image of a run's pods, and a digest that they have run of it."""
+    """An image of a run's pods, with a digest that they have run."""
 
     image: str = Field(description="Name in the job or in the chart's values.")
     digest: str = Field(description="Digest in the repository: sha256:…")
 
 
 class Status(_Reported):
-    """A Run's status, which the reconciler alone writes.
+    """Status of a Run, which only the reconciler writes.
 
     Attributes:
-        state: of the run.
-        reason: why, in words; where pods hang.
-        ended: trials, or iterations, that will not run again.
-        total: trials or iterations in all.
-        progress: both as one text: 7/24.
+        state: current state of the run.
+        reason: reason for the state, or why pods are pending.
+        ended: number of ended trials or iterations.
+        total: total number of trials or iterations.
+        progress: both as text: 7/24.
         best: objective and value of the best trial, or "".
-        since: when it came into its state.
-        started: when it was started last: its first start, or that of its last resume.
-        resumes: of the spec, when it was started last.
-        observedGeneration: of the spec that was seen.
-        images: that its pods have run, each once for each digest.
+        since: time of the last change of `state`.
+        started: time of the last start or resume.
+        resumes: `resumes` of the spec at the last start.
+        observedGeneration: last generation of the spec that the operator has seen.
+        images: images that its pods have run, one entry for each digest.
         conditions: `Accepted`, `Ended` and `Ready`.
     """
 
@@ -175,22 +175,22 @@ class Status(_Reported):
 
 
 @dataclasses.dataclass(frozen=True)
-class Read:
-    """What was read of a Run: its spec and its job, or the issues that prevent it."""
+class ParsedRun:
+    """Spec and job of a Run, or the issues that prevent reading it."""
 
-    asked: Asked | None = None
+    spec: RunSpec | None = None
     job: Job | None = None
     issues: tuple[Issue, ...] = ()
 
 
 def manifests(plan: Plan, namespace: str, submitted: float, owner: str = "") -> list[dict[str, Any]]:
-    """The Run, then the ConfigMaps with its code, of which there is one for each MiB.
+    """Return the Run, then the ConfigMaps with its code, one for each MiB.
 
     Args:
-        plan: of the run.
-        namespace: where it is to be; "" leaves it out.
+        plan: plan of the run.
+        namespace: namespace of the objects; "" to leave it out.
         submitted: seconds since the epoch.
-        owner: username, as the API server knows who applies it; "" leaves it to that.
+        owner: authenticated username of the person who applies it; "" to leave it out.
     """
     names = plan.code_maps
     spec = {
@@ -199,108 +199,108 @@ def manifests(plan: Plan, namespace: str, submitted: float, owner: str = "") -> 
         "code": {"configMaps": list(names), "sha256": plan.pack.sha256},
         "submission": plan.submission(submitted),
     }
-    made: list[dict[str, Any]] = [
+    objects: list[dict[str, Any]] = [
         {"apiVersion": API_VERSION, "kind": KIND, "metadata": _metadata(plan, plan.run), "spec": spec}
     ]
     for number, (name, part) in enumerate(zip(names, plan.pack.parts, strict=True)):
         code = {packing.part_name(cluster.CODE_KEY, number): base64.b64encode(part).decode("ascii")}
-        made.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(plan, name), "binaryData": code})
-        made[-1]["immutable"] = True
+        objects.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(plan, name), "binaryData": code})
+        objects[-1]["immutable"] = True
     if owner:
-        made[0]["metadata"]["annotations"] = {cluster.OWNER: owner}
+        objects[0]["metadata"]["annotations"] = {cluster.OWNER: owner}
     if namespace:
-        for one in made:
-            one["metadata"]["namespace"] = namespace
-    return made
+        for item in objects:
+            item["metadata"]["namespace"] = namespace
+    return objects
 
 
-def as_yaml(made: Sequence[dict[str, Any]]) -> str:
-    """The manifests as one stream for `kubectl apply -f -`, with what to add to a Run without an owner."""
-    whole = all(cluster.OWNER in (one["metadata"].get("annotations") or {}) for one in made if one["kind"] == KIND)
-    return ("" if whole else _UNOWNED) + yaml.dump_all(
-        made, Dumper=_Dumper, sort_keys=False, allow_unicode=True, explicit_start=True, width=120
+def as_yaml(objects: Sequence[dict[str, Any]]) -> str:
+    """Return the manifests as YAML for `kubectl apply -f -`. If the owner is missing, a comment says how to add it."""
+    has_owner = all(cluster.OWNER in (item["metadata"].get("annotations") or {}) for item in objects if item["kind"] == KIND)
+    return ("" if has_owner else _UNOWNED) + yaml.dump_all(
+        objects, Dumper=_Dumper, sort_keys=False, allow_unicode=True, explicit_start=True, width=120
     )
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes repeated values in full: no anchors, which would confuse readers."""
+    """Dumper that writes repeated values in full, because anchors would confuse readers."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def parts(maps: Sequence[Mapping[str, Any] | None]) -> list[bytes | None]:
-    """The packed code in a Run's ConfigMaps, in the order in which the Run names them: None for what is not there."""
-    held = [(one or {}).get("binaryData") or {} for one in maps]
-    found = [each.get(packing.part_name(cluster.CODE_KEY, number)) for number, each in enumerate(held)]
-    return [None if text is None else base64.b64decode(text) for text in found]
+    """Return the parts of packed code from a Run's ConfigMaps, in order. None for a missing part."""
+    contents = [(config_map or {}).get("binaryData") or {} for config_map in maps]
+    encoded = [content.get(packing.part_name(cluster.CODE_KEY, number)) for number, content in enumerate(contents)]
+    return [None if part is None else base64.b64decode(part) for part in encoded]
 
 
 def owner(name: str, uid: str) -> dict[str, Any]:
-    """What an object says that goes with a Run."""
+    """Return the owner reference for an object that belongs to a Run."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "name": name,
         "uid": uid,
         "controller": True,
-        "blockOwnerDeletion": False,  # which would need a right over finalizers
+        "blockOwnerDeletion": False,  # true would need a right to update finalizers
     }
 
 
 def word(state: RunState) -> str:
-    """How `spec.state` names a desired state."""
+    """Return the value of `spec.state` for a desired state."""
     return next(word for word, desired in STATES.items() if desired is state)
 
 
 def job_fields(job: Job) -> dict[str, Any]:
-    """A job as the fields `job` and `nulls` of a Run's spec, for manifests and for patches, which drop nulls too."""
-    whole = job.model_dump(mode="json")
+    """Return a job as the fields `job` and `nulls` of a Run's spec, for manifests and for patches."""
+    fields = job.model_dump(mode="json")
     if any(role.program is not None for role in job.roles()):
-        del whole["entrypoint"]  # the default, which in a Run would be taken for its author's
-    paths = list(_nulls(whole, ()))
-    left: Any = kinds.read(_without_nulls(whole)).model_dump(mode="json")
-    kept = [path for path in paths if _at(left, path) is not None or path[0] == "params"]
-    return {"job": whole, "nulls": ["".join(f"/{_escaped(key)}" for key in path) for path in kept]}
+        del fields["entrypoint"]  # the default, which in a Run would look as if the author had written it
+    paths = list(_nulls(fields, ()))
+    without_nulls: Any = kinds.read(_without_nulls(fields)).model_dump(mode="json")
+    explicit_nulls = [path for path in paths if _at(without_nulls, path) is not None or path[0] == "params"]
+    return {"job": fields, "nulls": ["".join(f"/{_escaped(key)}" for key in path) for path in explicit_nulls]}
 
 
-def read(run: Mapping[str, Any]) -> Read:
-    """The spec and the job of a Run, as the API server has it; it may have been written by hand."""
-    name = str(run["metadata"]["name"])
-    issues = [dataclasses.replace(issue, source="") for issue in planning.check_name(name)]
+def read(run: Mapping[str, Any]) -> ParsedRun:
+    """Return the spec and the job of a Run, which may have been written by hand."""
+    run_name = str(run["metadata"]["name"])
+    issues = [dataclasses.replace(issue, source="") for issue in planning.check_name(run_name)]
     for field, value in (run.get("spec") or {}).items():
-        if _is_deeper(value, document.MAX_DEPTH):  # than a job file may be; what follows is recursive
+        if _is_deeper(value, document.MAX_DEPTH):  # the limit of a job file; the code below is recursive
             issues.append(Issue(("spec", field), f"is nested more than {document.MAX_DEPTH} levels deep"))
-            return Read(issues=tuple(issues))
+            return ParsedRun(issues=tuple(issues))
     try:
-        asked = Asked.model_validate(run.get("spec") or {})
+        spec = RunSpec.model_validate(run.get("spec") or {})
     except ValidationError as error:
         issues += [Issue(("spec", *each["loc"]), each["msg"]) for each in error.errors()]
-        return Read(issues=tuple(issues))
-    for number, given in enumerate(asked.code.config_maps):
-        if given != (mounted := cluster.code_map(name, number)):
-            issues.append(Issue(("spec", "code", "configMaps", number), f"must be {mounted}, which the pods mount"))
+        return ParsedRun(issues=tuple(issues))
+    for number, name in enumerate(spec.code.config_maps):
+        if name != (expected := cluster.code_map(run_name, number)):
+            issues.append(Issue(("spec", "code", "configMaps", number), f"must be {expected}, which the pods mount"))
     job: Job | None = None
     try:
-        job = kinds.read(_with_nulls(asked.job, asked.nulls))
-        found = list(job.check(frozenset()))
+        job = kinds.read(_with_nulls(spec.job, spec.nulls))
+        job_issues = list(job.check(frozenset()))
     except ValidationError as error:
-        found = wording.translate(error, asked.job)
-    issues += [issue.below("spec", "job") for issue in found]
-    if job is not None and asked.parallel is not None and not job.width_option:
+        job_issues = wording.translate(error, spec.job)
+    issues += [issue.below("spec", "job") for issue in job_issues]
+    if job is not None and spec.parallel is not None and not job.width_option:
         issues.append(Issue(("spec", "parallel"), "is for studies and collections: the ranks of a training are fixed"))
-    return Read(asked, None if issues else job, tuple(issues))
+    return ParsedRun(spec, None if issues else job, tuple(issues))
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Whether lists and mappings are nested in it more than that many levels deep; without recursion."""
+    """Whether lists and mappings in a value are nested more than `levels` deep. Not recursive."""
     level = [value]
     for _ in range(levels + 1):
         level = [
-            below
-            for one in level
-            if isinstance(one, (Mapping, list))
-            for below in (one.values() if isinstance(one, Mapping) else one)
+            child
+            for container in level
+            if isinstance(container, (Mapping, list))
+            for child in (container.values() if isinstance(container, Mapping) else container)
         ]
         if not level:
             return False
@@ -308,28 +308,28 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 
 def _nulls(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The paths of the fields that are null; lists keep theirs."""
+    """Yield the paths of fields that are null. Nulls in lists are kept anyway."""
     if isinstance(value, Mapping):
-        for key, below in value.items():
-            yield from [(*path, key)] if below is None else _nulls(below, (*path, key))
+        for key, child in value.items():
+            yield from [(*path, key)] if child is None else _nulls(child, (*path, key))
 
 
 def _without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {key: below for key, below in value.items() if below is not None}
-    return {key: _without_nulls(below) if isinstance(below, Mapping) else below for key, below in kept.items()}
+    present = {key: child for key, child in value.items() if child is not None}
+    return {key: _without_nulls(child) if isinstance(child, Mapping) else child for key, child in present.items()}
 
 
 def _with_nulls(job: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
-    """The job with null at those of the paths where it has nothing."""
-    made: dict[str, Any] = copy.deepcopy(dict(job))
+    """Return the job with null at each path that is missing."""
+    restored: dict[str, Any] = copy.deepcopy(dict(job))
     for path in paths:
-        *above, last = (key.replace("~1", "/").replace("~0", "~") for key in path.removeprefix("/").split("/"))
-        place: Any = made
-        for key in above:
-            place = place.setdefault(key, {}) if isinstance(place, dict) else None
-        if isinstance(place, dict):
-            place.setdefault(last, None)
-    return made
+        *parents, last = (key.replace("~1", "/").replace("~0", "~") for key in path.removeprefix("/").split("/"))
+        parent: Any = restored
+        for key in parents:
+            parent = parent.setdefault(key, {}) if isinstance(parent, dict) else None
+        if isinstance(parent, dict):
+            parent.setdefault(last, None)
+    return restored
 
 
 def _escaped(key: str) -> str:

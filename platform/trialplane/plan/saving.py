@@ -1,7 +1,7 @@
-"""Where the trials of a run save checkpoints in a cluster, and their grace period. Pure: from a job and what the chart has.
+"""Location of checkpoints of a run on a cluster, and the grace period of its trials.
 
-A volume at `wire.cluster.CHECKPOINTS`, or a URL: the job's own, else the chart's. Where there is neither, the volume is the
-pod's: a trial whose process died finds its checkpoint, one whose pod was lost does not.
+The location is the URL of the job or the chart, or else a volume at `wire.cluster.CHECKPOINTS`. If the chart has no volume
+for checkpoints, they are on the pod's disk: they survive a crash of the trial, but not the loss of the pod.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from trialplane.job.kinds import Job
-from trialplane.plan.site import Checkpoints
+from trialplane.plan.site import CheckpointDefaults
 from trialplane.wire import cluster
 
-# Seconds that a pod has longer than its trial: the hook waits for half of them, for the slot may have to kill the trial, and
-# the controller must receive that before the pod's own process is ended.
+# Seconds that a pod lives longer than its trial. The hook waits for half of them, in which the slot may kill the trial. The
+# controller must receive that before the pod's own process ends.
 MARGIN = 10
 LEAVING = ("python", "-m", "trialplane.worker.leaving")  # signals the trial, and waits for it for the given seconds
 _VOLUME = "checkpoints"
@@ -24,12 +24,12 @@ _VOLUME = "checkpoints"
 
 @dataclasses.dataclass(frozen=True)
 class Folders:
-    """What the pods of a run see of the volume of all checkpoints.
+    """Folders of the checkpoint volume that the pods of a run mount.
 
     Attributes:
-        run: whose folder is theirs to write.
-        start: the run from whose checkpoint this one starts, whose folder they read; None for none.
-        limit: size of a volume that is the pod's alone.
+        run: the run, whose folder is mounted for writing.
+        start: the run from whose checkpoint this one starts, mounted for reading; None without one.
+        limit: size of a volume on the pod's disk.
     """
 
     run: str
@@ -39,23 +39,23 @@ class Folders:
 
 @dataclasses.dataclass(frozen=True)
 class Saving:
-    """How the trials of one run save checkpoints.
+    """Location of a run's checkpoints and how its pods reach it.
 
     Attributes:
-        place: folder or URL below which their checkpoints lie.
-        grace: seconds they get to save a checkpoint when their pod is evicted.
-        claim: of the volume; "" for one that is lost with the pod, and for a URL.
-        secret: with variables that open the URL, or "".
+        location: folder or URL with all checkpoints.
+        grace: seconds for saving a checkpoint when a pod is evicted.
+        claim: claim of the volume; "" for the pod's disk, and for a URL.
+        secret: Secret with credentials for the URL, or "".
     """
 
-    place: str
+    location: str
     grace: float
     claim: str = ""
     secret: str = ""
 
     @classmethod
-    def of(cls, job: Job, chart: Checkpoints) -> Saving | None:
-        """Of a run, where the chart says this; None when its trials save nothing."""
+    def of(cls, job: Job, chart: CheckpointDefaults) -> Saving | None:
+        """Return where a run saves checkpoints. None if its trials save none."""
         if not job.keeps_checkpoints:
             return None
         url = job.checkpoints.url or chart.url
@@ -66,16 +66,16 @@ class Saving:
 
     @property
     def is_volume(self) -> bool:
-        """Whether it is a folder of the pod's."""
-        return self.place == cluster.CHECKPOINTS
+        """Whether the location is a folder in the pod."""
+        return self.location == cluster.CHECKPOINTS
 
     def add_to(self, spec: dict[str, Any], container: dict[str, Any], folders: Folders) -> None:
-        """Add the run's folders of the volume, the URL's credentials, and the grace period to a trial pod.
+        """Add the checkpoint folders, the URL's credentials and the grace period to a trial pod.
 
         Args:
-            spec: of the pod.
-            container: in which trials run.
-            folders: of the volume, which holds those of all runs.
+            spec: spec of the pod.
+            container: the pod's main container.
+            folders: folders of the volume to mount.
         """
         if self.is_volume:
             source = {"persistentVolumeClaim": {"claimName": self.claim}} if self.claim else None
@@ -85,40 +85,40 @@ class Saving:
                 container["volumeMounts"].append({**self._mount(folders.start), "readOnly": True})
         elif self.secret:
             container["envFrom"] = [{"secretRef": {"name": self.secret}}]
-        # Without the hook Kubernetes signals the container's first process only, which is Ray's and ends at once.
+        # Without the hook, Kubernetes would only signal the container's first process, Ray's, which ends at once.
         grace = math.ceil(self.grace)
         container["lifecycle"] = {"preStop": {"exec": {"command": [*LEAVING, str(grace + MARGIN // 2)]}}}
         spec["terminationGracePeriodSeconds"] = grace + MARGIN
 
     def _mount(self, run: str) -> dict[str, Any]:
-        """The folder of one run, as `wire.paths` names it; the kubelet makes one that is not there."""
-        return {"name": _VOLUME, "mountPath": f"{self.place}/{run}", **({"subPath": run} if self.claim else {})}
+        """Return the mount of one run's folder. The kubelet creates a missing folder."""
+        return {"name": _VOLUME, "mountPath": f"{self.location}/{run}", **({"subPath": run} if self.claim else {})}
 
 
-def elsewhere(run: str, there: str, here: str, url: str | None) -> str:
-    """Why a training, or a collection, does not find the checkpoints of another run.
+def elsewhere(run: str, other_location: str, own_location: str, url: str | None) -> str:
+    """Return the message for a run that would not find the checkpoints of another run.
 
     Args:
-        run: the other one.
-        there: where its checkpoints lie.
-        here: where the new one would look.
-        url: what its job says of that place.
+        run: the other run.
+        other_location: location of its checkpoints.
+        own_location: location of the new run's checkpoints.
+        url: `checkpoints.url` of the other run's job.
     """
-    cure = f"--set checkpoints.url={url or 'null'}"
-    return f"{run} saved checkpoints in {there}, and this run would look in {here}; {cure} makes them the same"
+    option = f"--set checkpoints.url={url or 'null'}"
+    return f"{run} saved checkpoints in {other_location}, but this run would look in {own_location}. Add {option}"
 
 
 def none_of(run: str) -> str:
-    """The message for a training that has saved nothing."""
+    """Return the message for a run without checkpoints."""
     return f"{run} has saved no checkpoint to start from; see `platform logs {run}` and `platform docs trainings`"
 
 
-def warnings(job: Job, chart: Checkpoints) -> Iterator[str]:
-    """A warning for the user before the run starts."""
+def warnings(job: Job, chart: CheckpointDefaults) -> Iterator[str]:
+    """Yield a warning if checkpoints would be lost with their pod."""
     saving = Saving.of(job, chart)
     if saving is not None and saving.is_volume and not saving.claim:
         yield (
-            f"the chart has no volume for checkpoints, so they are lost with their pod, and {job.loss}; "
-            "helm upgrade --set checkpoints.enabled=true, or --set checkpoints.url=s3://bucket/path here; "
-            "see `platform docs storage`"
+            f"the chart has no volume for checkpoints, so they are lost with their pod, and {job.loss}. "
+            "Run helm upgrade --set checkpoints.enabled=true, or add --set checkpoints.url=s3://bucket/path here. "
+            "See `platform docs storage`"
         )

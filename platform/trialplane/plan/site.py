@@ -1,6 +1,6 @@
-"""What the chart installed for a team's namespace, as the laptop reads it: images, services, secrets, volumes, defaults.
+"""Description of the chart in a team's namespace: images, services, secrets, volumes, defaults.
 
-The chart writes it into the ConfigMap `wire.cluster.SITE`; `plan` needs nothing else of a cluster.
+The chart writes it into the ConfigMap `wire.cluster.SITE`. `plan` needs nothing else from a cluster.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class _Part(BaseModel):
 
 
 class Images(_Part):
-    """The two images and how they are pulled."""
+    """The two images, and how they are pulled."""
 
     controller: str
     trial: str
@@ -30,29 +30,29 @@ class Images(_Part):
 
 
 class Service(_Part):
-    """A service of the chart, in the control namespace."""
+    """A service of the chart in the control namespace."""
 
     service: str = ""
     port: int = 0
 
 
 class Secret(_Part):
-    """One key of a Secret."""
+    """A key of a Secret."""
 
     name: str
     key: str
 
 
 class Volume(_Part):
-    """A PersistentVolumeClaim; "" is none."""
+    """A PersistentVolumeClaim. "" for none."""
 
     claim: str = ""
 
 
-class Checkpoints(_Part):
-    """Where trials save themselves: a claim, or a URL with a Secret of variables that open it; both "" is nowhere.
+class CheckpointDefaults(_Part):
+    """Location of checkpoints: a claim, or a URL with a Secret of credentials. Both are "" if there is none.
 
-    `grace` is how many seconds a training gets to save a checkpoint when its pod is evicted.
+    `grace` is the number of seconds for saving a checkpoint when a pod is evicted.
     """
 
     claim: str = ""
@@ -62,14 +62,14 @@ class Checkpoints(_Part):
 
 
 class Install(_Part):
-    """What trial pods may install before their first trial, for jobs that ask for it.
+    """Limits of the packages that trial pods may install for a job with `install: true`.
 
     Attributes:
-        enabled: whether any may.
-        index: URL of the one package index (PEP 503).
-        max_size: the most that an installation may take on the node's disk, its downloads among it.
-        timeout: seconds that it may take.
-        egress: rules that the network policies of such runs have beside the others, by which the index is reached.
+        enabled: whether installations are allowed.
+        index: URL of the only package index (PEP 503).
+        max_size: largest size of an installation on the node's disk, including downloads.
+        timeout: longest installation in seconds.
+        egress: additional network rules of such runs, for access to the index.
     """
 
     enabled: bool = False
@@ -80,12 +80,12 @@ class Install(_Part):
 
 
 class Allowed(_Part):
-    """What a job may ask for beside what the chart's values give every run.
+    """Values of `cluster` that a job may set in addition to the chart's defaults.
 
     Attributes:
         priority_classes: names.
-        tolerations: each allows itself and those that tolerate less.
-        labels, annotations: keys of the pods; one that ends in "/" allows all keys that begin with it.
+        tolerations: each also allows narrower ones.
+        labels, annotations: keys; one that ends in "/" allows all keys that start with it.
     """
 
     priority_classes: tuple[str, ...] = ()
@@ -94,56 +94,56 @@ class Allowed(_Part):
     annotations: tuple[str, ...] = ()
 
 
-class Controller(_Part):
+class HeadResources(_Part):
     """Resources of the head pod."""
 
     cpus: values.Cores = 1
     memory: values.Quantity = "2Gi"
 
 
-class Rules(_Part):
-    """Rules of a NetworkPolicy, as Kubernetes has them."""
+class NetworkRules(_Part):
+    """Rules of a NetworkPolicy in the form of the Kubernetes API."""
 
     ingress: tuple[dict[str, Any], ...] = ()
     egress: tuple[dict[str, Any], ...] = ()
 
 
 class Network(_Part):
-    """What pods of a run may reach beside each other, and who may reach them: heads, heads with an autoscaler, trials."""
+    """Network access of a run's pods beyond each other: head pods, head pods with an autoscaler, trial pods."""
 
     enabled: bool = False
-    head: Rules = Rules()
-    autoscaler: Rules = Rules()
-    trial: Rules = Rules()
+    head: NetworkRules = NetworkRules()
+    autoscaler: NetworkRules = NetworkRules()
+    trial: NetworkRules = NetworkRules()
 
 
 class Site(_Part):
-    """Everything that `plan` and the laptop need to know of an installed chart.
+    """Description of an installed chart, for `plan` and the laptop.
 
     Attributes:
-        version: of the chart.
-        release: its name.
-        namespace: of the runs; filled in by the reader.
-        control: the namespace that the chart's own pods are in; "" for that of the runs.
-        images: of the pods.
-        gateway: serves ledgers, logs and MLflow to the laptop and to runs.
-        ledger: the database's URL, of which no run knows; the Secret is in the control namespace.
+        version: version of the chart.
+        release: name of the Helm release.
+        namespace: namespace of the runs; set by the reader.
+        control: namespace of the chart's own pods; "" if it is that of the runs.
+        images: images of the pods.
+        gateway: service with ledgers, logs and MLflow for laptops and runs.
+        ledger: Secret with the database's URL, in the control namespace; not visible to runs.
         database: host:port of the chart's PostgreSQL, from any namespace; "" for an external one.
-        runs: for the runs' folders in head pods; without it they are lost with the pod.
-        data: mounted read-only at `wire.cluster.DATA` in trial pods.
-        checkpoints: where trials that save themselves do so, by a volume at `wire.cluster.CHECKPOINTS` or by a URL.
-        install: what trial pods may install.
+        runs: volume for the runs' folders in head pods; without it they are lost with the pod.
+        data: volume mounted read-only at `wire.cluster.DATA` in trial pods.
+        checkpoints: location of checkpoints: a volume at `wire.cluster.CHECKPOINTS`, or a URL.
+        install: limits of packages that trial pods may install.
         controller_account, trial_account: service accounts; neither token is mounted.
         controller: resources of a head pod.
-        overcommit: by how much CPU limits exceed requests; 1 except on a laptop's cluster.
-        priority_class, queue: used where the job names none.
-        allowed: what a job may ask for.
-        autoscale: used where the job does not set it; not for a run in a queue, which admits all of its pods at once.
-        node_selector, tolerations: added to those of every job's trial pods; no job has another value of a selector's label.
-        env: variables for all pods of runs, a proxy's for example.
-        scratch: bound of each folder that a trial pod has on its node's disk; a trial that fills it is evicted.
-        run_ttl: seconds for which a Run that has ended is kept; 0 for ever.
-        network: of the network policies that each run gets.
+        overcommit: factor between CPU limits and requests; 1 except on a laptop's cluster.
+        priority_class, queue: defaults for jobs that name none.
+        allowed: values that a job may set.
+        autoscale: default for jobs; ignored for a run in a queue, which admits all pods at once.
+        node_selector, tolerations: added to those of every job's trial pods; a job cannot override a selector's label.
+        env: variables for all pods of runs, for example a proxy's.
+        scratch: size limit of each folder on the node's disk in a trial pod; exceeding it evicts the pod.
+        run_ttl: seconds for which an ended Run is kept; 0 for ever.
+        network: network access of runs.
     """
 
     version: str
@@ -156,11 +156,11 @@ class Site(_Part):
     database: str = ""
     runs: Volume = Volume()
     data: Volume = Volume()
-    checkpoints: Checkpoints = Checkpoints()
+    checkpoints: CheckpointDefaults = CheckpointDefaults()
     install: Install = Install()
     controller_account: str
     trial_account: str
-    controller: Controller = Controller()
+    controller: HeadResources = HeadResources()
     overcommit: float = Field(default=1.0, ge=1)
     priority_class: str = ""
     queue: str = ""
@@ -175,7 +175,7 @@ class Site(_Part):
 
     @property
     def gateway_host(self) -> str:
-        """Of the gateway, as pods of runs reach it."""
+        """Host name of the gateway for pods of runs."""
         return f"{self.gateway.service}.{self.control}.svc" if self.control else self.gateway.service
 
     @property
@@ -185,10 +185,10 @@ class Site(_Part):
 
     @classmethod
     def read(cls, text: str, namespace: str) -> Site:
-        """The site in the ConfigMap's JSON.
+        """Return the site from the ConfigMap's JSON.
 
         Raises:
-            TargetError: the chart is of a version that this one does not understand.
+            TargetError: the chart has an incompatible version.
         """
         try:
             data: Mapping[str, Any] = json.loads(text)

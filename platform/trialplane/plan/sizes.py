@@ -1,4 +1,4 @@
-"""How large the pods of a run are: CPU, memory, /dev/shm and Ray's object store."""
+"""Sizes of a run's pods: CPU, memory, /dev/shm and Ray's object store."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from trialplane.job.kinds import Job, Role
 from trialplane.plan.site import Site
 
 MIB = 2**20
-# What a worker pod holds beside its trial: `ray start` 200 MiB resident, dashboard agent 141, slot actor 125, runtime-env
-# agent 83, log monitor 79, raylet 29 (Ray 2.60), and a sixth for growth. The template is not in it: its pages are the
-# trial's own until one of them writes, and the trial's limit counts them.
+# Memory of a worker pod beside its trial: `ray start` 200 MiB resident, dashboard agent 141, slot actor 125, runtime-env
+# agent 83, log monitor 79, raylet 29 (Ray 2.60), and a sixth for growth. Without the template: the trial shares its pages
+# until one of them writes, and they count towards the trial's limit.
 RAY_MEMORY = 768 * MIB
-# A trial's packed arrays pass through it on their way to the controller; what does not fit, Ray puts on disk.
+# Packed arrays of trials are sent to the controller through it. Ray spills arrays that do not fit to disk.
 OBJECT_STORE = 128 * MIB
-STORE_FACTOR = 1.5  # Ray begins to spill at 0.8 of a store, results may fill 0.7 of it, and the rest is for weights
-_LEAST_LOCAL, _LOCAL = 80 * MIB, 1024 * MIB  # of a laptop's: at least, and at most unless the job requests more
-# Ray's own smallest is 75 MiB. The controller's takes an eighth of its pod: the arrays of trials that end together.
+STORE_FACTOR = 1.5  # Ray spills at 0.8 of a store; results may fill 0.7, and the rest is for weights
+_LEAST_LOCAL, _LOCAL = 80 * MIB, 1024 * MIB  # on a laptop: minimum, and maximum unless the job requests more
+# Ray's minimum is 75 MiB. The controller's store takes an eighth of its pod, for arrays of trials that end together.
 LEAST_OBJECT_STORE = 96 * MIB
-# Of the head pod's memory, Ray's part: GCS, raylet and agents hold 730 MiB of 2 GiB (Ray 2.60), the object store an eighth.
+# Ray's share of the head pod's memory: GCS, raylet and agents take 730 MiB of 2 GiB (Ray 2.60), the object store an eighth.
 HEAD_SHARE = 9 / 16
-DEFAULT_SHM = 64 * MIB  # what every container has
-SHM_MARGIN = 16 * MIB  # Ray leaves /dev/shm for a slow folder when its object store fills it to the last page
+DEFAULT_SHM = 64 * MIB  # default of a container
+SHM_MARGIN = 16 * MIB  # if its object store fills /dev/shm completely, Ray uses a slow folder instead
 
 
 def head(job: Job, site: Site) -> dict[str, dict[str, str]]:
-    """Requests and limits of Ray's container in the head pod."""
+    """Return requests and limits of Ray's container in the head pod."""
     return _of_head(job, site, HEAD_SHARE)
 
 
 def controller(job: Job, site: Site) -> dict[str, dict[str, str]]:
-    """Requests and limits of the controller's container in the head pod."""
+    """Return requests and limits of the controller's container in the head pod."""
     return _of_head(job, site, 1 - HEAD_SHARE)
 
 
 def _of_head(job: Job, site: Site, share: float) -> dict[str, dict[str, str]]:
-    """A container's share of what the head pod gets; of the cores each requests a half and may use all."""
+    """Return a container's share of the head pod. It requests half of the cores and may use all."""
     cpus = job.cluster.controller.cpus or site.controller.cpus
     memory = mib(int(values.bytes_of(_head_memory(job, site)) * share))
-    made = resources(cpus / 2, memory, site.overcommit)
-    made["limits"]["cpu"] = cpu(cpus)
-    return made
+    share_resources = resources(cpus / 2, memory, site.overcommit)
+    share_resources["limits"]["cpu"] = cpu(cpus)
+    return share_resources
 
 
 def _head_memory(job: Job, site: Site) -> str:
@@ -50,15 +50,15 @@ def _head_memory(job: Job, site: Site) -> str:
 
 
 def controller_object_store(job: Job, site: Site) -> int:
-    """Bytes of Ray's object store in the head pod; they count as its memory."""
+    """Return the bytes of Ray's object store in the head pod, which count as its memory."""
     return max(LEAST_OBJECT_STORE, values.bytes_of(_head_memory(job, site)) // 8)
 
 
 def object_store(role: Role) -> int:
-    """Bytes of Ray's object store in a pod of a role.
+    """Return the bytes of Ray's object store in a pod of a role.
 
-    One worker's may hold all that a collection has in flight, as the learner's must, and it has room for weights.
-    `resources.shm` then makes it as large as what the processes have of /dev/shm beside it.
+    In a collection, the store must hold all results in flight, and the weights. With `resources.shm`, it is at least as
+    large as the processes' own part of /dev/shm.
     """
     if not role.in_flight_bytes:
         return OBJECT_STORE
@@ -66,7 +66,7 @@ def object_store(role: Role) -> int:
 
 
 def local_object_store(job: Job, free: int) -> int:
-    """Bytes of the one object store of a run on a laptop.
+    """Return the bytes of the object store of a run on a laptop.
 
     Args:
         job: the resolved job.
@@ -76,27 +76,27 @@ def local_object_store(job: Job, free: int) -> int:
 
 
 def trial_shm(role: Role) -> int:
-    """Bytes of /dev/shm in a pod of a role: its processes' own, and Ray's object store."""
-    own = DEFAULT_SHM if role.shm_bytes is None else role.shm_bytes
-    return own + object_store(role) + SHM_MARGIN
+    """Return the bytes of /dev/shm in a pod of a role: for its processes, and for Ray's object store."""
+    process_bytes = DEFAULT_SHM if role.shm_bytes is None else role.shm_bytes
+    return process_bytes + object_store(role) + SHM_MARGIN
 
 
 def trial_memory(role: Role) -> int:
-    """Bytes of a pod of a role: its processes, /dev/shm, and Ray."""
+    """Return the bytes of memory of a pod of a role: for its processes, /dev/shm, and Ray."""
     return role.resources.memory_bytes + trial_shm(role) + RAY_MEMORY
 
 
 def resources(cpus: float, memory: str, overcommit: float) -> dict[str, dict[str, str]]:
-    """Requests and limits; they are equal unless the site overcommits its CPUs."""
+    """Return requests and limits. They are equal unless the site overcommits its CPUs."""
     requested = cpu(cpus) if overcommit == 1 else f"{max(1, math.ceil(cpus * 1000 / overcommit))}m"
     return {"requests": {"cpu": requested, "memory": memory}, "limits": {"cpu": cpu(cpus), "memory": memory}}
 
 
 def cpu(cores: float) -> str:
-    """Cores as Kubernetes writes them: 2, 500m."""
+    """Return a number of cores in the notation of Kubernetes: 2, 500m."""
     return f"{cores:.0f}" if cores == int(cores) else f"{cores * 1000:.0f}m"
 
 
 def mib(size: int) -> str:
-    """Bytes as Kubernetes writes them."""
+    """Return a number of bytes in the notation of Kubernetes."""
     return f"{math.ceil(size / MIB)}Mi"

@@ -95,7 +95,7 @@ Action = Record | Desire | Adopt | Describe | Admit | Enclose | Revoke | Start |
 
 def is_due(view: View) -> bool:
     """Whether the run is to be started, if nothing is wrong with it."""
-    if view.is_deleted or view.read.asked is None or view.read.job is None:
+    if view.is_deleted or view.read.spec is None or view.read.job is None:
         return False
     if view.ray_cluster is not None or view.leftovers:
         return False
@@ -118,7 +118,7 @@ def decide(view: View) -> tuple[Action, ...]:
 def _decide(view: View) -> tuple[Action, ...]:
     if view.is_deleted:
         return ()
-    if view.read.asked is None:
+    if view.read.spec is None:
         return _clear(view)
     if view.asked.desired is not RunState.RUNNING:
         return _stop(view)
@@ -211,9 +211,9 @@ def _resized(view: View) -> list[dict[str, Any]]:
     count = role.pods if view.asked.now else max(role.pods, len(pods) - len(surplus))
     autoscale = bool(spec.get("enableInTreeAutoscaling"))
     target = raycluster.Replicas.of(count, autoscale)
-    fields = {"maxReplicas": target.most}
+    fields = {"maxReplicas": target.maximum}
     if not autoscale:  # else Ray chooses: a pod that has not started, then the one that is idle the longest
-        fields |= {"minReplicas": target.least, "replicas": target.now}
+        fields |= {"minReplicas": target.minimum, "replicas": target.initial}
     if all(group.get(name) == value for name, value in fields.items()):
         return []
     place = "/spec/workerGroupSpecs/0"

@@ -78,7 +78,7 @@ def _state(view: View) -> tuple[State, str]:
     problem, known = view.problem, view.recorded.status if view.recorded is not None else None
     if problem is not None and view.mine is None and not view.is_recorded:
         return "Pending" if problem.reason == runs.CODE_MISSING else "Invalid", problem.message
-    if view.read.asked is None or view.read.job is None:
+    if view.read.spec is None or view.read.job is None:
         if view.is_current and known is not None:
             return _named(known.state), known.reason
         return (view.status.state if view.status.started else "Invalid"), problem.message if problem else ""

@@ -21,7 +21,7 @@ from trialplane.ledger.archive import Recorded
 from trialplane.plan import changes as changing
 from trialplane.plan import plan as planning
 from trialplane.plan import run as runs
-from trialplane.plan.run import Asked, Image, Read, Status
+from trialplane.plan.run import Image, ParsedRun, RunSpec, Status
 from trialplane.wire import cluster as names
 from trialplane.wire import labels
 from trialplane.wire.records import Change
@@ -65,7 +65,7 @@ class View:
     """
 
     run: Thing
-    read: Read
+    read: ParsedRun
     ray_cluster: Thing | None = None
     recorded: Recorded | None = None
     pods: tuple[str, ...] = ()
@@ -113,11 +113,11 @@ class View:
         return metadata.is_deleted(self.run)
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> RunSpec:
         """The spec of a Run without a problem."""
-        if self.read.asked is None:
+        if self.read.spec is None:
             raise ValueError(f"the spec of {self.name} cannot be read")
-        return self.read.asked
+        return self.read.spec
 
     @property
     def job(self) -> Job:
@@ -180,7 +180,7 @@ class View:
         """Whether the ledger's record is of this Run, or of an earlier one of its name that this one resumes."""
         if self.recorded is None or self.is_anothers:
             return False
-        resumes = self.read.asked is not None and self.read.asked.resumes > 0
+        resumes = self.read.spec is not None and self.read.spec.resumes > 0
         return resumes or self.recorded.submission.get(labels.UID) == self.uid
 
     @property
@@ -196,7 +196,7 @@ class View:
 
         Changes that follow each other before they are seen are one, by who made the last, and it says how many they were.
         """
-        if self.recorded is None or not self.is_recorded or self.read.asked is None:
+        if self.recorded is None or not self.is_recorded or self.read.spec is None:
             return None
         last = self.recorded.change
         before = last if last is not None and last.uid == self.uid else None
@@ -350,7 +350,7 @@ class View:
         return Problem("Invalid", str(SpecError(issues))) if issues else None
 
 
-def _asked(asked: Asked, job: Job | None) -> dict[str, Any]:
+def _asked(asked: RunSpec, job: Job | None) -> dict[str, Any]:
     """What changes of a Run are about; the job by its digest."""
     return {
         "state": asked.state,
