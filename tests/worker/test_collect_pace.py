@@ -16,7 +16,7 @@ from trialplane.plan import pack
 from trialplane.wire import env
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import Unit
-from trialplane.worker import slot as slots
+from trialplane.worker import running
 from trialplane.worker.collect.worker import AHEAD_UNITS
 
 
@@ -86,7 +86,7 @@ def test_a_worker_that_waits_with_units_it_has_not_begun_is_not_late(run: Collec
 
 
 def test_nothing_that_a_worker_says_is_lost_to_a_look_at_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "LOG_INTERVAL", 0.0)
+    monkeypatch.setattr(running, "LOG_INTERVAL", 0.0)
     monkeypatch.setenv(env.HOME, str(tmp_path / "pod"))
     archive = tmp_path / "code.tar.gz"
     archive.write_bytes(pack.pack(CODE).data)

@@ -22,6 +22,7 @@ from trialplane.wire.records import METRICS, NAME, SlotConfig, TrialOutcome, Tri
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import running as module
 from trialplane.worker import slot as slots
+from trialplane.worker import timers
 from trialplane.worker.channel import Channel, TrialChannel
 from trialplane.worker.running import Running
 
@@ -34,20 +35,15 @@ class Trial:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, prunable: bool) -> None:
         self.now = 1000.0
         clock = types.SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
-        monkeypatch.setattr(module, "time", clock)
-        monkeypatch.setattr(slots, "time", clock)
+        for each in (module, slots, timers):
+            monkeypatch.setattr(each, "time", clock)
         self._request = TrialRequest("toy", 0, 1, 0, {}, 1, ("score",), timeout=LIMIT, prunable=prunable, objectives=1)
         ours, theirs = socket.socketpair()
         self.channel: TrialChannel = Channel(theirs, messages.TO_TRIAL)
         self._control, self.template = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.running = Running(
-            self._request,
-            Channel(ours, messages.FROM_TRIAL),
-            folder / "work",
-            began=self.now,
-            deadline=self.now + LIMIT,
-        )
-        self.slot = Slot(SlotConfig("toy", "", "train:run", str(folder), ""), "0-1")
+        config = SlotConfig("toy", "", "train:run", str(folder), "", linger=300.0)
+        self.running = Running(config, self._request, Channel(ours, messages.FROM_TRIAL), folder / "work", began=self.now)
+        self.slot = Slot(config, "0-1")
         self.slot._running, self.slot._control = self.running, self._control
 
     def report(self, step: int, metrics: Mapping[str, float] = types.MappingProxyType({"score": 0.5})) -> None:
@@ -59,6 +55,12 @@ class Trial:
         assert Event.of(self.slot._next()).wanted is not None
         self.now += 60.0
         self.running.answer(None, messages.Suggested(None, "refused"))
+
+    def is_killed(self) -> bool:
+        """Whether it is over its time by now."""
+        self.running.due()
+        assert self.running.killed is None or self.running.killed[0] is FailureClass.TIMEOUT
+        return self.running.killed is not None
 
     def exits(self) -> None:
         self.channel.send(messages.Ended(TrialOutcome(0, TrialState.COMPLETE, metrics={"score": 0.5})))
@@ -84,11 +86,10 @@ def test_the_time_that_a_trial_waits_for_an_answer_is_not_its_own(trial: Trial) 
     assert trial.running.waiting
     trial.now += 600.0  # the controller waits for its database
     trial.running.answer(None)
-    assert trial.running.enforce_limits(300.0) == 10.0
-    trial.now += 10.0
-    trial.running.enforce_limits(300.0)
-    assert trial.running.killed is not None
-    assert trial.running.killed[0] is FailureClass.TIMEOUT
+    trial.now += 9.0
+    assert not trial.is_killed()
+    trial.now += 1.0
+    assert trial.is_killed()
 
 
 def test_a_report_that_came_while_the_controller_was_busy_waits_as_well(trial: Trial) -> None:
@@ -98,54 +99,84 @@ def test_a_report_that_came_while_the_controller_was_busy_waits_as_well(trial: T
     assert [report.step for report in trial.slot.answer().reports] == [1]
     assert trial.running.killed is None
     trial.running.answer(None)
-    assert trial.running.enforce_limits(300.0) == LIMIT
+    assert trial.running.timers.until_next() == LIMIT
 
 
 @pytest.mark.parametrize("trial", [True, False], indirect=True)
 def test_time_in_which_nobody_reads_what_a_trial_says_is_not_its_own(trial: Trial) -> None:
     """Its reports fill the channel at last, and then it stands still."""
     trial.now += 50.0
-    trial.running.flush_at = trial.now
     trial.report(1)
     assert [report.step for report in Event.of(trial.slot._next()).reports] == [1]
     trial.now += 3.0
     trial.report(2)
     trial.now += 597.0
     trial.running.answer(None)
-    assert trial.running.enforce_limits(300.0) == 10.0
-    trial.running.flush_at = trial.now
+    assert not trial.is_killed()
     assert [report.step for report in Event.of(trial.slot._next()).reports] == [2]
     trial.now += 600.0
     trial.running.answer(None)
-    assert trial.running.enforce_limits(300.0) == 10.0, "none of the first ten minutes counts twice"
+    assert trial.running.timers.until_next() == 10.0, "none of the first ten minutes counts twice"
 
 
 @pytest.mark.parametrize("trial", [False], indirect=True)
 def test_a_trial_that_waits_for_nobody_has_its_limit_and_no_more(trial: Trial) -> None:
     trial.report(1)
     trial.now += LIMIT
-    trial.running.enforce_limits(300.0)
-    assert trial.running.killed is not None
+    assert trial.is_killed()
 
 
 def test_a_limit_moves_once_for_each_parameter_that_is_asked_for(trial: Trial) -> None:
     """Whatever is answered: an objective that asks for one without an end has a limit, too."""
     for name in ("x", "y"):
         trial.ask(name)
-    assert trial.running.enforce_limits(300.0) == LIMIT
+    assert trial.running.timers.until_next() == LIMIT
     trial.now += 10.0
     trial.ask("x")
-    trial.running.enforce_limits(300.0)
-    assert trial.running.killed is not None and trial.running.killed[0] is FailureClass.TIMEOUT
+    assert trial.is_killed()
 
 
 def test_a_deadline_is_no_concern_of_what_has_returned(trial: Trial) -> None:
     trial.now += LIMIT - 1
     trial.channel.send(messages.Ended(TrialOutcome(0, TrialState.COMPLETE, metrics={"score": 0.5})))
-    assert trial.slot._read(trial.running)
+    assert trial.running.receive()
     trial.now += 2.0
-    assert trial.running.enforce_limits(300.0) == 298.0
-    assert trial.running.killed is None
+    assert not trial.is_killed()
+    trial.now += 4.0
+    assert trial.running.due() == (messages.Exiting(),)
+    trial.now += 293.0
+    assert not trial.is_killed()
+    trial.now += 1.0
+    assert trial.is_killed(), "budget.exit_timeout is a limit, too"
+
+
+def test_a_result_that_has_not_been_read_ends_the_limit(trial: Trial) -> None:
+    trial.now += LIMIT
+    trial.channel.send(messages.Ended(TrialOutcome(0, TrialState.COMPLETE, metrics={"score": 0.5})))
+    assert not trial.is_killed()
+    assert trial.running.receive()
+    assert not trial.is_killed()
+
+
+@pytest.mark.parametrize("trial", [False], indirect=True)
+def test_a_process_that_writes_its_stacks_for_too_long_is_killed(trial: Trial) -> None:
+    child = subprocess.Popen(["sh", "-c", "trap '' ABRT; echo; exec sleep 600"], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    trial.running.started(child.pid, "fork", os.pidfd_open(child.pid))
+    try:
+        trial.now += LIMIT
+        assert trial.is_killed()
+        trial.now += module.ABORT_GRACE / 2
+        assert trial.is_killed() and child.poll() is None
+        trial.now += module.ABORT_GRACE / 2
+        assert trial.is_killed()
+        assert child.wait(timeout=60) == -signal.SIGKILL
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        trial.running.ended()
 
 
 def test_what_ended_while_the_controller_was_busy_has_ended_well(trial: Trial) -> None:
@@ -181,7 +212,7 @@ def test_a_program_that_is_over_before_its_start_is_known_is_signalled_then(tria
     finally:
         child.kill()
         trial.running.ended()
-    assert trial.running.outcome(-signal.SIGTERM, 1.0, 1.0, "").state is TrialState.PRUNED
+    assert trial.running.outcome(-signal.SIGTERM, "").state is TrialState.PRUNED
 
 
 def test_of_more_metrics_than_one_may_have_those_that_count_are_recorded(trial: Trial) -> None:

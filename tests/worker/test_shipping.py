@@ -19,8 +19,7 @@ from trialplane.plan import pack
 from trialplane.wire import env
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import SlotConfig, TrialRequest
-from trialplane.worker import shipping
-from trialplane.worker import slot as slots
+from trialplane.worker import running, shipping
 
 CODE = """
 import os, sqlite3, time
@@ -141,7 +140,7 @@ def test_a_trial_that_reports_nothing_is_heard(pod: Pod, tmp_path: Path) -> None
 
 def test_answers_go_to_reports_and_not_to_logs(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pruner's answer to an event without a report would be taken for that to the next report."""
-    monkeypatch.setattr(slots, "LOG_INTERVAL", 0.02)
+    monkeypatch.setattr(running, "LOG_INTERVAL", 0.02)
     request = pod.request("reports", prunable=True)
     event = pod.slot.run(request)
     waited = []

@@ -1,6 +1,20 @@
 """The trial that runs in a slot: its process, its messages so far, and its limits of time and memory.
 
-It starts nothing and communicates only with the process; the rest is the slot's.
+It starts nothing and communicates only with the process; the rest is the slot's. What happens with time is in `Timers`:
+
+    timer         set by                          when it is due
+    deadline      the start                       SIGABRT: the trial took too long. Moves with the controller's answers
+    linger        the outcome                     SIGABRT: the process still has not exited
+    abort         SIGABRT                         SIGKILL: the process has written its stacks, or never will
+    exit notice   the outcome                     the controller learns that the process has not exited
+    hand over     a report, a request             what the process has sent goes to the controller
+    exchange      a message of a collection       the same
+    log           the start, each handing over    the same, if the log is sent and has grown
+    read          the start, each reading         a program's metrics are read from what it has written
+    template      what the template has to do     SIGKILL for the template, which does not answer (slot.py)
+
+Only the thread of the slot uses them, and only while it waits for the process. What must not wait for the controller has a
+thread: the limit of memory, and the time to end after SIGTERM.
 """
 
 from __future__ import annotations
@@ -23,8 +37,11 @@ from trialplane.worker import outcomes, sessions, shipping, stopping
 from trialplane.worker.channel import Channel
 from trialplane.worker.collect.exchange import Exchange
 from trialplane.worker.metrics.reader import INTERVAL, Reader
+from trialplane.worker.timers import Timers
 
-WATCH_INTERVAL = 1.0  # seconds between checks of the trial's memory
+FLUSH_INTERVAL = 0.5  # seconds between events of a trial that does not wait for answers
+LOG_INTERVAL = 2.0  # seconds between reads of a log that is sent
+WATCH_INTERVAL = 1.0  # seconds between checks of what other threads or processes change
 ABORT_GRACE = 2.0  # seconds between SIGABRT, which writes the stacks to the log, and SIGKILL
 OVER_GRACE = 5.0  # seconds between SIGTERM and SIGKILL for a program that was pruned, or that a stop rule ended
 SEND_PATIENCE = 60.0  # seconds for the process to read what the slot sends, which is never much
@@ -34,25 +51,31 @@ TEMPLATE_PATIENCE = 60.0  # seconds for the template to start the process, or to
 EXIT_NOTICE = 5.0  # seconds after its result, before a process that has not exited is worth a message
 KILLED_PATIENCE = 10.0  # the same for a process that is to be killed, as somebody waits for that
 
+# Timers of which an unread message may be the end: the result they wait for, or a report that waits for an answer.
+AFTER_MESSAGES = ("deadline", "linger", "exchange")
+
+Messages = tuple[messages.FromSlot, ...]
+
 
 @dataclasses.dataclass
 class Running:
     """The trial that runs now. `kill` and `stop` may be called from another thread than the slot's."""
 
+    config: records.SlotConfig
     request: records.TrialRequest
     channel: Channel[messages.ToTrial, messages.FromTrial]
     workdir: Path
     began: float
-    deadline: float | None
     pid: int = 0
     handle: int | None = None  # descriptor of the process (pidfd): unlike its pid it is never reused
     template_since: float | None = None  # since when the template owes an answer: that it has started, or has exited
     template_end: str = "died"  # how the template went, where it went first
     method: str = ""
     reader: Reader | None = None  # of a program's metrics
+    timers: Timers[Messages | None] = dataclasses.field(default_factory=Timers)  # an action returns what to hand over
+    is_open: bool = True  # the channel, at the process's end
     size: int = 0  # bytes of its log, of which it had not ended before
     printed: int | None = None  # bytes of its log when it exited; what follows is of others
-    read_at: float = 0.0  # when it reads next
     asked: int = 0  # requests for parameters
     names: set[str] = dataclasses.field(default_factory=set)  # of the parameters that it has asked for
     is_repeated: bool = False  # whether its newest request is for one of those
@@ -63,18 +86,14 @@ class Running:
     last: Mapping[str, float] = dataclasses.field(default_factory=dict)  # metrics of the newest report
     final: records.TrialOutcome | None = None  # the outcome that the process reported
     final_at: float = 0.0  # by the monotonic clock, as all times here but `began`
-    exit_notice_at: float | None = None  # when the controller is to hear that it has not exited
     is_overdue: bool = False  # whether it was killed because it had not ended long after that
     killed: tuple[FailureClass, str] | None = None
-    kill_at: float | None = None
     stopping: str = ""  # why a stop was requested
     stopped_at: float = 0.0
-    timer: threading.Timer | None = None  # kills a process that does not stop
-    flush_at: float = 0.0
+    grace_timer: threading.Timer | None = None  # kills a process that does not stop
     log: shipping.Log | None = None  # when it is shipped
-    log_at: float = 0.0  # when to read it next
     reported_at: float = 0.0  # when the process sent its newest report
-    taken_at: float | None = None  # when the controller received the newest event
+    taken_at: float = dataclasses.field(default_factory=lambda: time.monotonic())  # of the newest event, or the start
     credited_until: float = 0.0  # up to when the controller's time has been added to the deadline
     blocked: bool = False  # whether the process waits for the answer to a report, if it is prunable
     waiting: bool = False  # whether the controller has that report
@@ -86,6 +105,13 @@ class Running:
 
     def __post_init__(self) -> None:
         self.channel.set_patience(SEND_PATIENCE)
+        now = time.monotonic()
+        if self.request.timeout is not None:
+            self.timers.set("deadline", now + self.request.timeout, self._check_deadline)
+        if self.reader is not None:
+            self.timers.set("read", now, self.read_metrics)
+        if self.log is not None:
+            self.timers.set("log", now + LOG_INTERVAL, self._take_any)
 
     def send(self, message: messages.ToTrial) -> None:
         """Sends a message to the process, unless it is gone. May be called from any thread."""
@@ -95,6 +121,64 @@ class Running:
             except TimeoutError:
                 text = f"did not read its slot's messages within {SEND_PATIENCE:g} s"
                 self.kill(FailureClass.INVALID, f"the process {text}, and was killed for that")
+
+    def due(self) -> Messages | None:
+        """Do what is due by now, until something of it is for the controller."""
+        reads_first = self.exchange is not None or self.request.prunable
+        unread = reads_first and self.is_open and self.channel.is_readable()
+        for action in self.timers.due(without=AFTER_MESSAGES if unread else ()):
+            if (taken := action()) is not None:
+                return taken
+        return None
+
+    def take(self) -> Messages:
+        """Return the trial's messages so far, for the controller."""
+        self.taken_at = time.monotonic()
+        self.timers.cancel("hand over", "exchange")
+        if self.log is not None:
+            self.timers.set("log", self.taken_at + LOG_INTERVAL, self._take_any)
+        reports, self.taken, self.reports = self.reports, self.reports, []
+        self.waiting = self.blocked
+        log = b"" if self.log is None else self.log.grown()
+        news: Messages = () if self.exchange is None else self.exchange.news()
+        if self.wanted is not None:
+            news, self.wanted = (*news, self.wanted), None
+        return (*piece(log), *reports, *news)
+
+    def _take_any(self) -> Messages | None:
+        return self.take() or None
+
+    def _notice_exit(self) -> Messages:
+        return (*self.take(), messages.Exiting())
+
+    def receive(self) -> bool:
+        """Read what the process has sent; False when its channel is closed, or it is killed for an invalid message."""
+        try:
+            for message in self.channel.read():
+                if isinstance(message, messages.Reported):
+                    self.reported(message)
+                elif isinstance(message, messages.Suggest):
+                    self.wants(message)
+                elif isinstance(message, messages.Ended):
+                    self.returned(message.outcome)
+                elif isinstance(message, messages.Printed):
+                    self.printed = message.printed
+                else:
+                    assert self.exchange is not None, "only a collection's process may send these messages"
+                    self.exchange.receive(message)
+                    if (moment := self.exchange.report_at) is not None:
+                        self.timers.set("exchange", moment, self.take)
+        except (EOFError, errors.MessageError) as error:
+            if isinstance(error, errors.MessageError):
+                self.kill(FailureClass.INVALID, f"{error}; the process was killed")
+            self.is_open = False
+            self.timers.cancel("read", "exchange")  # the rest is reported with its end
+        return self.is_open
+
+    def _hand_over(self) -> None:
+        """Have what the process has sent handed over: at once what it waits for, or a study's pruner."""
+        is_urgent = self.request.prunable or self.wanted is not None
+        self.timers.set("hand over", time.monotonic() if is_urgent else self.taken_at + FLUSH_INTERVAL, self.take)
 
     def reported(self, report: messages.Reported) -> None:
         """Handles a report of a step.
@@ -109,6 +193,7 @@ class Running:
         report = dataclasses.replace(report, **_bounded(report, self.request))
         when = self._possible(report.time)
         self.reports.append(records.TrialReport(self.request.number, report.step, report.metrics, when, report.remark))
+        self._hand_over()
         self.last, self.reported_at = report.metrics, report.sent
         self.blocked = self.request.prunable and report.waits
         if self.reader is not None:
@@ -134,16 +219,17 @@ class Running:
             )
         self.wanted, self.is_repeated = suggest, suggest.name in self.names
         self.names.add(suggest.name)
+        self._hand_over()
 
-    def read(self, *, ended: bool = False) -> None:
+    def read_metrics(self, *, ended: bool = False) -> None:
         """Reads what a program has written, and makes reports of the metrics in it."""
         if self.reader is None:
             return
         now = time.monotonic()
-        self.read_at = now + INTERVAL
         if not ended:
             if self.final is not None:
                 return  # what its exit hooks print is read at the end
+            self.timers.set("read", now + INTERVAL, self.read_metrics)
             with contextlib.suppress(OSError):  # there is no log yet
                 size = self.reader.log.stat().st_size
                 if not self.channel.is_readable():  # then the program had not ended before
@@ -152,6 +238,7 @@ class Running:
             if self.over is not None:
                 return  # what it wrote after its end does not count
             self.reports.append(records.TrialReport(self.request.number, step, metrics, time.time(), ""))
+            self._hand_over()
             self.last = {**self.last, **metrics}
             self._stop_early(step, metrics)
 
@@ -167,7 +254,9 @@ class Running:
         outcome = dataclasses.replace(outcome, **_bounded(outcome, self.request))
         self.final = dataclasses.replace(outcome, number=self.request.number, started=self._possible(outcome.started))
         self.final_at = time.monotonic()
-        self.exit_notice_at = self.final_at + EXIT_NOTICE
+        self.timers.cancel("deadline")
+        self.timers.set("linger", self.final_at + self.config.linger, self._check_linger)  # only exit hooks are left
+        self.timers.set("exit notice", self.final_at + EXIT_NOTICE, self._notice_exit)
 
     def answer(self, prune_at: int | None, suggested: messages.Suggested | None = None) -> None:
         """Answers the report or request on which the process is blocked, if any; its deadline moves by the time that took.
@@ -178,13 +267,11 @@ class Running:
         been blocked on a full channel. It moves once for each parameter: an objective that asks for one again and again has
         no time for that but its own.
         """
-        since = self.reported_at if self.waiting else self.taken_at
-        if since is not None:
-            now = time.monotonic()
-            is_its_own = suggested is not None and self.is_repeated
-            if self.deadline is not None and not is_its_own:
-                self.deadline += now - max(since, self.credited_until)
-            self.credited_until = now
+        now, since = time.monotonic(), self.reported_at if self.waiting else self.taken_at
+        is_its_own = suggested is not None and self.is_repeated
+        if self.request.worker is None and not is_its_own:
+            self.timers.postpone("deadline", now - max(since, self.credited_until))
+        self.credited_until = now
         if self.waiting:
             self.waiting = self.blocked = False
             self.send(messages.AnswerReport(prune_at))
@@ -198,6 +285,7 @@ class Running:
         """Records that the process has started, perhaps only after it was to be ended."""
         with self.lock:
             self.pid, self.method, self.handle, self.template_since = pid, method, handle, None
+            self.timers.cancel("template")
             if self.killed:
                 self._signal(signal.SIGKILL)
             elif self.stopping or self.over is not None:
@@ -214,8 +302,8 @@ class Running:
             if self.handle is not None:
                 os.close(self.handle)
                 self.handle = None
-            if self.timer is not None:
-                self.timer.cancel()
+            if self.grace_timer is not None:
+                self.grace_timer.cancel()
 
     def kill(self, failure: FailureClass, message: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Kills the process as `failure`; the first call decides the reason."""
@@ -224,8 +312,9 @@ class Running:
                 self.killed = (failure, message)
                 self._signal(number)
 
-    def stop(self, message: str, grace: float) -> None:
+    def stop(self, message: str) -> None:
         """Requests the process to save a checkpoint and end, and kills it if it has not done so in time."""
+        grace = self.config.grace
         with self.lock:
             if self.killed is not None or self.stopping:
                 return
@@ -261,52 +350,41 @@ class Running:
                 text = f"used {used / 2**30:.1f} GiB of memory, over its limit of {limit / 2**30:.1f} GiB"
                 self.kill(FailureClass.CRASHED, f"{text}; raise resources.memory")
 
-    def enforce_limits(self, linger: float) -> float | None:
-        """Kills the process when it is over its time; returns the seconds until the next check, None for never.
+    def _check_deadline(self) -> None:
+        """Kill a process that is over its time."""
+        if self.killed is not None or self.final is not None:
+            return
+        worker = self.request.worker is not None
+        if self.exchange is not None and worker:  # its time is that of its next result, and begins again in other threads
+            now, deadline = time.monotonic(), self.exchange.deadline
+            if deadline is None or now < deadline:
+                soon = now + WATCH_INTERVAL
+                self.timers.set("deadline", soon if deadline is None else min(deadline, soon), self._check_deadline)
+                return
+        limit = f"its limit of {self.request.timeout:g} s"
+        text = f"had no result within {limit}, raise collect.timeout" if worker else f"took longer than {limit}"
+        self._abort(f"{text}; its log ends with the stacks of its threads")
 
-        Args:
-            linger: seconds it may take to end after it has reported its outcome.
-        """
-        now = time.monotonic()
-        if self.exchange is not None and self.request.worker is not None:
-            self.deadline = self.exchange.deadline
-        if self.kill_at is not None:
-            if now < self.kill_at:
-                return self.kill_at - now
-            with self.lock:
-                self._signal(signal.SIGKILL)
-            self.kill_at = None
-        if self.killed is not None:
-            return None
-        if self.final is not None:  # only the job's exit hooks are left
-            if now < self.final_at + linger:
-                return self.final_at + linger - now
+    def _check_linger(self) -> None:
+        """Kill a process that has not ended long after its outcome."""
+        if self.killed is None:
             self.is_overdue = True
-            self.kill(FailureClass.TIMEOUT, "", signal.SIGABRT)
-            self.kill_at = now + ABORT_GRACE
-            return ABORT_GRACE
-        waits = []
-        if self.deadline is not None:
-            if now >= self.deadline:
-                limit = f"its limit of {self.request.timeout:g} s"
-                worker = self.request.worker is not None
-                text = f"had no result within {limit}, raise collect.timeout" if worker else f"took longer than {limit}"
-                text += "; its log ends with the stacks of its threads"
-                self.kill(FailureClass.TIMEOUT, text, signal.SIGABRT)
-                self.kill_at = now + ABORT_GRACE
-                return ABORT_GRACE
-            waits.append(self.deadline - now)
-        if self.request.worker is not None:
-            waits.append(WATCH_INTERVAL)  # another thread may just have handed it units
-        return min(waits, default=None)
+            self._abort("")
 
-    def outcome(self, code: int | None, grace: float, linger: float, lost: str) -> records.TrialOutcome:
+    def _abort(self, text: str) -> None:
+        """Kill the process, which first writes the stacks of its threads."""
+        self.kill(FailureClass.TIMEOUT, text, signal.SIGABRT)
+        self.timers.set("abort", time.monotonic() + ABORT_GRACE, self._kill_aborted)
+
+    def _kill_aborted(self) -> None:
+        with self.lock:
+            self._signal(signal.SIGKILL)
+
+    def outcome(self, code: int | None, lost: str) -> records.TrialOutcome:
         """The outcome that the trial reported, or one for a process that reported none.
 
         Args:
             code: exit code of its process; None if the template that would know it is gone.
-            grace: seconds it had after SIGTERM.
-            linger: seconds it had to end after its report.
             lost: the message if the template is gone.
         """
         outcome = self.final or records.TrialOutcome(
@@ -327,14 +405,14 @@ class Running:
             # A script that ended by `os._exit(0)`, or was replaced by another program that ended well: as a command does.
             return self._completed(dataclasses.replace(outcome, state=TrialState.COMPLETE), self.reader)
         if self.final is None:
-            failure, text = self.killed or _unexplained(code, grace, lost)
+            failure, text = self.killed or _unexplained(code, self.config.grace, lost)
             if self.killed is None and self.stopping and failure is FailureClass.LOST:
                 text = f"{self.stopping}: {text}"
             return dataclasses.replace(outcome, failure=failure, message=text)
         if self.is_overdue:
             late = (
-                f"its process had not ended {linger:g} s after run(ctx) and was killed (does an exit hook hang?), see "
-                "budget.exit_timeout; its log ends with the stacks of its threads"
+                f"its process had not ended {self.config.linger:g} s after run(ctx) and was killed (does an exit hook "
+                "hang?), see budget.exit_timeout; its log ends with the stacks of its threads"
             )
             return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, late))))
         if self.stopping and outcome.failure is FailureClass.LOST:
@@ -366,9 +444,9 @@ class Running:
 
     def _terminate(self, seconds: float, failure: FailureClass, message: str) -> None:
         """Sends SIGTERM, and kills the process if it has not ended in so many seconds; with the lock held."""
-        self.timer = threading.Timer(seconds, self.kill, (failure, message))
-        self.timer.daemon = True
-        self.timer.start()
+        self.grace_timer = threading.Timer(seconds, self.kill, (failure, message))
+        self.grace_timer.daemon = True
+        self.grace_timer.start()
         self._signal(signal.SIGTERM)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -376,6 +454,11 @@ class Running:
         if self.handle is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.handle, number)
+
+
+def piece(log: bytes) -> tuple[messages.LogGrown, ...]:
+    """A piece of the trial's log as a message, if there is one."""
+    return (messages.LogGrown(log),) if log else ()
 
 
 def taken_from(config: records.SlotConfig, request: records.TrialRequest) -> messages.Direction[messages.FromTrial]:

@@ -38,21 +38,17 @@ from trialplane.worker.channel import Channel
 from trialplane.worker.collect import exchange
 from trialplane.worker.metrics.reader import Reader
 from trialplane.worker.ranks import meeting
-from trialplane.worker.running import WATCH_INTERVAL, Running, taken_from, with_arrays
+from trialplane.worker.running import WATCH_INTERVAL, Messages, Running, piece, taken_from, with_arrays
 from trialplane.worker.setup import usage
 from trialplane.worker.template import MAX_MESSAGE
 
 if TYPE_CHECKING:
     from trialplane.worker.collect.segments import Bytes
 
-FLUSH_INTERVAL = 0.5  # seconds between events of a trial that does not wait for answers
-LOG_INTERVAL = 2.0  # seconds between reads of a log that is sent
 IMPORT_PATIENCE = 1800.0  # seconds for the template to import the job's code
 CLOSE_PATIENCE = (
     5.0  # seconds for the template to end what its trial left, and then itself; the same for the kernel to kill it
 )
-
-Messages = tuple[messages.FromSlot, ...]
 
 
 class Slot:
@@ -146,22 +142,20 @@ class Slot:
                 start = messages.encode(messages.StartTrial(request.number))
                 socket.send_fds(self._control, [start], [theirs.fileno()])
         file = self._paths.trial_log(request.trial, request.attempt, request.worker)
-        running = Running(
+        reader = None
+        if self.config.program is not None and request.node == 0:
+            runs_in, code = programs.folder(self.config.program, workdir), Path(self.config.code)
+            reader = Reader(self.config.program, file, runs_in, time.time(), code, request.stop)
+        self._running = running = Running(
+            self.config,
             request,
             Channel(ours, taken_from(self.config, request)),
             workdir,
             began=time.time(),
-            template_since=time.monotonic(),
-            deadline=None if request.timeout is None else time.monotonic() + request.timeout,
-            flush_at=time.monotonic() + FLUSH_INTERVAL,
+            reader=reader,
             log=shipping.Log(file) if self.config.ship else None,
-            log_at=time.monotonic() + LOG_INTERVAL,
         )
-        if self.config.program is not None and request.node == 0:
-            runs_in = programs.folder(self.config.program, workdir)
-            code = Path(self.config.code)
-            running.reader = Reader(self.config.program, file, runs_in, time.time(), code, request.stop)
-        self._running = running
+        self._expect_template(running)
         if self.config.role != "trial":
             running.exchange = exchange.Exchange(request, running.send, weights, workdir)
         lent = None if running.exchange is None else running.exchange.lent
@@ -191,7 +185,7 @@ class Slot:
         The outcome is LOST, with the message, unless the trial ends otherwise before. May be called from another thread.
         """
         if (running := self._running) is not None:
-            running.stop(message, self.config.grace)
+            running.stop(message)
 
     @property
     def exchange(self) -> exchange.Exchange | None:
@@ -248,23 +242,11 @@ class Slot:
         running = self._running
         assert running is not None
         while True:
-            # An unread message may be the result that its deadline is about, or a report on which it waits for an answer.
-            checks_first = running.exchange is not None or running.request.prunable
-            has_unread = checks_first and running.channel.is_readable()
-            timeout = 0.0 if has_unread else self._until_next_check(running)
-            sources: list[Any] = [running.channel, self._control]
-            if running.handle is not None and running.template_since is None:
-                sources.append(running.handle)
-            readable = select.select(sources, [], [], timeout)[0]
-            if running.channel in readable and not self._read(running):
-                # The channel is closed: only the process's end and the template's message are left to wait for.
-                readable = select.select(sources[1:], [], [], self._until_next_check(running, has_ended=True))[0]
+            readable = self._wait(running)
+            if running.channel in readable:
+                running.receive()
             if running.handle in readable:
-                running.template_since = time.monotonic()
-            if self._control not in readable and self._template_is_late(running):
-                running.template_end = f"did not answer for {running.template_patience():g} s and was killed"
-                self._end_template(signal.SIGKILL)
-                return self._end(running, None)
+                self._expect_template(running)  # to say how the process has ended
             if self._control in readable:
                 try:
                     message, handle = self._of_template()
@@ -278,19 +260,35 @@ class Slot:
                 if message.reasons:
                     with self._log.open("a") as log:
                         log.write(f"attempt {message.number} was spawned, not forked: {'; '.join(message.reasons)}\n")
-            if running.reader is not None and time.monotonic() >= running.read_at:
-                running.read()
-            is_due = running.request.prunable or time.monotonic() >= running.flush_at
-            if running.wanted is not None or (running.reports and is_due):
-                return self._take(running)
-            if running.log is not None and time.monotonic() >= running.log_at and (found := self._take(running)):
-                return found
-            if running.exit_notice_at is not None and time.monotonic() >= running.exit_notice_at:
-                running.exit_notice_at = None
-                return (*self._take(running), messages.Exiting())
-            report_at = None if running.exchange is None else running.exchange.report_at
-            if report_at is not None and time.monotonic() >= report_at and not running.channel.is_readable():
-                return self._take(running)
+            if (taken := running.due()) is not None:
+                return taken
+
+    def _wait(self, running: Running) -> list[Any]:
+        """Wait for the process, its end, the template, or the next timer; returns those with something to read."""
+        sources: list[Any] = [self._control]
+        if running.is_open:  # otherwise only the process's end and the template's message are left to wait for
+            sources.append(running.channel)
+        if running.handle is not None and running.template_since is None:
+            sources.append(running.handle)
+        return select.select(sources, [], [], running.timers.until_next())[0]
+
+    def _expect_template(self, running: Running) -> None:
+        """Watch the template, which has to answer: that the process has started, or has ended."""
+        running.template_since = time.monotonic()
+        running.timers.set("template", running.template_since, self._check_template)
+
+    def _check_template(self) -> Messages | None:
+        """End a template that owes an answer for too long: it was stopped, or waits for a disk, or for a debugger."""
+        running = self._running
+        assert running is not None
+        assert running.template_since is not None
+        now, late_at = time.monotonic(), running.template_since + running.template_patience()
+        if now < late_at:  # another thread may kill the process, which shortens the template's time
+            running.timers.set("template", min(late_at, now + WATCH_INTERVAL), self._check_template)
+            return None
+        running.template_end = f"did not answer for {running.template_patience():g} s and was killed"
+        self._end_template(signal.SIGKILL)
+        return self._end(running, None)
 
     def _of_template(self) -> tuple[messages.TrialStarted | messages.TrialExited | None, int]:
         """The template's next message, None when it is gone, and the descriptor of the process that started.
@@ -308,60 +306,21 @@ class Slot:
             raise errors.MessageError("a template sent TrialStarted without the descriptor of the process")
         return message, descriptors[0] if descriptors else -1
 
-    def _take(self, running: Running) -> Messages:
-        """The trial's messages so far."""
-        now = running.taken_at = time.monotonic()
-        running.flush_at, running.log_at = now + FLUSH_INTERVAL, now + LOG_INTERVAL
-        reports, running.taken, running.reports = running.reports, running.reports, []
-        running.waiting = running.blocked
-        log = b"" if running.log is None else running.log.grown()
-        news: Messages = () if running.exchange is None else running.exchange.news()
-        if running.wanted is not None:
-            news, running.wanted = (*news, running.wanted), None
-        return (*_piece(log), *reports, *news)
-
-    def _read(self, running: Running) -> bool:
-        """Reads what the trial has sent; False when its channel is closed, or it is killed for an invalid message."""
-        try:
-            for message in running.channel.read():
-                if isinstance(message, messages.Reported):
-                    running.reported(message)
-                elif isinstance(message, messages.Suggest):
-                    running.wants(message)
-                elif isinstance(message, messages.Ended):
-                    running.returned(message.outcome)
-                elif isinstance(message, messages.Printed):
-                    running.printed = message.printed
-                else:
-                    assert running.exchange is not None, "only a collection's process may send these messages"
-                    running.exchange.receive(message)
-        except EOFError:
-            return False
-        except errors.MessageError as error:
-            running.kill(FailureClass.INVALID, f"{error}; the process was killed")
-            return False
-        return True
-
-    def _template_is_late(self, running: Running) -> bool:
-        """Whether the template owes an answer for too long: it was stopped, or waits for a disk, or for a debugger."""
-        since = running.template_since
-        return since is not None and time.monotonic() >= since + running.template_patience()
-
     def _end(self, running: Running, exited: messages.TrialExited | None) -> Messages:
         """The last messages of a trial whose process or template is gone; before them its last reports, if the study prunes.
 
         Otherwise it would depend on how quickly a program ends whether it is pruned.
         """
-        while running.channel.is_readable() and self._read(running):
+        while running.channel.is_readable() and running.receive():
             pass
-        running.read(ended=True)
+        running.read_metrics(ended=True)
         with running.sending:
             running.channel.close()
         running.ended()
         if exited is None and running.pid:  # the template is gone and cannot kill what the trial started
             sessions.kill(running.pid)
         running.exited = exited
-        return self._take(running) if running.request.prunable and running.reports else self._conclude(running)
+        return running.take() if running.request.prunable and running.reports else self._conclude(running)
 
     def _conclude(self, running: Running) -> Messages:
         """The last messages of a trial that has ended, once its reports are answered."""
@@ -384,18 +343,18 @@ class Slot:
         """The rest of an ended trial's log in pieces, the last one with its end."""
         assert self._ending is not None
         log, last = self._ending
-        piece = _piece(log.grown(ended=True))
+        last_piece = piece(log.grown(ended=True))
         if not log.is_sent:
-            return piece
+            return last_piece
         self._ending = None
         log.remove()
-        return (*piece, *last)
+        return (*last_piece, *last)
 
     def _outcome(self, running: Running, exited: messages.TrialExited | None) -> tuple[records.TrialOutcome, str | None]:
         """The trial's outcome, and the file of its result's arrays."""
         code = None if exited is None else exited.code
         lost = f"the template of slot {self.name} on {self.node} {running.template_end}, and the trial with it"
-        outcome = running.outcome(code, self.config.grace, self.config.linger, lost)
+        outcome = running.outcome(code, lost)
         outcome = dataclasses.replace(
             outcome,
             ended=time.time(),
@@ -415,28 +374,3 @@ class Slot:
         if outcome.state is TrialState.COMPLETE and outcome.arrays:
             return with_arrays(outcome, paths.trial_arrays(running.workdir))
         return outcome, None
-
-    def _until_next_check(self, running: Running, *, has_ended: bool = False) -> float | None:
-        """Enforces the trial's limits; returns the seconds until the next check.
-
-        Messages of a process that has ended are reported with its end.
-        """
-        limit = running.enforce_limits(self.config.linger)
-        waits, now = [] if limit is None else [limit], time.monotonic()
-        if running.template_since is not None:
-            waits.append(WATCH_INTERVAL)  # another thread may kill the process, which shortens the template's time
-        if running.reports:
-            waits.append(max(0.0, running.flush_at - now))
-        if running.log is not None:
-            waits.append(max(0.0, running.log_at - now))
-        if running.exit_notice_at is not None:
-            waits.append(max(0.0, running.exit_notice_at - now))
-        if running.reader is not None and not has_ended:
-            waits.append(max(0.0, running.read_at - now))
-        if running.exchange is not None and not has_ended and (report_at := running.exchange.report_at) is not None:
-            waits.append(max(0.0, report_at - now))
-        return min(waits, default=None)
-
-
-def _piece(log: bytes) -> tuple[messages.LogGrown, ...]:
-    return (messages.LogGrown(log),) if log else ()
