@@ -1,7 +1,8 @@
 """Writes the reference pages that are generated: `python platform/docs/generate.py`.
 
-The commands come from click, the fields of job.yaml from its JSON schema, and the chart's values from the comments of
-values.yaml. tests/docs/test_reference.py fails while a page differs from what this script writes.
+The commands come from click, the fields of job.yaml from its JSON schema, the chart's values from the comments of
+values.yaml, and the operator's decisions from its table. tests/docs/test_reference.py fails while a page differs from what
+this script writes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import yaml
 from trialplane import errors
 from trialplane.cli import main
 from trialplane.job import options, schema
+from trialplane.reconciler import decisions, observation
+from trialplane.reconciler.decisions import Goal
 
 FOLDER = Path(__file__).parent / "reference"
 VALUES = Path(__file__).parents[2] / "charts" / "platform" / "values.yaml"
@@ -239,6 +242,20 @@ def _comment(lines: list[str], line: int) -> tuple[str, str]:
     return _sentence(text.removeprefix("-- ")), example
 
 
+def operator() -> str:
+    """The page of the operator's phases, goals and steps."""
+    page = (
+        f"{_GENERATED}\n# Operator\n\nThe operator observes a Run's phase and its goal, looks up the steps in one table, "
+        "and takes them. [Reconciliation](../how-it-works/decisions/reconcile.md) has the reasons.\n"
+    )
+    rows = [(phase.value, *(", ".join(cells[goal]) for goal in Goal)) for phase, cells in decisions.TABLE.items()]
+    page += "\n## Phase and goal to steps\n\nAn empty cell means that the operator waits.\n\n"
+    page += _table(("phase", *(goal.value for goal in Goal)), rows)
+    for title, texts in (("Phase", observation.PHASES), ("Goal", decisions.GOALS), ("Step", decisions.STEPS)):
+        page += f"\n## {title}s\n\n" + _table((title.lower(), "meaning"), list(texts.items()))
+    return page
+
+
 def _sentence(text: str) -> str:
     """A docstring's text on one line."""
     return " ".join(text.split())
@@ -250,7 +267,7 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "".join([lines[0], "|---" * len(head) + "|\n", *lines[1:]])
 
 
-PAGES = {"commands": commands, "job-yaml": job_yaml, "chart": chart}
+PAGES = {"commands": commands, "job-yaml": job_yaml, "chart": chart, "operator": operator}
 
 if __name__ == "__main__":
     for stem, page in PAGES.items():

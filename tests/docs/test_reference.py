@@ -34,9 +34,9 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("stem", ["commands", "job-yaml", "chart"])
+@pytest.mark.parametrize("stem", ["commands", "job-yaml", "chart", "operator"])
 def test_a_generated_page_is_current(generator: ModuleType, stem: str) -> None:
-    assert set(generator.PAGES) == {"commands", "job-yaml", "chart"}
+    assert set(generator.PAGES) == {"commands", "job-yaml", "chart", "operator"}
     current = (pages.FOLDER / "reference" / f"{stem}.md").read_text()
     assert current == generator.PAGES[stem](), "renew it: python platform/docs/generate.py"
 

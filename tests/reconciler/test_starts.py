@@ -11,7 +11,7 @@ import pytest
 
 from trialplane.errors import TargetError
 from trialplane.job import options
-from trialplane.reconciler.view import View
+from trialplane.reconciler.observation import Observation
 from trialplane.wire import cluster as names
 from trialplane.wire.states import RunState
 
@@ -207,11 +207,11 @@ def test_the_status_of_a_run_is_not_written_into_another_of_its_name(team: Team,
     team.settle()
     look = team.reconciler._observer.look
 
-    def replaced(view: View) -> View:
-        seen = look(view)
+    def replaced(seen: Observation) -> Observation:
+        fresh = look(seen)
         team.cluster.remove("runs", "a")
         team.apply()
-        return seen
+        return fresh
 
     team.namespace.end("a", RunState.SUCCEEDED)
     monkeypatch.setattr(team.reconciler._observer, "look", replaced)

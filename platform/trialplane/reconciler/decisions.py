@@ -1,20 +1,22 @@
-"""What is to be done next for a Run. Pure: a view → actions, each of which may be done twice.
+"""Decisions on a Run: its phase and its goal choose steps from a table, and steps are actions. Pure.
 
-Between any two actions the reconciler may be killed; what it then sees makes it go on. So a start is recorded before its
-RayCluster is made, the RayCluster is made last, and a stop is in the ledger before anything is removed. A stop that was
-begun is completed before the run goes on.
+Each action may be done twice. Between any two actions the reconciler may be killed; what it then observes makes it go on.
+So a start is recorded before its RayCluster is made, the RayCluster is made last, and a stop is in the ledger before
+anything is removed. A stop that was begun is completed before the run goes on.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import enum
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trialplane.kube import metadata
 from trialplane.plan import raycluster
 from trialplane.plan.run import Image
-from trialplane.reconciler.view import View
+from trialplane.reconciler import problems, spec_changes
+from trialplane.reconciler.observation import Observation, Phase
 from trialplane.wire import cluster as names
 from trialplane.wire.records import Change
 from trialplane.wire.states import RunState
@@ -22,193 +24,297 @@ from trialplane.wire.states import RunState
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """Writes the submission into the ledger; with `new` no run may have its name."""
+    """Write the submission into the ledger; with `new` no run may have its name."""
 
     new: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class Desire:
-    """Changes fields of the desired state in the ledger."""
+    """Change fields of the desired state in the ledger."""
 
     changed: Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Adopt:
-    """Makes the Run the owner of the ConfigMaps with its code, which then go with it."""
+    """Make the Run the owner of the ConfigMaps with its code, which then go with it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Describe:
-    """Makes what the pods read: the ConfigMap with the spec."""
+    """Make what the pods read: the ConfigMap with the spec."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Admit:
-    """Gives the controller a new token, in a Secret of the run, and has the ledger take that one alone."""
+    """Give the controller a new token, in a Secret of the run; the ledger then accepts no other."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Enclose:
-    """Makes the network policies of a run's pods anew, as the chart's values are others."""
+    """Renew the network policies of a run's pods after a change of the chart's values."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Revoke:
-    """Has no token open the run any more."""
+    """Revoke the run's token."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """Makes the network policies, and then the RayCluster whose pods they are for."""
+    """Make the network policies, and then the RayCluster whose pods they are for."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Resize:
-    """Patches the RayCluster, so that it has another number of pods."""
+    """Patch the RayCluster to another number of pods."""
 
     patch: tuple[Mapping[str, Any], ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Keep:
-    """Writes into the ledger which digests of its images its pods have run, for when its Run is gone."""
+class KeepImages:
+    """Write the digests of the images that its pods have run into the ledger, for when its Run is gone."""
 
     images: tuple[Image, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Remove:
-    """Removes the RayCluster, with its pods, and the ConfigMap with the spec."""
+    """Remove the RayCluster, with its pods, and the ConfigMap with the spec."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Note:
-    """Records who changed what of the Run's spec, and when."""
+class NoteChange:
+    """Record who changed what of the Run's spec, and when."""
 
     change: Change
 
 
-Action = Record | Desire | Adopt | Describe | Admit | Enclose | Revoke | Start | Resize | Keep | Remove | Note
+Action = Record | Desire | Adopt | Describe | Admit | Enclose | Revoke | Start | Resize | KeepImages | Remove | NoteChange
 
 
-def is_due(view: View) -> bool:
-    """Whether the run is to be started, if nothing is wrong with it."""
-    if view.is_deleted or view.read.spec is None or view.read.job is None:
-        return False
-    if view.ray_cluster is not None or view.leftovers:
-        return False
-    return view.asked.desired is RunState.RUNNING and not view.alive and not view.is_settled
+class Goal(enum.StrEnum):
+    """Goal for a Run, from its spec, its deadlines and the desired state in the ledger."""
+
+    RUN = "run"
+    RESUME = "resume"
+    RESTART = "restart"
+    FAIL = "fail"
+    STOP = "stop"
+    STOP_NOW = "stop now"
+    REFUSE = "refuse"
 
 
-def decide(view: View) -> tuple[Action, ...]:
-    """What is to be done now; nothing when all is as it should be, or when something must happen first."""
-    made = _decide(view) if view.is_enclosed else (Enclose(), *_decide(view))
-    if not view.is_deleted and view.change is not None:
-        made = (Note(view.change), *made)  # first: what follows from the change may be refused
-    if view.is_recorded and view.unkept:
-        made = (*made, Keep(view.unkept))
-    works = view.is_active or any(isinstance(action, Start) for action in made)
-    if view.recorded is not None and view.recorded.token is not None and not works:
-        return (*made, Revoke())
-    return made
+GOALS: Mapping[Goal, str] = {
+    Goal.RUN: "`spec.state` is `Running`.",
+    Goal.RESUME: "`spec.resumes` was raised since the last start.",
+    Goal.RESTART: "`spec.state` is `Running` again. The ledger still has a stop, which is completed first.",
+    Goal.FAIL: "A deadline of the job is over.",
+    Goal.STOP: "`spec.state` is `Paused` or `Cancelled`.",
+    Goal.STOP_NOW: "The same, with `spec.now`.",
+    Goal.REFUSE: "The spec is invalid, its name is taken, or its code is missing or different.",
+}
 
 
-def _decide(view: View) -> tuple[Action, ...]:
-    if view.is_deleted:
+class Step(enum.StrEnum):
+    """Step toward the goal: actions, or none if they are done already."""
+
+    START = "start"
+    RESTORE = "restore"
+    FOLLOW = "follow"
+    DESIRE_STOP = "desire stop"
+    DESIRE_FAILURE = "desire failure"
+    REMOVE = "remove"
+    EXPIRE = "expire"
+    TIDY = "tidy"
+    ADOPT = "adopt"
+
+
+STEPS: Mapping[Step, str] = {
+    Step.START: "Record the submission, desire `RUNNING`, adopt the code, create spec, Secrets and token, then RayCluster.",
+    Step.RESTORE: "Create the spec or the token again if somebody removed it.",
+    Step.FOLLOW: "Copy `spec.parallel` to the ledger, then scale the RayCluster once the controller has reacted.",
+    Step.DESIRE_STOP: "Write the stop to the ledger, where the controller reads it.",
+    Step.DESIRE_FAILURE: "Write the failure to the ledger, where the controller reads it.",
+    Step.REMOVE: "Delete the RayCluster, with its pods, and the spec's ConfigMap.",
+    Step.EXPIRE: "The same, once `cluster.ttl` is over.",
+    Step.TIDY: "Delete the spec's ConfigMap if it is left.",
+    Step.ADOPT: "Make the Run the owner of its code, which is then removed with it.",
+}
+
+_ENDS = ("Succeeded", "Failed", "Cancelled", "Paused")
+_WAIT: tuple[Step, ...] = ()
+_START = (Step.START,)
+_RESTORE = (Step.RESTORE,)
+_STOP = (Step.DESIRE_STOP,)
+_STOP_TIDY = (Step.DESIRE_STOP, Step.TIDY)
+_STOP_REMOVE = (Step.DESIRE_STOP, Step.REMOVE)
+_FAIL = (Step.DESIRE_FAILURE,)
+_FAIL_REMOVE = (Step.DESIRE_FAILURE, Step.REMOVE)
+_REMOVE = (Step.REMOVE,)
+_EXPIRE = (Step.EXPIRE,)
+_TIDY = (Step.TIDY,)
+
+# fmt: off
+_ROWS: Mapping[Phase, tuple[tuple[Step, ...], ...]] = {
+    #                run             resume   restart  fail          stop          stop now      refuse
+    Phase.ABSENT:   (_START,         _START,  _START,  _TIDY,        _STOP_TIDY,   _STOP_TIDY,   (Step.ADOPT,)),
+    Phase.LEAVING:  (_WAIT,          _WAIT,   _WAIT,   _WAIT,        _STOP,        _STOP,        _WAIT),
+    Phase.STARTING: (_RESTORE,       _REMOVE, _REMOVE, _FAIL_REMOVE, _STOP_REMOVE, _STOP_REMOVE, _WAIT),
+    Phase.OPENING:  (_RESTORE,       _WAIT,   _WAIT,   _FAIL,        _STOP,        _STOP_REMOVE, _WAIT),
+    Phase.RUNNING:  ((Step.FOLLOW,), _WAIT,   _WAIT,   _FAIL,        _STOP,        _STOP_REMOVE, _WAIT),
+    Phase.LOST:     (_RESTORE,       _WAIT,   _REMOVE, _FAIL_REMOVE, _STOP_REMOVE, _STOP_REMOVE, _WAIT),
+    Phase.ENDED:    (_EXPIRE,        _REMOVE, _REMOVE, _EXPIRE,      _STOP_REMOVE, _STOP_REMOVE, _EXPIRE),
+    Phase.GONE:     (_TIDY,          _START,  _START,  _TIDY,        _STOP_TIDY,   _STOP_TIDY,   (Step.ADOPT, Step.TIDY)),
+}
+# fmt: on
+TABLE: Mapping[Phase, Mapping[Goal, tuple[Step, ...]]] = {
+    phase: dict(zip(Goal, row, strict=True)) for phase, row in _ROWS.items()
+}
+
+
+def goal(observed: Observation) -> Goal:
+    """The goal for a Run."""
+    if observed.read.spec is None:
+        return Goal.REFUSE
+    if observed.asked.desired is not RunState.RUNNING:
+        return Goal.STOP_NOW if observed.asked.now else Goal.STOP
+    if problems.problem(observed) is not None:
+        return Goal.REFUSE
+    if observed.is_stopping:
+        return Goal.RESTART
+    if observed.is_superseded:
+        return Goal.RESUME
+    return Goal.FAIL if observed.is_failing else Goal.RUN
+
+
+def is_due(observed: Observation) -> bool:
+    """Whether the run is to be started now."""
+    return not observed.is_deleted and Step.START in TABLE[observed.phase][goal(observed)]
+
+
+def decide(observed: Observation) -> tuple[Action, ...]:
+    """The actions that are due now; none when all is as it should be, or when something must happen first."""
+    actions: list[Action] = []
+    if not observed.is_deleted:
+        if (change := spec_changes.change(observed)) is not None:
+            actions.append(NoteChange(change))  # first: what follows from the change may be refused
+        if not _has_network(observed):
+            actions.append(Enclose())
+        for step in TABLE[observed.phase][goal(observed)]:
+            actions += _STEPS[step](observed)
+    if observed.is_recorded and (images := _new_images(observed)):
+        actions.append(KeepImages(images))
+    works = observed.alive or observed.phase in (Phase.STARTING, Phase.OPENING, Phase.LOST)
+    if observed.recorded is not None and observed.recorded.token is not None and not works and Start() not in actions:
+        actions.append(Revoke())
+    return tuple(actions)
+
+
+def _has_network(observed: Observation) -> bool:
+    """Whether its pods, if it has any, have the network policies that they should have."""
+    if observed.mine is None or metadata.is_deleted(observed.mine):
+        return True
+    return (observed.mine["metadata"].get("annotations") or {}).get(names.NETWORK_HASH) == observed.network
+
+
+def _new_images(observed: Observation) -> tuple[Image, ...]:
+    """Those of its images that the ledger does not have."""
+    kept = {} if observed.recorded is None else observed.recorded.images
+    return tuple(one for one in observed.images if one.digest not in kept.get(one.image, ()))
+
+
+def _start(observed: Observation) -> tuple[Action, ...]:
+    desire = Desire({"state": RunState.RUNNING, "parallel": observed.asked.parallel})
+    return (Record(new=observed.recorded is None), desire, Adopt(), Describe(), Admit(), Start())
+
+
+def _restore(observed: Observation) -> tuple[Action, ...]:
+    return (() if observed.has_spec else (Describe(),)) + ((Admit(),) if observed.is_locked_out else ())
+
+
+def _follow(observed: Observation) -> tuple[Action, ...]:
+    if observed.recorded is None:
         return ()
-    if view.read.spec is None:
-        return _clear(view)
-    if view.asked.desired is not RunState.RUNNING:
-        return _stop(view)
-    if view.problem is not None:
-        # The code of a Run that never ran goes with it.
-        return _clear(view) or ((Adopt(),) if view.has_orphans else ())
-    if is_due(view):
-        start = {"state": RunState.RUNNING, "parallel": view.asked.parallel}
-        return (Record(new=view.recorded is None), Desire(start), Adopt(), Describe(), Admit(), Start())
-    if view.mine is None:
-        return (Remove(),) if view.has_spec and view.ray_cluster is None and not view.alive else ()
-    if metadata.is_deleted(view.mine):
-        return ()
-    if view.is_stopping or view.start != view.asked.resumes:  # of a start that is over, or is coming to its end
-        waits = view.may_return or (view.has_begun and not view.is_over and not view.is_stopping)
-        return () if waits else (Remove(),)
-    if view.is_over:
-        return _clear(view)
-    if view.overdue or view.is_failing:
-        return _fail(view)
-    return _follow(view) if view.alive else _mend(view)
-
-
-def _stop(view: View) -> tuple[Action, ...]:
-    """Has the run end as it is asked to: cleanly, unless there is no controller that could, or `now`."""
-    made: list[Action] = []
-    wanted = view.asked.desired
-    if view.is_recorded and view.recorded is not None:
-        ended = view.is_current and view.recorded.status.state.is_ended
-        if not ended and view.recorded.desired.state not in (wanted, RunState.CANCELLED):
-            made.append(Desire({"state": wanted}))
-    if view.mine is None:
-        leftover = view.ray_cluster is None and view.has_spec and not view.alive
-        return (*made, Remove()) if leftover else tuple(made)
-    if not metadata.is_deleted(view.mine) and (view.asked.now or not view.may_return):
-        made.append(Remove())
-    return tuple(made)
-
-
-def _clear(view: View) -> tuple[Action, ...]:
-    """Removes what is left of a run that is over, whatever its spec says by now."""
-    return (Remove(),) if view.is_expired else ()
-
-
-def _fail(view: View) -> tuple[Action, ...]:
-    """Ends a run whose deadline is over: first in the ledger, where its controller reads it; without one its pods go."""
-    made: tuple[Action, ...] = () if view.is_failing else (Desire({"state": RunState.FAILED}),)
-    return made if view.may_return else (*made, Remove())
-
-
-def _mend(view: View) -> tuple[Action, ...]:
-    """Makes again what the controller needs to begin, and somebody took away."""
-    made: list[Action] = [] if view.has_spec else [Describe()]
-    if view.is_locked_out:
-        made.append(Admit())
-    return tuple(made)
-
-
-def _follow(view: View) -> tuple[Action, ...]:
-    """Has a run that works be as wide as asked: first in the ledger, which the controller reads, then in pods."""
-    if view.recorded is None:
-        return ()
-    if view.recorded.desired.parallel != view.asked.parallel:
-        return (Desire({"parallel": view.asked.parallel}),)
-    patch = _resized(view)
+    if observed.recorded.desired.parallel != observed.asked.parallel:
+        return (Desire({"parallel": observed.asked.parallel}),)
+    patch = _resized(observed)
     return (Resize(tuple(patch)),) if patch else ()
 
 
-def _resized(view: View) -> list[dict[str, Any]]:
+def _desire_stop(observed: Observation) -> tuple[Action, ...]:
+    if observed.recorded is None or observed.desired in (None, observed.asked.desired, RunState.CANCELLED):
+        return ()
+    has_ended = observed.is_current and observed.recorded.status.state.is_ended
+    return () if has_ended else (Desire({"state": observed.asked.desired}),)
+
+
+def _desire_failure(observed: Observation) -> tuple[Action, ...]:
+    return () if observed.desired is RunState.FAILED else (Desire({"state": RunState.FAILED}),)
+
+
+def _remove(observed: Observation) -> tuple[Action, ...]:
+    return (Remove(),)
+
+
+def _expire(observed: Observation) -> tuple[Action, ...]:
+    """Remove what is left of an ended run, whatever its spec says by now, once its end is in its status."""
+    status = observed.status
+    if not status.since or status.resumes != observed.start or status.state not in _ENDS:
+        return ()
+    ttl = 0.0
+    if observed.read.job is not None:
+        ttl = observed.started_job.cluster.ttl
+    elif observed.recorded is not None:
+        ttl = observed.recorded.job.cluster.ttl
+    return (Remove(),) if observed.now >= (metadata.moment(status.since) or 0.0) + ttl else ()
+
+
+def _tidy(observed: Observation) -> tuple[Action, ...]:
+    return (Remove(),) if observed.has_spec else ()
+
+
+def _adopt(observed: Observation) -> tuple[Action, ...]:
+    return (Adopt(),) if observed.has_orphans else ()
+
+
+_STEPS: Mapping[Step, Callable[[Observation], tuple[Action, ...]]] = {
+    Step.START: _start,
+    Step.RESTORE: _restore,
+    Step.FOLLOW: _follow,
+    Step.DESIRE_STOP: _desire_stop,
+    Step.DESIRE_FAILURE: _desire_failure,
+    Step.REMOVE: _remove,
+    Step.EXPIRE: _expire,
+    Step.TIDY: _tidy,
+    Step.ADOPT: _adopt,
+}
+
+
+def _resized(observed: Observation) -> list[dict[str, Any]]:
     """The JSON patch by which the first role's pods become as many as they should be; nothing if they are, or must wait.
 
     A pod with a slot may run a trial. So fewer pods wait until the controller reports that many slots, and which pods have
     one.
     """
-    if view.ray_cluster is None or view.recorded is None:
+    if observed.ray_cluster is None or observed.recorded is None:
         return []
-    spec = view.ray_cluster["spec"]
-    job = view.started_job
-    width = view.asked.parallel or job.width
+    spec = observed.ray_cluster["spec"]
+    job = observed.started_job
+    width = observed.asked.parallel or job.width
     role = job.widened(width).roles()[0]
     group = spec["workerGroupSpecs"][0]
     if group["groupName"] != names.group(role.name):
         return []
-    status, pods = view.recorded.status, view.pods
-    if len(pods) > role.pods and status.parallel != width and not view.asked.now:
+    status, pods = observed.recorded.status, observed.pods
+    if len(pods) > role.pods and status.parallel != width and not observed.asked.now:
         return []
-    spare = [pod for pod in pods if view.asked.now or pod not in status.nodes]
+    spare = [pod for pod in pods if observed.asked.now or pod not in status.nodes]
     surplus = spare[: max(0, len(pods) - role.pods)]
     # Ray's autoscaler too would remove a pod with a trial for a lower bound, when all have one.
-    count = role.pods if view.asked.now else max(role.pods, len(pods) - len(surplus))
+    count = role.pods if observed.asked.now else max(role.pods, len(pods) - len(surplus))
     autoscale = bool(spec.get("enableInTreeAutoscaling"))
     target = raycluster.Replicas.of(count, autoscale)
     fields = {"maxReplicas": target.maximum}

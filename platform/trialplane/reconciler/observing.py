@@ -21,7 +21,7 @@ from trialplane.plan.pack import Pack
 from trialplane.plan.run import Image
 from trialplane.plan.site import Site
 from trialplane.reconciler import decisions
-from trialplane.reconciler.view import Problem, View
+from trialplane.reconciler.observation import Observation, Phase, Problem
 from trialplane.wire import cluster as names
 from trialplane.wire import ledger
 
@@ -50,17 +50,17 @@ class Observer:
         self._clock = clock
         self._events: tuple[float, list[dict[str, Any]]] = 0.0, []  # when they were listed
 
-    def look(self, view: View) -> View:
+    def look(self, observed: Observation) -> Observation:
         """Everything that the next decision needs; the Run itself as it was read."""
-        name, site = view.name, self._site
+        name, site = observed.name, self._site
         ray_cluster = self._cluster.read(kinds.RAY_CLUSTER, name)
         seen = dataclasses.replace(
-            view, ray_cluster=ray_cluster, recorded=self._archive.recorded(name), blocked=None, why=""
+            observed, ray_cluster=ray_cluster, recorded=self._archive.recorded(name), blocked=None, why=""
         )
         if ray_cluster is None:
             spec = self._cluster.read(kinds.CONFIG_MAP, names.spec_map(name))
             seen = dataclasses.replace(seen, has_spec=owns(seen, spec), pods=(), leftovers=())
-            if seen.problem is None and decisions.is_due(seen):
+            if decisions.is_due(seen):
                 # KubeRay would take them for pods of the new RayCluster, and they have another token.
                 if left := tuple(pod["metadata"]["name"] for pod in self._pods(name)):
                     return dataclasses.replace(seen, leftovers=left)
@@ -83,7 +83,7 @@ class Observer:
             controller_runs=any(_runs(pod, names.CONTROLLER) for pod in found),
             pulled=images(found),
         )
-        if seen.read.job is None or seen.is_over:
+        if seen.read.job is None or seen.phase is Phase.ENDED:
             return seen
         if not seen.alive:
             seen = dataclasses.replace(
@@ -98,9 +98,9 @@ class Observer:
         complete = seen.alive and known is not None and known.slots_ready >= known.slots
         return dataclasses.replace(seen, pods=first, why="" if complete else self._why(ray_cluster, found))
 
-    def _taken(self, view: View, code: Sequence[Mapping[str, Any] | None]) -> str:
+    def _taken(self, observed: Observation, code: Sequence[Mapping[str, Any] | None]) -> str:
         """Says which object of somebody else has the name of one that the run's start makes or takes; "" if none has."""
-        run, site = view.name, self._site
+        run, site = observed.name, self._site
         wanted = [
             (kinds.CONFIG_MAP, "ConfigMap", names.spec_map(run)),
             (kinds.SECRET, "Secret", names.token_secret(run)),
@@ -110,7 +110,7 @@ class Observer:
             (kinds.ROLE, "Role", run),
             (kinds.ROLE_BINDING, "RoleBinding", run),
         ]
-        if pods.autoscales(view.job, site):
+        if pods.autoscales(observed.job, site):
             wanted.append((kinds.SERVICE_ACCOUNT, "ServiceAccount", names.autoscaler_account(run)))
         if site.network.enabled:
             wanted += [(kinds.NETWORK_POLICY, "NetworkPolicy", policy) for policy in network.names(run)]
@@ -122,18 +122,18 @@ class Observer:
                 return f"the {word} {name} is not of this Run; give the Run another name"
         return ""
 
-    def _is_locked_out(self, view: View) -> bool:
+    def _is_locked_out(self, observed: Observation) -> bool:
         """Whether the Secret of its token, which somebody may have deleted, does not open the ledger, as after a restore."""
-        secret = self._cluster.read(kinds.SECRET, names.token_secret(view.name))
-        if secret is not None and not is_free(secret, view.name):
+        secret = self._cluster.read(kinds.SECRET, names.token_secret(observed.name))
+        if secret is not None and not is_free(secret, observed.name):
             return False  # somebody else's, which is left as it is
-        if not owns(view, secret):
+        if not owns(observed, secret):
             return True
         try:
             token = base64.b64decode(((secret or {}).get("data") or {}).get(names.TOKEN_KEY, "")).decode()
         except ValueError:
             return True
-        return not token or view.recorded is None or not archive.same(view.recorded.token, ledger.hashed(token))
+        return not token or observed.recorded is None or not archive.same(observed.recorded.token, ledger.hashed(token))
 
     def _pods(self, run: str) -> list[dict[str, Any]]:
         """The pods of a run, the newest first."""
@@ -159,9 +159,9 @@ class Observer:
         uid = ray_cluster["metadata"].get("uid")
         return next((one for one in found if metadata.is_owned(one, uid)), None)
 
-    def _blocked(self, view: View, site: Site, code: Sequence[Mapping[str, Any] | None]) -> Problem | None:
+    def _blocked(self, observed: Observation, site: Site, code: Sequence[Mapping[str, Any] | None]) -> Problem | None:
         """What is wrong with a run that is to be started: its code, or that it does not fit the site."""
-        asked, job = view.asked, view.job
+        asked, job = observed.asked, observed.job
         issues = [
             *preflight.placement(job, site),
             *preflight.install(job, site.install.enabled),
@@ -222,9 +222,9 @@ def images(found: Iterable[Mapping[str, Any]]) -> tuple[Image, ...]:
     return tuple(dict.fromkeys(made))
 
 
-def owns(view: View, thing: Mapping[str, Any] | None) -> bool:
+def owns(observed: Observation, thing: Mapping[str, Any] | None) -> bool:
     """Whether an object is there and is this Run's."""
-    return thing is not None and metadata.is_owned(thing, view.uid)
+    return thing is not None and metadata.is_owned(thing, observed.uid)
 
 
 def _runs(pod: Mapping[str, Any], container: str) -> bool:

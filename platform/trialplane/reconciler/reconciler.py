@@ -30,7 +30,7 @@ from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.plan.run import Status
 from trialplane.plan.site import Site
-from trialplane.reconciler import decisions, standing
+from trialplane.reconciler import decisions, problems, standing
 from trialplane.reconciler.decisions import (
     Action,
     Admit,
@@ -38,17 +38,17 @@ from trialplane.reconciler.decisions import (
     Describe,
     Desire,
     Enclose,
-    Keep,
-    Note,
+    KeepImages,
+    NoteChange,
     Record,
     Remove,
     Resize,
     Revoke,
     Start,
 )
+from trialplane.reconciler.observation import WORKED, Observation, Phase, Problem
 from trialplane.reconciler.observing import Observer, is_free, is_new, owns
 from trialplane.reconciler.removal import Removal
-from trialplane.reconciler.view import WORKED, Problem, View
 from trialplane.wire import cluster as names
 from trialplane.wire import labels
 from trialplane.wire.paths import RunPaths
@@ -117,90 +117,90 @@ class Reconciler:
             return None
         if metadata.is_deleted(run):
             return None
-        view = View(run, runs.read(run), now=self._clock())
+        observed = Observation(run, runs.read(run), now=self._clock())
         try:
-            if left := self._removal.step(name, view.uid):  # of an earlier Run of its name
+            if left := self._removal.step(name, observed.uid):  # of an earlier Run of its name
                 text = f"an earlier run of this name was deleted, and its files are being removed: {left}"
-                self._write(view, standing.explained(view, "FormerRun", text, self._clock()))
+                self._write(observed, standing.explained(observed, "FormerRun", text, self._clock()))
                 return REMOVING
-            view = self._observer.look(view)
+            observed = self._observer.look(observed)
             for _ in range(_ROUNDS):
-                actions = decisions.decide(view)
+                actions = decisions.decide(observed)
                 if not actions:
                     break
                 for action in actions:
-                    self._do(view, action)
-                view = self._observer.look(view)
+                    self._do(observed, action)
+                observed = self._observer.look(observed)
         except LedgerCorrupt as error:  # only its record; other Runs go on
-            self._write(view, standing.explained(view, "LedgerUnreadable", str(error), self._clock()))
-            return self._patience(view, Problem("LedgerUnreadable", str(error)))
+            self._write(observed, standing.explained(observed, "LedgerUnreadable", str(error), self._clock()))
+            return self._patience(observed, Problem("LedgerUnreadable", str(error)))
         except errors.LedgerLocked as error:  # by a controller that is about to end
-            self._write(view, standing.explained(view, "LedgerLocked", str(error), self._clock()))
+            self._write(observed, standing.explained(observed, "LedgerLocked", str(error), self._clock()))
             return LIVING
         except LedgerFull as error:
-            self._write(view, standing.explained(view, "BudgetSpent", str(error), self._clock()))
-            return self._patience(view, Problem("BudgetSpent", ""))  # the amounts in the text may change
+            self._write(observed, standing.explained(observed, "BudgetSpent", str(error), self._clock()))
+            return self._patience(observed, Problem("BudgetSpent", ""))  # the amounts in the text may change
         except _LEDGER_AWAY as error:
             text = f"the ledger's database does not answer: {archive.reason(error)}"
-            self._write(view, standing.explained(view, "LedgerAway", f"{text}; all records are safe", self._clock()))
+            self._write(observed, standing.explained(observed, "LedgerAway", f"{text}; all records are safe", self._clock()))
             return LIVING
         except (TargetError, InputError) as error:  # of the API server: a quota, an admission policy, a conflict
-            self._write(view, standing.explained(view, "Refused", str(error), self._clock()))
+            self._write(observed, standing.explained(observed, "Refused", str(error), self._clock()))
             raise
-        status = standing.status(view, self._clock())
-        self._write(view, status)
-        return self._next(view, status)
+        status = standing.status(observed, self._clock())
+        self._write(observed, status)
+        return self._next(observed, status)
 
-    def _do(self, view: View, action: Action) -> None:
+    def _do(self, observed: Observation, action: Action) -> None:
         """One action."""
-        name = view.name
+        name = observed.name
         _logger.info("%s: %s", name, type(action).__name__.lower())
         match action:
             case Record(new=new):
-                plan = _plan(view)
-                self._archive.record(name, plan.job, _facts(view), plan.pack.data, new=new)
+                plan = _plan(observed)
+                self._archive.record(name, plan.job, _facts(observed), plan.pack.data, new=new)
             case Desire(changed=changed):
                 self._archive.desire(name, changed)
             case Adopt():
-                owners = {"metadata": {"ownerReferences": [runs.owner(name, view.uid)]}}
-                for code_map in view.code:
-                    if code_map is not None and not owns(view, code_map) and is_free(code_map, name):
+                owners = {"metadata": {"ownerReferences": [runs.owner(name, observed.uid)]}}
+                for code_map in observed.code:
+                    if code_map is not None and not owns(observed, code_map) and is_free(code_map, name):
                         self._cluster.patch(kinds.CONFIG_MAP, code_map["metadata"]["name"], owners)
             case Describe():
                 spec = {
-                    _FILES.job.name: view.job.model_dump_json(),
-                    _FILES.submission.name: json.dumps(_facts(view), ensure_ascii=False),
+                    _FILES.job.name: observed.job.model_dump_json(),
+                    _FILES.submission.name: json.dumps(_facts(observed), ensure_ascii=False),
                 }
                 thing = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": names.spec_map(name)}, "data": spec}
-                self._apply(view, thing)
+                self._apply(observed, thing)
             case Admit():
-                self._admit(view)
-            case Note(change=change):
-                self._post(view, change)
+                self._admit(observed)
+            case NoteChange(change=change):
+                self._post(observed, change)
                 self._archive.note(name, change)
             case Enclose():
-                if view.mine is not None:
-                    patch = {"metadata": {"annotations": {names.NETWORK_HASH: self._enclose(view, view.mine)}}}
+                if observed.mine is not None:
+                    patch = {"metadata": {"annotations": {names.NETWORK_HASH: self._enclose(observed, observed.mine)}}}
                     self._cluster.patch(kinds.RAY_CLUSTER, name, patch)
             case Revoke():
                 self._archive.revoke(name)
             case Start():
-                made = self._ray_cluster(view)
-                made["metadata"]["annotations"][names.NETWORK_HASH] = self._enclose(view, made)
-                self._apply(view, _secret(names.ray_secret(name), names.RAY_TOKEN_KEY, secrets.token_urlsafe(32)))
+                made = self._ray_cluster(observed)
+                made["metadata"]["annotations"][names.NETWORK_HASH] = self._enclose(observed, made)
+                self._apply(observed, _secret(names.ray_secret(name), names.RAY_TOKEN_KEY, secrets.token_urlsafe(32)))
                 for thing in raycluster.access(made):
-                    self._apply(view, thing)
+                    self._apply(observed, thing)
                 self._cluster.create(kinds.RAY_CLUSTER, made)
             case Resize(patch=patch):
-                if view.ray_cluster is not None:
-                    self._cluster.patch(kinds.RAY_CLUSTER, view.ray_cluster["metadata"]["name"], list(patch))
-            case Keep(images=images):
+                if observed.ray_cluster is not None:
+                    self._cluster.patch(kinds.RAY_CLUSTER, observed.ray_cluster["metadata"]["name"], list(patch))
+            case KeepImages(images=images):
                 self._archive.keep_images(name, [(one.image, one.digest) for one in images])
             case Remove():
-                if view.mine is not None:
+                if observed.mine is not None:
                     # Until its pods and its token are gone, so that the next one of the name gets none of them.
                     self._cluster.delete(kinds.RAY_CLUSTER, name, foreground=True)
-                if owns(view, self._cluster.read(kinds.CONFIG_MAP, names.spec_map(name))):
+                if owns(observed, self._cluster.read(kinds.CONFIG_MAP, names.spec_map(name))):
                     self._cluster.delete(kinds.CONFIG_MAP, names.spec_map(name))
 
     def _note_deletion(self, name: str, what: str) -> None:
@@ -212,14 +212,17 @@ class Reconciler:
                 asked = {**last.asked, "state": _DELETED}
                 self._archive.note(name, Change(self._clock(), "", what, last.uid, last.generation + 1, asked))
 
-    def _post(self, view: View, change: Change) -> None:
+    def _post(self, observed: Observation, change: Change) -> None:
         """Says a change as an Event of the Run, which has one name however often it is made."""
         when, who = standing.moment(change.at), f" by {change.by}" if change.by else ""
-        about = {"apiVersion": runs.API_VERSION, "kind": runs.KIND, "name": view.name, "uid": view.uid}
+        about = {"apiVersion": runs.API_VERSION, "kind": runs.KIND, "name": observed.name, "uid": observed.uid}
         event = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{view.name}.{view.uid[:13]}.{change.generation}", "namespace": self._cluster.namespace},
+            "metadata": {
+                "name": f"{observed.name}.{observed.uid[:13]}.{change.generation}",
+                "namespace": self._cluster.namespace,
+            },
             "involvedObject": {**about, "namespace": self._cluster.namespace},
             "reason": "Changed",
             "message": f"{change.what}{who}",
@@ -232,97 +235,98 @@ class Reconciler:
         try:
             self._cluster.apply(event, names.MANAGER, force=True)
         except (TargetError, InputError) as error:  # a quota; the ledger has it all the same, and the run goes on
-            _logger.warning("%s: the Event of a change could not be made: %s", view.name, error)
+            _logger.warning("%s: the Event of a change could not be made: %s", observed.name, error)
 
-    def _admit(self, view: View) -> None:
+    def _admit(self, observed: Observation) -> None:
         """Gives the controller a token of its own, with which it opens the run at the gateway."""
         token = secrets.token_urlsafe(32)
-        self._apply(view, _secret(names.token_secret(view.name), names.TOKEN_KEY, token))
-        self._archive.admit(view.name, token)
+        self._apply(observed, _secret(names.token_secret(observed.name), names.TOKEN_KEY, token))
+        self._archive.admit(observed.name, token)
 
-    def _enclose(self, view: View, ray_cluster: Mapping[str, Any]) -> str:
+    def _enclose(self, observed: Observation, ray_cluster: Mapping[str, Any]) -> str:
         """Has the pods of a RayCluster reach what the site allows, and nothing else; gives the policies' digest."""
         policies = network.policies(ray_cluster, self._site)
         for one in policies:
-            self._apply(view, one)
+            self._apply(observed, one)
         if not policies:  # those of a run that was started while the chart had some would still hold
-            for left in network.names(view.name):
-                if owns(view, self._cluster.read(kinds.NETWORK_POLICY, left)):
+            for left in network.names(observed.name):
+                if owns(observed, self._cluster.read(kinds.NETWORK_POLICY, left)):
                     self._cluster.delete(kinds.NETWORK_POLICY, left)
         return network.digest(policies)
 
-    def _ray_cluster(self, view: View) -> dict[str, Any]:
+    def _ray_cluster(self, observed: Observation) -> dict[str, Any]:
         """The RayCluster for this start: as wide as the Run asks for."""
-        plan = _plan(view)
-        wide = dataclasses.replace(plan, job=plan.job.widened(view.asked.parallel or plan.job.width))
+        plan = _plan(observed)
+        wide = dataclasses.replace(plan, job=plan.job.widened(observed.asked.parallel or plan.job.width))
         made = raycluster.raycluster(wide, self._site)
         annotations = {
             **made["metadata"]["annotations"],
             names.SPEC_HASH: planning.spec_hash(plan.job),
-            runs.RESUMES: str(view.asked.resumes),
+            runs.RESUMES: str(observed.asked.resumes),
         }
-        return {**made, "metadata": {**self._metadata(view, made["metadata"]["labels"]), "annotations": annotations}}
+        return {**made, "metadata": {**self._metadata(observed, made["metadata"]["labels"]), "annotations": annotations}}
 
-    def _apply(self, view: View, thing: Mapping[str, Any]) -> None:
+    def _apply(self, observed: Observation, thing: Mapping[str, Any]) -> None:
         """Makes an object of the Run, or makes it what it should be."""
-        made = {**thing, "metadata": {**self._metadata(view, pods.labels(_plan(view))), **thing["metadata"]}}
+        made = {**thing, "metadata": {**self._metadata(observed, pods.labels(_plan(observed))), **thing["metadata"]}}
         self._cluster.apply(made, names.MANAGER, force=True)
 
-    def _metadata(self, view: View, labels: Mapping[str, str]) -> dict[str, Any]:
-        where = {"name": view.name, "namespace": self._cluster.namespace}
-        return {**where, "labels": dict(labels), "ownerReferences": [runs.owner(view.name, view.uid)]}
+    def _metadata(self, observed: Observation, labels: Mapping[str, str]) -> dict[str, Any]:
+        where = {"name": observed.name, "namespace": self._cluster.namespace}
+        return {**where, "labels": dict(labels), "ownerReferences": [runs.owner(observed.name, observed.uid)]}
 
-    def _write(self, view: View, status: Status) -> None:
+    def _write(self, observed: Observation, status: Status) -> None:
         """Writes a status that differs from what the Run has."""
-        if status != view.status:
+        if status != observed.status:
             # Refused when another Run has its name by now.
-            body = {"metadata": {"uid": view.uid}, "status": status.model_dump(mode="json")}
-            self._cluster.patch(kinds.RUN, view.name, body, status=True)
+            body = {"metadata": {"uid": observed.uid}, "status": status.model_dump(mode="json")}
+            self._cluster.patch(kinds.RUN, observed.name, body, status=True)
 
-    def _next(self, view: View, status: Status) -> float | None:
-        is_missing = view.problem is not None and view.problem.reason == runs.CODE_MISSING
-        if is_missing and self._clock() - metadata.created(view.run) < _ARRIVAL:
+    def _next(self, observed: Observation, status: Status) -> float | None:
+        problem = problems.problem(observed)
+        is_missing = problem is not None and problem.reason == runs.CODE_MISSING
+        if is_missing and self._clock() - metadata.created(observed.run) < _ARRIVAL:
             return ARRIVING
         ended = next((one for one in status.conditions if one.type == runs.ENDED and one.status == "True"), None)
-        if ended is None or view.ray_cluster is not None:
-            resting = status.state == "Paused" or bool(view.read.issues)
-            if resting and view.ray_cluster is None:
+        if ended is None or observed.ray_cluster is not None:
+            resting = status.state == "Paused" or bool(observed.read.issues)
+            if resting and observed.ray_cluster is None:
                 return None
-            if view.ray_cluster is None and view.problem is not None:
-                return self._patience(view, view.problem)
-            self._problems.pop(view.name, None)
-            return WAITING if self._has_waited(view) else LIVING
+            if observed.ray_cluster is None and problem is not None:
+                return self._patience(observed, problem)
+            self._problems.pop(observed.name, None)
+            return WAITING if self._has_waited(observed) else LIVING
         if not self._site.run_ttl:
             return None
         left = (metadata.moment(ended.lastTransitionTime) or 0.0) + self._site.run_ttl - self._clock()
         if left > 0:
             return left
         # As it was read: it may have been resumed since, or another Run may have its name.
-        if self._cluster.delete(kinds.RUN, view.name, only=view.run):
-            self._note_deletion(view.name, "its Run was removed by the operator, long after the end (operator.runTtl)")
+        if self._cluster.delete(kinds.RUN, observed.name, only=observed.run):
+            self._note_deletion(observed.name, "its Run was removed by the operator, long after the end (operator.runTtl)")
         return None
 
-    def _patience(self, view: View, problem: Problem) -> float:
+    def _patience(self, observed: Observation, problem: Problem) -> float:
         """Seconds until a Run with a problem is looked at again: twice as long each time that it has stayed the same."""
-        before, times = self._problems.get(view.name, (None, 0))
+        before, times = self._problems.get(observed.name, (None, 0))
         times = times + 1 if problem == before else 0
-        self._problems[view.name] = problem, times
+        self._problems[observed.name] = problem, times
         return min(LIVING * 2.0 ** min(times, 10), PATIENT)
 
-    def _has_waited(self, view: View) -> bool:
+    def _has_waited(self, observed: Observation) -> bool:
         """Whether its pods have waited for some time.
 
         A pod that changes is seen at once, but a refusal only in events, and that a controller works only in the ledger.
         """
-        if view.mine is None or view.alive or view.controller_runs or not view.why:
+        if observed.mine is None or observed.phase not in (Phase.STARTING, Phase.LOST) or not observed.why:
             return False
-        return not is_new(view.mine, self._clock())
+        return not is_new(observed.mine, self._clock())
 
 
-def _plan(view: View) -> Plan:
+def _plan(observed: Observation) -> Plan:
     """The plan that the Run was made of; its code, which was compared with the Run, only when that is to be started."""
-    packed = b"".join(part or b"" for part in runs.parts(view.code))
-    return Plan(view.name, view.job, Pack(packed, view.asked.code.sha256, ()), Provenance("", "", ""))
+    packed = b"".join(part or b"" for part in runs.parts(observed.code))
+    return Plan(observed.name, observed.job, Pack(packed, observed.asked.code.sha256, ()), Provenance("", "", ""))
 
 
 def _secret(name: str, key: str, value: str) -> dict[str, Any]:
@@ -330,17 +334,18 @@ def _secret(name: str, key: str, value: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": "Opaque", "data": data}
 
 
-def _facts(view: View) -> dict[str, Any]:
+def _facts(observed: Observation) -> dict[str, Any]:
     """The facts of the submission as the ledger and the pods have them."""
-    asked, job = view.asked, view.job
-    made = metadata.created(view.run)
+    asked, job = observed.asked, observed.job
+    made = metadata.created(observed.run)
     given = {"submitted": made, **asked.submission}
     if not isinstance(given["submitted"], (int, float)) or isinstance(given["submitted"], bool):
         given["submitted"] = made
     # Later than what a former controller wrote, whose clock may be ahead. The new one keeps these facts in the ledger.
-    before, worked = (0.0, 0.0) if view.recorded is None else (view.recorded.status.updated, view.recorded.status.worked)
-    start = {labels.UID: view.uid, labels.BEGUN: max(view.now, before + 0.001), WORKED: worked}
+    last = None if observed.recorded is None else observed.recorded.status
+    before, worked = (0.0, 0.0) if last is None else (last.updated, last.worked)
+    start = {labels.UID: observed.uid, labels.BEGUN: max(observed.now, before + 0.001), WORKED: worked}
     # Of these the Run's spec says nothing: what is in MLflow is whose record this is.
-    record = "" if view.recorded is None else str(view.recorded.submission.get(labels.RECORD_UID, ""))
-    whose = {labels.RECORD_UID: record or view.uid, labels.OWNER: view.owner}
+    record = "" if observed.recorded is None else str(observed.recorded.submission.get(labels.RECORD_UID, ""))
+    whose = {labels.RECORD_UID: record or observed.uid, labels.OWNER: observed.owner}
     return {**given, "code_hash": asked.code.sha256, "spec_hash": planning.spec_hash(job), **start, **whose}

@@ -1,0 +1,73 @@
+"""Changes of a Run's spec that the ledger has not recorded yet: who changed what, and when. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trialplane.job.kinds import Job
+from trialplane.kube import metadata
+from trialplane.plan import plan as planning
+from trialplane.plan.run import RunSpec
+from trialplane.reconciler.observation import Observation, Thing
+from trialplane.wire import cluster as names
+from trialplane.wire.records import Change
+
+
+def change(observed: Observation) -> Change | None:
+    """The change of its spec that the ledger has not; None if it has the newest.
+
+    Changes that follow each other before they are seen are one, by who made the last, and it says how many they were.
+    """
+    if observed.recorded is None or not observed.is_recorded or observed.read.spec is None:
+        return None
+    last = observed.recorded.change
+    before = last if last is not None and last.uid == observed.uid else None
+    seen = 0 if before is None else before.generation
+    if observed.generation <= seen:
+        return None
+    asked = _asked(observed.asked, observed.read.job)
+    if before is not None:
+        what = ", ".join(_differences(before.asked, asked)) or "fields without effect"
+    else:
+        what = "submitted" if not observed.asked.resumes else "resumed, as a new Run"
+    if observed.generation - seen > 1:
+        what += f" (the last of {observed.generation - seen} changes since {'it was made' if before is None else 'then'})"
+    annotations = observed.run["metadata"].get("annotations") or {}
+    who = str(annotations.get(names.CHANGED_BY) or observed.owner)
+    return Change(_changed(observed.run), who, what, observed.uid, observed.generation, asked)
+
+
+def _asked(asked: RunSpec, job: Job | None) -> dict[str, Any]:
+    """What changes of a Run are about; the job by its digest."""
+    return {
+        "state": asked.state,
+        "parallel": asked.parallel,
+        "resumes": asked.resumes,
+        "now": asked.now,
+        "job": "" if job is None else planning.spec_hash(job),
+    }
+
+
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """What changed, in words."""
+    if after["resumes"] != before.get("resumes"):
+        yield "resumed"
+    if after["state"] != before.get("state"):
+        yield f"state: {before.get('state')} → {after['state']}"
+    if after["parallel"] != before.get("parallel"):
+        yield f"parallel: {before.get('parallel') or 'as the job says'} → {after['parallel'] or 'as the job says'}"
+    if after["now"] and not before.get("now"):
+        yield "at once"
+    if after["job"] != before.get("job"):
+        yield "job changed"
+
+
+def _changed(run: Thing) -> float:
+    """When the spec of a Run was written last, in seconds since the epoch, as the API server noted it."""
+    found = [
+        one.get("time")
+        for one in run["metadata"].get("managedFields") or []
+        if not one.get("subresource") and "f:spec" in (one.get("fieldsV1") or {})
+    ]
+    return max((metadata.moment(time) or 0.0 for time in found), default=0.0) or metadata.created(run)
