@@ -26,7 +26,13 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole runs come first: what takes a minute is not to be begun last, when the other processes have nothing left."""
+    """Marks the tests with the fixture `services`, and puts whole runs first.
+
+    What takes a minute is not to be begun last, when the other processes have nothing left.
+    """
+    for item in items:
+        if "services" in getattr(item, "fixturenames", ()):
+            item.add_marker("services")
     runs = Path(__file__).parent / "study"
     items.sort(key=lambda item: runs not in item.path.parents)
 

@@ -1,7 +1,7 @@
 """Plugin of `python -m tests --quick`: tests that need neither Ray, MLflow, PostgreSQL nor a cluster, and are not slow.
 
-No list names them. Left out are the modules that import Ray or MLflow, directly or not, and the tests with the fixture or
-the mark `services` or the mark `slow`. A quick test that imports Ray or MLflow fails, also where one of its processes does.
+Left out are the modules that import Ray or MLflow, directly or not, and the tests that are marked `services` or `slow` or
+have a fixture `services`. A quick test that imports Ray or MLflow fails, also where one of its processes does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-LEFT_OUT = {"services", "slow"}  # marks or fixtures
+TESTS = Path(__file__).parent
+SLOW = {"e2e", "integrations", "jobs"}  # folders: most of their modules import torch and transformers
 SELECTED = "tests/quick"  # key in pytest's cache, for `tests.rest`
 STUB = """
 import os, sys
@@ -36,9 +37,15 @@ def pytest_configure() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_folder.name, os.environ.get("PYTHONPATH")]))
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Do not even import what is in a slow folder."""
+    return True if collection_path.parent == TESTS and collection_path.name in SLOW else None
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the slow tests and those that need services."""
-    others = [item for item in items if LEFT_OUT & {*item.fixturenames, *(mark.name for mark in item.iter_markers())}]
+    others = [item for item in items if item.get_closest_marker("services") or item.get_closest_marker("slow")]
     config.hook.pytest_deselected(items=others)
     partly = {item.path for item in others}
     items[:] = [item for item in items if item not in set(others)]

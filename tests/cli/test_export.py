@@ -19,6 +19,8 @@ from trialplane.wire.records import TrialRow
 from trialplane.wire.states import FailureClass
 from trialplane.wire.states import TrialState as State
 
+pytestmark = pytest.mark.slow
+
 STATES = {
     State.COMPLETE: TrialState.COMPLETE,
     State.FAILED: TrialState.FAIL,

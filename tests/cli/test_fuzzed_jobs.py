@@ -36,6 +36,8 @@ from trialplane.job.load import load_job
 from trialplane.job.options import Kind
 from trialplane.wire import env
 
+pytestmark = pytest.mark.slow
+
 JOBS = Path(__file__).parents[2] / "jobs"
 NAMES = sorted(file.parent.name for file in JOBS.glob("*/job.yaml"))
 DATA = {name: document.read(JOBS / name / "job.yaml").data for name in NAMES}

@@ -216,6 +216,7 @@ def test_each_style(platform, written: Path, style: str) -> None:
     assert set(line) <= set(given(job)), given(job)
 
 
+@pytest.mark.slow
 def test_the_arguments_of_lightning_are_those_of_its_own_classes(platform, written: Path) -> None:
     text = """
         from lightning.pytorch import LightningDataModule, LightningModule

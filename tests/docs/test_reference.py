@@ -76,6 +76,7 @@ class _Ids(parser.HTMLParser):
         self.ids |= {value for key, value in attrs if key == "id" and value}
 
 
+@pytest.mark.slow
 def test_every_public_function_is_in_the_reference(site: Path) -> None:
     """By the anchors of the site: `trialplane.training.lines.Lines.open`."""
     ids = {page: _Ids(site / "reference" / f"{page}.html").ids for page in ("sdk", "training", "integrations")}

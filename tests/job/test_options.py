@@ -92,6 +92,7 @@ print(json.dumps(failed))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["torch", "scipy", "cmaes"])
 def test_the_libraries_of_a_sampler_or_pruner_are_those_without_which_it_fails(library: str) -> None:
     shown = subprocess.run([sys.executable, "-c", _WITHOUT, library], capture_output=True, text=True, check=True)

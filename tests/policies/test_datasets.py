@@ -9,6 +9,8 @@ from __future__ import annotations
 import pytest
 from tests.policies.conftest import Program
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("datasets")
 
 # What a job does: a dataset over a file, and a function that leaves in each row which process it ran in and how that began.

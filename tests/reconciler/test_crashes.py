@@ -15,6 +15,8 @@ from trialplane.wire.states import RunState
 
 from .conftest import Team
 
+pytestmark = pytest.mark.slow
+
 
 class Killed(BaseException):
     """Ends the reconciler where it is, as SIGKILL would."""

@@ -101,6 +101,7 @@ sys.exit(any(os.waitpid(child, 0)[1] for child in children))
 """
 
 
+@pytest.mark.slow
 def test_processes_that_start_together_convert_once(tmp_path):
     subprocess.run([sys.executable, "-c", FORKED, str(tmp_path), json.dumps(CORPUS)], check=True)
     assert len({path.read_text() for path in tmp_path.glob("ids-*")}) == 1

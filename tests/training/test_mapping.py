@@ -22,6 +22,8 @@ from tests.worker.conftest import alive, wait_until
 from trialplane import errors
 from trialplane.training import mapping
 
+pytestmark = pytest.mark.slow
+
 datasets = pytest.importorskip("datasets")
 
 ROWS = [{"text": f"row {number} says {number % 7}", "label": number % 3} for number in range(60)]

@@ -23,6 +23,8 @@ from trialplane.policies import pickling
 from trialplane.training.lines import LineDataset
 from trialplane.training.tokens import TokenDataset, pool, shards, tokenized
 
+pytestmark = pytest.mark.slow
+
 COUNT = 2 * shards.LINES + 100  # lines: three shards, the last a short one
 
 # No `if __name__ == "__main__"`: workers are no copies of the script.

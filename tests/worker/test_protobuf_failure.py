@@ -19,6 +19,8 @@ import pytest
 from textjobs import tiny_deberta
 from trialplane.policies import protobuf
 
+pytestmark = pytest.mark.slow
+
 BUNDLED = "transformers.utils.sentencepiece_model_pb2_new"
 LEGACY = "transformers.utils.sentencepiece_model_pb2"
 SENTENCEPIECE = "sentencepiece.sentencepiece_model_pb2"
