@@ -369,6 +369,11 @@ def points(requests: Sequence[TrialRequest]) -> list[Mapping[str, Any]]:
     return [request.params for request in requests]
 
 
+def storage_of(ledger: Ledger) -> Any:
+    """What a ledger writes into and reads from."""
+    return ledger._storage
+
+
 @pytest.fixture
 def served(postgres: Postgres, gateways: Gateways, place: Path) -> Iterator[Backend]:
     """A place for a study behind a gateway."""

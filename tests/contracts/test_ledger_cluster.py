@@ -16,7 +16,7 @@ from typing import Any
 import psycopg2
 import pytest
 import sqlalchemy as sa
-from tests.contracts.conftest import Backend, ask, complete, drive, make_job, wait_until
+from tests.contracts.conftest import Backend, ask, complete, drive, make_job, storage_of, wait_until
 
 from trialplane import errors
 from trialplane.ledger.study import Storage
@@ -53,7 +53,9 @@ def test_a_run_is_described_and_described_anew(backend: Backend) -> None:
     with backend.open(job) as ledger:
         if facts:
             ledger.describe({labels.LEDGER_JOB: {"trials": 12}})
-        said = [ledger._storage.described(key) for key in (labels.LEDGER_JOB, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)]
+        said = [
+            storage_of(ledger).described(key) for key in (labels.LEDGER_JOB, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)
+        ]
         assert said == [{"trials": 12} if facts else None, status(RunState.SUCCEEDED), None]
         assert ledger.counts.complete == 6
 
@@ -66,7 +68,7 @@ def test_a_controller_that_was_taken_over_describes_nothing(sqlite: Backend) -> 
     for patient in (True, False):
         with pytest.raises(errors.LedgerFenced):
             first.describe({labels.LEDGER_STATUS: "first"}, patient=patient)
-    assert second._storage.described(labels.LEDGER_STATUS) == "second"
+    assert storage_of(second).described(labels.LEDGER_STATUS) == "second"
 
 
 def test_how_long_a_run_has_worked_outlives_its_controller(backend: Backend) -> None:
@@ -81,11 +83,11 @@ def test_what_is_written_twice_is_there_once(backend: Backend) -> None:
     """As when the answer to a commit is lost."""
     with backend.open(make_job(trials=2)) as ledger:
         drive(ledger, count=2)
-        first, second = ledger._storage.load()[0]
-        ledger._storage.begin(first, None)
-        ledger._storage.draw(second, None)
-        ledger._storage.finish(dataclasses.replace(first, outcome=second.outcome), None)
-        assert ledger._storage.load()[0] == [first, second]
+        first, second = storage_of(ledger).load()[0]
+        storage_of(ledger).begin(first, None)
+        storage_of(ledger).draw(second, None)
+        storage_of(ledger).finish(dataclasses.replace(first, outcome=second.outcome), None)
+        assert storage_of(ledger).load()[0] == [first, second]
         assert (first.place, second.place) == (1, 2)
 
 
@@ -192,7 +194,7 @@ def test_a_broken_connection_that_postgresql_believes_in_is_no_other_controller(
 def test_the_server_notices_a_lost_controller(remote: Backend) -> None:
     """The settings are the session's own; over a local socket the server shows none, so it is asked whether it took them."""
     ledger = remote.open(make_job())
-    connection = ledger._storage._engine.raw_connection()
+    connection = storage_of(ledger)._engine.raw_connection()
     with contextlib.closing(connection), connection.cursor() as cursor:
         cursor.execute("SELECT name FROM pg_settings WHERE name LIKE 'tcp_%' AND source = 'session' ORDER BY name")
         names = [name for (name,) in cursor.fetchall()]

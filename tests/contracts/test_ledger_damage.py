@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from tests.contracts.conftest import Backend, ask, complete, drive, make_job
+from tests.contracts.conftest import Backend, ask, complete, drive, make_job, storage_of
 
 from trialplane import errors
 from trialplane.ledger import attempts as reading
@@ -32,7 +32,7 @@ def full_disk():
 
     def fill(ledger, pages: int) -> None:
         allowed[:] = [pages]
-        ledger._storage._engine.dispose()  # the limit is each connection's own
+        storage_of(ledger)._engine.dispose()  # the limit is each connection's own
 
     sa.event.listen(sa.Engine, "connect", limit)
     yield fill

@@ -22,7 +22,7 @@ import pytest
 import sqlalchemy as sa
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
-from tests.contracts.conftest import Backend, ask, complete, drive, failed, make_job, report
+from tests.contracts.conftest import Backend, ask, complete, drive, failed, make_job, report, storage_of
 
 from trialplane.controller import export
 from trialplane.ledger import attempts as reading
@@ -191,7 +191,7 @@ def test_values_that_are_no_finite_numbers(backend: Backend) -> None:
 def test_a_study_that_is_not_written_whole_is_not_there(sqlite: Backend) -> None:
     with sqlite.open(make_job(trials=2)) as ledger:
         drive(ledger)
-        found = [records.to_dict(attempt) for attempt in ledger._storage.load()[0]]
+        found = [records.to_dict(attempt) for attempt in storage_of(ledger).load()[0]]
     url = f"sqlite:///{sqlite.folder}/x.db"
     order = Order("toy", ("maximize",), ("score",), {}, url)
     with pytest.raises(json.JSONDecodeError):
@@ -257,13 +257,13 @@ def _reported(backend: Backend, trials: int) -> list[object]:
             for step in range(40):
                 ledger.report(report(request, step, score=float(step)))
             ledger.tell(complete(request))
-        return [records.to_dict(attempt) for attempt in ledger._storage.load()[0]]
+        return [records.to_dict(attempt) for attempt in storage_of(ledger).load()[0]]
 
 
 def test_the_dashboards_copy_is_whole_before_it_can_be_seen(sqlite: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     with sqlite.open(make_job(trials=2)) as ledger:
         drive(ledger)
-        found = [records.to_dict(attempt) for attempt in ledger._storage.load()[0]]
+        found = [records.to_dict(attempt) for attempt in storage_of(ledger).load()[0]]
     served: list[list[int]] = []
 
     def wsgi(storage: BaseStorage) -> object:

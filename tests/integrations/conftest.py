@@ -91,8 +91,8 @@ class Trials(Bench):
         event = self.slot.run(request)
         while event.outcome is None:
             reports += [(report.step, dict(report.metrics)) for report in event.reports]
-            if event.waiting and self.slot._running is not None:
-                number, pid = len(reports), self.slot._running.pid
+            if event.waiting:
+                number, pid = len(reports), self.running.pid
                 if number == stop_at:
                     self.slot.stop("paused")
                     if self.config.ranks > 1:

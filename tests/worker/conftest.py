@@ -13,6 +13,7 @@ from trialplane.wire import messages
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.units import Offer, Unit
 from trialplane.worker import slot as slots
+from trialplane.worker.running import Running
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout: float = 60.0) -> Any:
@@ -181,6 +182,13 @@ class Bench:
 
     def slot_log(self) -> str:
         return (self.root / "slots" / "0-1.log").read_text()
+
+    @property
+    def running(self) -> Running:
+        """The trial that runs now."""
+        running = self.slot._running
+        assert running is not None
+        return running
 
     def templates(self) -> list[int]:
         """Pids of this slot's template."""

@@ -165,9 +165,7 @@ def test_a_stop_lets_ranks_save_a_checkpoint(shared: Bench) -> None:
 
 def test_sigterm_from_anybody_is_passed_on(shared: Bench) -> None:
     event = shared.slot.run(shared.request("stops"))
-    running = shared.slot._running
-    assert running is not None
-    os.kill(running.pid, signal.SIGTERM)
+    os.kill(shared.running.pid, signal.SIGTERM)
     outcome = next_outcome(shared, event)
     assert (outcome.failure, outcome.message) == (FailureClass.LOST, "stopped by SIGTERM after step 7, with a checkpoint")
 
@@ -271,8 +269,7 @@ def test_memory_that_ranks_share_counts_once(tmp_path: Path) -> None:
     with Bench(tmp_path, {"train": code}, ranks=3, memory=330 << 20) as bench:
         event = bench.slot.run(bench.request("hog", mib=1, folder=str(tmp_path)))
         notes(tmp_path)
-        running = bench.slot._running
-        assert running is not None
+        running = bench.running
         assert sessions.memory(running.pid) > 400 << 20
         assert sessions.memory(running.pid, enough=330 << 20) < 330 << 20
         bench.slot.kill(FailureClass.STOPPED, "enough")
@@ -359,8 +356,7 @@ def test_two_nodes_run_one_trial(tmp_path: Path) -> None:
 def test_a_trial_of_one_process_stops_too(tmp_path: Path, what: str, said: str, how: str) -> None:
     with Bench(tmp_path, MODULES, grace=0.3) as bench:
         event = bench.slot.run(bench.request(what))
-        running = bench.slot._running
-        assert running is not None
+        running = bench.running
         if how == "stop":
             bench.slot.stop("enough")
         else:
@@ -376,8 +372,7 @@ def test_the_slot_kills_what_cannot_stop(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("trialplane.worker.running.STOP_MARGIN", 0.1)
     with Bench(tmp_path, MODULES, ranks=ranks, grace=0.3) as bench:
         event = bench.slot.run(bench.request("stands_still"))
-        running = bench.slot._running
-        assert running is not None
+        running = bench.running
         os.kill(running.pid, signal.SIGSTOP)
         bench.slot.stop("enough")
         outcome = next_outcome(bench, event)
