@@ -17,7 +17,7 @@ import mlflow
 import pytest
 
 from trialplane import errors
-from trialplane.controller import journal, mlflow_writer, session, starting, status
+from trialplane.controller import journal, mlflow_writer, session, status
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.setting import Setting
 from trialplane.controller.status import StatusBoard
@@ -44,7 +44,7 @@ def run(tmp_path: Path) -> RunPaths:
 
 
 def test_a_disk_that_fills_ends_the_run_as_one_that_can_be_resumed(run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session.Session, "_study", lambda *_: full(run.packed(3)))
+    monkeypatch.setattr(session.Session, "_run_to_its_end", lambda *_: full(run.packed(3)))
     assert session.drive(run.root, [], Setting()) == errors.EXIT_PLATFORM
     last = records.from_json(RunStatus, run.status.read_text())
     assert last.state is RunState.PAUSED
@@ -58,7 +58,7 @@ def test_another_error_of_a_file_is_not_called_a_full_disk(run: RunPaths, monkey
     def closed(*_: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/x")
 
-    monkeypatch.setattr(session.Session, "_study", closed)
+    monkeypatch.setattr(session.Session, "_run_to_its_end", closed)
     assert session.drive(run.root, [], Setting()) == errors.EXIT_PLATFORM
     assert records.from_json(RunStatus, run.status.read_text()).reason.startswith("the controller failed: PermissionError")
 
@@ -100,7 +100,7 @@ def test_trials_log_where_their_run_is_recorded(
         seen.extend((uri, self._slot_config(self._job.roles()[0], uri).env["MLFLOW_TRACKING_URI"]))
         return RunState.SUCCEEDED
 
-    monkeypatch.setattr(session.Session, "_study", study)
+    monkeypatch.setattr(session.Session, "_run_to_its_end", study)
     with caplog.at_level(logging.WARNING):
         assert session.drive(run.root, [], Setting()) == errors.EXIT_OK
     assert seen == (["http://ann:secret@a:5000"] if known else ["http://b:5000"]) * 2
@@ -120,7 +120,7 @@ def test_trials_get_what_opens_mlflow_and_not_the_ledger(run: RunPaths, monkeypa
         seen.append(dict(self._slot_config(self._job.roles()[0], uri).env))
         return RunState.SUCCEEDED
 
-    monkeypatch.setattr(session.Session, "_study", study)
+    monkeypatch.setattr(session.Session, "_run_to_its_end", study)
     assert session.drive(run.root, [], Setting(mlflow_token="derived")) == errors.EXIT_OK
     assert session.drive(run.root, [], Setting()) == errors.EXIT_OK
     door, without = seen
@@ -136,7 +136,7 @@ def test_a_run_is_recorded_with_the_login_of_today(
     run.written.write_text('["uri", "", "http://ann:old@a:5000"]\n')
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://ann:new@a:5000/")
     with caplog.at_level(logging.WARNING):
-        assert starting.tracking_uri(run) == "http://ann:new@a:5000/"
+        assert session.tracking_uri(run) == "http://ann:new@a:5000/"
     assert not caplog.records
     writer = mlflow_writer.Writer(run, "http://ann:new@a:5000/")
     mlflow.set_tracking_uri(None)  # which a writer sets

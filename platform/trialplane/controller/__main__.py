@@ -1,4 +1,4 @@
-"""`python -m trialplane.controller --run-dir DIR`: runs the study in that folder to its end.
+"""`python -m trialplane.controller --run-dir DIR`: runs what is in that folder to its end.
 
 With `--submitted DIR`, as in a cluster, the folder is made from what is mounted there: `run/job.json`,
 `run/submission.json` and `code/code.tar.gz`. Where RAY_ADDRESS then names a Ray cluster the controller joins that.
@@ -25,7 +25,7 @@ from trialplane.wire.paths import RunPaths
 
 
 def main() -> int:
-    """Runs the study and returns the exit code."""
+    """Run it and return the exit code."""
     # The controller keeps the fast protobuf; its slots set the trials' own.
     if os.environ.get(protobuf.VARIABLE) == protobuf.ENV[protobuf.VARIABLE]:
         del os.environ[protobuf.VARIABLE]

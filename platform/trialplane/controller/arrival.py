@@ -59,7 +59,7 @@ def archive(submitted: Path) -> Path:
 
 
 def add_to_log(run: RunPaths, request: TrialRequest, data: bytes) -> None:
-    """Appends to the log of an attempt; a full disk loses the log, not the study."""
+    """Appends to the log of an attempt; a full disk loses the log, not the run."""
     file = run.trial_log(request.trial, request.attempt, request.worker)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -92,7 +92,7 @@ class Sending:
                 sent = answer.result()
             except errors.SlotError as error:
                 sent = messages.FilesSent(f"the slot that sent them was lost: {errors.first_line(error)}", again=True)
-            except Exception as error:  # noqa: BLE001  the border: whatever the call has; the study is finished
+            except Exception as error:  # noqa: BLE001  the border: whatever the call has; the run is finished
                 sent = messages.FilesSent(f"the sending failed: {errors.first_line(error)}", again=True)
             self._take(trial, sent)
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""One session of a controller: opens everything a study needs, runs the loop, and closes everything.
+"""One session of a controller: opens everything a run needs, runs the loop, and closes everything.
 
 Turns every ending, errors included, into the run's last status and an exit code.
 """
@@ -9,18 +9,22 @@ import contextlib
 import dataclasses
 import errno
 import functools
+import json
 import logging
+import os
+import re
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 import trialplane
 from trialplane import errors
-from trialplane.controller import arrival, loop, ray_session, starting, stopping, workloads
+from trialplane.controller import arrival, journal, loop, ray_session, stopping, workloads
 from trialplane.controller.desired import DesiredState
 from trialplane.controller.endings import Ending
 from trialplane.controller.ledger import Ledger
@@ -32,7 +36,7 @@ from trialplane.controller.workloads.workload import Workload
 from trialplane.job import kinds
 from trialplane.job.kinds import Job, Role, Study
 from trialplane.plan import sizes
-from trialplane.wire import env, labels, paths, progress
+from trialplane.wire import env, escapes, labels, paths, progress, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, SlotConfig
 from trialplane.wire.states import RunState
@@ -59,7 +63,7 @@ class HeadLost(Exception):
 
 
 def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
-    """Runs the study in `folder`; a signal's number in `stopped` stops it.
+    """Run what is in `folder`; a signal's number in `stopped` stops it.
 
     In a cluster the kubelet starts a controller again whenever it ends. So one that finds its run ended only waits until the
     operator, which has seen the end too, removes the pod.
@@ -105,7 +109,7 @@ def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
 
 
 class Session:
-    """Everything that one controller holds while it works on a study.
+    """Everything that one controller holds while it works on a run.
 
     Args:
         run: the run's files.
@@ -121,8 +125,8 @@ class Session:
         self._setting = setting
         self._ledger: Ledger | None = None
         self._workload: Workload | None = None
-        self._submission = starting.facts(run)
-        self._last = starting.last_status(run)  # read now, as this controller's first status overwrites it
+        self._submission = _submission_facts(run)
+        self._last = _last_status(run)  # read now, as this controller's first status overwrites it
         self._loop: loop.Controller | None = None
         self._has_joined = False  # a Ray that it did not start
         self._begun = float(self._submission.get(labels.BEGUN, 0.0))
@@ -149,7 +153,7 @@ class Session:
     def run(self) -> RunState:
         """Opens everything in order, runs the loop, and closes everything in the opposite order."""
         run, setting = self._run, self._setting
-        uri = starting.tracking_uri(run, is_door=bool(setting.mlflow_token))
+        uri = tracking_uri(run, is_door=bool(setting.mlflow_token))
         with contextlib.ExitStack() as stack:
             board = StatusBoard(run, setting.status, self._record_status, setting.key)
             stack.callback(board.close)
@@ -161,7 +165,7 @@ class Session:
             try:
                 with _full_disk_as_unavailable(run):
                     board.publish()
-                    return self._study(self._ledger, board, uri)
+                    return self._run_to_its_end(self._ledger, board, uri)
             except (errors.LedgerLocked, errors.LedgerFenced):
                 raise  # the record is another controller's
             except Exception as error:
@@ -210,8 +214,8 @@ class Session:
                 raise
             raise Refused(str(error)) from error
 
-    def _study(self, ledger: Ledger, board: StatusBoard, uri: str) -> RunState:
-        """Works on the study, and records how it ended."""
+    def _run_to_its_end(self, ledger: Ledger, board: StatusBoard, uri: str) -> RunState:
+        """Work on the run, and record how it ended."""
         run, job = self._run, self._job
         remote = bool(self._setting.ledger)
         self._take_up(ledger)
@@ -223,7 +227,7 @@ class Session:
             kept, token = not self._setting.in_cluster, self._setting.mlflow_token
             recorder = Recorder(run, uri, spares, keeps_folder=kept, token=token)
             stack.callback(recorder.close, 5.0)
-            recorder.study(starting.study_facts(self._submission, job))
+            recorder.study(_run_facts(self._submission, job))
             caught = recorder.catch_up(ledger.attempts())
             if caught:
                 log.info("%d attempts that the last controller could not record are recorded now", caught)
@@ -396,3 +400,61 @@ def _without_gpus(role: Role, job: Job) -> dict[str, str]:
     others = any(one.resources.gpus for one in job.roles())
     hides = role.resources.gpus == 0 and (role.gang or role.ranks > 1 or others)
     return {"CUDA_VISIBLE_DEVICES": ""} if hides else {}
+
+
+def _submission_facts(run: RunPaths) -> dict[str, Any]:
+    """Return the facts of the run's submission."""
+    facts: dict[str, Any] = json.loads(run.submission.read_text())
+    return facts
+
+
+def _last_status(run: RunPaths) -> RunStatus | None:
+    """Return the last status in the run's folder; None without one, or when it is damaged."""
+    try:
+        return records.from_json(RunStatus, run.status.read_bytes())
+    except (OSError, ValueError, TypeError, KeyError):
+        return None  # it only tells how far the run was when its controller was killed
+
+
+def tracking_uri(run: RunPaths, *, is_door: bool = False) -> str:
+    """Return the tracking URI of a run and its trials: the one it has been recorded to so far, with the current login.
+
+    Args:
+        run: the run's files.
+        is_door: whether the one in the environment is the gateway's: whatever address it had before, MLflow is the same.
+    """
+    given = os.environ.get(env.MLFLOW_TRACKING_URI, "")
+    if given and is_door:
+        return given
+    known = journal.tracking_uri(run.written)
+    if known and given and _without_login(given) != _without_login(known):
+        log.warning(
+            "%s is still recorded to %s, where it began, and not to the current %s (%s); submit under another name for that",
+            *(run.root.name, escapes.without_passwords(known), env.MLFLOW_TRACKING_URI, escapes.without_passwords(given)),
+        )
+        return known
+    return given or known or paths.mlflow_uri(run.root.parent.parent)
+
+
+def _without_login(uri: str) -> str:
+    """Return a URI without user name and password."""
+    return re.sub(r"(?<=://)[^/?#]*@", "", uri).rstrip("/")
+
+
+def _run_facts(submission: Mapping[str, Any], job: Job) -> dict[str, Any]:
+    """Return the names, parameters and tags of the run's parent in MLflow."""
+    return {
+        "tags": {
+            labels.JOB: job.name,
+            labels.SEED: job.seed,
+            labels.STATE: "RUNNING",
+            labels.GIT_REVISION: submission.get("git_revision", ""),
+            labels.CODE_HASH: submission.get("code_hash", ""),
+            labels.SPEC_HASH: submission.get("spec_hash", ""),
+            "mlflow.note.content": job.description,
+        },
+        "params": {
+            **job.facts(),
+            "objectives": ", ".join(f"{o.direction} {o.metric}" for o in job.objectives),
+        },
+    }

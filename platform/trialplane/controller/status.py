@@ -1,4 +1,4 @@
-"""Publishes the state of a running study: `status.json`, and `/status` and `/metrics` over HTTP, in a cluster `/log` too.
+"""Publishes the state of a run: `status.json`, and `/status` and `/metrics` over HTTP, in a cluster `/log` too.
 
 It makes no decisions. The port is on loopback by default. Neither page contains secrets; logs may, and are for the gateway,
 which shows that it is that by the hash of the run's token.
@@ -76,7 +76,7 @@ class StatusBoard:
         self.port = int(self._server.server_address[1])
 
     def publish(self) -> None:
-        """Publishes its address; only for the controller that holds the study's lock."""
+        """Publishes its address; only for the controller that holds the run's lock."""
         _replace(self._run.controller, json.dumps(Holder.me().facts(port=self.port, started=time.time())))
 
     def show(self, status: RunStatus, *, now: bool = False) -> None:
