@@ -19,6 +19,7 @@ from tests.kube.cluster_double import ClusterDouble
 
 from trialplane.job import kinds
 from trialplane.job.kinds import Job
+from trialplane.ledger import standing
 from trialplane.ledger.attempts import Attempt
 from trialplane.plan import plan as planning
 from trialplane.wire import cluster as names
@@ -257,14 +258,9 @@ class NamespaceDouble:
 
     def _read(self, study: Study, what: str, query: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
         if what == "status":
-            status = study.status
-            desired = study.desired
-            if not study.alive and desired is RunState.CANCELLED and not status.state.is_ended:
-                status = dataclasses.replace(status, state=RunState.CANCELLED, reason="cancelled by the user", slots_ready=0)
-            elif not study.alive and desired is RunState.PAUSED and status.state in (RunState.PENDING, RunState.RUNNING):
-                status = dataclasses.replace(status, state=RunState.PAUSED, reason="paused by the user", slots_ready=0)
+            status = standing.current(study.status, study.desired, alive=study.alive)
             status = dataclasses.replace(status, images=study.images)
-            recorded = {"state": desired, "parallel": study.parallel}
+            recorded = {"state": study.desired, "parallel": study.parallel}
             return _json({"status": records.to_dict(status), "alive": study.alive, "desired": recorded})
         if what == "job":
             return 200, {}, study.job

@@ -58,7 +58,8 @@ def test_a_run_that_is_cancelled_before_it_started_is_known_and_goes_on(target, 
 def test_a_run_that_is_paused_before_it_started_is_known_and_goes_on(target, namespace, planned):
     handle = pending(target, namespace, planned())
     assert handle.pause().state is RunState.PAUSED
-    assert handle.status().reason == "paused by the user", "its pods are not lost"
+    paused = "paused by the user; `platform resume a` continues it"
+    assert handle.status().reason == paused, "its pods are not lost"
     is_there(handle, namespace, RunState.PAUSED)
     goes_on(handle, namespace)
 

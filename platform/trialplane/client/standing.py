@@ -13,6 +13,7 @@ import time
 
 from trialplane.kube import metadata
 from trialplane.kube.objects import Run
+from trialplane.ledger import standing as ledger_standing
 from trialplane.plan import plan as planning
 from trialplane.wire import cluster as names
 from trialplane.wire.records import Desired, RunStatus
@@ -142,9 +143,7 @@ def _bare(run: Run) -> RunStatus:
 
 def _idle(status: RunStatus, state: RunState, reason: str, ended: float | None = None) -> RunStatus:
     """The status of an inactive run."""
-    return dataclasses.replace(
-        status, state=state, reason=reason, eta=None, rate=None, running=0, slots_ready=0, nodes=(), ended=ended
-    )
+    return dataclasses.replace(ledger_standing.idle(status, state, reason), ended=ended)
 
 
 def _joined(*reasons: str) -> str:

@@ -8,6 +8,7 @@ logs and code; an error is `{"error": text}`. (Controllers come directly, with t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import urllib.parse
 from collections.abc import Callable, Mapping
@@ -19,16 +20,13 @@ from trialplane.gateway.bodies import Answer
 from trialplane.gateway.callers import Callers, User
 from trialplane.gateway.limits import Admit, crowded
 from trialplane.gateway.logs import Chosen, Controllers, Mlflow, NoLog, Piece
-from trialplane.ledger import archive
+from trialplane.ledger import archive, standing
 from trialplane.ledger.archive import Archive
 from trialplane.plan import plan as planning
 from trialplane.wire import cluster, labels, logs, records
 from trialplane.wire.mlflow import Scope
+from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState, TrialState
-
-_UNENDED = (RunState.PENDING.value, RunState.RUNNING.value)
-# Fields of a run without a controller, whatever its last status.
-_IDLE: Mapping[str, Any] = {"running": 0, "slots_ready": 0, "nodes": [], "eta": None, "rate": None}
 
 
 class Refusal(Exception):
@@ -173,17 +171,12 @@ class Gateway:
         # The service may be going away or have no process behind it: then the ledger's status serves.
         own = self._controllers.status(run) if alive else None
         status = _there(own or recorded, run, "status")
-        if alive and own is None and status.get("updated", 0.0) < self._begun(run):
-            # It holds the study a moment before it writes its first status; this one is of an earlier start.
-            status = {**status, **_IDLE, "state": RunState.PENDING.value, "reason": "the controller is starting"}
         desired = self._runs.attribute(run, labels.LEDGER_DESIRED) or {}
-        target, state = None if alive else desired.get("state"), status.get("state")
-        # A run that was paused, never started or was killed with its pod has no controller that would record its end.
-        if target == RunState.CANCELLED.value and state in (*_UNENDED, RunState.PAUSED.value):
-            status = {**status, **_IDLE, "state": RunState.CANCELLED.value, "reason": "cancelled by the user"}
-        elif target == RunState.PAUSED.value and state in _UNENDED:
-            reason = f"paused by the user; `platform resume {run}` continues it"
-            status = {**status, **_IDLE, "state": RunState.PAUSED.value, "reason": reason}
+        with contextlib.suppress(ValueError):  # the laptop says what is wrong with a status that cannot be read
+            known = records.from_dict(RunStatus, status)
+            if not records.misfit(known):
+                target, begun = RunState(desired.get("state", RunState.RUNNING)), 0.0 if own else self._begun(run)
+                status = records.to_dict(standing.current(known, target, alive=alive, begun=begun))
         status = {**status, "images": self._runs.images(run)}
         return _json({"status": status, "alive": alive, "desired": desired})
 

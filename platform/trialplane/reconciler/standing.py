@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, cast
 
 from trialplane.kube import metadata
+from trialplane.ledger import standing as ledger_standing
 from trialplane.plan import run as runs
 from trialplane.plan.run import Condition, State, Status
 from trialplane.reconciler import problems
@@ -90,10 +91,8 @@ def _state(observed: Observation) -> tuple[State, str]:
         return _named(known.state), known.reason or "its pods are gone, and its controller is ending"
     if known is not None and observed.is_current and known.state.is_ended:
         return _named(known.state), known.reason
-    wanted = observed.asked.state
-    if wanted != "Running":
-        again = f"`platform resume {observed.name}` continues it"
-        return wanted, f"paused by the user; {again}" if wanted == "Paused" else "cancelled by the user"
+    if observed.asked.state != "Running":
+        return observed.asked.state, ledger_standing.stopped(observed.name, observed.asked.desired)
     if observed.is_failing:
         return _overdue(observed)
     has_paused = observed.is_recorded and observed.is_current  # by itself, unless it is to stop or was resumed since
