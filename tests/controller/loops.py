@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.controller.slots_double import Slots
 
+from trialplane.controller import loop
 from trialplane.controller.endings import Ending
 from trialplane.controller.ledger import Ledger
-from trialplane.controller.loop import Controller
 from trialplane.controller.workloads.study import StudyWorkload
 from trialplane.controller.workloads.training import TrainingWorkload
 from trialplane.controller.workloads.workload import Workload
@@ -106,7 +106,7 @@ class Loop:
         base = RunStatus("toy-1", "toy", RunState.RUNNING, ledger.job.trials, worked=worked)
         work = work or (TrainingWorkload if isinstance(ledger.job, kinds.Training) else StudyWorkload)
         parts: tuple[Any, ...] = (run, ledger, work(ledger, self.slots), Recorder(), self.board, base)
-        self.controller = Controller(*parts, self)
+        self.controller = loop.Loop(*parts, self)
 
     def ending(self) -> Ending | None:
         """What the user wants once the trial runs."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from trialplane.controller.status import StatusBoard
-from trialplane.controller.workloads.training import Reports
+from trialplane.controller.workloads.training import TrainingReports
 from trialplane.wire import records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.progress import CollectionProgress, TrainingProgress
@@ -28,7 +28,7 @@ def report(step: int, time: float, number: int = 1, **metrics: float) -> TrialRe
 
 
 def test_each_metric_keeps_its_newest_value() -> None:
-    reports = Reports()
+    reports = TrainingReports()
     assert reports.progress.numbers == {}
     reports.add(report(10, 100.0, loss=2.0, slowest_rank=3.0))
     reports.add(report(20, 110.0, loss=1.5))
@@ -37,32 +37,32 @@ def test_each_metric_keeps_its_newest_value() -> None:
 
 
 def test_the_time_left_is_that_of_the_steps_left() -> None:
-    reports = Reports()
+    reports = TrainingReports()
     reports.add(report(100, 1000.0, total_steps=500))
     assert reports.eta(1000.0) is None, "one report is no rate"
     reports.add(report(200, 1050.0))
     assert reports.eta(1050.0) == pytest.approx(150.0)
     assert reports.eta(1060.0) == pytest.approx(140.0)
     assert reports.eta(9999.0) == 0.0
-    assert Reports().eta(0.0) is None
+    assert TrainingReports().eta(0.0) is None
 
 
 def test_the_job_may_say_itself_how_long_it_will_take() -> None:
-    reports = Reports()
+    reports = TrainingReports()
     reports.add(report(100, 1000.0, seconds_left=60.0, total_steps=5000))
     reports.add(report(200, 1050.0, eval_loss=1.0))
     assert reports.eta(1050.0) == pytest.approx(10.0)
 
 
 def test_nobody_guesses_how_many_steps_there_are() -> None:
-    reports = Reports()
+    reports = TrainingReports()
     for step in range(3):
         reports.add(report(step, 1000.0 + step, loss=1.0))
     assert reports.eta(1002.0) is None
 
 
 def test_another_attempt_begins_anew() -> None:
-    reports = Reports()
+    reports = TrainingReports()
     reports.add(report(100, 1000.0, loss=1.0, total_steps=500))
     reports.add(report(200, 1050.0, loss=0.5))
     reports.add(report(150, 5000.0, number=2, loss=0.7, total_steps=500))
@@ -72,7 +72,7 @@ def test_another_attempt_begins_anew() -> None:
 
 @pytest.mark.parametrize("total", [math.nan, math.inf])
 def test_a_number_of_steps_that_is_none_is_not_known(total: float) -> None:
-    reports = Reports()
+    reports = TrainingReports()
     reports.add(report(10, 100.0, total_steps=total))
     assert reports.progress == TrainingProgress(10, None, {})
 

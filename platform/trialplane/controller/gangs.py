@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from trialplane import errors
-from trialplane.controller.pool import Answer, Pool, SlotReady, SlotTrial
+from trialplane.controller.pool import Pool, SlotCall, SlotReady, SlotTrial
 from trialplane.wire import causes, messages
 from trialplane.wire.messages import LogGrown, TrialEnded
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
@@ -125,11 +125,11 @@ class GangPool:
             timeout = None if node and request.prunable else request.timeout
             self._pool.start(member, dataclasses.replace(request, node=node, rendezvous=rendezvous, timeout=timeout))
 
-    def remove(self, trials: tuple[int, ...]) -> Answer[None] | None:
+    def remove(self, trials: tuple[int, ...]) -> SlotCall[None] | None:
         """Remove checkpoints in any slot, as all of them reach their folder."""
         return self._pool.remove(trials)
 
-    def send_files(self, message: messages.SendFiles) -> Answer[messages.FilesSent] | None:
+    def send_files(self, message: messages.SendFiles) -> SlotCall[messages.FilesSent] | None:
         """Send files from any slot, for the same reason."""
         return self._pool.send_files(message)
 

@@ -14,7 +14,7 @@ from typing import Any
 from trialplane import errors
 from trialplane.controller.flow import Flow
 from trialplane.controller.units import FailedUnit, Units
-from trialplane.controller.workers import Worker
+from trialplane.controller.workers import WorkerSlot
 from trialplane.job.kinds import Collection
 from trialplane.wire import paths
 from trialplane.wire.progress import CollectionProgress
@@ -31,7 +31,7 @@ SPILL_INTERVAL = 5.0  # seconds between checks of what the object stores have sp
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
+class IterationFailure:
     """Why an iteration fails, whatever its learner's outcome."""
 
     failure: FailureClass
@@ -56,12 +56,12 @@ class Iteration:
         self.collect = job.collect
         self.book = Units(request.trial * job.collect.units, job.collect.units, job.seed, job.retries)
         self.flow = Flow(job.collect.in_flight_bytes)
-        self.workers: dict[int, Worker] = {}
+        self.workers: dict[int, WorkerSlot] = {}
         self.weights: Any = None
         self.weights_bytes = 0
         self.is_published = False
         self.is_all_fed = False
-        self.verdict: Verdict | None = None
+        self.verdict: IterationFailure | None = None
         self.is_ending = False
         self._stuck_since: float | None = None  # since when all present workers have been given up
         self._items = 0
@@ -86,7 +86,7 @@ class Iteration:
                 *(self.request.trial, self.flow.limit >> 20, limit >> 20, store_bytes >> 20),
             )
 
-    def hand(self, worker: Worker) -> tuple[Unit, ...]:
+    def hand(self, worker: WorkerSlot) -> tuple[Unit, ...]:
         """Hands units to a worker that has requested some."""
         units = self.book.hand(worker.index, worker.owed)
         if units:
@@ -97,7 +97,7 @@ class Iteration:
             worker.handed += len(units)
         return units
 
-    def offered(self, worker: Worker, offer: Offer) -> bool:
+    def offered(self, worker: WorkerSlot, offer: Offer) -> bool:
         """Records a result that a worker offers; False when it will not be fetched."""
         if not self.book.made(worker.index, offer.unit):
             log.warning("worker %d offered a result of unit %d, which was not assigned to it", worker.index, offer.unit)
@@ -134,14 +134,14 @@ class Iteration:
             elif self.book.arrive(unit):  # before the event that it was fed
                 self._count(parcel)
 
-    def take_back(self, worker: Worker, begun: tuple[int, ...] | None) -> None:
+    def take_back(self, worker: WorkerSlot, begun: tuple[int, ...] | None) -> None:
         """Returns the units that an ended worker had not begun, as if they had never been handed out."""
         if begun is not None:
             unbegun = self.book.open(worker.index) - set(begun)
             self.book.put_back(worker.index, unbegun)
             worker.handed -= len(unbegun)
 
-    def worker_ended(self, worker: Worker, outcome: TrialOutcome) -> TrialOutcome:
+    def worker_ended(self, worker: WorkerSlot, outcome: TrialOutcome) -> TrialOutcome:
         """Records the end of a worker's process: its units are retried or have failed. Returns its final outcome."""
         # If it failed while working on units, those are at fault, not the results it had given.
         counts = not self.book.open(worker.index)
@@ -155,7 +155,7 @@ class Iteration:
         worker.end(None if outcome.failure in (None, FailureClass.STOPPED) else outcome)
         return outcome
 
-    def judge(self, warm: Set[int], expected: Set[int]) -> Verdict | None:
+    def judge(self, warm: Set[int], expected: Set[int]) -> IterationFailure | None:
         """The reason why the iteration has failed, or None.
 
         Args:
@@ -166,7 +166,9 @@ class Iteration:
         if len(failed) > self.collect.most_failed:
             first = next(iter(failed.values()))
             text = f"{errors.counted(len(failed), 'unit')} of {self.collect.units} failed, more than collect.max_failed = "
-            return Verdict(first.failure, f"{self._describe(first)}; {text}{self.collect.most_failed}", first.traceback)
+            return IterationFailure(
+                first.failure, f"{self._describe(first)}; {text}{self.collect.most_failed}", first.traceback
+            )
         given_up = {slot for slot, worker in self.workers.items() if worker.is_given_up}
         if not given_up or warm - given_up or not self.book.waiting:
             self._stuck_since = None
@@ -180,7 +182,7 @@ class Iteration:
         assert worker.failure.failure is not None
         text = f"worker {worker.index}: {worker.failure.message}; {self._where(worker.index)}"
         message = f"{text}; no worker is left that can start a unit"
-        return Verdict(worker.failure.failure, message, worker.failure.traceback)
+        return IterationFailure(worker.failure.failure, message, worker.failure.traceback)
 
     def close(self) -> None:
         """Ends the iteration and releases its objects in the object store."""
@@ -270,7 +272,7 @@ class Iteration:
 
     def _workers(self, nodes: Mapping[int, str]) -> tuple[WorkerStatus, ...]:
         now = time.monotonic()
-        known = {**{slot: Worker(slot) for slot in nodes}, **self.workers}
+        known = {**{slot: WorkerSlot(slot) for slot in nodes}, **self.workers}
         return tuple(
             worker.status(now, nodes.get(slot, ""), bool(self.book.open(slot)), self.flow.waits(slot))
             for slot, worker in sorted(known.items())

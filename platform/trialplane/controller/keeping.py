@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 
 from trialplane import errors
-from trialplane.controller.pool import Answer, Pool
+from trialplane.controller.pool import Pool, SlotCall
 from trialplane.job.kinds import Study
 from trialplane.wire import rows
 from trialplane.wire.records import TrialRow
@@ -42,7 +42,7 @@ class Keeping:
         self._slots = slots
         self._best: list[TrialRow] = []
         self._unwanted: set[int] = set()
-        self._removal: tuple[Answer[None], frozenset[int]] | None = None  # the answer that is due, and what is being removed
+        self._removal: tuple[SlotCall[None], frozenset[int]] | None = None  # the call, and what is being removed
         for row in ended:
             self.ended(row)
 

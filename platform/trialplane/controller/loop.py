@@ -35,7 +35,7 @@ _LONGEST_MESSAGE = 10_000  # the same of why it ended
 _MOST_WARNINGS = 100  # in the status, which is written often
 
 
-class Controller:
+class Loop:
     """Drives one run to its end.
 
     Attributes:

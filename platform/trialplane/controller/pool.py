@@ -78,11 +78,11 @@ class SlotTrial:
 SlotEvent = SlotReady | SlotTrial
 
 
-class Answer(Protocol[T_co]):
-    """The answer of a slot to a call beside its trial; a `concurrent.futures.Future` is one."""
+class SlotCall(Protocol[T_co]):
+    """A call to a slot beside its trial, under way; a `concurrent.futures.Future` is one."""
 
     def done(self) -> bool:
-        """Whether `result` returns or raises at once."""
+        """Whether it is answered: then `result` waits no more."""
 
     def result(self) -> T_co:
         """Wait for the answer and return it.
@@ -146,10 +146,10 @@ class Pool(Protocol):
             SlotError: slots fail to start repeatedly, and too few are left.
         """
 
-    def remove(self, trials: tuple[int, ...]) -> Answer[None] | None:
+    def remove(self, trials: tuple[int, ...]) -> SlotCall[None] | None:
         """Remove all checkpoints of these trials, in a slot; None when no slot is ready."""
 
-    def send_files(self, message: messages.SendFiles) -> Answer[messages.FilesSent] | None:
+    def send_files(self, message: messages.SendFiles) -> SlotCall[messages.FilesSent] | None:
         """Send files to MLflow, from a slot; None when no slot is ready."""
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from trialplane import errors
-from trialplane.controller.pool import Answer, Pool
+from trialplane.controller.pool import Pool, SlotCall
 from trialplane.wire import messages
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Sending:
             for trial, run in runs.items()
             if not run
         }
-        self._under_way: tuple[Answer[messages.FilesSent], int] | None = None  # the answer that is due, and the trial
+        self._under_way: tuple[SlotCall[messages.FilesSent], int] | None = None  # the answer that is due, and the trial
         self._again = 0.0  # when the next one may be sent
 
     def run(self, goes_on: Callable[[], bool], show: Callable[[str], None]) -> list[str]:

@@ -50,11 +50,11 @@ HEAD_PATIENCE = 5.0  # seconds for a head to end after its raylet; `ray start --
 OPEN_PATIENCE = 600.0  # seconds for a database that is away when the controller starts, in a cluster
 
 
-class RunEnded(Exception):
+class AlreadyEnded(Exception):
     """The run has ended, or was paused, since its last start, so there is nothing to do."""
 
 
-class Refused(Exception):
+class TokenRefused(Exception):
     """The run's token opens it no longer, or not yet: it has ended, or was started again."""
 
 
@@ -85,11 +85,11 @@ def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
     except (errors.LedgerLocked, errors.LedgerFenced) as error:
         log.error("%s", error)
         return error.exit_code  # the status is the other controller's
-    except Refused as error:
+    except TokenRefused as error:
         log.error("%s; this container waits for a minute to be removed, and then tries another token", error)
         stopping.wait_for_removal(REFUSED_PATIENCE)
         return errors.EXIT_PLATFORM
-    except RunEnded as error:
+    except AlreadyEnded as error:
         log.info("%s; this container waits to be removed", error)
         stopping.wait_for_removal()
     except HeadLost as error:
@@ -127,7 +127,7 @@ class Session:
         self._workload: Workload | None = None
         self._submission = _submission_facts(run)
         self._last = _last_status(run)  # read now, as this controller's first status overwrites it
-        self._loop: loop.Controller | None = None
+        self._loop: loop.Loop | None = None
         self._has_joined = False  # a Ray that it did not start
         self._begun = float(self._submission.get(labels.BEGUN, 0.0))
         self._base = RunStatus(
@@ -160,7 +160,7 @@ class Session:
             self._ledger = stack.enter_context(self._open(board))
             if (last := self._ledger.status) is not None:
                 if setting.submitted is not None and self._begun and last.has_ended(self._begun):
-                    raise RunEnded(f"the run has ended ({last.state.value}: {last.reason})")
+                    raise AlreadyEnded(f"the run has ended ({last.state.value}: {last.reason})")
                 self._base = dataclasses.replace(self._base, worked=max(self._base.worked, last.worked))
             try:
                 with _full_disk_as_unavailable(run):
@@ -191,7 +191,7 @@ class Session:
         """Opens the ledger, waiting for a database that may still be starting.
 
         Raises:
-            Refused: the gateway refuses the run's token.
+            TokenRefused: the gateway refuses the run's token.
         """
         run = self._run
 
@@ -212,7 +212,7 @@ class Session:
         except errors.LedgerFenced as error:
             if self._setting.submitted is None:
                 raise
-            raise Refused(str(error)) from error
+            raise TokenRefused(str(error)) from error
 
     def _run_to_its_end(self, ledger: Ledger, board: StatusBoard, uri: str) -> RunState:
         """Work on the run, and record how it ended."""
@@ -303,7 +303,7 @@ class Session:
         configs = {role.name: self._slot_config(role, uri) for role in job.roles()}
         self._workload = workloads.start(ledger, configs, desired.parallel(), in_cluster=setting.in_cluster)
         slots.callback(self._workload.close)
-        self._loop = loop.Controller(run, ledger, self._workload, recorder, board, self._base, desired)
+        self._loop = loop.Loop(run, ledger, self._workload, recorder, board, self._base, desired)
         return self._loop.run()
 
     def _slot_config(self, role: Role, uri: str) -> SlotConfig:

@@ -20,7 +20,7 @@ import ray
 
 from trialplane import errors
 from trialplane.controller import ray_session
-from trialplane.controller.pool import Answer, SlotEvent, SlotReady, SlotTrial
+from trialplane.controller.pool import SlotCall, SlotEvent, SlotReady, SlotTrial
 from trialplane.wire import cluster, messages
 from trialplane.wire.messages import TrialEnded
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
@@ -90,8 +90,8 @@ class Process:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Called(Generic[T]):
-    """The answer of an actor; see `Answer`. `decode` reads what the call returned."""
+class _RayCall(Generic[T]):
+    """A `SlotCall` of an actor; `decode` reads what it returned."""
 
     reference: Any
     decode: Callable[[Any], T]
@@ -244,18 +244,18 @@ class SlotPool:
         """Lets the process in a slot save itself and end, within `SlotConfig.grace`; its outcome comes as an event."""
         self._end(slot, messages.StopTrial(message))
 
-    def remove(self, trials: tuple[int, ...]) -> Answer[None] | None:
+    def remove(self, trials: tuple[int, ...]) -> SlotCall[None] | None:
         """Remove all checkpoints of these trials, in a slot; None when no slot is ready."""
         if (actor := self._ready_actor()) is None:
             return None
-        return _Called(actor.remove.remote(messages.encode(messages.RemoveCheckpoints(trials))), lambda _: None)
+        return _RayCall(actor.remove.remote(messages.encode(messages.RemoveCheckpoints(trials))), lambda _: None)
 
-    def send_files(self, message: messages.SendFiles) -> Answer[messages.FilesSent] | None:
+    def send_files(self, message: messages.SendFiles) -> SlotCall[messages.FilesSent] | None:
         """Send files to MLflow, from a slot; None when no slot is ready."""
         if (actor := self._ready_actor()) is None:
             return None
         sent = actor.send_files.remote(messages.encode(message))
-        return _Called(sent, lambda data: messages.decode(data, messages.FILES_SENT))
+        return _RayCall(sent, lambda data: messages.decode(data, messages.FILES_SENT))
 
     def _ready_actor(self) -> Any:
         return next((place.actor for place in self._places.values() if place.node and not place.leaving), None)

@@ -13,7 +13,7 @@ MAX_LOST = 10  # the same for lost ones: a pod may be lost, but not repeatedly b
 
 
 @dataclasses.dataclass
-class Worker:
+class WorkerSlot:
     """One worker.
 
     Attributes:

@@ -18,11 +18,11 @@ from trialplane import errors
 from trialplane.controller import endings, ray_session
 from trialplane.controller.endings import Ending
 from trialplane.controller.exchange import Exchange, ExchangeEvent, ResultsFed, ResultsFetched, WeightsFetched
-from trialplane.controller.iteration import Iteration, Verdict
+from trialplane.controller.iteration import Iteration, IterationFailure
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.pool import SlotEvent, SlotReady, SlotTrial
 from trialplane.controller.slots import SlotPool
-from trialplane.controller.workers import Worker
+from trialplane.controller.workers import WorkerSlot
 from trialplane.controller.workloads.workload import Workload
 from trialplane.job.kinds import Collection, collection
 from trialplane.wire import messages, paths
@@ -267,7 +267,7 @@ class CollectionWorkload(Workload):
             self._has_warned = True
             log.warning("what workers log to MLflow themselves is lost while MLflow is away; log in the learner instead")
 
-    def _sent(self, now: Iteration, worker: Worker, message: messages.FromSlot) -> None:
+    def _sent(self, now: Iteration, worker: WorkerSlot, message: messages.FromSlot) -> None:
         match message:
             case messages.UnitsWanted(count):
                 worker.owed += count
@@ -280,7 +280,7 @@ class CollectionWorkload(Workload):
                 had = sorted(now.book.open(worker.index))
                 self._log_end(now, worker, had, now.worker_ended(worker, outcome))
 
-    def _log_end(self, now: Iteration, worker: Worker, had: list[int], outcome: TrialOutcome) -> None:
+    def _log_end(self, now: Iteration, worker: WorkerSlot, had: list[int], outcome: TrialOutcome) -> None:
         """Logs a worker's failure, with the units it had begun and the traceback, which otherwise only its own log has."""
         if outcome.failure in (None, FailureClass.STOPPED):
             return
@@ -308,7 +308,7 @@ class CollectionWorkload(Workload):
                     now.publish(weights, self._stores.smallest())
                 elif why:  # otherwise the learner has ended, and its outcome follows
                     text = f"the weights could not be put into the object store: {why}"
-                    self._fail(now, Verdict(FailureClass.LOST, text))
+                    self._fail(now, IterationFailure(FailureClass.LOST, text))
             case ResultsFetched(_, _, units, results, gone, why):
                 now.fetched(units, results, gone, why)
             case ResultsFed(_, units, lost, why):
@@ -318,7 +318,7 @@ class CollectionWorkload(Workload):
         """The iteration that runs, if the request belongs to the same attempt."""
         return self._now if self._now is not None and request.number == self._now.request.number else None
 
-    def _fail(self, now: Iteration, verdict: Verdict) -> None:
+    def _fail(self, now: Iteration, verdict: IterationFailure) -> None:
         now.verdict = verdict
         self.kill(0, verdict.failure, verdict.message)
 
@@ -374,17 +374,17 @@ class CollectionWorkload(Workload):
             self._exchange.fetch(slot, units)
         running = self._workers.running()
         for slot in self._warm:
-            worker = now.workers.setdefault(slot, Worker(slot))
+            worker = now.workers.setdefault(slot, WorkerSlot(slot))
             if now.book.waiting and slot not in running and slot not in leaving and not worker.is_given_up:
                 self._launch(now, worker)
 
-    def _hand(self, now: Iteration, worker: Worker, leaves: bool) -> None:
+    def _hand(self, now: Iteration, worker: WorkerSlot, leaves: bool) -> None:
         units = () if leaves else now.hand(worker)
         worker.last = leaves or (not units and now.book.is_handed_out)
         if units or worker.last:
             self._exchange.hand(worker.index, units, worker.last)
 
-    def _launch(self, now: Iteration, worker: Worker) -> None:
+    def _launch(self, now: Iteration, worker: WorkerSlot) -> None:
         request = dataclasses.replace(
             now.request, worker=worker.index, metrics=(), timeout=self._job.collect.timeout, retry_of=None
         )

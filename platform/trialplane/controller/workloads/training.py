@@ -25,7 +25,7 @@ class TrainingWorkload(Workload):
 
     def __init__(self, ledger: Ledger, slots: Pool) -> None:
         super().__init__(ledger, slots)
-        self._reports = Reports()
+        self._reports = TrainingReports()
 
     def _prunes(self, report: TrialReport) -> bool:
         # Optuna copies all of a trial's reports for each new one, and a training may have millions: they stay here.
@@ -51,7 +51,7 @@ class TrainingWorkload(Workload):
         return self._reports.eta(now)
 
 
-class Reports:
+class TrainingReports:
     """The reports of a training, of one attempt at a time.
 
     They may come from several places of the job, training and evaluation for example, so each metric keeps its newest value
