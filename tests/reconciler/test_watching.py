@@ -125,8 +125,9 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchedApi]
 
 
 @pytest.fixture
-def deep() -> Iterator[None]:
+def deep(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What `main` does first, for one test."""
+    monkeypatch.setattr(json, "_default_decoder", json._default_decoder)  # type: ignore[attr-defined]  # until the end
     limit, size = sys.getrecursionlimit(), threading.stack_size()
     operator.read_deep_objects()
     yield

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import aiohttp
 import kopf
@@ -43,7 +43,7 @@ SWEEP = 2.0  # seconds between looks for deleted runs
 AGAIN = 60.0  # seconds between looks for the site of a namespace that had none, and between tries to watch one
 BACKOFFS = (1.0, 2.0, 5.0, 10.0, 30.0, *[AGAIN] * 60)  # seconds between tries of kopf's, which then begin anew
 SOON = 1.0  # seconds in which events of a run's pods, which come in crowds, are one
-DEEPEST = 12_000  # Python's recursion limit; the API server takes objects of 10,000 levels
+DEEPEST = 25_000  # Python's recursion limit: the API server takes objects of 10,000 levels, each of two calls of `_Deep`
 STACK = 32 << 20  # bytes of a thread's, for as many calls
 PORT = 8081  # of the liveness probe
 _KOPFS = (HTTPStatus.GONE, HTTPStatus.TOO_MANY_REQUESTS)  # kopf begins with a new list, or waits as long as it is told
@@ -297,11 +297,26 @@ async def serve_more(lacking: Sequence[str], pause: float = AGAIN) -> None:
                 )
 
 
+class _Deep(json.JSONDecoder):
+    """Reads in Python what is nested too deep for the decoder in C, which has a limit of its own since Python 3.12."""
+
+    def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
+        try:
+            return super().raw_decode(s, idx)
+        except RecursionError:
+            slow: Any = json.JSONDecoder()
+            parts: Any = json.decoder
+            slow.parse_object, slow.parse_array = parts.JSONObject, parts.JSONArray
+            slow.scan_once = parts.scanner.py_make_scanner(slow)
+            return cast("tuple[Any, int]", slow.raw_decode(s, idx))
+
+
 def read_deep_objects() -> None:
     """Has this process read objects that are nested as deep as the API server takes them, for `plan.run.read` to refuse.
 
     Reading one must not end the watch, which would begin anew with the same Run for ever.
     """
+    cast("Any", json)._default_decoder = _Deep()  # of kopf, of aiohttp and ours
     sys.setrecursionlimit(DEEPEST)
     threading.stack_size(STACK)
 
