@@ -82,7 +82,7 @@ SUBMIT = ("submit", "hpo", "demo", "--local")
         (nothing, (*SUBMIT, "--params", "/dev"), ["Is a directory"]),
         (lambda: os.mkfifo("jobs/demo/.jobignore"), SUBMIT, [".jobignore is not a file"]),
         (lambda: Path("jobs/demo/.jobignore").write_bytes(b"\xff"), SUBMIT, [".jobignore is not UTF-8 text (byte 0)"]),
-        (lambda: Path("jobs/demo/a").symlink_to("a"), SUBMIT, ["is a circular link"]),
+        (lambda: Path("jobs/demo/a").symlink_to("a"), SUBMIT, ["is a link that leads nowhere (a); copy the file"]),
         (edit("kind: hpo", "kind: hpo\nentrypoint: " + "a" * 300 + ":run"), SUBMIT, ["entrypoint: there is no aaa"]),
         (lambda: TRAIN.write_text("x = " + "(" * 30_000), SUBMIT, ["train.py:1: train: is not Python"]),
         (lambda: TRAIN.write_text("x = " + "-" * 60_000 + "1\n"), SUBMIT, ["train.py"]),

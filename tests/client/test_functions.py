@@ -175,7 +175,10 @@ HEADS = "import functools, threading\nlock = threading.Lock()\nbig = 'x' * 70000
             "def m(k):\n    def f(x): return k\n    return f\nf = m(lock)",
             "f: uses k, a lock, which cannot be written as source",
         ),
-        ("exec('def f(x): return x')", "the source of f cannot be found; define it in a file, or in a notebook's cell"),
+        (
+            "exec(compile('def f(x): return x', '<made>', 'exec'))",
+            "the source of f cannot be found; define it in a file, or in a notebook's cell",
+        ),
         (
             "def d(g):\n    def call(x): return g(x)\n    return call\n@d\ndef g(x): return x\ndef f(x): return g(x)",
             "uses another g than what it calls does; rename one of them",

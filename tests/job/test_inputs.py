@@ -323,7 +323,7 @@ def test_what_is_no_file_is_said_and_never_read(tmp_path: Path) -> None:
         ("folder.csv", "is a folder"),
         ("a.csv/b.csv", "does not exist"),
         (f"{'a' * 300}.csv", "cannot be read: File name too long"),
-        ("a\0.csv", "cannot be read: embedded null byte"),
+        ("a\0.csv", "embedded null"),
         ("~nosuchuser/a.csv", "begins with an unknown user"),
     ):
         [issue] = check_inputs(job(name, "text"), tmp_path)

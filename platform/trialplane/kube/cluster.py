@@ -51,7 +51,7 @@ class Answer:
         """The body as JSON values.
 
         Raises:
-            TargetError: it is nested deeper than Python takes it; the API server takes 10,000 levels.
+            TargetError: it is nested deeper than this Python takes it; the API server takes 10,000 levels.
         """
         try:
             return json.loads(self.data)

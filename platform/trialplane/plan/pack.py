@@ -249,7 +249,7 @@ def _ignored(folder: Path) -> Callable[[str], bool]:
 
 def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str, Path]]:
     """Yield all files to pack with their paths inside. Links are followed within the folder."""
-    if not folder.is_dir():  # or a link to itself, which `resolve` refuses
+    if not folder.is_dir():
         raise InputError(f"{folder} is not a folder")
     root = folder.resolve()
     count = 0
@@ -263,10 +263,7 @@ def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str
             count += 1
             if count > MOST_ENTRIES:
                 raise InputError(f"{folder} has more than {MOST_ENTRIES:,} files and folders; name some in {IGNORE_FILE}")
-            try:
-                resolved = path.resolve()
-            except (OSError, RuntimeError) as error:  # depends on the version of Python
-                raise InputError(f"{path} is a circular link; name it in {IGNORE_FILE}") from error
+            resolved = Path(os.path.realpath(path))  # a circular link leads nowhere
             if path.is_symlink() and (not resolved.is_relative_to(root) or not resolved.exists()):
                 target = "that leads nowhere" if not resolved.exists() else "that leads out of the folder"
                 message = f"{path} is a link {target} ({path.readlink()}); copy the file, or name it in {IGNORE_FILE}"

@@ -152,6 +152,8 @@ def _no_files(path: str) -> str:
     """Why a path with wildcards can match no file, or ""."""
     if path.strip("./") == "":
         return "names no file; write path: out/*.jsonl"
+    if any("**" in part and part != "**" for part in path.split("/")):  # which means * since Python 3.13
+        return "cannot be looked for: ** stands for folders, as in out/**/*.jsonl"
     try:
         next(iter(Path("/nonexistent").glob(path.lstrip("/"))), None)
     except (ValueError, IndexError, NotImplementedError) as error:
