@@ -3,8 +3,8 @@
     python requirements.py pyproject.toml FOLDER
 
 writes into FOLDER: `shared.txt` (what both images have), `controller.txt` and `trial.txt` (the rest of each) and
-`torch.txt` (torch alone). The kubernetes client is in the controller's alone: of the pods only the operator's, which is of
-that image, talks to an API server.
+`torch.txt` (torch alone, of which the images have different builds where trials use GPUs). The kubernetes client is in the
+controller's alone: of the pods only the operator's, which is of that image, talks to an API server.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def lists(pyproject: str) -> dict[str, list[str]]:
     operator = {r for r in extras["operator"] if name(r) != "trialplane"}
     controller = set(extras["controller"]) | operator | (everywhere - base)
     worker = set(extras["worker"])
-    shared = base | (controller & worker)
     torch = {r for r in worker if name(r) == "torch"}
-    parts = {"shared": shared, "controller": controller - shared, "trial": worker - shared - torch, "torch": torch}
+    shared = base | (controller & worker) - torch
+    parts = {"shared": shared, "torch": torch, "controller": controller - shared - torch, "trial": worker - shared - torch}
     return {part: sorted(requirements) for part, requirements in parts.items()}
 
 

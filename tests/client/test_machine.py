@@ -12,7 +12,6 @@ import pytest
 
 from trialplane.client.machine import ENOUGH_SPACE, Machine
 from trialplane.job import kinds
-from trialplane.job.sampling import Sampler
 
 HOME = Path("/some/home")
 MACHINE = Machine(cores=4, gpus=0, memory=8 * 2**30, missing=(), obstacle="", free=2**40)
@@ -66,11 +65,6 @@ def test_a_job_that_fits_is_silent():
             "nodes: 2 nodes with 4 GPUs each do not fit this machine, which has 4 and would be all of them; --set nodes=1",
         ),
         (job(), {"missing": ("ray", "optuna")}, "ray, optuna cannot be found; pip install 'trialplane[local]'"),
-        (
-            job().model_copy(update={"sampler": Sampler.model_validate("gp")}),
-            {"for_search": {"torch"}},
-            "gp needs torch, which is not installed where the controller runs; pip install 'trialplane[local]'",
-        ),
         (job(), {"obstacle": "cannot be written"}, "cannot be written; set TRIALPLANE_HOME to a folder"),
         (job(), {"free": ENOUGH_SPACE - 1}, "199 MiB are left on the disk and 200 are needed"),
     ],

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -216,22 +214,3 @@ def test_a_space_function_that_fails(sqlite: Backend) -> None:
     (sqlite.code / "space_fails.py").write_text("def space(trial):\n    trial.suggest_int('n', 3, 1)\n")
     with pytest.raises(errors.EntrypointError, match="space_fails:space failed for trial 0: ValueError"):
         ask(sqlite.open(make_job(space="space_fails:space")))
-
-
-def test_a_space_function_must_not_bring_torch_into_the_controller(sqlite: Backend) -> None:
-    """In a process of its own: others here may have imported torch already."""
-    (sqlite.code / "torch.py").write_text("")  # no need for the real one: what counts is that it would be loaded
-    (sqlite.code / "space_torch.py").write_text("import torch\n\ndef space(trial): ...\n")
-    program = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from trialplane import errors\n"
-        "from trialplane.controller import samplers\n"
-        "try:\n"
-        "    samplers.JobCode(Path(sys.argv[1])).function('space_torch:space')\n"
-        "except errors.EntrypointError as error:\n"
-        "    print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program, str(sqlite.code)], capture_output=True, text=True, check=True)
-    assert "space_torch:space imports torch" in done.stdout
-    assert "a separate file" in done.stdout

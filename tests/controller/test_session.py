@@ -9,7 +9,6 @@ import contextlib
 import errno
 import json
 import logging
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,13 @@ import pytest
 
 from trialplane import errors
 from trialplane.controller import journal, mlflow_writer, session, status
-from trialplane.controller.ledger import Ledger
 from trialplane.controller.setting import Setting
 from trialplane.controller.status import StatusBoard
 from trialplane.job import kinds
 from trialplane.wire import env, records
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import RunStatus, TrialOutcome
-from trialplane.wire.states import RunState, TrialState
+from trialplane.wire.records import RunStatus
+from trialplane.wire.states import RunState
 
 JOB = {"name": "toy", "kind": "hpo", "objectives": [{"metric": "score", "direction": "maximize"}], "trials": 2}
 
@@ -63,26 +61,17 @@ def test_another_error_of_a_file_is_not_called_a_full_disk(run: RunPaths, monkey
     assert records.from_json(RunStatus, run.status.read_text()).reason.startswith("the controller failed: PermissionError")
 
 
-@pytest.mark.parametrize("resumed", [False, True])
-def test_a_sampler_that_lacks_its_library_ends_the_run_before_anything_is_started(
-    run: RunPaths, monkeypatch: pytest.MonkeyPatch, resumed: bool
+def test_a_space_that_does_not_import_ends_the_run_before_anything_is_started(
+    run: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Optuna imports it only for the first trial that it draws by what it has learned."""
     started: list[str] = []
     monkeypatch.setattr(session.ray_session, "connect", lambda *_: contextlib.nullcontext(started.append("Ray")))
     monkeypatch.setattr(session, "Recorder", lambda *_, **__: started.append("MLflow"))
-    job = kinds.read({**JOB, "sampler": {"name": "gp"}, "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}}})
-    run.job.write_text(job.model_dump_json())
-    if resumed:
-        with Ledger(f"sqlite:///{run.ledger}", job, "toy", run.code, run.lock) as ledger:
-            first = ledger.ask()
-            assert first is not None
-            ledger.tell(TrialOutcome(first.number, TrialState.COMPLETE, metrics={"score": 1.0}))
-    monkeypatch.setitem(sys.modules, "torch", None)  # its import fails
+    run.job.write_text(kinds.read({**JOB, "space": "no_such_module:space"}).model_dump_json())
     assert session.drive(run.root, [], Setting()) == errors.EXIT_BAD_INPUT
     last = records.from_json(RunStatus, run.status.read_text())
-    assert (last.state, last.complete, started) == (RunState.FAILED, int(resumed), [])
-    assert last.reason.startswith("sampler gp needs torch, which does not import where the controller runs: ")
+    assert (last.state, started) == (RunState.FAILED, [])
+    assert last.reason.startswith("no_such_module:space does not import: ModuleNotFoundError")
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -1,4 +1,5 @@
-"""A script that knows nothing of the platform, on a cluster: its metrics come out of the pod, and a bad trial is pruned.
+"""A script that knows nothing of the platform, on a cluster: its metrics come out of the pod, a bad trial is pruned, and
+a sampler that computes with torch draws the last one.
 
 Not checked here: everything else about scripts (tests/worker/test_programs.py, tests/study/test_scripts.py).
 """
@@ -18,7 +19,8 @@ space:
 enqueue: [{lr: 0.1}, {lr: 0.2}, {lr: 0.9}]
 objective: {metric: accuracy, direction: maximize}
 pruner: {name: median, n_startup_trials: 2, n_warmup_steps: 3}
-trials: 3
+sampler: {name: gp, n_startup_trials: 1}
+trials: 4
 """
 SCRIPT = """
 import argparse
@@ -39,6 +41,7 @@ def test_a_script_is_a_study_on_a_cluster(cluster: Cluster, tmp_path: Path) -> N
     (Path(job) / "greeting.txt").write_text("beside the script")
     cluster.platform("submit", "hpo", job, "--name", "script")
     found = {row["trial"]: row for row in json.loads(cluster.platform("results", "script", "--output", "json"))}
+    assert sorted(found) == list(range(4))
     assert [found[trial]["state"] for trial in range(3)] == ["COMPLETE", "COMPLETE", "PRUNED"]
     assert found[0]["metrics"]["accuracy"] == 0.9
     log = cluster.platform("logs", "script", "1")

@@ -45,7 +45,7 @@ def test_it_is_plain_enough_for_the_builder_of_docker_20() -> None:
 
 
 def test_the_images_set_the_policies_variables() -> None:
-    before, trial = DOCKERFILE.split("FROM shared AS trial")
+    before, trial = DOCKERFILE.split("FROM ${DEVICE} AS trial")
     everywhere = variables(before)
     for name, value in policies.trial_env().items():
         if name in protobuf.ENV:
@@ -57,7 +57,7 @@ def test_the_images_set_the_policies_variables() -> None:
 
 def test_both_images_check_their_policies_as_the_user_they_run_as() -> None:
     for target in ("controller", "trial"):
-        stage = DOCKERFILE.split(f"FROM shared AS {target}")[1].split("\nFROM ")[0]
+        stage = DOCKERFILE.split(f" AS {target}\n")[1].split("\nFROM ")[0]
         assert stage.index("USER 1000:1000") < stage.index(f"trialplane.worker.probe --image {target}")
 
 
@@ -160,14 +160,11 @@ def test_the_controllers_image_builds_and_runs_as_nobody_special() -> None:
     command = ["docker", "build", "--file", "jobs/Dockerfile", "--target", "controller", "--tag", name, "."]
     subprocess.run(command, cwd=ROOT, check=True)
     locked = ["--rm", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--network", "none"]
+    program = "import optuna, mlflow, ray, psycopg2, torch; print(torch.cuda.is_available())"
     said = subprocess.run(
-        ["docker", "run", *locked, name, "bash", "-c", "id -u; python -c 'import optuna, mlflow, ray, psycopg2; print(1)'"],
+        ["docker", "run", *locked, name, "bash", "-c", f"id -u; python -c '{program}'"],
         check=True,
         capture_output=True,
         text=True,
     )
-    assert said.stdout.split() == ["1000", "1"]
-    torch = subprocess.run(
-        ["docker", "run", *locked, name, "python", "-c", "import torch"], capture_output=True, check=False
-    )
-    assert torch.returncode == 1
+    assert said.stdout.split() == ["1000", "False"]

@@ -235,27 +235,3 @@ def test_packages_are_installed_only_where_the_chart_allows_it(workplace):
     assert "studies.install.egress" in issue.message
     assert preflight.install(asks, is_allowed=True) == []
     assert preflight.install(asks.model_copy(update={"install": False}), is_allowed=False) == []
-
-
-@pytest.mark.parametrize(
-    ("search", "missing", "said"),
-    [
-        (
-            {"sampler": "gp"},
-            {"torch"},
-            ["sampler: gp needs torch, which is not installed where"],
-        ),
-        ({"sampler": {"name": "cmaes", "independent_sampler": "qmc"}}, {"scipy"}, ["sampler: qmc needs scipy"]),
-        (
-            {"pruner": {"name": "patient", "wrapped_pruner": "wilcoxon", "patience": 1}},
-            {"scipy"},
-            ["pruner: wilcoxon needs scipy"],
-        ),
-        ({"sampler": "tpe"}, {"torch", "scipy", "cmaes"}, []),
-        ({"sampler": "gp"}, set(), []),
-    ],
-)
-def test_a_sampler_needs_its_libraries_where_the_controller_runs(workplace, search, missing, said):
-    job = load.load_job(workplace / "jobs" / "demo", overrides=search)
-    issues = preflight.search(job, missing, "do this")
-    assert [f"{one.field}: {one.message}"[: len(text)] for one, text in zip(issues, said, strict=True)] == said

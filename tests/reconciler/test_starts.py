@@ -10,7 +10,6 @@ import dataclasses
 import pytest
 
 from trialplane.errors import TargetError
-from trialplane.job import options
 from trialplane.reconciler.observation import Observation
 from trialplane.wire import cluster as names
 from trialplane.wire.states import RunState
@@ -218,13 +217,3 @@ def test_the_status_of_a_run_is_not_written_into_another_of_its_name(team: Team,
     with pytest.raises(TargetError):
         team.reconciler.reconcile("a")
     assert "status" not in team.cluster.objects["runs"]["a"]
-
-
-def test_a_sampler_whose_library_the_image_lacks_starts_nothing(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operator's image is the controllers'."""
-    monkeypatch.setattr(options, "missing", lambda: frozenset({"torch"}))
-    team.apply(team.plan(sampler={"name": "gp"}))
-    assert team.settle()["state"] == "Invalid"
-    message = team.condition("Accepted")[2]
-    assert "spec.job.sampler: gp needs torch" in message and "--package torch" in message
-    assert not team.namespace.studies and not team.ray_clusters

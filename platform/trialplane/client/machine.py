@@ -11,9 +11,7 @@ from pathlib import Path
 
 from trialplane import errors
 from trialplane.errors import Issue
-from trialplane.job import options
 from trialplane.job.kinds import Job, Role
-from trialplane.kube import preflight
 from trialplane.plan import sizes
 from trialplane.wire import env
 
@@ -31,7 +29,6 @@ class Machine:
         gpus: NVIDIA GPUs this process may use.
         memory: bytes, or None if unknown.
         missing: libraries of the `local` extra that are not installed.
-        for_search: those of samplers and pruners among them.
         obstacle: why nothing can be written below home, or "".
         free: bytes left on home's disk.
         shm: bytes left in /dev/shm, or None where there is none.
@@ -44,7 +41,6 @@ class Machine:
     obstacle: str
     free: int
     shm: int | None = None
-    for_search: frozenset[str] = frozenset()
 
     @classmethod
     def here(cls, home: Path) -> Machine:
@@ -58,7 +54,6 @@ class Machine:
             obstacle=unseen or _obstacle(home, base),
             free=shutil.disk_usage(base).free,
             shm=shutil.disk_usage(_SHM).free if _SHM.is_dir() else None,
-            for_search=options.missing(),
         )
 
     def check(self, home: Path, job: Job | None) -> tuple[list[Issue], list[str]]:
@@ -77,7 +72,6 @@ class Machine:
             found.append(Issue((env.HOME,), message, str(home)))
         if job is None:
             return found, []
-        found += preflight.search(job, self.for_search, "pip install 'trialplane[local]'")
         return [*found, *self._gpus_lacking(job)], self._warnings(job)
 
     def _gpus_lacking(self, job: Job) -> list[Issue]:

@@ -133,7 +133,7 @@ class Ledger:
 
         Raises:
             EntrypointError: a function of the job cannot be imported.
-            InputError: Optuna refuses the sampler, or a library that it needs is missing.
+            InputError: Optuna refuses the sampler.
         """
         samplers.build_sampler(self.job, 0, self._code)
         _ = self._space_function

@@ -43,23 +43,17 @@ class JobCode:
         """The function named `module:function`.
 
         Raises:
-            EntrypointError: it does not import, is missing, or its module imports torch into the controller.
+            EntrypointError: it does not import, or is missing.
         """
         module, _, attribute = name.partition(":")
         if str(self._folder) not in sys.path:
             sys.path.insert(0, str(self._folder))
-        had_torch = "torch" in sys.modules
         try:
             function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
         except Exception as error:
             raise errors.EntrypointError(
                 f"{name} does not import: {type(error).__name__}: {error}; it runs in the controller, from {self._folder}"
             ) from error
-        if "torch" in sys.modules and not had_torch:
-            raise errors.EntrypointError(
-                f"{name} imports torch, which the controller does not have on a cluster; "
-                f"keep {attribute} in a separate file that imports only optuna and small libraries"
-            )
         return function
 
 
@@ -156,12 +150,6 @@ _MODULES = {
 
 def _build(kind: Kind, name: str, given: Mapping[str, Any], job: Job, seed: int, code: JobCode) -> Any:
     choice = options.TABLES[kind][name]
-    for library in choice.libraries:  # which Optuna would import with the first trial that it draws by what it has learned
-        try:
-            importlib.import_module(library)
-        except ImportError as error:
-            text = f"{kind.name.lower()} {name} needs {library}, which does not import where the controller runs: {error}"
-            raise errors.InputError(f"{text}; `platform resume` goes on once it does") from error
     arguments: dict[str, Any] = {}
     for key, value in given.items():
         arguments[key] = _value(choice.options[key].kind, value, job, seed, code)

@@ -11,8 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from trialplane.job import space as spaces
 
-# Lower case, letters and digits only → the sampler of a job. Where only "Bayesian" is meant it is tpe: gp needs torch where
-# the controller runs.
+# Lower case, letters and digits only → the sampler of a job. Where only "Bayesian" is meant it is tpe, Optuna's default.
 SAMPLERS: Mapping[str, Mapping[str, Any]] = {
     "random": {"name": "random"},
     "randomsampler": {"name": "random"},

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import enum
-import importlib.util
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,7 +70,6 @@ class Choice:
         objectives: how many objectives it can handle at most, or None for any number.
         parents: of a crossover, how many points it makes a new one from.
         alone: whether a sampler can draw one parameter by itself, and so can be another's `independent_sampler`.
-        libraries: what Optuna imports for it, and only when it draws.
     """
 
     cls: str
@@ -80,7 +78,6 @@ class Choice:
     objectives: int | None = None
     parents: int = 2
     alone: bool = True
-    libraries: tuple[str, ...] = ()
 
 
 SIGNATURES = Path(__file__).with_name("optuna.json")
@@ -125,10 +122,7 @@ _BOUNDS: Mapping[str, Mapping[str, float]] = {
 }
 _ALLOWED = {"qmc_type": ("sobol", "halton")}
 _TRAITS: Mapping[str, Mapping[str, Any]] = {
-    "cmaes": {"objectives": 1, "libraries": ("cmaes",)},
-    "gp": {"libraries": ("torch", "scipy")},
-    "qmc": {"libraries": ("scipy",)},
-    "wilcoxon": {"libraries": ("scipy",)},
+    "cmaes": {"objectives": 1},
     "grid": {"alone": False},
     "bruteforce": {"alone": False},
     "spx": {"parents": 3},
@@ -177,12 +171,6 @@ SAMPLERS = TABLES[Kind.SAMPLER]
 PRUNERS = TABLES[Kind.PRUNER]
 
 
-def missing() -> frozenset[str]:
-    """Libraries of samplers and pruners that this Python lacks."""
-    every = {library for table in TABLES.values() for choice in table.values() for library in choice.libraries}
-    return frozenset(library for library in every if importlib.util.find_spec(library) is None)
-
-
 _EVOLVES = "there is none here: it changes the parameters of trials that run, and here a trial keeps those it started with"
 _BOHB = "there is none here; sampler: tpe with pruner: hyperband is the nearest"
 _ARCHITECTURE = "there is none here: it searches an architecture while it trains one model, and not parameters of trials"
@@ -198,7 +186,7 @@ ELSEWHERE: Mapping[Kind, Mapping[str, str]] = {
         "it is called qmc here: {name: qmc, qmc_type: sobol}": "sobol sobolsearch quasirandom quasirandomsearch",
         "it is called qmc here: {name: qmc, qmc_type: halton}": "halton",
         "there is none here; qmc spreads its points evenly as well": "latinhypercube lhs",
-        "tpe is Bayesian; gp, a Gaussian process, needs torch where the controller runs": (
+        "tpe is Bayesian, and so is gp, a Gaussian process": (
             "bayes bayesian bayesianoptimization bayesianoptimisation bayesopt bayesoptsearch "
             "gaussianprocess gaussianprocessbandit skopt"
         ),

@@ -136,11 +136,6 @@ def _parts(kind: Kind, data: Any, *path: str) -> Iterator[tuple[tuple[str, ...],
             yield from _parts(choice.options[key].kind, value, *path, key)
 
 
-def libraries(kind: Kind, data: Any) -> Iterator[tuple[str, str]]:
-    """The libraries that a valid sampler or pruner needs, each with the name of the one that needs it."""
-    return ((name, library) for _, name, choice, _ in _parts(kind, data) for library in choice.libraries)
-
-
 def functions(kind: Kind, data: Any) -> Iterator[tuple[tuple[str, ...], str]]:
     """The `module:function` values of a valid sampler or pruner, with their paths."""
     for path, _, choice, given in _parts(kind, data):

@@ -8,13 +8,12 @@ from __future__ import annotations
 import dataclasses
 import decimal
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
 from trialplane import errors
 from trialplane.errors import Issue
-from trialplane.job import sampling
 from trialplane.job.cluster import Cluster
 from trialplane.job.kinds import Job, Role
 from trialplane.job.resources import Resources
@@ -102,22 +101,6 @@ def install(job: Job, is_allowed: bool) -> list[Issue]:
         "builds an image that has the packages; see `platform docs studies`"
     )
     return [Issue(("install",), f"the chart does not let trial pods install packages; {cures}")]
-
-
-def search(job: Job, missing: Collection[str], cure: str) -> list[Issue]:
-    """Issues of a sampler or pruner that needs a library which the controller would lack.
-
-    Args:
-        job: the resolved job.
-        missing: the libraries that are not where the controller runs; see `options.missing`.
-        cure: how to have them there.
-    """
-    return [
-        Issue((field,), f"{name} needs {library}, which is not installed where the controller runs; {cure}")
-        for field, named in (("sampler", job.search.sampler), ("pruner", job.search.pruner))
-        for name, library in sampling.libraries(named.kind, {"name": named.name, "options": named.options})
-        if library in missing
-    ]
 
 
 def shards(job: Job, has_volume: bool) -> list[Issue]:

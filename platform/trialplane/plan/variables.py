@@ -38,6 +38,8 @@ def controller(plan: Plan, site: Site, saving: Saving | None = None) -> list[dic
     """Return the variables of the controller: those of Ray's container, and its token."""
     gateway, ledger_path = f"http://{site.gateway_host}:{site.gateway.port}", ledger.place(site.namespace)
     values = {
+        # A sampler's matrices are small. torch would use as many threads as the node has cores, and wait for them.
+        "OMP_NUM_THREADS": "1",
         **_quick(site),
         env.HOME: cluster.HOME,
         env.STATUS: f"0.0.0.0:{cluster.STATUS_PORT}",

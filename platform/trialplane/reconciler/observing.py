@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from trialplane.errors import InputError, SpecError, TargetError
-from trialplane.job import options
 from trialplane.kube import kinds, metadata, preflight, waiting
 from trialplane.kube.cluster import Cluster
 from trialplane.ledger import archive
@@ -27,7 +26,6 @@ from trialplane.wire import ledger
 
 _EVENTS = 500  # the newest that the API server returns; enough for the pods of a wide run
 _EVENTS_AGE = 5.0  # seconds for which one list of them serves all runs: reading it costs as much as the rest of a look
-_CURE = "write sampler: tpe, or install a controller image of `platform image build --target controller --package torch`"
 _SETTLING = 30.0  # seconds of a RayCluster in which its pods are made, or refused, which only events say
 _CONTAINERS = ("ray-head", "ray-worker", names.CONTROLLER)  # of which an administrator or a job names the image
 _DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})")
@@ -167,7 +165,6 @@ class Observer:
             *preflight.install(job, site.install.enabled),
             *preflight.data(job, site.data.claim),
             *preflight.shards(job, bool(site.checkpoints.claim)),
-            *preflight.search(job, options.missing(), _CURE),  # the controller's image is this one's
         ]
         if issues:
             return Problem("Invalid", str(SpecError([issue.below("spec", "job") for issue in issues])))
