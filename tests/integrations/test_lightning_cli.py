@@ -80,8 +80,11 @@ PROGRAM = Program(
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """A slot whose trials are the script; what the script imports is there before."""
-    with Bench(tmp_path_factory.mktemp("cli"), {"train": SCRIPT}, program=PROGRAM, grace=60.0) as made:
+    """A slot whose trials are the script; what the script imports is there before, and nothing behind its arguments runs."""
+    folder = tmp_path_factory.mktemp("cli")
+    program = dataclasses.replace(PROGRAM, sample={**PARAMS, "data.mark": str(folder / "mark")})
+    with Bench(folder, {"train": SCRIPT}, program=program, grace=60.0) as made:
+        assert not (folder / "mark").exists()
         yield made
 
 
@@ -123,9 +126,3 @@ def test_arguments_that_it_refuses_end_the_run_before_its_first_trial(tmp_path: 
     wrong = dataclasses.replace(PROGRAM, sample={**PARAMS, "model.lr": "fast"})
     with pytest.raises(errors.EntrypointError, match=r"train\.py does not take its arguments"):
         Bench(tmp_path, {"train": SCRIPT}, program=wrong)
-
-
-def test_nothing_behind_its_arguments_runs_before_its_first_trial(tmp_path: Path) -> None:
-    program = dataclasses.replace(PROGRAM, sample={**PARAMS, "data.mark": str(tmp_path / "mark")})
-    with Bench(tmp_path, {"train": SCRIPT}, program=program):
-        assert not (tmp_path / "mark").exists()

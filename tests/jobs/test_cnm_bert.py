@@ -13,7 +13,7 @@ import sys
 
 import pytest
 import torch
-from tests.jobs.trainings import ENVIRON, JOBS, losses, reasons_not_to_fork, said, weights
+from tests.jobs.trainings import ENVIRON, JOBS, losses, said, weights
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from textjobs import component_bert
@@ -113,10 +113,6 @@ def test_without_a_profile_eight_gpus_have_cores_and_memory_for_eight_ranks():
 def test_the_batch_can_be_dealt_to_the_ranks(profile):
     job = load.load_job(JOB, profile=profile, environ={})
     assert job.params["batch"] % job.world_size == 0
-
-
-def test_importing_the_job_leaves_a_process_that_may_be_forked():
-    assert reasons_not_to_fork(JOB) == "[]"
 
 
 @pytest.mark.gpu

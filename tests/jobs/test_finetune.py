@@ -17,7 +17,7 @@ import types
 
 import pytest
 import torch
-from tests.jobs.trainings import ENVIRON, JOBS, losses, reasons_not_to_fork, said, weights
+from tests.jobs.trainings import ENVIRON, JOBS, losses, said, weights
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from textjobs import heads, samples
@@ -197,10 +197,6 @@ def test_profiles_hold_together(profile):
     assert job.kind == "train"
     assert job.params["batch"] % job.world_size == 0
     assert job.params["task"] == ("sequence" if profile == "classifier" else "causal")
-
-
-def test_importing_the_job_leaves_a_process_that_may_be_forked():
-    assert reasons_not_to_fork(JOB) == "[]"
 
 
 # -- alone

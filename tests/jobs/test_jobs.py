@@ -35,12 +35,18 @@ IMPORT_ALL = """
 import importlib, importlib.util, os, sys
 from pathlib import Path
 from trialplane.job import load
-for folder in map(Path, sys.argv[1:]):
+from trialplane.policies import spawn
+kind, *folders = sys.argv[1:]
+if kind == "trainings":
+    spawn.apply()
+    sys.path[:0] = folders  # their modules have different names
+for folder in map(Path, folders):
     for module in load.load_job(folder, environ={}).preload:
         importlib.import_module(module)
     spec = importlib.util.spec_from_file_location(folder.name, folder / "train.py")
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
-from trialplane.policies import spawn
+if kind == "trainings":
+    spawn.check()
 print(spawn.reasons_not_to_fork())
 """
 
@@ -147,7 +153,10 @@ def test_a_job_travels_with_its_library_and_is_small(name, tmp_path):
     assert found == str(code / "textjobs" / "__init__.py")
 
 
-def test_importing_the_jobs_leaves_a_process_that_may_be_forked():
+@pytest.mark.parametrize(
+    ("kind", "names"), [("studies", sorted(METRICS)), ("trainings", ["cnm-bert", "finetune", "selfplay"])]
+)
+def test_importing_the_jobs_leaves_a_process_that_may_be_forked(kind, names):
     environ = {
         **os.environ,
         "OPENBLAS_NUM_THREADS": "1",
@@ -155,7 +164,7 @@ def test_importing_the_jobs_leaves_a_process_that_may_be_forked():
         "JE_ARROW_MALLOC_CONF": "background_thread:false",
         "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python",
     }
-    command = [sys.executable, "-c", IMPORT_ALL, *(str(JOBS / name) for name in METRICS)]
+    command = [sys.executable, "-c", IMPORT_ALL, kind, *(str(JOBS / name) for name in names)]
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     assert ended.stdout.splitlines()[-1] == "[]"
 

@@ -59,20 +59,6 @@ class Launcher:
         self._process.communicate()
 
 
-def reasons_not_to_fork(folder):
-    """What `spawn.reasons_not_to_fork()` says, as it prints, in a new process that has imported what a template would."""
-    program = (
-        "import importlib, sys; from pathlib import Path\n"
-        "from trialplane.job import load; from trialplane.policies import spawn\nspawn.apply()\n"
-        f"sys.path.insert(0, {str(folder)!r})\n"
-        f"[importlib.import_module(name) for name in load.load_job(Path({str(folder)!r}), environ={{}}).preload]\n"
-        "import train; spawn.check(); print(spawn.reasons_not_to_fork())"
-    )
-    environ = {**os.environ, **ENVIRON, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
-    ended = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
-    return ended.stdout.splitlines()[-1]
-
-
 def said(folder):
     return json.loads((folder / "said.json").read_text())
 
