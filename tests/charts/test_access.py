@@ -16,7 +16,7 @@ from tests.charts.conftest import CONTROL, TEAM
 
 from trialplane.client import doctor
 from trialplane.kube import kinds
-from trialplane.kube.kinds import Kind
+from trialplane.kube.kinds import ObjectKind
 from trialplane.plan.raycluster import access
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
@@ -25,9 +25,9 @@ Thing = dict[str, Any]
 Render = Callable[[dict[str, Any]], list[Thing]]
 ROLE, GATEWAY_ROLE = "trialplane-user", "trialplane-gateway"
 # Kinds that users may read with kubectl and that `platform` itself does not.
-DEPLOYMENT = Kind("apps", "v1", "deployments")
-CRD = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
-ADMISSION_POLICY = Kind("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", namespaced=False)
+DEPLOYMENT = ObjectKind("apps", "v1", "deployments")
+CRD = ObjectKind("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
+ADMISSION_POLICY = ObjectKind("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", namespaced=False)
 
 
 @pytest.fixture(name="role")
@@ -61,7 +61,7 @@ def allowed(role: Thing, group: str, resource: str, verb: str, name: str = "") -
         (kinds.WORKLOAD, "list"),
     ],
 )
-def test_users_may_do_what_the_client_does(role: Thing, kind: Kind, verbs: str) -> None:
+def test_users_may_do_what_the_client_does(role: Thing, kind: ObjectKind, verbs: str) -> None:
     for verb in verbs.split():
         assert allowed(role, kind.group, kind.plural, verb), f"{verb} {kind.plural}"
 

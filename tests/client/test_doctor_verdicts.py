@@ -15,7 +15,7 @@ import trialplane
 from trialplane import policies
 from trialplane.client import doctor, doctor_pod, doctor_verdicts
 from trialplane.client.machine import Machine
-from trialplane.kube.cluster import Answer
+from trialplane.kube.cluster import ApiResponse
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 from trialplane.wire import findings, records
@@ -44,8 +44,8 @@ def site(**changes: Any) -> Site:
     return Site.read(json.dumps({**SITE, **changes}), "team")
 
 
-def answer(status: int, data: Any) -> Answer:
-    return Answer(status, {}, data if isinstance(data, bytes) else json.dumps(data).encode())
+def answer(status: int, data: Any) -> ApiResponse:
+    return ApiResponse(status, {}, data if isinstance(data, bytes) else json.dumps(data).encode())
 
 
 def node(labels: dict[str, str], **allocatable: str) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def operator(image: str, available: int = 1) -> dict[str, Any]:
     }
 
 
-def version(minor: str) -> Answer:
+def version(minor: str) -> ApiResponse:
     return answer(200, {"major": "1", "minor": minor, "gitVersion": f"v1.{minor}.0"})
 
 

@@ -14,7 +14,7 @@ from tests.kube.cluster_double import ClusterDouble, Problem
 
 from trialplane.client.gateway import Gateway
 from trialplane.errors import TargetError
-from trialplane.kube.cluster import Answer, Cluster
+from trialplane.kube.cluster import ApiResponse, Cluster
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 
@@ -89,7 +89,7 @@ def test_a_token_that_is_not_taken_is_made_anew_once(
 
 
 def test_what_a_user_may_not_do_is_not_said_to_be_for_lack_of_knowing_him(gateway: Gateway) -> None:
-    refusal = Answer(403, {}, b'{"error": "a viewer deletes no runs"}')
+    refusal = ApiResponse(403, {}, b'{"error": "a viewer deletes no runs"}')
     with pytest.raises(TargetError, match=r"^the gateway in namespace \w+ of lab refuses: a viewer deletes no runs$"):
         gateway._need(refusal)
 

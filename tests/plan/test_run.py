@@ -13,7 +13,7 @@ import pytest
 
 from trialplane.errors import TargetError
 from trialplane.job import kinds, load
-from trialplane.kube.cluster import Answer
+from trialplane.kube.cluster import ApiResponse
 from trialplane.plan import plan as planning
 from trialplane.plan import run as runs
 from trialplane.plan.plan import Provenance
@@ -108,5 +108,5 @@ def test_an_answer_nested_deeper_than_python_reads_is_an_error_of_ours() -> None
     body = b"[" * 1_000_000
     limit = sys.getrecursionlimit()
     with pytest.raises(TargetError, match="nested too deep to be read"):
-        Answer(200, {}, body).json()
+        ApiResponse(200, {}, body).json()
     assert sys.getrecursionlimit() == limit, "it is the user's, in whose process this may be"

@@ -26,7 +26,7 @@ from trialplane.errors import EXIT_OK, EXIT_PLATFORM, TargetError, TrialplaneErr
 from trialplane.job import kinds as job_kinds
 from trialplane.job.kinds import Job
 from trialplane.kube import kinds
-from trialplane.kube.cluster import Answer, Cluster
+from trialplane.kube.cluster import ApiResponse, Cluster
 from trialplane.kube.objects import Objects
 from trialplane.plan.plan import Plan
 from trialplane.plan.run import API_VERSION
@@ -284,7 +284,7 @@ def _pods_denied(cluster: Cluster) -> Finding | None:
     return doctor_verdicts.permission_to_make_pods(denied, cluster.context, cluster.namespace)
 
 
-def _unruly(cluster: Cluster, site: Site, plan: Plan) -> Answer:
+def _unruly(cluster: Cluster, site: Site, plan: Plan) -> ApiResponse:
     path = f"/api/v1/namespaces/{cluster.namespace}/pods"
     return cluster.call(
         "POST", path, query={"dryRun": "All"}, body=doctor_verdicts.unruly(doctor_pod.manifest(plan, site, []))
@@ -329,7 +329,7 @@ def _denied(cluster: Cluster, required: Sequence[Permission]) -> list[str]:
     return denied
 
 
-def _try(cluster: Cluster, kind: kinds.Kind) -> list[dict[str, Any]] | None:
+def _try(cluster: Cluster, kind: kinds.ObjectKind) -> list[dict[str, Any]] | None:
     """All objects of a kind, or None when they may not be read."""
     try:
         return cluster.list(kind)

@@ -17,7 +17,7 @@ from trialplane.errors import TrialplaneError
 from trialplane.job.kinds import Job
 from trialplane.kube import kinds, preflight, waiting
 from trialplane.kube.cluster import Cluster
-from trialplane.kube.kinds import Kind
+from trialplane.kube.kinds import ObjectKind
 from trialplane.plan import network, pods, raycluster
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
@@ -91,7 +91,7 @@ def look(cluster: Cluster, site: Site, plan: Plan, patience: float) -> Iterator[
     name = pod["metadata"]["name"]
     # With the network policies that a run gets, for where it is made everything else is denied.
     policies = network.policies(raycluster.raycluster(plan, site), site)
-    made: list[tuple[Kind, str]] = []
+    made: list[tuple[ObjectKind, str]] = []
     try:
         try:
             for kind, thing in [*((kinds.NETWORK_POLICY, one) for one in policies), (kinds.POD, pod)]:

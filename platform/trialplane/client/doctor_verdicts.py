@@ -11,7 +11,7 @@ import trialplane
 from trialplane import policies
 from trialplane.job.kinds import Role
 from trialplane.kube import preflight, refusal
-from trialplane.kube.cluster import Answer
+from trialplane.kube.cluster import ApiResponse
 from trialplane.plan import pods
 from trialplane.plan.plan import Plan
 from trialplane.plan.run import API_VERSION
@@ -35,7 +35,7 @@ _GRANT = (
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
-def server(answer: Answer, context: str) -> Finding:
+def server(answer: ApiResponse, context: str) -> Finding:
     """The API server answers, and is new enough."""
     if not answer.ok:
         cure = f"log in again; `kubectl --context {context} auth whoami` shows who you are"
@@ -48,7 +48,7 @@ def server(answer: Answer, context: str) -> Finding:
     return findings.passed(SERVER, f"{context} runs Kubernetes {version_info['gitVersion']}")
 
 
-def resources(api: Answer, schema: Answer) -> Finding:
+def resources(api: ApiResponse, schema: ApiResponse) -> Finding:
     """KubeRay's kinds, in a version with the fields that we use.
 
     Args:
@@ -67,7 +67,7 @@ def resources(api: Answer, schema: Answer) -> Finding:
     return findings.passed(check, "rayclusters, of 1.6 or newer")
 
 
-def runs(api: Answer) -> Finding:
+def runs(api: ApiResponse) -> Finding:
     """The API server knows the kind Run; `api` is the response with the kinds of its group."""
     if api.ok and "runs" in {one["name"] for one in api.json().get("resources", [])}:
         return findings.passed(RUNS, "the API server knows it")
@@ -138,7 +138,7 @@ def claims(site: Site, found: Sequence[Thing], classes: Sequence[Thing] | None) 
     return findings.passed(check, f"{', '.join(sorted(states))} bound")
 
 
-def gateway(answer: Answer, site: Site) -> Finding:
+def gateway(answer: ApiResponse, site: Site) -> Finding:
     """The gateway answers through the API server's proxy."""
     service = site.gateway.service
     if answer.status == 403:
@@ -201,7 +201,7 @@ def permission_to_make_pods(denied: Sequence[str], context: str, namespace: str)
     return findings.warned("trial pod", f"you may not {' and '.join(denied)}, so nothing is checked in one", cure)
 
 
-def admission(answer: Answer) -> Finding:
+def admission(answer: ApiResponse) -> Finding:
     """The API server's answer to a dry run of a trial's pod without the policies' variables."""
     check = "admission policy"
     if answer.ok:
@@ -225,7 +225,7 @@ def unruly(pod: Thing) -> dict[str, Any]:
     return bad
 
 
-def _text(answer: Answer) -> str:
+def _text(answer: ApiResponse) -> str:
     """The message of an unsuccessful response: that of a Status, else the beginning of its text."""
     try:
         data = answer.json()

@@ -17,7 +17,7 @@ from typing import Any
 
 from trialplane.client.target import Log
 from trialplane.errors import LedgerLocked, RunDamaged, TargetError
-from trialplane.kube.cluster import Answer, Cluster
+from trialplane.kube.cluster import ApiResponse, Cluster
 from trialplane.ledger.attempts import Attempt
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
@@ -161,7 +161,7 @@ class Gateway:
         answer = self._known(run, what)
         return None if answer is None else answer.data
 
-    def _known(self, run: str, what: str, query: Mapping[str, str] | None = None) -> Answer | None:
+    def _known(self, run: str, what: str, query: Mapping[str, str] | None = None) -> ApiResponse | None:
         answer = self._get(f"runs/{run}/{what}", query)
         return None if _is_unknown(answer) else self._need(answer)
 
@@ -210,10 +210,10 @@ class Gateway:
                 yield reply
                 return
 
-    def _get(self, path: str, query: Mapping[str, str] | None = None) -> Answer:
+    def _get(self, path: str, query: Mapping[str, str] | None = None) -> ApiResponse:
         return self._send("GET", path, query)
 
-    def _send(self, method: str, path: str, query: Mapping[str, str] | None = None) -> Answer:
+    def _send(self, method: str, path: str, query: Mapping[str, str] | None = None) -> ApiResponse:
         """Send a request with a token; once more with a new one when the gateway does not take it."""
         answer = self._sent(method, path, query, self._bearer())
         if answer.status == 401 and _error(answer) is not None:
@@ -225,7 +225,7 @@ class Gateway:
             answer = self._sent(method, path, query, self._bearer())
         return answer
 
-    def _sent(self, method: str, path: str, query: Mapping[str, str] | None, token: str) -> Answer:
+    def _sent(self, method: str, path: str, query: Mapping[str, str] | None, token: str) -> ApiResponse:
         """One request about what the gateway has of this namespace."""
         service, headers = self._site.gateway, {names.TOKEN_HEADER: token}
         where = f"{self._place}/{path}"
@@ -279,7 +279,7 @@ class Gateway:
         made = answer.json()
         return str(made["status"]["token"]), float(made["spec"].get("expirationSeconds") or TOKEN_SECONDS)
 
-    def _need(self, answer: Answer, verb: str = "get") -> Answer:
+    def _need(self, answer: ApiResponse, verb: str = "get") -> ApiResponse:
         if answer.ok:
             return answer
         service, place = self._site.gateway.service, f"namespace {self._there} of {self._cluster.context}"
@@ -302,12 +302,12 @@ def _rows(pages: list[dict[str, Any]]) -> list[TrialRow]:
     return [records.from_dict(TrialRow, row) for page in pages for row in page["rows"]]
 
 
-def _is_unknown(answer: Answer) -> bool:
+def _is_unknown(answer: ApiResponse) -> bool:
     """Whether it is a 404 from the gateway itself, not from an API server without the service."""
     return answer.status == 404 and _error(answer) is not None
 
 
-def _error(answer: Answer, part: str = "error") -> str | None:
+def _error(answer: ApiResponse, part: str = "error") -> str | None:
     """The gateway's message, or the code for programs; None if it has none, or the response is not from the gateway."""
     try:
         data = answer.json()

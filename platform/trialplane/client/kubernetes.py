@@ -14,7 +14,7 @@ from typing import Any
 
 from trialplane.client import remote_log, standing, target
 from trialplane.client.gateway import Gateway
-from trialplane.client.standing import View
+from trialplane.client.standing import RunSources
 from trialplane.client.target import Log, Observed, Place
 from trialplane.errors import InputError, Issue, LedgerLocked, RunDamaged, TargetError
 from trialplane.job import kinds as job_kinds
@@ -22,7 +22,7 @@ from trialplane.job.kinds import Job
 from trialplane.kube import kinds, preflight, waiting
 from trialplane.kube.cluster import Cluster
 from trialplane.kube.objects import Objects, Run, Submission
-from trialplane.ledger import results
+from trialplane.ledger import standing as ledger_standing
 from trialplane.ledger.attempts import Attempt
 from trialplane.plan import changes as changing
 from trialplane.plan import raycluster, saving
@@ -30,7 +30,6 @@ from trialplane.plan import run as runs
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.wire import cluster as names
-from trialplane.wire import rows
 from trialplane.wire.records import Change, Desired, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
@@ -318,10 +317,10 @@ class KubernetesTarget:
             f"the Run {run} in {self.cluster.place} was removed, and its pods are ending; try again in a moment"
         )
 
-    def _status(self, view: View) -> RunStatus:
+    def _status(self, view: RunSources) -> RunStatus:
         return standing.status(view, self._operator)
 
-    def _view(self, run: str) -> View | None:
+    def _view(self, run: str) -> RunSources | None:
         """What both sources have of a run; None when neither knows it."""
         gateway = self.gateway  # which only the namespace of a team has
         thing = self.objects.run(run)
@@ -335,22 +334,21 @@ class KubernetesTarget:
                     raise
                 more = f"Without it only runs with a Run are known, and {run} has none"
                 raise TargetError(f"{error}\n{more}") from error
-            return View(thing, None, False, str(error), desired)
+            return RunSources(thing, None, False, str(error), desired)
         if found is None:
-            return None if thing is None else View(thing, None, False, "", desired)
+            return None if thing is None else RunSources(thing, None, False, "", desired)
         status, alive, recorded = found
         killed = not alive and status.started is not None and status.ended is None
-        return View(thing, self._recounted(status) if killed else status, alive, "", desired if thing else recorded)
+        return RunSources(thing, self._recounted(status) if killed else status, alive, "", desired if thing else recorded)
 
     def _recounted(self, status: RunStatus) -> RunStatus:
-        """The status of a controller that was killed, with the counts of the ledger."""
+        """Return the status of a controller that was killed, with the counts of the ledger."""
         found, job = self.gateway.attempts(status.run), self.gateway.job(status.run)
         if found is None or job is None:
             return status
-        best = rows.best(job_kinds.read(job), rows.newest(found))
-        return dataclasses.replace(status, **results.counts(found), best=best)
+        return ledger_standing.recounted(status, job_kinds.read(job), found)
 
-    def _known(self, run: str) -> View:
+    def _known(self, run: str) -> RunSources:
         view = self._view(run)
         if view is None:
             raise target.unknown(self, run)
@@ -368,7 +366,7 @@ class KubernetesTarget:
             raise TargetError(f"the ledger has no submission of {run}; submit it again under another name")
         return Submission(job_kinds.read(job), facts, code)
 
-    def _allowed(self, kind: kinds.Kind) -> list[dict[str, Any]] | None:
+    def _allowed(self, kind: kinds.ObjectKind) -> list[dict[str, Any]] | None:
         try:
             return self.cluster.list(kind)
         except TargetError:

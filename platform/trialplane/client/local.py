@@ -19,12 +19,12 @@ from trialplane.client.target import HERE, Log, Observed
 from trialplane.errors import InputError, Issue, LedgerError, RunNotFound, TargetError
 from trialplane.job.kinds import Job
 from trialplane.ledger import attempts as reading
-from trialplane.ledger import results
+from trialplane.ledger import results, standing
 from trialplane.ledger.attempts import Attempt
 from trialplane.plan import plan as planning
 from trialplane.plan import saving
 from trialplane.plan.plan import Plan
-from trialplane.wire import paths, records, rows
+from trialplane.wire import paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import Change, Desired, RunStatus, TrialRow
 from trialplane.wire.states import RunState
@@ -123,9 +123,7 @@ class LocalTarget:
             status = _cancelled(status)
         elif status.state in (RunState.PENDING, RunState.RUNNING):
             reason = f"the controller is not running (killed?); `platform resume {run}` continues it"
-            status = dataclasses.replace(
-                status, state=RunState.PAUSED, reason=reason, eta=None, rate=None, running=0, slots_ready=0, ended=None
-            )
+            status = dataclasses.replace(standing.idle(status, RunState.PAUSED, reason), ended=None)
         job = folder.load_job(files)
         # A failed controller has recorded its last counts; one that succeeded with all trials has recorded all.
         whole = status.state is RunState.SUCCEEDED and status.ended_trials == status.trials
@@ -137,7 +135,7 @@ class LocalTarget:
                 reason = status.reason if text in status.reason else f"{status.reason}; {text}".removeprefix("; ")
                 status = dataclasses.replace(status, reason=reason)
             else:
-                status = dataclasses.replace(status, **results.counts(found), best=rows.best(job, rows.newest(found)))
+                status = standing.recounted(status, job, found)
         self._find(run)  # deleted while being counted: the counts would be wrong
         return status
 

@@ -24,13 +24,13 @@ _UNENDED = (RunState.PENDING, RunState.RUNNING)
 
 
 @dataclasses.dataclass(frozen=True)
-class View:
-    """What both sources have of one run at one moment; at least one of them has it.
+class RunSources:
+    """Facts about one run from the API server and the gateway; at least one of them has it.
 
     Attributes:
         run: the object, or None.
         status: of the ledger, or None if the run is not in it.
-        alive: whether a controller holds the study.
+        alive: whether a controller holds the run.
         away: why the gateway could not be reached, or "".
         desired: the desired state, of the Run or else of the ledger.
     """
@@ -67,7 +67,7 @@ class View:
         return self.alive or not (self.run is None or self.run.is_settled or self.is_current)
 
 
-def status(view: View, operator: str) -> RunStatus:
+def status(view: RunSources, operator: str) -> RunStatus:
     """One status from both sources, with the owner, whom the Run names, and the digests, which the ledger has if it answers.
 
     It warns of images of which the run's pods have run more than one version.
@@ -90,7 +90,7 @@ def status(view: View, operator: str) -> RunStatus:
     return dataclasses.replace(made, owner=owner, images=images, warnings=(*made.warnings, *moved))
 
 
-def _status(view: View, operator: str) -> RunStatus:
+def _status(view: RunSources, operator: str) -> RunStatus:
     run, recorded = view.run, view.status
     if run is None:
         if recorded is None:

@@ -21,7 +21,7 @@ import urllib3
 
 from trialplane.errors import InputError, TargetError
 from trialplane.kube import connections, kinds, kubeconfig, refusal
-from trialplane.kube.kinds import Kind
+from trialplane.kube.kinds import ObjectKind
 from trialplane.wire import cluster as names
 
 CONNECT = 5.0  # seconds until a connection must be established
@@ -35,8 +35,8 @@ _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
-    """A response; `headers` by lower-case name."""
+class ApiResponse:
+    """Response of the API server; `headers` by lower-case name."""
 
     status: int
     headers: Mapping[str, str]
@@ -129,7 +129,7 @@ class Cluster:
         content: str = "application/json",
         headers: Mapping[str, str] | None = None,
         timeout: float = READ,
-    ) -> Answer:
+    ) -> ApiResponse:
         """Sends one request; returns the response, whatever its status.
 
         Args:
@@ -145,9 +145,9 @@ class Cluster:
             TargetError: the cluster cannot be reached.
         """
         answer = self._send(method, path, query, body, content, headers, timeout, whole=True)
-        return Answer(answer.status, {name.lower(): value for name, value in answer.headers.items()}, answer.data)
+        return ApiResponse(answer.status, {name.lower(): value for name, value in answer.headers.items()}, answer.data)
 
-    def read(self, kind: Kind, name: str) -> dict[str, Any] | None:
+    def read(self, kind: ObjectKind, name: str) -> dict[str, Any] | None:
         """One object, or None when there is none of that name."""
         answer = self.call("GET", self._path(kind, name))
         if answer.status == 404 and refusal.is_about_an_object(answer.data):
@@ -156,7 +156,7 @@ class Cluster:
         return found
 
     def list(
-        self, kind: Kind, selector: str = "", fields: str = "", limit: int = 0, everywhere: bool = False
+        self, kind: ObjectKind, selector: str = "", fields: str = "", limit: int = 0, everywhere: bool = False
     ) -> list[dict[str, Any]]:
         """The objects of a kind that match both selectors, in our namespace if they are namespaced.
 
@@ -204,7 +204,7 @@ class Cluster:
             return None
         return Applied(self._checked(answer, "patch", kind).json(), answer.status == 201)
 
-    def patch(self, kind: Kind, name: str, body: Any, *, status: bool = False) -> dict[str, Any]:
+    def patch(self, kind: ObjectKind, name: str, body: Any, *, status: bool = False) -> dict[str, Any]:
         """A JSON merge patch (a mapping) or a JSON patch (a list) of one object, or of its status."""
         content = "application/json-patch+json" if isinstance(body, list) else "application/merge-patch+json"
         path = self._path(kind, name) + ("/status" if status else "")
@@ -212,13 +212,19 @@ class Cluster:
         made: dict[str, Any] = self._checked(answer, "patch", kind).json()
         return made
 
-    def create(self, kind: Kind, thing: Mapping[str, Any]) -> dict[str, Any]:
+    def create(self, kind: ObjectKind, thing: Mapping[str, Any]) -> dict[str, Any]:
         """Creates an object; one of that name must not exist."""
         made: dict[str, Any] = self._checked(self.call("POST", self._path(kind), body=thing), "create", kind).json()
         return made
 
     def delete(
-        self, kind: Kind, name: str, *, now: bool = False, foreground: bool = False, only: Mapping[str, Any] | None = None
+        self,
+        kind: ObjectKind,
+        name: str,
+        *,
+        now: bool = False,
+        foreground: bool = False,
+        only: Mapping[str, Any] | None = None,
     ) -> bool:
         """Deletes an object, and in the background what it owns; False when there was none.
 
@@ -252,7 +258,7 @@ class Cluster:
         answer = self._send("GET", path, known, None, "", None, None if follow else READ, whole=False)
         try:
             if answer.status >= 300:
-                raise self.refused(Answer(answer.status, {}, answer.read()), "get", "pods/log")
+                raise self.refused(ApiResponse(answer.status, {}, answer.read()), "get", "pods/log")
             yield from _lines(self._guarded(answer))
         finally:
             answer.release_conn()
@@ -269,7 +275,7 @@ class Cluster:
         headers: Mapping[str, str] | None = None,
         timeout: float = READ,
         namespace: str = "",
-    ) -> Answer:
+    ) -> ApiResponse:
         """One request to a service of this namespace, or of another one, through the API server's proxy; see `call`."""
         base = f"/api/v1/namespaces/{namespace or self.namespace}/services/http:{name}:{port}/proxy"
         return self.call(method, base + path, query=query, body=body, headers=headers, timeout=timeout)
@@ -288,7 +294,7 @@ class Cluster:
             stack.pop_all()
         answer.release_conn()
 
-    def refused(self, answer: Answer, verb: str, what: str, namespace: str = "") -> Exception:
+    def refused(self, answer: ApiResponse, verb: str, what: str, namespace: str = "") -> Exception:
         """The error for an unsuccessful response.
 
         Args:
@@ -299,12 +305,12 @@ class Cluster:
         """
         return refusal.explain(answer.status, answer.data, verb, what, namespace or self.namespace, self.context)
 
-    def _checked(self, answer: Answer, verb: str, kind: Kind) -> Answer:
+    def _checked(self, answer: ApiResponse, verb: str, kind: ObjectKind) -> ApiResponse:
         if not answer.ok:
             raise self.refused(answer, verb, f"{kind.plural}.{kind.group}".rstrip("."))
         return answer
 
-    def _path(self, kind: Kind, name: str = "") -> str:
+    def _path(self, kind: ObjectKind, name: str = "") -> str:
         base = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
         scope = f"/namespaces/{self.namespace}" if kind.namespaced else ""
         return f"{base}{scope}/{kind.plural}" + (f"/{urllib.parse.quote(name, safe='')}" if name else "")

@@ -13,10 +13,10 @@ import urllib3
 
 from trialplane.errors import TargetError
 from trialplane.kube import kubeconfig
-from trialplane.kube.kubeconfig import Context
+from trialplane.kube.kubeconfig import KubeContext
 
 
-def settings(context: Context | None) -> Any:
+def settings(context: KubeContext | None) -> Any:
     """The package's settings for a context, or with None for the cluster that this pod is in."""
     from kubernetes import client, config  # takes a quarter of a second, which no verb on this machine needs
 

@@ -6,8 +6,8 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
-    """A kind of object: `plural` as in URLs; `group` is "" for the core."""
+class ObjectKind:
+    """Kind of object: `plural` as in URLs; `group` is "" for the core."""
 
     group: str
     version: str
@@ -15,26 +15,26 @@ class Kind:
     namespaced: bool = True
 
 
-RUN = Kind("trialplane.io", "v1alpha1", "runs")
-RAY_CLUSTER = Kind("ray.io", "v1", "rayclusters")
-CONFIG_MAP = Kind("", "v1", "configmaps")
-SECRET = Kind("", "v1", "secrets")
-POD = Kind("", "v1", "pods")
-EVENT = Kind("", "v1", "events")
-QUOTA = Kind("", "v1", "resourcequotas")
-NAMESPACE = Kind("", "v1", "namespaces", namespaced=False)
-NODE = Kind("", "v1", "nodes", namespaced=False)
-PRIORITY_CLASS = Kind("scheduling.k8s.io", "v1", "priorityclasses", namespaced=False)
-STORAGE_CLASS = Kind("storage.k8s.io", "v1", "storageclasses", namespaced=False)
-CLAIM = Kind("", "v1", "persistentvolumeclaims")
-LOCAL_QUEUE = Kind("kueue.x-k8s.io", "v1beta1", "localqueues")
-WORKLOAD = Kind("kueue.x-k8s.io", "v1beta1", "workloads")
-NETWORK_POLICY = Kind("networking.k8s.io", "v1", "networkpolicies")
-SERVICE = Kind("", "v1", "services")
-SERVICE_ACCOUNT = Kind("", "v1", "serviceaccounts")
-ROLE = Kind("rbac.authorization.k8s.io", "v1", "roles")
-ROLE_BINDING = Kind("rbac.authorization.k8s.io", "v1", "rolebindings")
-LEASE = Kind("coordination.k8s.io", "v1", "leases")
+RUN = ObjectKind("trialplane.io", "v1alpha1", "runs")
+RAY_CLUSTER = ObjectKind("ray.io", "v1", "rayclusters")
+CONFIG_MAP = ObjectKind("", "v1", "configmaps")
+SECRET = ObjectKind("", "v1", "secrets")
+POD = ObjectKind("", "v1", "pods")
+EVENT = ObjectKind("", "v1", "events")
+QUOTA = ObjectKind("", "v1", "resourcequotas")
+NAMESPACE = ObjectKind("", "v1", "namespaces", namespaced=False)
+NODE = ObjectKind("", "v1", "nodes", namespaced=False)
+PRIORITY_CLASS = ObjectKind("scheduling.k8s.io", "v1", "priorityclasses", namespaced=False)
+STORAGE_CLASS = ObjectKind("storage.k8s.io", "v1", "storageclasses", namespaced=False)
+CLAIM = ObjectKind("", "v1", "persistentvolumeclaims")
+LOCAL_QUEUE = ObjectKind("kueue.x-k8s.io", "v1beta1", "localqueues")
+WORKLOAD = ObjectKind("kueue.x-k8s.io", "v1beta1", "workloads")
+NETWORK_POLICY = ObjectKind("networking.k8s.io", "v1", "networkpolicies")
+SERVICE = ObjectKind("", "v1", "services")
+SERVICE_ACCOUNT = ObjectKind("", "v1", "serviceaccounts")
+ROLE = ObjectKind("rbac.authorization.k8s.io", "v1", "roles")
+ROLE_BINDING = ObjectKind("rbac.authorization.k8s.io", "v1", "rolebindings")
+LEASE = ObjectKind("coordination.k8s.io", "v1", "leases")
 # For `apply`, by the `kind` of an object.
 APPLIED = {
     "Run": RUN,

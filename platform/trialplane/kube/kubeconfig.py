@@ -28,7 +28,7 @@ _TEXTS.update(_FILES, (f"{key}-data" for key in _FILES))
 
 
 @dataclasses.dataclass(frozen=True)
-class Context:
+class KubeContext:
     """One context; the paths in `cluster` and `user`, the entries that it names, are absolute.
 
     Attributes:
@@ -70,7 +70,7 @@ def names() -> str:
     return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
 
 
-def read(context: str | None) -> Context | None:
+def read(context: str | None) -> KubeContext | None:
     """The context of that name, the current one when None; None when there is no kubeconfig.
 
     Of two entries with one name, and two current contexts, the first counts.
@@ -103,7 +103,7 @@ def read(context: str | None) -> Context | None:
     if not found["cluster"].get("server", "").startswith(("http://", "https://")):
         file = clusters[chosen["cluster"]][0]
         raise TargetError(f"the kubeconfig {file} cannot be used: the cluster of {name} has no server")
-    return Context(name, chosen.get("namespace", ""), **found)
+    return KubeContext(name, chosen.get("namespace", ""), **found)
 
 
 def _files() -> list[Path]:

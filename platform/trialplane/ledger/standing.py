@@ -7,8 +7,12 @@ controller: before its first, or after its pod was killed.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
-from trialplane.wire.records import RunStatus
+from trialplane.job.kinds import Job
+from trialplane.ledger import results
+from trialplane.wire import rows
+from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 _UNENDED = (RunState.PENDING, RunState.RUNNING)
@@ -35,6 +39,11 @@ def current(status: RunStatus, desired: RunState, *, alive: bool, begun: float =
 def idle(status: RunStatus, state: RunState, reason: str) -> RunStatus:
     """Return the status of a run on which no controller works."""
     return dataclasses.replace(status, state=state, reason=reason, running=0, slots_ready=0, nodes=(), eta=None, rate=None)
+
+
+def recounted(status: RunStatus, job: Job, attempts: Sequence[TrialRow]) -> RunStatus:
+    """Return the status of a controller that was killed, with the counts and the best trial of the ledger's attempts."""
+    return dataclasses.replace(status, **results.counts(attempts), best=rows.best(job, rows.newest(attempts)))
 
 
 def stopped(run: str, state: RunState) -> str:
