@@ -309,13 +309,16 @@ def test_with_a_longer_budget_it_goes_on(runs, double, budget, changes, sets):
 
 @pytest.mark.parametrize(
     ("state", "budget", "way"),
-    [(RunState.SUCCEEDED, {"budget.target": 2.0}, "target=null"), (RunState.FAILED, {"budget.time": 50.0}, "time=100")],
+    [
+        (RunState.SUCCEEDED, {"budget.target": 2.0}, "target=null` continues"),
+        (RunState.FAILED, {"budget.time": 50.0}, "time=100` raises the limit"),
+    ],
 )
 def test_more_trials_do_not_lift_a_budget(runs, state, budget, way):
     run = runs.make("a", tell=complete, asks=3, **budget)
     runs.say(run, state, worked=50.5)
     before = run.job.read_bytes()
-    with pytest.raises(InputError, match=rf"--set budget\.{way}` continues"):
+    with pytest.raises(InputError, match=rf"--set budget\.{way}"):
         RunHandle("a", runs.target).resume(changes={"trials": 9})
     assert run.job.read_bytes() == before
 
