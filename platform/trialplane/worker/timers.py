@@ -1,4 +1,4 @@
-"""Timers: what is to happen next in a slot, and when."""
+"""Timers: what is to happen next in a slot or a supervisor, and when."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ class Timers(Generic[T]):
 
     def __init__(self) -> None:
         self._timers: dict[str, tuple[float, Callable[[], T]]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._timers
 
     def set(self, name: str, moment: float, action: Callable[[], T]) -> None:
         """Schedule an action, instead of the one that has this name."""

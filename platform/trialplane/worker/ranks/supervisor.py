@@ -33,6 +33,7 @@ from trialplane.worker.channel import TrialChannel
 from trialplane.worker.ranks import meeting, rank, starting
 from trialplane.worker.ranks.stragglers import Stragglers
 from trialplane.worker.ranks.verdict import Next, Verdict
+from trialplane.worker.timers import Timers
 
 SETTLE = 1.0  # seconds to wait for the cause of a failure that may be a consequence
 ENDING_GRACE = 5.0  # seconds between SIGTERM and SIGKILL for ranks of a trial that has failed: they may be writing a file
@@ -77,7 +78,7 @@ class Supervisor:
         self._verdict = Verdict(request.number, [each.rank for each in self._places("")], config.grace)
         self._wake: tuple[socket.socket, ...] = ()
         self._aborted = False
-        self._due: dict[str, float] = {}  # what is to be done when: "settle", "left", "overdue", "kill"
+        self._timers: Timers[None] = Timers()
 
     def run(self) -> records.TrialOutcome:
         """Runs all ranks to their end; returns the trial's outcome."""
@@ -94,10 +95,10 @@ class Supervisor:
                 self._start(port.address)
             self._selector.register(self._channel, selectors.EVENT_READ, self._answered)
             while any(not each.ended for each in self._ranks):
-                wait = min(self._due.values(), default=None)
-                for key, _ in self._selector.select(None if wait is None else max(0.0, wait - time.monotonic())):
+                for key, _ in self._selector.select(self._timers.until_next()):
                     key.data()
-                self._keep_time()
+                for act in self._timers.due():
+                    act()
         for each in self._ranks:
             if each.lines is not None:
                 each.lines.close()
@@ -208,46 +209,50 @@ class Supervisor:
                 elif number == signal.SIGABRT:
                     self._aborted = True
                     self._signal(signal.SIGABRT)
-                    self._due["kill"] = time.monotonic() + ABORT_GRACE
+                    self._kill_in(ABORT_GRACE)
 
     def _follow(self, what: Next) -> None:
         """Applies the next step to the ranks that still run."""
         now = time.monotonic()
-        if what is Next.SETTLE:
-            self._due.setdefault("settle", now + SETTLE)
-        elif what is Next.RESULT:
-            self._due.setdefault("left", now + self._config.linger)
+        if what is Next.SETTLE and "settle" not in self._timers:
+            self._timers.set("settle", now + SETTLE, self._settle)
+        elif what is Next.RESULT and "left" not in self._timers:
+            self._timers.set("left", now + self._config.linger, self._end_left)
         elif what is Next.STOP:
-            self._due["overdue"] = now + self._config.grace
+            self._timers.set("overdue", now + self._config.grace, self._end_overdue)
             self._signal(signal.SIGTERM)
         elif what is Next.END:
             decided = self._verdict.decided
             is_over = decided is not None and (decided.early or decided.state is TrialState.PRUNED)
-            grace = OVER_GRACE if is_over else ENDING_GRACE
-            self._due = {"kill": now + min(grace, self._config.grace)}
+            self._timers.cancel("settle", "left", "overdue")
+            self._kill_in(min(OVER_GRACE if is_over else ENDING_GRACE, self._config.grace))
             self._signal(signal.SIGTERM)
         for remark in self._verdict.remarks:
             self._log(remark)
         self._verdict.remarks.clear()
 
-    def _keep_time(self) -> None:
-        now = time.monotonic()
-        for what in [what for what, when in self._due.items() if when <= now]:
-            self._due.pop(what, None)
-            if what == "settle":
-                self._verdict.settled()
-                self._follow(Next.END)
-                continue
-            left = [each.place.rank for each in self._ranks if not each.ended]
-            if what == "left":
-                self._verdict.left(left, self._config.linger)
-                self._follow(Next.GO_ON)  # logs the remark
-                self._signal(signal.SIGABRT)  # for their stacks
-                self._due["kill"] = now + ABORT_GRACE
-                continue
-            if what == "overdue":
-                self._verdict.overdue(left)
-            self._signal(signal.SIGKILL)
+    def _settle(self) -> None:
+        """End the ranks after a failure, once others had the time to tell of theirs."""
+        self._verdict.settled()
+        self._follow(Next.END)
+
+    def _end_left(self) -> None:
+        """End ranks that still run long after rank 0 has returned; first they write their stacks."""
+        self._verdict.left(self._left(), self._config.linger)
+        self._follow(Next.GO_ON)  # logs the remark
+        self._signal(signal.SIGABRT)
+        self._kill_in(ABORT_GRACE)
+
+    def _end_overdue(self) -> None:
+        """Kill ranks that have not ended within their grace after SIGTERM."""
+        self._verdict.overdue(self._left())
+        self._signal(signal.SIGKILL)
+
+    def _kill_in(self, seconds: float) -> None:
+        self._timers.set("kill", time.monotonic() + seconds, lambda: self._signal(signal.SIGKILL))
+
+    def _left(self) -> list[int]:
+        return [each.place.rank for each in self._ranks if not each.ended]
 
     def _signal(self, number: signal.Signals) -> None:
         for each in self._ranks:
