@@ -24,7 +24,7 @@ NAMESPACE = "team"  # the only one, and the gateway's own: its ledger is the dat
 PROGRAM = '''
 """Serves gateways in children that a test kills. One order a line on stdin; a line with port and pid is the answer."""
 
-import errno, json, os, random, signal, sys
+import errno, json, os, random, signal, socket, sys
 
 from trialplane.gateway import server
 from trialplane.gateway.callers import Callers, Review
@@ -49,14 +49,14 @@ def serve(order):
         try:
             # A port that no connection of another process gets by chance, as it must be free when this one is killed.
             port = order["port"] or random.SystemRandom().randrange(10_000, 32_000)
-            serving = server.serve(answers.answer, service, door.answer, "127.0.0.1", port)
+            listener = socket.create_server(("127.0.0.1", port))
             break
         except OSError as error:
             if order["port"] or error.errno != errno.EADDRINUSE:
                 os.write(1, b"\\n")
                 raise
     os.write(1, f"{port} {os.getpid()}\\n".encode())
-    serving.serve_forever()
+    server.server(answers, service, door).run([listener])
 
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for line in sys.stdin:

@@ -5,24 +5,18 @@ A controller is taken here for what may stand behind its token: a trial that has
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import math
-import socket
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.contracts.conftest import Backend, ask, complete, door, make_job, wait_until
+from tests.contracts.conftest import Backend, ask, complete, door, make_job
 from tests.contracts.gateway_process import NAMESPACE, TOKEN
 
 from trialplane.gateway import ledgers
-from trialplane.gateway import server as servers
-from trialplane.gateway.bodies import Answer
-from trialplane.gateway.limits import Admit
 from trialplane.ledger import locking, remote
 from trialplane.ledger.archive import Archive
 from trialplane.ledger.namespaces import Ledgers
@@ -153,91 +147,6 @@ def test_an_answer_that_was_cut_off_is_no_answer(served: Backend) -> None:
     storage._connection.response_class = Short
     book.tell(complete(request))
     assert broken and book.counts.complete == 1
-
-
-def served_here(answer: servers.Respond) -> Any:
-    """A gateway's HTTP in this process, without ledgers."""
-    return contextlib.closing(Local(answer))
-
-
-class Local:
-    """See `served_here`."""
-
-    def __init__(self, answer: servers.Respond) -> None:
-        self.server = servers.serve(answer, None, None, "127.0.0.1", 0)  # type: ignore[arg-type]
-        self._thread = threading.Thread(target=self.server.serve_forever)
-        self._thread.start()
-
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.server.server_address[1]), timeout=60)
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self._thread.join()
-        self.server.server_close()
-
-
-def short(method: str, target: str, headers: Any, admit: Admit) -> Answer:
-    return Answer(200, b"{}")
-
-
-def said(connection: socket.socket, request: bytes) -> bytes:
-    """Everything that the other end says until it closes."""
-    connection.sendall(request)
-    connection.shutdown(socket.SHUT_WR)
-    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
-
-
-def test_more_connections_than_there_are_threads_for_are_closed_and_the_others_served(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(servers, "MAX_UNKNOWN", 3)
-    ask = b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n"
-    with served_here(short) as here, contextlib.ExitStack() as stack:
-        held = [stack.enter_context(here.connect()) for _ in range(3)]
-        wait_until(lambda: here.server.connections.total == 3, "all three are counted")
-        with here.connect() as one_more:
-            assert one_more.recv(100) == b"", "closed, unread"
-        assert said(held[0], ask).startswith(b"HTTP/1.1 200")
-        wait_until(lambda: here.server.connections.total == 2, "it counts no more")
-        with here.connect() as next_one:
-            assert said(next_one, ask).startswith(b"HTTP/1.1 200")
-        stack.close()
-        wait_until(lambda: not here.server.connections.total, "none is counted")
-
-
-def test_an_answer_that_is_taken_byte_by_byte_holds_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time is for all of an answer, not for each piece."""
-    monkeypatch.setattr(servers, "REQUEST_SECONDS", 0.5)
-
-    def large(method: str, target: str, headers: Any, admit: Admit) -> Answer:
-        return Answer(200, b"x" * (64 << 20))
-
-    with served_here(large) as here, here.connect() as slow:
-        slow.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        got = len(slow.recv(1024))
-
-        def ended() -> bool:
-            with contextlib.suppress(OSError):
-                slow.recv(1024)  # some bytes at each look
-            return not here.server.connections.total
-
-        wait_until(ended, "the connection is given up")
-        assert got
-
-
-@pytest.mark.parametrize("line", [b"junk\r\n\r\n", b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n"])
-def test_a_line_that_is_no_request_is_answered(line: bytes, capfd: pytest.CaptureFixture[str]) -> None:
-    with served_here(short) as here, here.connect() as connection:
-        assert b" 4" in said(connection, line)[:600]
-    assert "Traceback" not in capfd.readouterr().err
-
-
-def test_control_characters_of_a_request_are_escaped_in_the_log(capfd: pytest.CaptureFixture[str]) -> None:
-    with served_here(short) as here, here.connect() as connection:
-        said(connection, b"GET /\x1b[31mred HTTP/1.1\r\nConnection: close\r\n\r\n")
-    err = capfd.readouterr().err
-    assert "\x1b" not in err and "[31mred" in err
 
 
 @pytest.mark.parametrize("name", ["a\0b", "A", "..", "a.token", "", "a" * 64])

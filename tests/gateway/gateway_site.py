@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+import uvicorn
 from tests.contracts.conftest import Postgres, make_job, postgres
 
 from trialplane.controller.ledger import Ledger
@@ -59,6 +61,25 @@ class Reply:
         return json.loads(self.data)
 
 
+class Http:
+    """A server of the gateway's, running in a thread."""
+
+    def __init__(self, server: uvicorn.Server) -> None:
+        self.server = server
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
+        self._thread = threading.Thread(target=server.run, args=([listener],))
+        self._thread.start()
+
+    def connect(self, address: str = "127.0.0.1") -> socket.socket:
+        """A connection from one of this machine's own addresses."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60, source_address=(address, 0))
+
+    def close(self) -> None:
+        self.server.should_exit = True
+        self._thread.join()
+
+
 class Site:
     """A gateway over a database of its own, and the ledgers in it; it may serve others than its own namespace."""
 
@@ -83,8 +104,7 @@ class Site:
         }
         answers = Namespaces(made)
         self.door = Door(upstream, self.ledgers, answers.refuses)
-        self._server = http_server.serve(answers.answer, LedgerService(self.ledgers), self.door.answer, "127.0.0.1", 0)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.http = Http(http_server.server(answers, LedgerService(self.ledgers), self.door))
 
     def archive_of(self, namespace: str) -> Archive:
         found = self.ledgers.of(namespace)
@@ -93,11 +113,11 @@ class Site:
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"http://127.0.0.1:{self.http.port}"
 
     def ask(self, method: str, path: str, body: bytes = b"", token: str = TOKEN, **headers: str) -> Reply:
         headers = {cluster.TOKEN_HEADER: token, **headers} if token else headers
-        connection = http.client.HTTPConnection("127.0.0.1", self._server.server_address[1], timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.http.port, timeout=60)
         if path.startswith(("/runs", "/mlflow")):  # of the one namespace
             path = PLACE + path
         with contextlib.closing(connection):
@@ -140,8 +160,7 @@ class Site:
         return ledger
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self.http.close()
         self.ledgers.close()
         self.postgres.drop(self.url)
 

@@ -1,7 +1,7 @@
-"""What one peer, or one team, can hold of the gateway's connections: others are answered while many slow ones are open. With
-real sockets.
+"""What one peer, or one team, can hold of the gateway's connections and threads: others are answered meanwhile. With real
+sockets.
 
-Sizes, times, and what stands behind a run's token are in tests/contracts/test_ledger_limits.py.
+Sizes, times, and what stands behind a run's token are in tests/contracts/test_ledger_gateway.py and test_ledger_limits.py.
 """
 
 from __future__ import annotations
@@ -10,173 +10,82 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
 
 import pytest
+from starlette.responses import Response
 from tests.contracts.conftest import wait_until
+from tests.gateway.gateway_site import Http
 
-from trialplane.gateway import ledgers
 from trialplane.gateway import server as servers
-from trialplane.gateway.bodies import Answer
 from trialplane.gateway.limits import Admit, Limit
-from trialplane.gateway.server import Server
+from trialplane.gateway.route import Route
+from trialplane.wire import cluster
 
-ASK = b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n"
-SLOW = (b"", b"GET /hea", b"GET /health HTTP/1.1\r\nX-Slow: ", b"POST / HTTP/1.1\r\nContent-Length: 4000\r\n\r\nx")
+ASK = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+OK, CROWDED = b"HTTP/1.1 200", b"HTTP/1.1 429"
 Connect = Callable[[str], socket.socket]
 
 
-def answer(method: str, target: str, headers: Mapping[str, str], admit: Admit) -> Answer:
-    """Who says so is of a namespace."""
-    return Answer(200 if "Team" not in headers or admit(headers["Team"]) else 429, b"{}")
+class Laptops:
+    """Answers laptops; a token is the name of its namespace. What is asked about the run "slow" waits."""
+
+    def __init__(self) -> None:
+        self.waiting = threading.Semaphore(0)
+        self.go = threading.Event()
+
+    def answer(
+        self, asked: Route, names: Mapping[str, str], options: Mapping[str, str], token: str, admit: Admit
+    ) -> Response:
+        if not admit(token):
+            return Response(status_code=429)
+        if names.get("run") == "slow":
+            self.waiting.release()
+            assert self.go.wait(60)
+        return Response(b"x" * (64 << 20) if names.get("run") == "large" else b"{}")
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """For eight connections, four from one address."""
-    monkeypatch.setattr(servers, "MAX_CONNECTIONS", 8)
+def laptops() -> Laptops:
+    return Laptops()
+
+
+@pytest.fixture
+def http(monkeypatch: pytest.MonkeyPatch, laptops: Laptops) -> Iterator[Http]:
+    """For four connections from one address, and four of one namespace, which may have two threads."""
     monkeypatch.setattr(servers, "MAX_UNKNOWN", 4)
     monkeypatch.setattr(servers, "MAX_PER_NAMESPACE", 4)
+    monkeypatch.setattr(servers, "SHARE", 2)
     monkeypatch.setattr(servers, "UNKNOWN_SECONDS", 600.0)
-    made = servers.serve(answer, None, None, "127.0.0.1", 0)  # type: ignore[arg-type]  # no ledgers, no MLflow
-    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
+    made = Http(servers.server(laptops, SimpleNamespace(most_runs=1), None))  # type: ignore[arg-type]  # no ledgers, no MLflow
     yield made
-    made.shutdown()
-    thread.join()
-    made.server_close()
+    laptops.go.set()
+    made.close()
 
 
 @pytest.fixture
-def connect(server: Server) -> Iterator[Connect]:
+def connect(http: Http) -> Iterator[Connect]:
     """Connections from any of this machine's own addresses."""
     with contextlib.ExitStack() as stack:
-
-        def connected(address: str) -> socket.socket:
-            there = ("127.0.0.1", server.server_address[1])
-            return stack.enter_context(socket.create_connection(there, timeout=60, source_address=(address, 0)))
-
-        yield connected
+        yield lambda address: stack.enter_context(http.connect(address))
 
 
-def held(server: Server, connect: Connect) -> list[socket.socket]:
-    """Eight slow ones, of two addresses, each in another part of a request, in order of their waits."""
-    found = []
-    for address in ("127.0.0.2", "127.0.0.3"):
-        for number, begun in enumerate(SLOW, 1):
-            found.append(connect(address))
-            found[-1].sendall(begun)
-            wait_until(lambda: len(server.waiting._holders) == len(found), f"{number} of {address} wait")
+def answered(connection: socket.socket, request: bytes) -> bytes:
+    """The head of the answer; the connection stays open if the gateway leaves it so."""
+    connection.sendall(request)
+    found = b""
+    while not found.endswith((b"{}", b'"ok"}', b"content-length: 0\r\n\r\n")) and (piece := connection.recv(1 << 16)):
+        found += piece
     return found
 
 
-def said(connection: socket.socket) -> bytes:
-    connection.sendall(ASK)
-    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+def of_team(connection: socket.socket, team: str, run: str = "toy") -> bytes:
+    """The first bytes of the answer to a request of a team."""
+    request = f"GET /namespaces/{team}/runs/{run}/job HTTP/1.1\r\nHost: x\r\n{cluster.TOKEN_HEADER}: {team}\r\n\r\n"
+    return answered(connection, request.encode())[:12]
 
 
-def test_while_slow_peers_hold_all_connections_others_are_answered(
-    server: Server, connect: Connect, capfd: pytest.CaptureFixture[str]
-) -> None:
-    slow = held(server, connect)
-    for _ in range(3):
-        assert said(connect("127.0.0.1")).startswith(b"HTTP/1.1 200")
-    ended = [one for one in slow if _is_over(one)]
-    assert 1 <= len(ended) <= 3, "no more than were needed"
-    assert "8 connections are open: of 4 of 127.0.0." in capfd.readouterr().err
-
-
-def test_whoever_holds_the_most_makes_room_for_itself_too(server: Server, connect: Connect) -> None:
-    quiet = connect("127.0.0.1")  # the oldest of all, of an address with one
-    wait_until(lambda: len(server.waiting._holders) == 1, "it waits")
-    for number in range(4):
-        connect("127.0.0.2")
-        wait_until(lambda number=number: len(server.waiting._holders) == number + 2, "one more waits")
-    for _ in range(3):
-        connect("127.0.0.3")
-    wait_until(lambda: server.connections.total == 8, "there are as many as there may be")
-    for _ in range(4):
-        connect("127.0.0.3")
-    assert said(connect("127.0.0.4")).startswith(b"HTTP/1.1 200"), "taken after those"
-    assert said(quiet).startswith(b"HTTP/1.1 200")
-
-
-def test_whoever_may_not_come_in_ends_no_others_connection(server: Server, connect: Connect) -> None:
-    slow = held(server, connect)
-    for address in ("127.0.0.2", "127.0.0.3"):
-        assert connect(address).recv(1) == b"", "it has its four"
-    assert not [one for one in slow if _is_over(one)]
-
-
-def test_a_controller_that_has_its_ledger_open_makes_no_room(
-    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It holds its run's lock, and may be quiet for hours; then it is the newcomer that is closed."""
-    monkeypatch.setattr(ledgers.Connection, "is_open", property(lambda self: True))
-    controllers = [connect(address) for address in ("127.0.0.2", "127.0.0.3") for _ in range(4)]
-    wait_until(lambda: server.connections.total == 8, "all are served")
-    assert connect("127.0.0.1").recv(1) == b""
-    assert said(controllers[0]).startswith(b"HTTP/1.1 200")
-
-
-def of_team(connection: socket.socket, team: str) -> bytes:
-    """The start of the answer to a request of a team; the connection stays open."""
-    connection.sendall(f"GET /runs HTTP/1.1\r\nTeam: {team}\r\n\r\n".encode())
-    found = b""
-    while not found.endswith(b"{}"):
-        if not (piece := connection.recv(1 << 16)):
-            break
-        found += piece
-    return found[:12]
-
-
-OK, CROWDED = b"HTTP/1.1 200", b"HTTP/1.1 429"
-
-
-def test_connections_from_one_address_count_for_the_namespaces_whose_tokens_they_show(
-    server: Server, connect: Connect
-) -> None:
-    """As those of all laptops, which come from the API server's address."""
-    laptop = "127.0.0.2"
-    held = []
-    for team in ("a", "a", "a", "b", "b", "b"):
-        held.append(connect(laptop))
-        assert of_team(held[-1], team) == OK
-        wait_until(lambda: len(server.waiting._holders) == len(held), "it waits for the next request")
-    assert server.connections.total == 6, "more than an address may have that has shown no token"
-    assert of_team(held[0], "b") == OK, "the API server uses a connection again for somebody else"
-    assert of_team(connect(laptop), "b") == OK, "its team makes room for it"
-    wait_until(lambda: _is_over(held[3]), "the oldest of its team is closed")
-    assert not [one for one in held if one is not held[3] and _is_over(one)]
-    assert of_team(held[1], "a") == OK
-
-
-def test_a_namespace_that_has_all_that_it_may_is_told_so_and_others_are_answered(
-    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its controllers hold their runs' locks and make no room."""
-    held = [connect("127.0.0.2") for _ in range(4)]
-    with monkeypatch.context() as patch:
-        patch.setattr(ledgers.Connection, "is_open", property(lambda self: True))
-        assert [of_team(one, "a") for one in held] == [OK] * 4
-        wait_until(lambda: not server.waiting._holders, "they wait as controllers do")
-    assert of_team(connect("127.0.0.2"), "a") == CROWDED
-    assert of_team(connect("127.0.0.2"), "b") == OK
-
-
-def test_who_shows_no_token_has_little_time(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = connect("127.0.0.2")
-    assert of_team(known, "a") == OK
-    with monkeypatch.context() as patch:
-        patch.setattr(servers, "UNKNOWN_SECONDS", 0.2)
-        for begun in SLOW[:3]:
-            slow = connect("127.0.0.2")
-            slow.sendall(begun)
-            assert slow.recv(1 << 16) == b"", "it is closed"
-        assert of_team(known, "a") == OK, "it has the time of those that are known"
-    assert said(connect("127.0.0.2")).startswith(OK)
-
-
-def _is_over(connection: socket.socket) -> bool:
+def is_over(connection: socket.socket) -> bool:
     connection.settimeout(0.01)
     try:
         return connection.recv(1) == b""
@@ -184,6 +93,84 @@ def _is_over(connection: socket.socket) -> bool:
         return False
     except ConnectionError:
         return True
+
+
+def ended(connection: socket.socket) -> bool:
+    """Waits for the end of a connection."""
+    with contextlib.suppress(ConnectionResetError):
+        assert connection.recv(1) == b""
+    return True
+
+
+def test_an_address_has_a_few_connections_that_have_shown_no_token(http: Http, connect: Connect) -> None:
+    held = [connect("127.0.0.2") for _ in range(4)]
+    wait_until(lambda: len(http.server.server_state.connections) == 4, "all are counted")
+    assert ended(connect("127.0.0.2")), "closed, unread"
+    assert answered(connect("127.0.0.3"), ASK).startswith(OK)
+    assert answered(held[0], ASK).startswith(OK)
+    assert ended(held[0]), "it has shown no token"
+    assert answered(connect("127.0.0.2"), ASK).startswith(OK)
+
+
+def test_connections_count_for_the_namespaces_whose_tokens_they_show(http: Http, connect: Connect) -> None:
+    """As those of all laptops, which come from the API server's address."""
+    held = []
+    for team in ("a", "a", "a", "b", "b", "b"):
+        held.append(connect("127.0.0.2"))
+        assert of_team(held[-1], team) == OK
+    assert of_team(held[0], "b") == OK, "the API server uses a connection again for somebody else"
+    assert of_team(connect("127.0.0.2"), "b") == CROWDED
+    assert of_team(connect("127.0.0.2"), "a") == OK
+    assert not [one for one in held if is_over(one)]
+    for one in held[3:]:
+        one.close()
+    wait_until(lambda: len(http.server.server_state.connections) < 7, "they are over")
+    wait_until(lambda: of_team(connect("127.0.0.2"), "b") == OK, "they count no more")
+
+
+def test_a_namespace_has_its_share_of_the_threads(connect: Connect, laptops: Laptops) -> None:
+    slow = [connect("127.0.0.2") for _ in range(2)]
+    request = f"GET /namespaces/a/runs/slow/job HTTP/1.1\r\nHost: x\r\n{cluster.TOKEN_HEADER}: a\r\n\r\n".encode()
+    for one in slow:
+        one.sendall(request)
+        assert laptops.waiting.acquire(timeout=60)
+    assert of_team(connect("127.0.0.2"), "a") == CROWDED
+    assert of_team(connect("127.0.0.2"), "b") == OK
+    assert answered(connect("127.0.0.2"), ASK).startswith(OK)
+    laptops.go.set()
+    assert [answered(one, b"")[:12] for one in slow] == [OK, OK]
+    assert of_team(slow[0], "a") == OK
+
+
+def test_who_shows_no_token_has_little_time(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(servers, "UNKNOWN_SECONDS", 0.2)
+        known = connect("127.0.0.2")
+        assert of_team(known, "a") == OK
+        for begun in (b"", b"GET /hea", b"GET /health HTTP/1.1\r\nX-Slow: "):
+            slow = connect("127.0.0.2")
+            slow.sendall(begun)
+            assert ended(slow)
+    assert of_team(known, "a") == OK, "it has the time of those that are known"
+
+
+def test_an_answer_that_is_not_taken_is_given_up(http: Http, connect: Connect) -> None:
+    slow = connect("127.0.0.2")
+    (peer,) = wait_until(lambda: list(http.server.server_state.connections), "it is there")
+    peer.timeout_keep_alive = 0.2
+    request = f"GET /namespaces/a/runs/large/job HTTP/1.1\r\nHost: x\r\n{cluster.TOKEN_HEADER}: a\r\n\r\n"
+    slow.sendall(request.encode())
+    wait_until(lambda: not http.server.server_state.connections, "the connection is given up")
+
+
+@pytest.mark.parametrize(
+    "line", [b"junk\r\n\r\n", b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", b"GET /\x1b[31m HTTP/1.1\r\n\r\n"]
+)
+def test_a_line_that_is_no_request_is_answered(connect: Connect, line: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    connection = connect("127.0.0.1")
+    connection.sendall(line + b"\r\n\r\n")
+    assert b" 400 " in connection.recv(1 << 16)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_of_what_all_wait_for_one_takes_its_part_only() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.contracts.conftest import Postgres, ask, complete, wait_until
-from tests.gateway.gateway_site import PLACE, STRANGER, VIEWER, Site, postgres, site
+from tests.gateway.gateway_site import STRANGER, VIEWER, Site, postgres, site
 
 from trialplane.controller.status import StatusBoard
 from trialplane.ledger.attempts import Attempt
@@ -135,9 +135,7 @@ EVERYTHING = [
     *(("GET", f"/runs/toy/{what}") for what in ("status", "job", "submission", "code", "attempts", "ends", "whole", "log")),
     ("GET", "/runs"),
     ("GET", "/runs/toy/checkpoints"),
-    ("GET", f"{PLACE}/nothing"),
     ("DELETE", "/runs/toy"),
-    ("PUT", "/runs/toy"),
 ]
 
 
@@ -157,7 +155,7 @@ def test_a_user_sees_the_runs_of_one_namespace(site: Site) -> None:
     assert refused.code == 403
     assert refused.json()["error"] == "the runs in studies are for its users, and your token is of other"
     for method, path in EVERYTHING:
-        if "toy" in path and method != "PUT":
+        if "toy" in path:
             reply = site.ask(method, path, token=STRANGER)
             other = site.ask(method, path.replace("toy", "none"))
             told = reply.data.replace(b"toy", b"none")
@@ -168,8 +166,8 @@ def test_a_user_sees_the_runs_of_one_namespace(site: Site) -> None:
 def test_the_desired_state_is_not_written_here(site: Site) -> None:
     """It is in the spec of a Run."""
     with site.ledger("toy") as ledger:
-        for path in ("/runs/toy", "/runs/toy/desired"):
-            assert site.ask("PUT", path, b"{}").code == 405
+        for path, code in (("/runs/toy", 405), ("/runs/toy/desired", 404)):
+            assert site.ask("PUT", path, b"{}").code == code
         assert ledger.desired() == Desired()
 
 
@@ -265,12 +263,6 @@ def test_whether_a_training_has_saved_a_checkpoint(site: Site) -> None:
         ask(ledger)
         assert site.get("/runs/toy/checkpoints") == {"saved": True}
     assert site.ask("GET", "/runs/other/checkpoints").code == 404
-
-
-def test_a_body_is_bounded(site: Site) -> None:
-    site.ledger("toy").close()
-    assert site.ask("DELETE", "/runs/toy", b"x" * 10_000).code == 413
-    assert site.ask("GET", "/health", **{"Content-Length": "-1"}).code == 413
 
 
 def test_a_database_that_is_away_is_said_and_survived(site: Site) -> None:

@@ -1,18 +1,23 @@
-"""Which namespace's runs a request to the gateway is about, by its address.
+"""Whom each route is for, which namespace's runs a request is about, by its address, and the document of the routes.
 
 What each then answers is in test_gateway; what is in which ledger, in tests/contracts/test_ledger_namespaces.py.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
+from starlette.responses import Response
+from tests.contracts.conftest import Postgres
+from tests.gateway.gateway_site import PLACE, VIEWER, Site, postgres, site
 
 from trialplane.gateway.limits import Admit
-from trialplane.gateway.routes import Namespaces
-from trialplane.gateway.server import Answer
+from trialplane.gateway.route import ANY, Authority, Route
+from trialplane.gateway.routes import ROUTES, Namespaces, Options
+from trialplane.gateway.upstream import Upstream
+
+__all__ = ["postgres", "site"]  # fixtures
 
 
 class Heard:
@@ -21,39 +26,55 @@ class Heard:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def answer(self, method: str, target: str, headers: Mapping[str, str], admit: Admit) -> Answer:
-        return Answer(200, f"{self.name}: {method} {target} {dict(headers)}".encode())
+    def answer(self, asked: Route, run: str, options: Options, token: str, admit: Admit) -> Response:
+        return Response(f"{self.name}: {asked.path} {run} {options} {token}")
 
 
-@pytest.fixture
-def gateways() -> Namespaces:
-    return Namespaces({name: Heard(name) for name in ("team-a", "team-b")})  # type: ignore[misc]
-
-
-@pytest.mark.parametrize(
-    ("target", "heard"),
-    [
-        ("/namespaces/team-a/runs", "team-a: GET /runs {}"),
-        (
-            "/namespaces/team-b/runs/toy/log?from=4&x=/namespaces/team-a/",
-            "team-b: GET /runs/toy/log?from=4&x=/namespaces/team-a/ {}",
-        ),
-    ],
-)
-def test_the_address_says_whose_run_is_meant(gateways: Namespaces, target: str, heard: str) -> None:
-    answer = gateways.answer("GET", target, {})
-    assert (answer.code, answer.body.decode()) == (200, heard)
+@pytest.mark.parametrize("namespace", ["team-a", "team-b"])
+def test_the_address_says_whose_run_is_meant(namespace: str) -> None:
+    gateways = Namespaces({name: Heard(name) for name in ("team-a", "team-b")})  # type: ignore[misc]
+    names = {"namespace": namespace, "run": "toy"}
+    answer = gateways.answer(ROUTES[0], names, {"from": "4"}, "token", lambda _: True)
+    assert bytes(answer.body).decode() == f"{namespace}: {ROUTES[0].path} toy {{'from': '4'}} token"
+    names = {"namespace": "team-c", "run": "toy"}
+    assert gateways.answer(ROUTES[0], names, {}, "token", lambda _: True).status_code == 404
 
 
 @pytest.mark.parametrize(
     "target",
-    ["/runs", "/", "", "/namespaces", "/namespaces/team-a", "/namespaces//runs", "/namespaces/team-c/runs", "//team-a/runs"],
+    ["/run", "/", "/namespaces", PLACE, "/namespaces//runs", "/namespaces/team-c/runs", f"/{PLACE}/runs"],
 )
-def test_no_other_address_is_anybodys(gateways: Namespaces, target: str) -> None:
-    answer = gateways.answer("GET", target, {})
+def test_no_other_address_is_anybodys(site: Site, target: str) -> None:
+    answer = site.ask("GET", target)
     assert answer.code == 404
-    assert json.loads(answer.body)["error"]
+    assert answer.json()["error"]
 
 
-def test_whether_the_gateway_works_is_no_namespaces_business(gateways: Namespaces) -> None:
-    assert gateways.answer("GET", "/health", {}).body == b'{"status": "ok"}'.replace(b" ", b"")
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_each_route_is_for_those_whom_the_table_names(postgres: Postgres, tmp_path: Path, route: Route) -> None:
+    site = Site(postgres, tmp_path, upstream=Upstream("http://127.0.0.1:9"))
+    site.ledger("toy").close()
+    method, path = ("GET", f"{route.path}/x") if route.method == ANY else (route.method, route.path)
+    path = path.format(namespace="studies", run="toy")
+    nobody, viewer = site.ask(method, path, token=""), site.ask(method, path, token=VIEWER)
+    assert (nobody.code == 403) == (route.authority is not Authority.ANYONE)
+    if route.authority in (Authority.CONTROLLER, Authority.TRIAL, Authority.USER):
+        assert viewer.code == 403
+    elif route.method != ANY:
+        assert viewer.code != 403
+    site.close()
+
+
+def test_the_document_has_all_routes(site: Site) -> None:
+    document = site.ask("GET", "/openapi.json", token="").json()
+    found = {
+        (method.upper(), path): entry for path, entries in document["paths"].items() for method, entry in entries.items()
+    }
+    for route in ROUTES:
+        method, path = ("GET", f"{route.path}/{{target}}") if route.method == ANY else (route.method, route.path)
+        entry = found[method, path]
+        assert entry["description"] == route.authority.value
+        assert bool(entry["security"]) == (route.authority is not Authority.ANYONE)
+        assert {one["name"] for one in entry["parameters"]} >= set(route.options)
+        for scheme in (name for one in entry["security"] for name in one):
+            assert scheme in document["components"]["securitySchemes"]

@@ -34,16 +34,16 @@ from tests.contracts.conftest import ask, complete
 from tests.gateway.gateway_site import NAMESPACE, TOKEN, callers
 from trialplane.ledger.namespaces import Ledgers
 from trialplane.gateway.logs import Controllers
-from trialplane.gateway.routes import Gateway
-from trialplane.wire import cluster
+from trialplane.gateway.routes import ROUTES, Gateway
 ledgers = Ledgers(sys.argv[1], NAMESPACE, [NAMESPACE])
 gateway = Gateway(ledgers.of(NAMESPACE), callers(), ledgers.scope(NAMESPACE), Controllers("http://127.0.0.1:9"))
+routes = {route.path.rpartition("/")[2]: route for route in ROUTES}
 def read(run, what):
     cursor, count, largest = {}, 0, 0
     while cursor is not None:
-        query = "&".join(f"{name}={value}" for name, value in cursor.items())
-        answer = gateway.answer("GET", f"/runs/{run}/{what}?{query}", {cluster.TOKEN_HEADER: TOKEN})
-        assert answer.code == 200, answer.body
+        options = {name: str(value) for name, value in cursor.items()}
+        answer = gateway.answer(routes[what], run, options, TOKEN)
+        assert answer.status_code == 200, answer.body
         page = json.loads(answer.body)
         count, largest = count + len(page.get("rows", page.get("attempts", []))), max(largest, len(answer.body))
         cursor = page.get("next")

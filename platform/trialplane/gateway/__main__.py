@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-import threading
 
 from trialplane import errors
 from trialplane.gateway import server, upstream
@@ -54,10 +52,7 @@ def main() -> int:
     answers = Namespaces(gateways)
     door = Door(_upstream(), ledgers, answers.refuses)
     service = LedgerService(ledgers, int(os.environ.get(env.MAX_RUNS) or MAX_RUNS))
-    serving = server.serve(answers.answer, service, door.answer, "", cluster.GATEWAY_PORT)
-    # PID 1 of a container has no default signal handlers. `shutdown` blocks, so it is called in another thread.
-    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=serving.shutdown).start())
-    serving.serve_forever()
+    server.server(answers, service, door, port=cluster.GATEWAY_PORT).run()
     ledgers.close()
     return errors.EXIT_OK
 

@@ -91,6 +91,10 @@ class Connection:
         """Whether it holds the lock of a run."""
         return self._storage is not None
 
+    def is_of(self, whose: Address, token: str) -> bool:
+        """Whether it was admitted with these, which each transaction checks again."""
+        return (whose, ledger.hashed(token)) == (self._whose, self._digest)
+
     def admit(self, whose: Address, token: str) -> None:
         """Checks a request's run and token, before its body is read.
 
@@ -98,9 +102,8 @@ class Connection:
             Failure: the token does not open this run, whether or not there is one; or the database is away, or the run's
                 namespace is none of the gateway's.
         """
-        digest = ledger.hashed(token)
-        if (whose, digest) == (self._whose, self._digest):
-            return  # each transaction checks it again
+        if self.is_of(whose, token):
+            return
         self.close()
         known = self._service.all_runs.of(whose.namespace)
         if known is None:  # a team that was taken out of the chart's values: its runs wait until it is there again
@@ -114,7 +117,7 @@ class Connection:
                 raise Failure(ledger.REFUSED, _REFUSAL)
         if not self._service.connections.enter(whose, CONNECTIONS):
             raise Failure(ledger.BUSY, f"{whose.run} has {CONNECTIONS} connections to its ledger already")
-        self._whose, self._run, self._digest = whose, whose.run, digest
+        self._whose, self._run, self._digest = whose, whose.run, ledger.hashed(token)
 
     def answer(self, body: bytes) -> bytes:
         """The answer to one request of the admitted run.

@@ -17,9 +17,12 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from starlette.responses import Response
+
 from trialplane import errors
 from trialplane.gateway import mlflow_calls, pages
-from trialplane.gateway.bodies import Answer, BadBody, Body, Headers, Reply
+from trialplane.gateway.answers import as_json
+from trialplane.gateway.bodies import BadBody, Body, Headers, Reply
 from trialplane.gateway.limits import Admit, Limit, crowded
 from trialplane.gateway.mlflow_calls import DENIED, UNKNOWN, Call, Refused
 from trialplane.gateway.ownership import Records
@@ -28,7 +31,7 @@ from trialplane.gateway.upstream import ANSWER_SECONDS, AWAY, Upstream
 from trialplane.ledger import archive, budget
 from trialplane.ledger.archive import Archive
 from trialplane.ledger.namespaces import Ledgers
-from trialplane.wire import escapes, labels, ledger
+from trialplane.wire import cluster, escapes, labels, ledger
 from trialplane.wire.ledger import Address
 from trialplane.wire.mlflow import Inside
 
@@ -60,12 +63,10 @@ class Door:
     Args:
         upstream: MLflow's server; None where there is none.
         all_runs: by namespace.
-        refuses: why a user may not come in, from the namespace and the headers; None for one who may.
+        refuses: why a user may not come in, from the namespace and the token; None for one who may.
     """
 
-    def __init__(
-        self, upstream: Upstream | None, all_runs: Ledgers, refuses: Callable[[str, Headers], Answer | None]
-    ) -> None:
+    def __init__(self, upstream: Upstream | None, all_runs: Ledgers, refuses: Callable[[str, str], Response | None]) -> None:
         self._upstream = upstream
         self._all_runs = all_runs
         self._refuses = refuses
@@ -149,12 +150,12 @@ class Door:
                     AWAY,
                     f"MLflow answers the gateway with {response.status}: {said}; {_CURES.get(response.status, _LOG)}",
                 )
-        yield Reply.of(Answer(200, b'{"mlflow": "answers"}'))
+        yield Reply.of(as_json({"mlflow": "answers"}))
 
     @contextlib.contextmanager
     def _read(self, inside: Inside, method: str, headers: Headers, body: Body, admit: Admit) -> Iterator[Reply]:
         """For a user."""
-        if (refusal := self._refuses(inside.namespace, headers)) is not None:
+        if (refusal := self._refuses(inside.namespace, headers.get(cluster.TOKEN_HEADER) or "")) is not None:
             yield Reply.of(refusal)
             return
         _check_admitted(admit, inside.namespace)
@@ -194,7 +195,7 @@ class Door:
                     _check_empty(body)
                 elif method == "PUT":
                     self._spend(whose, budget.ARTIFACTS, body.length, unless_stored, spare=True)
-                kind, pieces = headers.get("Content-Type") or _BYTES, body.pieces(most, PIECE) if body.length else iter(())
+                kind, pieces = headers.get("Content-Type") or _BYTES, body.pieces(most) if body.length else iter(())
                 kind = kind if _KIND.fullmatch(kind) else _BYTES
                 length, patience = body.length or 0, STORE_SECONDS
             response = stack.enter_context(self._server.sent(call.method, call.target, kind, pieces, length, patience))
@@ -294,7 +295,7 @@ def _passed_on(response: http.client.HTTPResponse) -> dict[str, str]:
 
 def _refusal(status: int, code: str, text: str) -> Reply:
     """An error as MLflow's client understands it."""
-    return Reply.of(Answer(status, json.dumps({"error_code": code, "message": text}).encode()))
+    return Reply.of(Response(json.dumps({"error_code": code, "message": text}), status, media_type="application/json"))
 
 
 def _forget(known: dict[Any, Any]) -> None:

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trialplane.gateway import mlflow_calls, pages, records
-from trialplane.gateway.bodies import Answer, Reply
+from trialplane.gateway.answers import as_json
+from trialplane.gateway.bodies import Reply
 from trialplane.gateway.mlflow_calls import UNKNOWN, Call, Refused
 from trialplane.gateway.pages import Question
 from trialplane.gateway.records import Run
@@ -115,7 +116,7 @@ class Records:
             seen = [one for one in entries if one["name"] in own]
         if not asked.goes_on:
             found.pop("next_page_token", None)
-        return Reply.of(Answer(response.status, json.dumps({**found, asked.lists: seen}).encode()))
+        return Reply.of(as_json({**found, asked.lists: seen}))
 
     def learn(self, run: Any) -> Thing:
         """Notes a run as MLflow describes it."""

@@ -10,23 +10,27 @@ from __future__ import annotations
 
 import contextlib
 import json
-import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from starlette.responses import Response
+
 from trialplane import errors
-from trialplane.gateway import bodies, callers
-from trialplane.gateway.bodies import Answer
+from trialplane.gateway import callers, route
+from trialplane.gateway.answers import as_json, failed
 from trialplane.gateway.callers import Callers, User
 from trialplane.gateway.limits import Admit, crowded
 from trialplane.gateway.logs import Chosen, Controllers, Mlflow, NoLog, Piece
+from trialplane.gateway.route import Authority, Route
 from trialplane.ledger import archive, standing
 from trialplane.ledger.archive import Archive
 from trialplane.plan import plan as planning
-from trialplane.wire import cluster, labels, logs, records
+from trialplane.wire import cluster, labels, logs, mlflow, records
 from trialplane.wire.mlflow import Scope
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState, TrialState
+
+Options = Mapping[str, str]  # a request's query
 
 
 class Refusal(Exception):
@@ -38,7 +42,7 @@ class Refusal(Exception):
 
 
 class Namespaces:
-    """Answers requests about the runs of several namespaces: `/namespaces/NAMESPACE/runs/…`, independently of sockets.
+    """Answers requests of laptops about the runs of several namespaces, independently of sockets.
 
     Args:
         gateways: one for each.
@@ -47,27 +51,29 @@ class Namespaces:
     def __init__(self, gateways: Mapping[str, Gateway]) -> None:
         self._gateways = gateways
 
-    def answer(self, method: str, target: str, headers: Mapping[str, str], admit: Admit = lambda namespace: True) -> Answer:
-        """The answer to one request, whatever it is; `admit` is told the namespace whose token it shows."""
-        path, question, query = target.partition("?")
-        if (method, path) == ("GET", "/health"):
-            return _json({"status": "ok"})  # not the database's: without it, requests are still answered with the reason
-        _, first, namespace, rest = [*path.split("/", 3), "", "", ""][:4]
-        if first != "namespaces" or not rest:
-            return bodies.error(404 if method == "GET" else 405, f"there is no {method} {path}")
-        gateway = self._gateways.get(namespace)
-        if gateway is None:
-            return _nowhere(namespace)
-        return gateway.answer(method, f"/{rest}{question}{query}", headers, admit)
+    def answer(self, asked: Route, names: Mapping[str, str], options: Options, token: str, admit: Admit) -> Response:
+        """The answer to one request, whatever it is.
 
-    def refuses(self, namespace: str, headers: bodies.Headers) -> Answer | None:
-        """Why a user may not look into MLflow from a namespace, from the headers of the request; None for one who may."""
+        Args:
+            asked: its route.
+            names: those in its address.
+            options: its query.
+            token: of whoever asks.
+            admit: is told the namespace whose token it is.
+        """
+        gateway = self._gateways.get(names["namespace"])
+        if gateway is None:
+            return _nowhere(names["namespace"])
+        return gateway.answer(asked, names.get("run", ""), options, token, admit)
+
+    def refuses(self, namespace: str, token: str) -> Response | None:
+        """Why a user may not look into MLflow from a namespace; None for one who may."""
         gateway = self._gateways.get(namespace)
-        return _nowhere(namespace) if gateway is None else gateway.refuses(headers)
+        return _nowhere(namespace) if gateway is None else gateway.refuses(token)
 
 
 class Gateway:
-    """Answers requests about the runs of one namespace; their addresses are those below it.
+    """Answers requests about the runs of one namespace.
 
     Args:
         runs: the database.
@@ -86,85 +92,78 @@ class Gateway:
         self._controllers = controllers
         self._mlflow = mlflow
 
-    def answer(self, method: str, target: str, headers: Mapping[str, str], admit: Admit = lambda namespace: True) -> Answer:
-        """The answer to one request, whatever it is; `admit` is told the namespace whose token it shows."""
-        answer = self._mapped(lambda: self._answer(method, target, headers, admit))
+    def answer(self, asked: Route, run: str, options: Options, token: str, admit: Admit = lambda _: True) -> Response:
+        """The answer to one request, whatever it is; see `Namespaces.answer`."""
+
+        def made() -> Response:
+            assert asked.answer is not None  # it is a laptop's
+            user = self._users.user(token)
+            if not admit(user.namespace):
+                raise Refusal(429, crowded(user.namespace))
+            self._check(asked, user, run)
+            return asked.answer(self, run, options)
+
+        answer = _mapped(made)
         assert answer is not None
         return answer
 
-    def _mapped(self, do: Callable[[], Answer | None]) -> Answer | None:
-        """What it returns, or the answer for its error."""
-        try:
-            return do()
-        except Refusal as refusal:
-            return bodies.error(refusal.code, str(refusal))
-        except callers.Unknown as error:
-            return bodies.error(401 if error.again else 403, str(error))
-        except callers.Unchecked as error:
-            return bodies.error(503, str(error), cluster.UNCHECKED)
-        except errors.RunNotFound as error:
-            return bodies.error(404, str(error))
-        except errors.LedgerLocked as error:
-            return bodies.error(409, str(error))
-        except errors.LedgerError as error:
-            return bodies.error(503, str(error))
-        except archive.DATABASE_ERRORS as error:
-            text = f"the ledger's database does not answer: {archive.reason(error)}; all records are safe"
-            return bodies.error(503, text)
+    def refuses(self, token: str) -> Response | None:
+        """Why a user may not look into MLflow; None for one who may."""
 
-    def _answer(self, method: str, target: str, headers: Mapping[str, str], admit: Admit) -> Answer:
-        path, _, query = target.partition("?")
-        parts = [urllib.parse.unquote(part) for part in path.strip("/").split("/")]
-        options = {name: values[-1] for name, values in urllib.parse.parse_qs(query).items()}
-        if (method, parts) == ("GET", ["health"]):
-            return _json({"status": "ok"})  # not the database's: without it, requests are still answered with the reason
-        user = self._users.user(headers.get(cluster.TOKEN_HEADER) or "")
-        if not admit(user.namespace):
-            raise Refusal(429, crowded(user.namespace))
-        match method, parts:
-            case "GET", ["runs"]:
-                if not user.may_see(self._scope.namespace):
-                    there = self._scope.namespace
-                    raise Refusal(403, f"the runs in {there} are for its users, and your token is of {user.namespace}")
-                return _json(self._runs.runs())
-            case "GET", ["runs", run, what]:
-                return self._get(self._visible(user, _named(run)), what, options)
-            case "DELETE", ["runs", run]:
-                known = self._visible(user, _named(run))
-                if not user.may_change(self._scope.namespace):
-                    raise Refusal(
-                        403, f"you may view the runs of {self._scope.namespace} and delete none; ask one of its users"
-                    )
-                return self._delete(known)
-        raise Refusal(404 if method == "GET" else 405, f"there is no {method} {path}")
+        def looks() -> None:
+            if not self._users.user(token).may_see(self._scope.namespace):
+                raise Refusal(403, "MLflow's records here are for the users of another namespace")
 
-    def _get(self, run: str, what: str, options: Mapping[str, str]) -> Answer:
-        match what:
-            case "status":
-                return self._status(run)
-            case "job":
-                return _json(_there(self._runs.attribute(run, labels.LEDGER_JOB), run, what))
-            case "submission":
-                return _json(_there(self._runs.attribute(run, labels.LEDGER_SUBMISSION), run, what))
-            case "code":
-                return Answer(200, _there(self._runs.code(run), run, what), "application/gzip")
-            case "attempts":
-                rows, after = self._runs.attempts(run, _number(options, "after", -1))
-                return _json({"rows": rows, "next": None if after is None else {"after": after}})
-            case "ends":
-                rows, after, place = self._runs.ends(run, _number(options, "after", 0))
-                return _json({"place": place, "rows": rows, "next": None if after is None else {"after": after}})
-            case "whole":
-                return self._whole(run, options)
-            case "changes":
-                return _json(self._runs.changes(run))
-            case "log":
-                return self._log(run, options)
-            case "checkpoints":
-                return _json({"saved": self._runs.has_saved(run)})
-        raise Refusal(404, f"a run has no {what}")
+        return _mapped(looks)
 
-    def _status(self, run: str) -> Answer:
+    def _check(self, asked: Route, user: User, run: str) -> None:
+        """Refuses users without the route's authority; of a run that is not theirs they are not told whether it exists."""
+        there = self._scope.namespace
+        if "{run}" in asked.path:
+            if planning.check_name(run):
+                raise Refusal(404, f"{run!r} is not the name of a run")
+            if not user.may_see(there):
+                raise errors.RunNotFound(f"the ledger has no run {run}")
+        elif not user.may_see(there):
+            raise Refusal(403, f"the runs in {there} are for its users, and your token is of {user.namespace}")
+        if asked.authority is Authority.USER and not user.may_change(there):
+            raise Refusal(403, f"you may view the runs of {there} and delete none; ask one of its users")
+
+    def all(self, run: str, options: Options) -> Response:
+        """All runs, the newest first."""
+        return as_json(self._runs.runs())
+
+    def job(self, run: str, options: Options) -> Response:
+        """The job as resolved."""
+        return as_json(_there(self._runs.attribute(run, labels.LEDGER_JOB), run, "job"))
+
+    def submission(self, run: str, options: Options) -> Response:
+        """The facts of the submission."""
+        return as_json(_there(self._runs.attribute(run, labels.LEDGER_SUBMISSION), run, "submission"))
+
+    def code(self, run: str, options: Options) -> Response:
+        """The packed code."""
+        return Response(_there(self._runs.code(run), run, "code"), media_type="application/gzip")
+
+    def attempts(self, run: str, options: Options) -> Response:
+        """A page of attempts, in the order they started."""
+        rows, after = self._runs.attempts(run, _number(options, "after", -1))
+        return as_json({"rows": rows, "next": None if after is None else {"after": after}})
+
+    def ends(self, run: str, options: Options) -> Response:
+        """A page of the attempts that ended since a place."""
+        rows, after, place = self._runs.ends(run, _number(options, "after", 0))
+        return as_json({"place": place, "rows": rows, "next": None if after is None else {"after": after}})
+
+    def changes(self, run: str, options: Options) -> Response:
+        """The changes of the desired state."""
+        return as_json(self._runs.changes(run))
+
+    def checkpoints(self, run: str, options: Options) -> Response:
+        """Whether a training has saved a checkpoint."""
+        return as_json({"saved": self._runs.has_saved(run)})
+
+    def status(self, run: str, options: Options) -> Response:
         """The status from an active controller, which is newer, or else the ledger's."""
         recorded = self._runs.attribute(run, labels.LEDGER_STATUS)
         alive = self._runs.is_alive(run)
@@ -178,9 +177,9 @@ class Gateway:
                 target, begun = RunState(desired.get("state", RunState.RUNNING)), 0.0 if own else self._begun(run)
                 status = records.to_dict(standing.current(known, target, alive=alive, begun=begun))
         status = {**status, "images": self._runs.images(run)}
-        return _json({"status": status, "alive": alive, "desired": desired})
+        return as_json({"status": status, "alive": alive, "desired": desired})
 
-    def _whole(self, run: str, options: Mapping[str, str]) -> Answer:
+    def whole(self, run: str, options: Options) -> Response:
         """Attempts as the ledger stores them, which is JSON: parsed here, a hostile one would take thirty times its size."""
         until = _number(options, "until", 0) if "until" in options else None
         page = self._runs.whole(run, _number(options, "after", 0), _number(options, "number", -1), until)
@@ -190,14 +189,14 @@ class Gateway:
         )
         following = None if page.next is None else {"number": page.next, "until": page.until}
         rest = f'"place":{page.until},"alive":{json.dumps(page.alive)},"next":{json.dumps(following)}'
-        return Answer(200, f'{{"attempts":[{",".join(texts)}],{rest}}}'.encode())
+        return Response(f'{{"attempts":[{",".join(texts)}],{rest}}}', media_type="application/json")
 
     def _begun(self, run: str) -> float:
         """When the run's last start was recorded, in seconds since the epoch; 0 if none was."""
         submission = self._runs.attribute(run, labels.LEDGER_SUBMISSION) or {}
         return float(submission.get(labels.BEGUN, 0.0))
 
-    def _log(self, run: str, options: Mapping[str, str]) -> Answer:
+    def log(self, run: str, options: Options) -> Response:
         """A piece of a log: the controller's while it has the file, else what MLflow was given."""
         alive, start, growing = self._runs.is_alive(run), _number(options, "from", 0), True
         chosen = Chosen()
@@ -214,7 +213,7 @@ class Gateway:
             raise Refusal(404, f"{chosen} is not there: {error}") from error
         growing = (alive and growing) or len(piece.data) == logs.PIECE  # there may be more of it
         progress = {"X-Trialplane-Next": str(piece.next), "X-Trialplane-Growing": str(int(growing))}
-        return Answer(200, piece.data, "text/plain; charset=utf-8", progress)
+        return Response(piece.data, headers=progress, media_type="text/plain")
 
     def _piece(self, run: str, chosen: Chosen, start: int, *, alive: bool, growing: bool) -> Piece:
         """A piece of a log.
@@ -240,39 +239,37 @@ class Gateway:
         submission = self._runs.attribute(run, labels.LEDGER_SUBMISSION) or {}
         return self._mlflow.log(run, self._scope.experiment(str(job["name"])), submission, chosen, start)
 
-    def _delete(self, run: str) -> Answer:
+    def delete(self, run: str, options: Options) -> Response:
         """Has the operator remove a run, which then is unknown here; the same request may come until it is."""
         self._runs.forget(run)
-        return _json({"deleting": run})
-
-    def _visible(self, user: User, run: str) -> str:
-        """A run that is for this user; of others it is not told whether they exist."""
-        if not user.may_see(self._scope.namespace):
-            raise errors.RunNotFound(f"the ledger has no run {run}")
-        return run
-
-    def refuses(self, headers: bodies.Headers) -> Answer | None:
-        """Why a user may not look into MLflow, from the headers of the request; None for one who may."""
-        return self._mapped(lambda: self._looks(headers))
-
-    def _looks(self, headers: bodies.Headers) -> Answer | None:
-        if self._users.user(headers.get(cluster.TOKEN_HEADER) or "").may_see(self._scope.namespace):
-            return None
-        raise Refusal(403, "MLflow's records here are for the users of another namespace")
+        return as_json({"deleting": run})
 
 
-def _nowhere(namespace: str) -> Answer:
-    return bodies.error(404, f"no run can be in namespace {namespace:.63}: it is not one of the platform's")
+def _mapped(do: Callable[[], Response | None]) -> Response | None:
+    """What it returns, or the answer for its error."""
+    try:
+        return do()
+    except Refusal as refusal:
+        return failed(refusal.code, str(refusal))
+    except callers.Unknown as error:
+        return failed(401 if error.again else 403, str(error))
+    except callers.Unchecked as error:
+        return failed(503, str(error), cluster.UNCHECKED)
+    except errors.RunNotFound as error:
+        return failed(404, str(error))
+    except errors.LedgerLocked as error:
+        return failed(409, str(error))
+    except errors.LedgerError as error:
+        return failed(503, str(error))
+    except archive.DATABASE_ERRORS as error:
+        return failed(503, f"the ledger's database does not answer: {archive.reason(error)}; all records are safe")
 
 
-def _named(run: str) -> str:
-    """A run's name, which also names a folder."""
-    if planning.check_name(run):
-        raise Refusal(404, f"{run!r} is not the name of a run")
-    return run
+def _nowhere(namespace: str) -> Response:
+    return failed(404, f"no run can be in namespace {namespace:.63}: it is not one of the platform's")
 
 
-def _number(options: Mapping[str, str], name: str, default: int) -> int:
+def _number(options: Options, name: str, default: int) -> int:
     if name not in options:
         return default
     text = options[name]
@@ -287,5 +284,41 @@ def _there(value: Any, run: str, what: str) -> Any:
     return value
 
 
-def _json(value: Any) -> Answer:
-    return Answer(200, json.dumps(records.to_dict(value), separators=(",", ":")).encode())
+_NAMESPACE = "/namespaces/{namespace}"
+_RUN = f"{_NAMESPACE}/runs/{{run}}"
+# All that the gateway answers. The authority of controllers and trials is checked by `ledgers` and `mlflow`.
+ROUTES: tuple[Route, ...] = (
+    Route("POST", f"{_RUN}/ledger", Authority.CONTROLLER, "One transaction of the run's ledger (`wire.ledger`)."),
+    Route(route.ANY, f"{_RUN}{mlflow.UI}", Authority.TRIAL, "MLflow's protocol, for the run's own records."),
+    # Before what it is an exception of.
+    Route("GET", f"{_NAMESPACE}{mlflow.UI}/health", Authority.ANYONE, "Whether MLflow answers."),
+    Route(route.ANY, f"{_NAMESPACE}{mlflow.UI}", Authority.VIEWER, "What MLflow's pages read of the namespace."),
+    Route("GET", "/health", Authority.ANYONE, "Whether the gateway answers.", lambda: as_json({"status": "ok"})),
+    Route("GET", "/openapi.json", Authority.ANYONE, "This document.", lambda: as_json(route.document(ROUTES))),
+    Route("GET", f"{_NAMESPACE}/runs", Authority.VIEWER, "All runs, the newest first.", Gateway.all),
+    Route("DELETE", _RUN, Authority.USER, "Have the operator remove a run.", Gateway.delete),
+    Route("GET", f"{_RUN}/status", Authority.VIEWER, "The status, and the desired state.", Gateway.status),
+    Route("GET", f"{_RUN}/job", Authority.VIEWER, "The job as resolved.", Gateway.job),
+    Route("GET", f"{_RUN}/submission", Authority.VIEWER, "The facts of the submission.", Gateway.submission),
+    Route("GET", f"{_RUN}/code", Authority.VIEWER, "The packed code.", Gateway.code),
+    Route("GET", f"{_RUN}/attempts", Authority.VIEWER, "A page of attempts.", Gateway.attempts, ("after",)),
+    Route("GET", f"{_RUN}/ends", Authority.VIEWER, "A page of those that ended since a place.", Gateway.ends, ("after",)),
+    Route(
+        "GET",
+        f"{_RUN}/whole",
+        Authority.VIEWER,
+        "A page of those that run or ended since a place, with Optuna's view.",
+        Gateway.whole,
+        ("after", "number", "until"),
+    ),
+    Route("GET", f"{_RUN}/changes", Authority.VIEWER, "The changes of the desired state.", Gateway.changes),
+    Route(
+        "GET",
+        f"{_RUN}/log",
+        Authority.VIEWER,
+        "A piece of a log.",
+        Gateway.log,
+        ("from", "trial", "attempt", "worker"),
+    ),
+    Route("GET", f"{_RUN}/checkpoints", Authority.VIEWER, "Whether a training has saved a checkpoint.", Gateway.checkpoints),
+)

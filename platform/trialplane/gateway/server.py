@@ -1,376 +1,372 @@
-"""The HTTP server of the gateway: takes requests from connections, each of bounded size and in bounded time.
+"""The gateway's HTTP: Starlette finds the route of `routes.ROUTES`, uvicorn serves it.
 
-A connection is a thread. The body of a controller or a trial may be large, so its token is checked before it is read. What
-goes to MLflow passes through in pieces (`bodies`). A connection counts for its peer's address until it has shown a token,
-for which there is little time and room, and then for the namespace of that: all laptops come from the API server's address.
-When there are as many connections as there may be, one that only waits for its peer makes room: that of whoever has the
-most such, so whoever holds many slow ones closes its own.
+uvicorn's connection is extended by three things. It counts for its peer's address until a request has shown a token, for
+which there is little time and room, and then for the namespace of that: all laptops come from the API server's address. The
+ledger that is opened on it is closed with it, which releases the run's lock. And while one is open, it may be quiet for as
+long as its controller likes.
+
+What blocks is done in threads: one for each connection with a ledger, as that has its own to the database, and others for
+laptops, MLflow and tokens, of which a namespace may have half at a time.
 """
 
 from __future__ import annotations
 
-import collections
+import asyncio
 import contextlib
 import dataclasses
+import functools
 import http.client
-import http.server
-import io
-import math
 import socket
 import sys
 import threading
-import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import anyio
+import uvicorn
+from starlette import routing
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
 from trialplane.gateway import ledgers as services
-from trialplane.gateway.bodies import PIECE, Answer, Body, Headers, Reply, error
+from trialplane.gateway import routes
+from trialplane.gateway.answers import failed
+from trialplane.gateway.bodies import Body
 from trialplane.gateway.ledgers import LedgerService
 from trialplane.gateway.limits import Admit, Limit, crowded
+from trialplane.gateway.mlflow import Door
+from trialplane.gateway.route import ANY, Authority, Route
+from trialplane.gateway.routes import Namespaces
 from trialplane.ledger import locking
-from trialplane.wire import cluster, escapes, ledger, mlflow
+from trialplane.wire import cluster, ledger, mlflow
 
-MAX_BODY = 4096  # bytes of a request's body, of a laptop's
-IDLE_SECONDS = 60.0  # after which a quiet connection is closed, unless it is a controller's
-MAX_CONNECTIONS = 2048  # a thread for each; a few more while some are being closed
-MAX_PER_NAMESPACE = 1024  # and one more makes room for itself
-MAX_UNKNOWN = 64  # of one address that have shown no token yet
-UNKNOWN_SECONDS = 10.0  # for the first request of a connection to arrive, up to its token
-REQUEST_SECONDS = 30.0  # for a request to arrive from its first byte on, and for its answer to be taken; of those to MLflow
-# for each piece
-LINGER_SECONDS = 5.0  # for a refused body that is too large to be read first, and
-_LINGERING = 16 << 20  # bytes of it, that are taken after the answer
-_SAID_SECONDS = 60.0  # between two lines in the log about connections that made room
-
-# To a request of a laptop: method, target, headers, and what is told the namespace that it is admitted to.
-Respond = Callable[[str, str, Mapping[str, str], Admit], Answer]
-# To a request that came to a door of MLflow: which and what is behind it, method, headers, body, and as above.
-Forward = Callable[[mlflow.Inside, str, Headers, Body, Admit], contextlib.AbstractContextManager[Reply]]
-
-
-Waits = contextlib.AbstractContextManager[None]
-
-
-class _Waiting:
-    """Connections that wait for their peers: for bytes from them, or for them to take some. In order of their waits."""
-
-    def __init__(self) -> None:
-        self._changing = threading.Lock()
-        self._holders: dict[socket.socket, Hashable] = {}
-        self._said = -math.inf
-
-    @contextlib.contextmanager
-    def of(self, connection: socket.socket, holder: Hashable) -> Iterator[None]:
-        """Counts one as such, for whoever it is of, for as long as the context is entered."""
-        with self._changing:
-            self._holders[connection] = holder
-        try:
-            yield
-        finally:
-            with self._changing:
-                self._holders.pop(connection, None)
-
-    def make_room(self, of: Hashable = None) -> bool:
-        """Ends the one that has waited longest of one holder, or of whoever has the most; returns whether there was one."""
-        with self._changing:
-            counts = collections.Counter(its for its in self._holders.values() if of in (None, its))
-            if not counts:
-                return False
-            ((holder, number),) = counts.most_common(1)
-            chosen = next(one for one, its in self._holders.items() if its == holder)
-            del self._holders[chosen]
-            with contextlib.suppress(OSError):  # its thread notices, and closes it
-                chosen.shutdown(socket.SHUT_RDWR)
-            says, now = time.monotonic() - self._said > _SAID_SECONDS, time.monotonic()
-            self._said = now if says else self._said
-        if says:
-            most = MAX_CONNECTIONS if of is None else MAX_PER_NAMESPACE
-            text = f"{most} connections are open: of {number} of {holder} that wait the oldest made room"
-            sys.stderr.write(f"{text}\n")
-        return True
-
-
-class _Incoming(io.RawIOBase):
-    """What comes in on a connection, each request by a deadline: a peer that sends byte by byte does not hold a thread."""
-
-    def __init__(self, connection: socket.socket, waiting: Callable[[], Waits]) -> None:
-        self._connection = connection
-        self._waiting = waiting
-        self._deadline: float | None = None
-
-    def expect(self, seconds: float | None) -> None:
-        """Bounds all reading from now on; raises TimeoutError after that."""
-        self._deadline = None if seconds is None else time.monotonic() + seconds
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        left = None if self._deadline is None else self._deadline - time.monotonic()
-        if left is not None and left <= 0:
-            raise TimeoutError("the request did not arrive in time")
-        self._connection.settimeout(left)
-        if left is None:  # a controller, which holds its run's lock and may be quiet
-            return self._connection.recv_into(buffer)
-        with self._waiting():
-            return self._connection.recv_into(buffer)
-
-
-class _Outgoing(io.BufferedIOBase):
-    """What goes out on a connection: an answer is one packet, which is taken in bounded time or not at all.
-
-    What passes through in pieces is sent in pieces.
-    """
-
-    def __init__(self, connection: socket.socket, waiting: Callable[[], Waits]) -> None:
-        self._connection = connection
-        self._waiting = waiting
-        self._parts: list[bytes] = []
-        self._size = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self._parts.append(bytes(data))
-        self._size += len(data)
-        if self._size >= PIECE:
-            self.flush()
-        return len(data)
-
-    def flush(self) -> None:
-        data, self._parts, self._size = b"".join(self._parts), [], 0
-        if data:
-            self._connection.settimeout(REQUEST_SECONDS)
-            with self._waiting():
-                self._connection.sendall(data)  # of all calls this one alone bounds the time for all of the data
+IDLE_SECONDS = 60  # after which a quiet connection is closed, unless a ledger is open on it
+MAX_PER_NAMESPACE = 1024  # connections
+MAX_UNKNOWN = 64  # connections of one address that have shown no token yet
+UNKNOWN_SECONDS = 10.0  # for the first request of a connection to arrive
+REQUEST_SECONDS = 30.0  # for a controller's request to arrive, and for each piece of what goes to MLflow or comes from it
+STOP_SECONDS = 20  # for requests that are under way when the gateway stops
+THREADS = 512  # for laptops and MLflow
+SHARE = 256  # of them, that one namespace may have at a time
 
 
 @dataclasses.dataclass(frozen=True)
-class Namespace:
-    """Whom a connection counts for whose request has shown a token."""
+class _Namespace:
+    """What a connection counts for whose request has shown a token."""
 
     name: str
 
-    def __str__(self) -> str:
-        return f"namespace {self.name}"
 
-
-class Server(http.server.ThreadingHTTPServer):
-    """A thread for each connection, of which there are at most so many: in all, of a namespace, and of an address before."""
-
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, address: tuple[str, int], handler: type[http.server.BaseHTTPRequestHandler]) -> None:
-        self.connections = Limit()  # by address, as text, or by namespace
-        self.waiting = _Waiting()
-        self._holders: dict[socket.socket, str | Namespace] = {}
-        super().__init__(address, handler)
-
-    def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Whether there is room for one more, or one was made; one that is refused is closed."""
-        whose = client_address[0]
-        if not self.connections.enter(whose, MAX_UNKNOWN):
-            return False  # first: one that may not come in ends no other's
-        if self.connections.total > MAX_CONNECTIONS and not self.waiting.make_room():
-            self.connections.leave(whose)
-            return False
-        self._holders[request] = whose
-        return True
-
-    def holder(self, connection: socket.socket) -> str | Namespace:
-        """Whom a connection counts for."""
-        return self._holders[connection]
-
-    def admit(self, connection: socket.socket, namespace: str) -> bool:
-        """Has a connection count for a namespace from now on; returns False when that has as many as it may."""
-        before, now = self._holders[connection], Namespace(namespace)
-        if before != now:
-            makes_room = not self.connections.enter(now, MAX_PER_NAMESPACE)
-            if makes_room and not (self.waiting.make_room(now) and self.connections.enter(now, MAX_CONNECTIONS)):
-                return False
-            self.connections.leave(before)
-            self._holders[connection] = now
-        return True
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Starts the thread of a connection."""
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # there is no room for another thread
-            self.connections.leave(self._holders.pop(request))
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serves a connection to its end."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.connections.leave(self._holders.pop(request))
-
-
-def serve(answer: Respond, ledgers: LedgerService, door: Forward, host: str, port: int) -> Server:
-    """The server, bound and not yet serving.
+class Peer(H11Protocol):
+    """A connection.
 
     Args:
-        answer: to a request of a laptop: its method, target and headers.
-        ledgers: answers controllers.
-        door: answers what is for MLflow.
-        host: to bind to; "" for all addresses.
-        port: 0 for a free one.
+        service: opens ledgers.
+        holders: counts connections by address, as text, or by namespace.
+        given: uvicorn's.
+
+    Attributes:
+        ledger: what a controller at the other end has open.
+        on_ledger: is held while a request for that is answered, at whose end it may be closed.
     """
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        path = ""  # of a request whose first line cannot be read
-        disable_nagle_algorithm = True
-        server: Server
+    def __init__(self, service: LedgerService, holders: Limit, **given: Any) -> None:
+        super().__init__(**given)
+        self.app_state = {"peer": self}
+        self.ledger = services.Connection(service)
+        self._holders = holders
+        self._holder: str | _Namespace | None = None
+        self._changing = threading.Lock()
+        self.on_ledger = asyncio.Lock()
 
-        def setup(self) -> None:
-            super().setup()
-            locking.keep_alive(self.connection)
-            self.rfile.close()
-            self._incoming = _Incoming(self.connection, self._waits)
-            self.rfile = self._stream = io.BufferedReader(self._incoming)
-            self.wfile = _Outgoing(self.connection, self._waits)
-            self._ledger = services.Connection(ledgers)
+    @property
+    def is_known(self) -> bool:
+        """Whether a request has shown a token."""
+        return isinstance(self._holder, _Namespace)
 
-        def finish(self) -> None:
-            self._ledger.close()
-            with contextlib.suppress(OSError):  # what was not taken
-                super().finish()
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        """Counts it for its address, or refuses it."""
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        locking.keep_alive(connection)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does so for some listeners only
+        address = self.client[0] if self.client else ""
+        if not self._holders.enter(address, MAX_UNKNOWN):
+            transport.abort()
+            return
+        self._holder = address
+        self._expect_token()
+        self._expect_more()
 
-        def handle_one_request(self) -> None:
-            is_known = isinstance(self._holder, Namespace)
-            # A controller holds its run's lock for as long as it is connected.
-            self._incoming.expect(None if self._ledger.is_open else IDLE_SECONDS if is_known else UNKNOWN_SECONDS)
-            with contextlib.suppress(ConnectionError, TimeoutError):
-                if self._stream.peek(1):
-                    self._incoming.expect(REQUEST_SECONDS if is_known else UNKNOWN_SECONDS)
-                    super().handle_one_request()
-                    return
-            self.close_connection = True
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Releases what it holds."""
+        super().connection_lost(exc)
+        with self._changing:
+            holder, self._holder = self._holder, None
+        if holder is not None:
+            self._holders.leave(holder)
+        closing = self.loop.create_task(self._close_ledger())
+        self.tasks.add(closing)  # uvicorn waits for these when it stops
+        closing.add_done_callback(self.tasks.discard)
 
-        @property
-        def _holder(self) -> str | Namespace:
-            return self.server.holder(self.connection)
+    def data_received(self, data: bytes) -> None:
+        """Bounds the wait for the rest of a request's head, too."""
+        super().data_received(data)
+        if self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete):
+            self._expect_more()
 
-        def _waits(self) -> Waits:
-            return self.server.waiting.of(self.connection, self._holder)
+    def timeout_keep_alive_handler(self) -> None:
+        """Closes it when it was quiet, or has not taken the last answer."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        elif not self.ledger.is_open:
+            super().timeout_keep_alive_handler()
 
-        def _admit(self, namespace: str) -> bool:
-            """Has the connection count for a namespace, whose token the request has shown, and gives it more time."""
-            if not self.server.admit(self.connection, namespace):
+    def admit(self, namespace: str) -> bool:
+        """Has it count for a namespace from now on; returns False when that has as many as it may. From any thread."""
+        now = _Namespace(namespace)
+        with self._changing:
+            if self._holder is not None and self._holder != now:
+                if not self._holders.enter(now, MAX_PER_NAMESPACE):
+                    return False
+                self._holders.leave(self._holder)
+                self._holder = now
+        return True
+
+    async def _close_ledger(self) -> None:
+        async with self.on_ledger:
+            await asyncio.to_thread(self.ledger.close)
+
+    def _expect_more(self) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def _expect_token(self) -> None:
+        self.loop.call_later(UNKNOWN_SECONDS, self._end_unknown)
+
+    def _end_unknown(self) -> None:
+        if self.is_known or self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()
+        else:  # the token is being checked
+            self._expect_token()
+
+
+class _Answering:
+    """Every request and its answer: a line in the log, the end of a connection that has shown no token, bounded sending."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        peer: Peer = scope["state"]["peer"]
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                _log(scope, message["status"])
+                if not peer.is_known and not peer.cycle.more_body:  # else the rest of the request's body comes first
+                    message["headers"] = [*message["headers"], (b"connection", b"close")]
+            try:
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    await send(message)
+            except TimeoutError:
+                peer.transport.abort()
+
+        await self._app(scope, receive, answer)
+
+
+class _Requests:
+    """Answers the requests to all routes."""
+
+    def __init__(self, laptops: Namespaces, service: LedgerService, door: Door) -> None:
+        self._laptops = laptops
+        self._door = door
+        self._threads = anyio.CapacityLimiter(THREADS)
+        self._ledger_threads = anyio.CapacityLimiter(service.most_runs * services.CONNECTIONS)
+        self._shares = Limit()  # by namespace
+
+    def route(self, route: Route) -> routing.Route:
+        """Starlette's."""
+        if route.authority is Authority.CONTROLLER:
+            answer: Callable[[Request], Any] = self._ledger
+        elif route.answer is None:
+            answer = self._mlflow
+        else:
+            answer = functools.partial(self._anyone if route.authority is Authority.ANYONE else self._laptop, route)
+        path = f"{route.path}/{{target:path}}" if route.method == ANY else route.path
+        return routing.Route(path, answer, methods=route.methods)
+
+    async def _anyone(self, route: Route, _request: Request) -> Response:
+        assert route.answer is not None
+        return route.answer()
+
+    async def _laptop(self, route: Route, request: Request) -> Response:
+        def answer() -> Response:
+            with self._admitting(request.state.peer) as admit:
+                token = request.headers.get(cluster.TOKEN_HEADER, "")
+                return self._laptops.answer(route, request.path_params, dict(request.query_params), token, admit)
+
+        return await anyio.to_thread.run_sync(answer, limiter=self._threads)
+
+    async def _ledger(self, request: Request) -> Response:
+        """The answer to a controller; its body is read once it is known whose it is."""
+        peer, token = request.state.peer, request.headers.get(cluster.TOKEN_HEADER, "")
+        whose = ledger.Address(**request.path_params)
+        if not ledger.is_name(whose.run):
+            return failed(404, f"{whose.run!r:.80} is not the name of a run")
+        try:
+            async with peer.on_ledger:
+                if peer.transport.is_closing():
+                    raise ClientDisconnect
+                if not peer.ledger.is_of(whose, token):
+                    await anyio.to_thread.run_sync(peer.ledger.admit, whose, token, limiter=self._threads)
+                if not peer.admit(whose.namespace):
+                    raise services.Failure(ledger.BUSY, crowded(whose.namespace))
+                body = await _body(request)
+                data = await anyio.to_thread.run_sync(peer.ledger.answer, body, limiter=self._ledger_threads)
+                return Response(data, media_type="application/json")
+        except services.Failure as failure:
+            return failed(ledger.STATUSES[failure.code], str(failure), failure.code)
+        except ClientDisconnect:
+            return Response(status_code=400)  # to nobody
+
+    async def _mlflow(self, _request: Request) -> ASGIApp:
+        return self._pass_on
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on to MLflow, and its response back; an ASGI application."""
+        query = scope["query_string"]
+        target = (scope["raw_path"] + (b"?" + query if query else b"")).decode("ascii")
+        inside = mlflow.inside(target)
+        if inside is None:
+            await failed(404, f"there is no {scope['method']} {target:.200}")(scope, receive, send)
+            return
+        await anyio.to_thread.run_sync(self._pass, inside, Request(scope, receive), send, limiter=self._threads)
+
+    def _pass(self, inside: mlflow.Inside, request: Request, send: Send) -> None:
+        """In a thread, as all of the door is."""
+        peer: Peer = request.state.peer
+
+        async def receive() -> Message:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                return await request.receive()
+
+        async def send_on(message: Message) -> None:
+            await send(message)
+
+        def write(message: Message) -> None:
+            anyio.from_thread.run(send_on, message)
+
+        body = Body(request.headers, functools.partial(anyio.from_thread.run, receive))
+        with (
+            self._admitting(peer) as admit,
+            self._door.answer(inside, request.method, request.headers, body, admit) as reply,
+        ):
+            headers = dict(reply.headers) | ({} if reply.length is None else {"Content-Length": str(reply.length)})
+            head = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+            write({"type": "http.response.start", "status": reply.code, "headers": head})
+            try:
+                for piece in reply.pieces:
+                    if peer.transport.is_closing():
+                        return
+                    write({"type": "http.response.body", "body": piece, "more_body": True})
+            except (OSError, http.client.HTTPException):
+                peer.transport.abort()  # without the end of the body, by which the client notices
+                return
+            write({"type": "http.response.body"})
+
+    @contextlib.contextmanager
+    def _admitting(self, peer: Peer) -> Iterator[Admit]:
+        """What is told the namespace of a request, which then has one of the namespace's threads until it is answered."""
+        entered: list[str] = []
+
+        def admit(namespace: str) -> bool:
+            if not peer.admit(namespace) or not self._shares.enter(namespace, SHARE):
                 return False
-            self._incoming.expect(REQUEST_SECONDS)
+            entered.append(namespace)
             return True
 
-        def handle_any(self) -> None:
-            if (inside := mlflow.inside(self.path)) is not None:
-                self._forward(inside)
-                return
-            length = self._length(MAX_BODY)
-            if length is None:
-                self.close_connection = True  # the body stays unread
-                self._send(error(413, f"a request's body must state its length, of at most {MAX_BODY} bytes"))
-                return
-            answered = answer(self.command, self.path, dict(self.headers.items()), self._admit)
-            self.rfile.read(length)  # no request needs one
-            self._send(answered)
+        try:
+            yield admit
+        finally:
+            for namespace in entered:
+                self._shares.leave(namespace)
 
-        do_GET = do_PUT = do_DELETE = do_PATCH = handle_any
 
-        def do_POST(self) -> None:
-            whose = ledger.address(self.path)
-            if whose is None:
-                self.handle_any()
-                return
-            try:
-                self._send(Answer(200, self._answer(whose)))
-            except services.Failure as failure:
-                self._send(error(ledger.STATUSES[failure.code], str(failure), failure.code))
+def server(
+    laptops: Namespaces, service: LedgerService, door: Door, host: str = "", port: int = 0, **options: Any
+) -> uvicorn.Server:
+    """The server, not yet running.
 
-        def _answer(self, whose: ledger.Address) -> bytes:
-            """The answer to a controller; its body is read once it is known whose it is."""
-            self.close_connection, closes = True, self.close_connection  # unless the body was read
-            self._ledger.admit(whose, self.headers.get(cluster.TOKEN_HEADER) or "")
-            if not self._admit(whose.namespace):
-                raise services.Failure(ledger.BUSY, crowded(whose.namespace))
-            length = self._length(ledger.MAX_BYTES)
-            if length is None:
-                text = f"a request's body must state its length, of at most {ledger.MAX_BYTES} bytes"
-                raise services.Failure(ledger.TOO_LARGE, text)
-            try:
-                body = self.rfile.read(length)
-            except TimeoutError as error:
-                raise services.Failure(ledger.SLOW, f"{error}: {REQUEST_SECONDS:g} s") from error
-            if len(body) < length:
-                raise ConnectionAbortedError
-            self.close_connection = closes
-            return self._ledger.answer(body)
+    Args:
+        laptops: answers laptops.
+        service: answers controllers.
+        door: answers what is for MLflow.
+        host: to bind to, unless it is given sockets when it is run; "" for all addresses.
+        port: to bind to.
+        options: more of uvicorn's.
+    """
+    requests = _Requests(laptops, service, door)
+    app = Starlette(routes=[requests.route(one) for one in routes.ROUTES], exception_handlers={HTTPException: _not_there})
+    app.router.redirect_slashes = False
+    config = uvicorn.Config(
+        _Answering(app),
+        host or "0.0.0.0",
+        port,
+        http=functools.partial(Peer, service, Limit()),  # type: ignore[arg-type]  # called as the class would be
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        log_level="error",
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=IDLE_SECONDS,
+        timeout_graceful_shutdown=STOP_SECONDS,
+        backlog=128,
+        **options,
+    )
+    return uvicorn.Server(config)
 
-        def _forward(self, inside: mlflow.Inside) -> None:
-            """Passes a request on to MLflow, and its response back."""
-            self.close_connection, closes = True, self.close_connection  # unless the body was read
-            body = Body(self._stream, self.headers, lambda: self._incoming.expect(REQUEST_SECONDS))
-            with door(inside, self.command, self.headers, body, self._admit) as reply:
-                self.close_connection = closes if body.skip() and isinstance(self._holder, Namespace) else True
-                self.connection.settimeout(REQUEST_SECONDS)
-                self.send_response(reply.code)
-                for name, value in reply.headers.items():
-                    self.send_header(name, value)
-                chunked = reply.length is None
-                self.send_header(*(("Transfer-Encoding", "chunked") if chunked else ("Content-Length", str(reply.length))))
-                if self.close_connection:
-                    self.send_header("Connection", "close")
-                self.end_headers()
-                try:
-                    for piece in reply.pieces:
-                        self.connection.settimeout(REQUEST_SECONDS)
-                        self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
-                    self.wfile.write(b"0\r\n\r\n" if chunked else b"")
-                    self.wfile.flush()
-                except (OSError, http.client.HTTPException):
-                    self.close_connection = True  # without the end of the body, by which the client notices
-            if not body.is_read:
-                self._linger()
 
-        def _linger(self) -> None:
-            """Takes what a client still sends of a refused body: closed at once, the connection would lose the answer."""
-            with contextlib.suppress(OSError):
-                self.connection.shutdown(socket.SHUT_WR)
-                self._incoming.expect(LINGER_SECONDS)
-                left = _LINGERING
-                while left > 0 and (piece := self._stream.read1(PIECE)):
-                    left -= len(piece)
+async def _body(request: Request) -> bytes:
+    """The body of a controller's request.
 
-        def _length(self, most: int) -> int | None:
-            """The length of the body; None if it is not stated, or too large."""
-            text = self.headers.get("Content-Length", "0")
-            length = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else -1
-            return length if 0 <= length <= most and not self.headers.get("Transfer-Encoding") else None
+    Raises:
+        Failure: it is too large, or does not arrive in time.
+    """
+    too_large = services.Failure(ledger.TOO_LARGE, f"a request's body may have {ledger.MAX_BYTES} bytes")
+    if int(request.headers.get("Content-Length", "0")) > ledger.MAX_BYTES:
+        raise too_large
+    found = bytearray()
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            async for piece in request.stream():
+                found += piece
+                if len(found) > ledger.MAX_BYTES:
+                    raise too_large
+    except TimeoutError as error:
+        raise services.Failure(ledger.SLOW, f"the request did not arrive in {REQUEST_SECONDS:g} s") from error
+    return bytes(found)
 
-        def _send(self, answer: Answer) -> None:
-            self.close_connection = self.close_connection or not isinstance(self._holder, Namespace)
-            self.send_response(answer.code)
-            headers = {"Content-Type": answer.kind, "Content-Length": str(len(answer.body)), **answer.headers}
-            if self.close_connection:
-                headers["Connection"] = "close"
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(answer.body)
-            self.wfile.flush()
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name is the base class's
-            if self.path != "/health":
-                sys.stderr.write(f"{self.address_string()} {escapes.visible(format % args)}\n")
+async def _not_there(request: Request, error: Exception) -> Response:
+    """For addresses and methods without a route."""
+    assert isinstance(error, HTTPException)
+    return failed(error.status_code, f"there is no {request.method} {request.url.path}")
 
-        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            inside = mlflow.inside(self.path)
-            of_a_run = ledger.address(self.path) is not None or (inside is not None and inside.run)
-            if code != http.HTTPStatus.OK or not of_a_run:  # not each transaction of each run
-                super().log_request(code, size)
 
-    return Server((host, port), Handler)
+def _log(scope: Scope, status: int) -> None:
+    target = (scope["raw_path"] + b"?" + scope["query_string"]).decode("ascii", "replace").removesuffix("?")
+    inside = mlflow.inside(target)
+    of_a_run = ledger.address(scope["path"]) is not None or (inside is not None and inside.run)
+    if scope["path"] != "/health" and not (status == 200 and of_a_run):  # not each transaction of each run
+        address = scope["client"][0] if scope["client"] else "-"
+        sys.stderr.write(f'{address} "{scope["method"]} {target}" {status}\n')

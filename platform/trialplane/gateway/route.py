@@ -1,0 +1,102 @@
+"""A route of the gateway: its address, who may call it, and what answers; and the OpenAPI document of several."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from starlette.responses import Response
+
+import trialplane
+from trialplane.wire import cluster
+
+ANY = "*"  # a method: whatever MLflow's protocol has
+
+
+class Authority(enum.Enum):
+    """Who may call a route."""
+
+    ANYONE = "Anyone."
+    VIEWER = "A user or viewer of the namespace, by a token of its service account."
+    USER = "A user of the namespace, by a token of its service account."
+    CONTROLLER = "The controller of the run, by the run's token."
+    TRIAL = "The controller and the trials of the run, by the token that is derived from the run's."
+
+
+# By authority: the security scheme of OpenAPI.
+_SCHEMES = {
+    Authority.VIEWER: "serviceAccount",
+    Authority.USER: "serviceAccount",
+    Authority.CONTROLLER: "run",
+    Authority.TRIAL: "trial",
+}
+_HEADER = {"type": "apiKey", "in": "header", "name": cluster.TOKEN_HEADER}
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+
+@dataclasses.dataclass(frozen=True)
+class Route:
+    """One of them.
+
+    Attributes:
+        method: of HTTP, or `ANY`; then all addresses below the path are meant.
+        path: with `{namespace}` and `{run}` in it.
+        authority: who may call it.
+        summary: one line for people.
+        answer: makes the response; None where another part of the gateway does.
+        options: whole numbers that may be in the query.
+    """
+
+    method: str
+    path: str
+    authority: Authority
+    summary: str
+    answer: Callable[..., Response] | None = None
+    options: tuple[str, ...] = ()
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """All methods that are meant."""
+        return _METHODS if self.method == ANY else (self.method,)
+
+
+def document(routes: Iterable[Route]) -> dict[str, Any]:
+    """The OpenAPI document of routes."""
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        path = f"{route.path}/{{target}}" if route.method == ANY else route.path
+        entry = paths.setdefault(path, {})
+        for method in route.methods:
+            entry[method.lower()] = _operation(route, path)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "The gateway of trialplane", "version": trialplane.__version__},
+        "paths": paths,
+        "components": {
+            "securitySchemes": {
+                "serviceAccount": {**_HEADER, "description": "A token of the API server, see `platform docs security`."},
+                "run": {**_HEADER, "description": "The token that the operator made for this start of the run."},
+                "trial": {"type": "http", "scheme": "bearer"},
+            }
+        },
+    }
+
+
+def _operation(route: Route, path: str) -> dict[str, Any]:
+    named = [_parameter("path", name, "string") for name in re.findall(r"{(\w+)}", path)]
+    optional = [_parameter("query", name, "integer") for name in route.options]
+    scheme = _SCHEMES.get(route.authority)
+    return {
+        "summary": route.summary,
+        "description": route.authority.value,
+        "parameters": named + optional,
+        "security": [] if scheme is None else [{scheme: []}],
+        "responses": {"200": {"description": "Done."}, "default": {"description": "JSON with the reason in `error`."}},
+    }
+
+
+def _parameter(where: str, name: str, kind: str) -> dict[str, Any]:
+    return {"name": name, "in": where, "required": where == "path", "schema": {"type": kind}}
