@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
 
+from trialplane.controller import journal
 from trialplane.controller import recorder as recording
 from trialplane.controller.recorder import Recorder
 from trialplane.training.process import die_with_parent
-from trialplane.wire import paths
+from trialplane.wire import labels, paths
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import TrialState
@@ -174,7 +175,6 @@ class Spooler(Recorder):
     """A recorder whose writer process only listens: what it spools is for a `Writer` in the test's process."""
 
     def _start_writer(self) -> subprocess.Popen[bytes]:
-        self.away = "no process answers"  # so nobody waits for the id of a run
         command = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
         self._writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         return self._writer
@@ -196,7 +196,7 @@ class Place:
 
     def spooler(self) -> Spooler:
         """A recorder without a writer process."""
-        made = Spooler(self.run, self.uri, spares=0)
+        made = Spooler(self.run, self.uri)
         self.recorders.append(made)
         return made
 
@@ -216,9 +216,9 @@ class Place:
         writer._journal._file.close()
         return writer
 
-    def recorder(self, uri: str | None = None, spares: int = 1) -> Recorder:
+    def recorder(self, uri: str | None = None) -> Recorder:
         """A recorder, closed at the end of the test if not before."""
-        made = Recorder(self.run, uri or self.uri, spares)
+        made = Recorder(self.run, uri or self.uri)
         self.recorders.append(made)
         return made
 
@@ -237,10 +237,13 @@ class Place:
             self.client.search_runs([experiment.experiment_id], f"tags.`trialplane.kind` = '{kind}'", max_results=5000)
         )
 
-    def unused(self) -> list[Any]:
-        """The runs that were made for trials and given to none, and are not deleted."""
-        experiments = [experiment.experiment_id for experiment in self.client.search_experiments()]
-        return list(self.client.search_runs(experiments, "tags.`trialplane.state` = 'RESERVED'"))
+    def trials_own(self, number: int) -> str:
+        """The id of a run that a trial's process creates before the recorder does."""
+        experiment = self.client.get_experiment_by_name("toy")
+        where = experiment.experiment_id if experiment else self.client.create_experiment("toy")
+        tags = {labels.NUMBER: str(number), labels.LOGGED_BY: str(number)}
+        tags |= {labels.RUN: "toy-1", **dict([journal.identity({"submitted": 1000.0})])}
+        return str(self.client.create_run(where, tags=tags).info.run_id)
 
     def trial(self, number: int) -> Any:
         (found,) = [run for run in self.runs() if run.data.tags.get("trialplane.number") == str(number)]
@@ -264,7 +267,6 @@ def fork_server() -> Iterator[ForkServer]:
 @pytest.fixture
 def place(tmp_path: Path, mlflow_tables: Path, monkeypatch: pytest.MonkeyPatch, fork_server: ForkServer) -> Iterator[Place]:
     """One whose writers are forks; a test of how the recorder starts them takes `started` as well."""
-    monkeypatch.setattr(recording, "START_WAIT", DEADLINE)  # the writer imports MLflow, for a minute on a busy machine
     forks = SimpleNamespace(Popen=fork_server.start, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)
     monkeypatch.setattr(recording, "subprocess", forks)
     made = Place(tmp_path / "home", mlflow_tables)
@@ -318,11 +320,9 @@ def outcome(number: int, **changes: Any) -> TrialOutcome:
     return TrialOutcome(number, **{**values, **changes})
 
 
-def play(recorder: Recorder, number: int, steps: int = 3) -> str | None:
-    """One trial from its start to its end; gives the id of its MLflow run if there was one."""
-    run_id = recorder.run_id()
-    recorder.started(request(number), run_id)
+def play(recorder: Recorder, number: int, steps: int = 3) -> None:
+    """One trial from its start to its end."""
+    recorder.started(request(number), uses_mlflow=False)
     for step in range(steps):
         recorder.reported([TrialReport(number, step, {"score": step / 4, "loss": 1.0}, 2000.0 + step)])
     recorder.ended(request(number), outcome(number, metrics={"score": 0.5, "loss": 0.25}))
-    return run_id

@@ -30,22 +30,16 @@ class Recorder:
     def __init__(self) -> None:
         self.reports: list[TrialReport] = []
 
-    def run_id(self, patience: float, left: int) -> str:
-        return "id"
-
     def reported(self, reports: tuple[TrialReport, ...]) -> None:
         self.reports += reports
 
     def last_step(self, number: int) -> int:
         return max((report.step for report in self.reports if report.number == number), default=0)
 
-    def started(self, *_: Any) -> None:
+    def started(self, *_: Any, **__: Any) -> None:
         """Takes note."""
 
     ended = best = started
-
-    def trial_env(self, number: int, run_id: str) -> dict[str, str]:
-        return {}
 
     def tick(self) -> None:
         """Goes on."""

@@ -74,7 +74,7 @@ def fail(place: Place, spool: Spooler, number: int) -> None:
     log.parent.mkdir(parents=True)
     log.write_text("all of it")
     tried = request(number, attempt=number + 1)
-    spool.started(tried, None)
+    spool.started(tried, uses_mlflow=False)
     spool.ended(tried, outcome(number, state=TrialState.FAILED, failure=FailureClass.ERROR))
 
 

@@ -142,7 +142,7 @@ def test_a_pruned_trial_has_no_value(opened: Opened) -> None:
 def test_mlflow_has_the_best_and_its_step(place: Place) -> None:
     spool = place.spooler()
     spool.study(FACTS)
-    spool.started(request(0), None)
+    spool.started(request(0), uses_mlflow=False)
     spool.reported([TrialReport(0, step, {"score": value}, 2000.0 + step) for step, value in enumerate((0.9, 0.4))])
     spool.ended(request(0), outcome(0, metrics={"score": 0.9}, best={"score": BestReport(0.9, 0)}))
     place.writer().write()

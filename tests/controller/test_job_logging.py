@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import mlflow
 import pytest
 from mlflow.entities import Param
 from mlflow.tracking import MlflowClient
 from tests.controller.conftest import FACTS, Place, outcome, play, request, wait_until
+
+from trialplane.wire import labels
 
 pytestmark = pytest.mark.slow
 
@@ -20,12 +21,11 @@ def test_what_a_job_logs_is_not_refused_because_of_our_parameters(place: Place) 
     """A batch of a job's parameters is all there, though one of them is ours with another value, from the start on."""
     recorder = place.recorder()
     recorder.study(FACTS)
-    run_id = recorder.run_id()
-    assert run_id is not None
     epochs = request(0, params={"epochs": 3, "lr": 0.1, "layers": 2})
-    recorder.started(epochs, run_id)
+    recorder.started(epochs, uses_mlflow=False)
     wait_until(lambda: recorder.tick() or not recorder.behind, "the start is in MLflow")
     living = place.trial(0)
+    run_id = living.info.run_id
     assert living.data.params == {}
     assert living.data.tags.items() >= {"trialplane.param.epochs": "3", "trialplane.param.lr": "0.1"}.items()
     of_the_job = {"epochs": 3.0, "lr": 0.1, **{f"argument_{index}": index for index in range(54)}}
@@ -39,11 +39,10 @@ def test_what_a_job_logs_is_not_refused_because_of_our_parameters(place: Place) 
 def test_a_trial_that_logged_a_parameter_of_ours_with_another_value(place: Place) -> None:
     recorder = place.recorder()
     recorder.study(FACTS)
-    run_id = recorder.run_id()
-    assert run_id is not None
+    run_id = place.trials_own(0)
     place.client.log_param(run_id, "x", "1e-05")
     place.client.log_param(run_id, "of_the_job", "yes")
-    recorder.started(request(0), run_id)
+    recorder.started(request(0), uses_mlflow=True)
     recorder.ended(request(0), outcome(0))
     play(recorder, 1)
     assert recorder.close(20)
@@ -53,24 +52,37 @@ def test_a_trial_that_logged_a_parameter_of_ours_with_another_value(place: Place
     assert place.trial(1).info.status == "FINISHED"
 
 
-def test_a_trial_writes_into_the_run_whose_id_it_has(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_that_a_trial_has_created_is_its_run(place: Place) -> None:
     recorder = place.recorder()
     recorder.study(FACTS)
-    run_id = recorder.run_id()
-    assert run_id is not None
-    recorder.started(request(0), run_id)
-    monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
-    mlflow.set_tracking_uri(place.uri)
-    try:
-        with mlflow.start_run():
-            mlflow.log_metric("from_the_job", 2.5)
-    finally:
-        mlflow.set_tracking_uri(None)
+    run_id = place.trials_own(0)
+    place.client.log_metric(run_id, "from_the_job", 2.5)
+    recorder.started(request(0), uses_mlflow=True)
     recorder.ended(request(0), outcome(0))
     assert recorder.close(60)
     run = place.trial(0)
-    assert run.data.metrics["from_the_job"] == 2.5
-    assert run.info.end_time == 2_003_000
+    assert (run.info.run_id, run.data.metrics["from_the_job"], run.info.end_time) == (run_id, 2.5, 2_003_000)
+    assert labels.LOGGED_BY not in run.data.tags
+    assert run.data.tags[labels.PARENT] == place.runs("study")[0].info.run_id
+
+
+def test_a_run_that_a_trial_created_at_the_same_moment_is_below_its_run(place: Place) -> None:
+    """So are those of a program that the trial has started, which have no number. Children of theirs stay where they are."""
+    recorder = place.recorder()
+    recorder.study(FACTS)
+    recorder.started(request(0), uses_mlflow=False)
+    wait_until(lambda: recorder.tick() or not recorder.behind, "the start is in MLflow")
+    late, program = place.trials_own(0), place.trials_own(0)
+    place.client.delete_tag(program, labels.NUMBER)
+    child = place.trials_own(0)
+    place.client.delete_tag(child, labels.NUMBER)
+    place.client.set_tag(child, labels.PARENT, program)
+    recorder.ended(request(0), outcome(0))
+    assert recorder.close(60)
+    own = place.trial(0).info.run_id
+    parents = {run_id: place.client.get_run(run_id).data.tags[labels.PARENT] for run_id in (late, program, child)}
+    assert parents == {late: own, program: own, child: program}
+    assert not any(labels.LOGGED_BY in place.client.get_run(run_id).data.tags for run_id in parents)
 
 
 def test_what_a_trial_logged_while_mlflow_was_away_is_taken_over(place: Place) -> None:
@@ -86,7 +98,7 @@ def test_what_a_trial_logged_while_mlflow_was_away_is_taken_over(place: Place) -
     own.log_text(run.info.run_id, "hello", "note.txt")
     own.log_text(run.info.run_id, "below", "folder/deep.txt")
     recorder.study(FACTS)
-    recorder.started(request(0), None)
+    recorder.started(request(0), uses_mlflow=False)
     recorder.ended(request(0), outcome(0))
     assert recorder.close(60)
     taken = place.trial(0)
@@ -112,7 +124,7 @@ def test_runs_below_the_first_in_a_store_of_its_own_stay_below_it(place: Place, 
         recorder = place.recorder()
         recorder.study(FACTS)
         if not recorder.has("ended", 0):
-            recorder.started(request(0), None)
+            recorder.started(request(0), uses_mlflow=False)
             recorder.ended(request(0), outcome(0))
         assert recorder.close(60)
         lines = place.run.written.read_text().splitlines(keepends=True)  # all but how far the writer came

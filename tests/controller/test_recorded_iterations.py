@@ -23,10 +23,10 @@ def test_an_iteration_of_which_units_failed_keeps_the_logs_that_say_why(place: P
         for log in (place.run.trial_log(number, 1), place.run.trial_log(number, 1, worker=0)):
             log.parent.mkdir(parents=True, exist_ok=True)
             log.write_text("all of it")
-        recorder.started(request(number), recorder.run_id())
+        recorder.started(request(number), uses_mlflow=False)
         recorder.ended(request(number), outcome(number, metrics={"units_failed": failed}))
     stopped = outcome(2, state=TrialState.FAILED, failure=FailureClass.STOPPED, metrics={}, retried=True)
-    recorder.started(request(2), recorder.run_id())
+    recorder.started(request(2), uses_mlflow=False)
     recorder.ended(request(2), stopped)
     recorder.study_ended(RunState.PAUSED, "paused by the user")
     assert recorder.close(60)

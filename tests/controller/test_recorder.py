@@ -19,7 +19,6 @@ import pytest
 from tests.controller.conftest import FACTS, Place, Server, outcome, play, request, wait_until
 
 from trialplane.controller import journal
-from trialplane.controller import recorder as recording
 from trialplane.controller.recorder import Recorder
 from trialplane.policies import transport
 from trialplane.wire import labels
@@ -46,13 +45,12 @@ def assert_whole(place: Place, trials: int) -> None:
 
 @pytest.mark.usefixtures("started")
 def test_a_study_in_mlflow(place: Place) -> None:
-    recorder = place.recorder(spares=3)
+    recorder = place.recorder()
     recorder.study(FACTS)
-    ids = [play(recorder, 0)]
+    play(recorder, 0)
     # A retry, one that failed with a log, one that was pruned, one with arrays.
-    ids.append(recorder.run_id())
     retry = request(1, trial=7, attempt=2, retry_of=0, params={"b": 1, "a": None, "text": "x" * 7000})
-    recorder.started(retry, ids[-1])
+    recorder.started(retry, uses_mlflow=False)
     log = place.run.trial_log(7, 2)
     log.parent.mkdir(parents=True)
     log.write_text("Traceback: all of it")
@@ -64,10 +62,10 @@ def test_a_study_in_mlflow(place: Place) -> None:
         "metrics": {},
     }
     recorder.ended(retry, outcome(1, **failure, retried=True))
-    recorder.started(request(2), recorder.run_id())
+    recorder.started(request(2), uses_mlflow=False)
     recorder.reported([TrialReport(2, 4, {"score": 0.1}, 2002.0)])
     recorder.ended(request(2), outcome(2, state=TrialState.PRUNED, metrics={"score": 0.1}, start_method="fork"))
-    recorder.started(request(3), recorder.run_id())
+    recorder.started(request(3), uses_mlflow=False)
     packed = place.run.arrays / "3.packed"
     packed.parent.mkdir()
     transport.pack({"logits": np.arange(6.0).reshape(2, 3), "parts": {"ids": [np.array([1, 2])]}}).tofile(packed)
@@ -91,7 +89,6 @@ def test_a_study_in_mlflow(place: Place) -> None:
     assert [item.path for item in place.client.list_artifacts(parent.info.run_id)] == ["job.json"]
 
     first = place.trial(0)
-    assert first.info.run_id == ids[0], "the id that the trial had in its environment"
     assert first.info.run_name == "trial-0000"
     assert first.data.params == {"x": "0.0", "kind": "a"}
     tags = {
@@ -130,34 +127,14 @@ def test_a_study_in_mlflow(place: Place) -> None:
         np.testing.assert_array_equal(arrays["logits"], np.arange(6.0).reshape(2, 3))
         np.testing.assert_array_equal(arrays["parts.ids.0"], [1, 2])
     assert not packed.exists()
-    assert len(place.runs()) == 4, "spare runs are deleted"
-
-
-def test_spare_runs_are_deleted_at_once_too(place: Place) -> None:
-    """Also when the recorder is closed while the writer still makes them."""
-    recorder = place.recorder(spares=5)
-    recorder.study(FACTS)
-    assert recorder.run_id() is not None
-    recorder._request(4)
-    assert recorder.close(30)
-    assert place.unused() == []
-
-
-def test_a_deleted_spare_run_is_not_given_away(place: Place) -> None:
-    for count in (2, 3):
-        recorder = place.recorder(spares=count)
-        recorder.study(FACTS)
-        recorder._request(count)
-        wait_until(lambda r=recorder, n=count: r.tick() or len(r._ids) == n, "the spare runs are there")
-        assert {place.client.get_run(run_id).info.lifecycle_stage for _, run_id in recorder._ids} == {"active"}
-        assert recorder.close(30)
+    assert len(place.runs()) == 4
 
 
 def test_many_metrics_and_params_go_in_several_calls(place: Place) -> None:
     recorder = place.recorder()
     recorder.study(FACTS)
     wide = request(0, params={f"p{index:03}": index for index in range(250)})
-    recorder.started(wide, recorder.run_id())
+    recorder.started(wide, uses_mlflow=False)
     steps = 450  # the writer takes 400 together, and MLflow 1000 metrics a call
     reported = {"score": 1.0, "loss": 2.0, "rate": 3.0}
     recorder.reported([TrialReport(0, step, reported, 2000.0) for step in range(steps)])
@@ -171,30 +148,25 @@ def test_many_metrics_and_params_go_in_several_calls(place: Place) -> None:
 
 def test_a_killed_writer_loses_and_doubles_nothing(place: Place) -> None:
     rng = random.Random(3)
-    recorder = place.recorder(spares=2)
+    recorder = place.recorder()
     recorder.study(FACTS)
-    ids = []
     trials, kills = 24, set(rng.sample(range(1, 23), 5))
     for number in range(trials):
-        ids.append(play(recorder, number))
+        play(recorder, number)
         if number in kills:
             wait_until(lambda: recorder.tick() or recorder._answered, "the writer is at work")
             time.sleep(rng.uniform(0, 0.1))  # the random moment itself
             victim = recorder._writer
             os.kill(victim.pid, signal.SIGKILL)
             wait_until(lambda victim=victim: recorder.tick() or recorder._writer is not victim, "there is a new writer")
-    known = [run_id for run_id in ids if run_id is not None]
-    assert len(known) == len(set(known)), "no two trials had one run"
     assert recorder.close(90)
     assert_whole(place, trials)
-    by_number = {int(run.data.tags["trialplane.number"]): run.info.run_id for run in place.runs()}
-    assert all(by_number[number] == run_id for number, run_id in enumerate(ids) if run_id is not None)
 
 
 def test_a_writer_killed_between_the_last_report_and_the_end_knows_the_step(place: Place) -> None:
     recorder = place.recorder()
     recorder.study(FACTS)
-    recorder.started(request(0), recorder.run_id())
+    recorder.started(request(0), uses_mlflow=False)
     recorder.reported([TrialReport(0, step, {"score": 1.0}, 2000.0) for step in range(5)])
     wait_until(lambda: recorder.tick() or not recorder.behind, "the reports are in MLflow")
     victim = recorder._writer
@@ -205,45 +177,17 @@ def test_a_writer_killed_between_the_last_report_and_the_end_knows_the_step(plac
     assert place.history(place.trial(0))["score"] == [*((step, 1.0) for step in range(4)), (4, 0.5), (4, 1.0)]
 
 
-def test_a_run_given_to_a_trial_is_not_given_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer dies after it gave an id and before it saw the trial's start."""
-    monkeypatch.setattr(recording, "FRESH", 1e9)
-    recorder = place.recorder(spares=1)
-    recorder.study(FACTS)
-    recorder._request(1)
-    wait_until(lambda: recorder.tick() or len(recorder._ids) > 0, "a spare run is there")
-    os.kill(recorder._writer.pid, signal.SIGSTOP)  # sees nothing of what follows
-    first = recorder.run_id()
-    recorder.started(request(0), first)
-    assert first is not None
-    victim = recorder._writer
-    os.kill(victim.pid, signal.SIGKILL)
-    wait_until(lambda: recorder.tick() or recorder._writer is not victim, "there is a new writer")
-    second = recorder.run_id()
-    assert second != first
-    recorder.started(request(1), second)
-    for number in (0, 1):
-        recorder.ended(request(number), outcome(number))
-    assert recorder.close(60)
-    assert place.trial(0).info.run_id == first
-    assert place.trial(1).info.run_id == second
-
-
 def test_a_server_that_is_away_for_a_while(place: Place, server: Server) -> None:
-    recorder = place.recorder(server.uri, spares=2)
+    recorder = place.recorder(server.uri)
     recorder.study(FACTS)
     for number in range(4):
-        assert play(recorder, number) is not None
+        play(recorder, number)
     server.stop()
     for number in range(4, 12):
         play(recorder, number)
     wait_until(lambda: recorder.tick() or recorder.away, "the recorder knows it")
     assert server.uri in recorder.away
-    began = time.monotonic()
-    while recorder.run_id() is not None:  # spares that are left
-        pass
     play(recorder, 12)
-    assert time.monotonic() - began < 60, "a trial does not wait for an MLflow that is away"
     server.start()
     for number in range(13, 16):
         play(recorder, number)
@@ -254,7 +198,7 @@ def test_a_server_that_is_away_for_a_while(place: Place, server: Server) -> None
 
 @pytest.mark.usefixtures("started")
 def test_the_password_of_a_server_is_neither_in_arguments_nor_in_what_is_said(place: Place) -> None:
-    recorder = place.recorder("http://ann:s3cret@127.0.0.1:9", spares=1)
+    recorder = place.recorder("http://ann:s3cret@127.0.0.1:9")
     recorder.study(FACTS)
     assert b"s3cret" not in Path(f"/proc/{recorder._writer.pid}/cmdline").read_bytes()
     wait_until(lambda: recorder.tick() or recorder.away, "the recorder knows that nobody answers")
@@ -283,11 +227,11 @@ def test_a_server_that_stays_away_until_the_next_life(place: Place, server: Serv
 
 def test_the_next_life_writes_what_was_left_and_goes_on(place: Place) -> None:
     """The controller is killed: its recorder is never closed, and the spool ends in half a line."""
-    first = place.recorder(spares=2)
+    first = place.recorder()
     first.study(FACTS)
     for number in range(3):
         play(first, number)
-    first.started(request(3), first.run_id())
+    first.started(request(3), uses_mlflow=False)
     os.kill(first._writer.pid, signal.SIGKILL)
     first._writer.wait()
     first._spool.close()
@@ -295,7 +239,7 @@ def test_the_next_life_writes_what_was_left_and_goes_on(place: Place) -> None:
         spool.write(b'{"kind":"ended","outcome":{"number":3,"st')
     with place.run.written.open("ab") as written:
         written.write(b'["offset","",1')
-    second = place.recorder(spares=2)
+    second = place.recorder()
     assert second.has("started", 3)
     assert not second.has("ended", 3)
     assert not second.has("started", 4)
@@ -327,7 +271,7 @@ def test_a_study_is_found_again_by_the_time_of_its_submission(place: Place) -> N
         experiment, tags={**tags, labels.SUBMITTED: journal.moment(999.0)}, run_name="of another submission"
     )
     older = place.client.create_run(experiment, tags={**tags, labels.SUBMITTED: journal.moment(1000.0)})
-    recorder = Recorder(place.run, place.uri, 1, keeps_folder=False)  # in a pod
+    recorder = Recorder(place.run, place.uri, keeps_folder=False)  # in a pod
     place.recorders.append(recorder)
     recorder.study(FACTS)
     play(recorder, 0)
@@ -338,10 +282,9 @@ def test_a_study_is_found_again_by_the_time_of_its_submission(place: Place) -> N
 def test_a_run_that_somebody_deletes_does_not_stop_the_others(place: Place) -> None:
     recorder = place.recorder()
     recorder.study(FACTS)
-    run_id = recorder.run_id()
-    assert run_id is not None
-    recorder.started(request(0), run_id)
+    recorder.started(request(0), uses_mlflow=False)
     wait_until(lambda: recorder.tick() or not recorder.behind, "the start is in MLflow")
+    run_id = place.trial(0).info.run_id
     place.client.delete_run(run_id)
     recorder.ended(request(0), outcome(0))
     play(recorder, 1)
@@ -350,12 +293,13 @@ def test_a_run_that_somebody_deletes_does_not_stop_the_others(place: Place) -> N
     assert run_id in place.run.controller_log.read_text(), "the log says what could not be written"
 
 
-def test_no_trial_waits_for_a_former_writer_that_has_the_journal(place: Place) -> None:
+def test_a_former_writer_that_has_the_journal_is_waited_for(place: Place) -> None:
     place.run.spool.mkdir()
     former = journal.Journal(place.run.written)
     recorder = place.recorder()
     recorder.study(FACTS)
-    assert play(recorder, 0) is None, "it logs into a store of its own"
+    play(recorder, 0)
+    wait_until(lambda: recorder.tick() or recorder.away, "the recorder knows it")
     assert str(place.run.written) in recorder.away
     former._file.close()
     assert recorder.close(60)
@@ -367,9 +311,9 @@ def test_the_spool_catches_up_with_the_ledger(place: Place) -> None:
     """The controller died after it had told the ledger and before the recorder."""
     recorder = place.recorder()
     recorder.study(FACTS)
-    recorder.started(request(0), recorder.run_id())
+    recorder.started(request(0), uses_mlflow=False)
     recorder.ended(request(0), outcome(0))
-    recorder.started(request(1), recorder.run_id())
+    recorder.started(request(1), uses_mlflow=False)
     attempts: list[tuple[Any, Any]] = [
         (request(0), outcome(0)),
         (request(1), outcome(1, state=TrialState.FAILED, failure=FailureClass.LOST, metrics={}, started=0.0)),
@@ -386,7 +330,7 @@ def test_the_spool_catches_up_with_the_ledger(place: Place) -> None:
 
 def test_the_spool_is_strict_json(place: Place) -> None:
     recorder = place.recorder()
-    recorder.started(request(0), None)
+    recorder.started(request(0), uses_mlflow=False)
     recorder.reported([TrialReport(0, 0, {"score": float("nan")}, 1.0)])
     lines = place.run.events.read_text().splitlines()
     assert [json.loads(line, parse_constant=pytest.fail)["kind"] for line in lines] == ["started", "report"]

@@ -24,7 +24,7 @@ def test_of_very_many_params_mlflow_shows_the_searched_ones_and_a_file_has_all(p
     recorder.study(FACTS)
     params = {**{f"fixed{index}": index for index in range(1500)}, "lr": 0.5}
     wide = request(0, params=params)
-    recorder.started(wide, recorder.run_id())
+    recorder.started(wide, uses_mlflow=False)
     recorder.ended(wide, outcome(0))
     recorder.study_ended(RunState.SUCCEEDED, "all 1 trials ended")
     assert recorder.close(60)
@@ -41,7 +41,7 @@ def test_what_is_waited_for_is_told(place: Place) -> None:
     wait_until(lambda: recorder.tick() or not recorder.behind, "all of them are recorded")
     play(recorder, 3)
     os.kill(recorder._writer.pid, signal.SIGSTOP)
-    recorder.started(request(4), None)
+    recorder.started(request(4), uses_mlflow=False)
     recorder.ended(request(4), outcome(4))
     recorder.study_ended(RunState.SUCCEEDED, "all 5 trials ended")
     assert recorder.close(60, lambda: len(told) > 2, told.append) is False

@@ -16,7 +16,7 @@ import pytest
 from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
-from tests.controller.conftest import FACTS, Place, outcome, play, request, wait_until
+from tests.controller.conftest import FACTS, Place, outcome, play, request
 
 from trialplane.controller import adoption, mlflow_writer
 from trialplane.controller.batch import Batch, Sender
@@ -32,7 +32,7 @@ def test_names_that_mlflow_refuses(place: Place) -> None:
     recorder = place.recorder()
     recorder.study(FACTS)
     odd = request(0, params={"a(b)": 1, "x": 2})
-    recorder.started(odd, recorder.run_id())
+    recorder.started(odd, uses_mlflow=False)
     recorder.ended(odd, outcome(0, metrics={"score": 0.5, "recall@5": 0.25}))
     assert recorder.close(60)
     run = place.trial(0)
@@ -116,7 +116,7 @@ def test_events_that_nobody_thought_of_are_skipped(place: Place) -> None:
     recorder.study(FACTS)
     recorder.reported([TrialReport(99, 0, {"score": 1.0}, 1.0)])  # of an attempt that never started
     recorder._append("best", {"metric": "score"})
-    recorder.started(request(0), recorder.run_id())
+    recorder.started(request(0), uses_mlflow=False)
     place.run.trial_store(0).write_bytes(b"no database at all" * 100)
     failed = {"state": TrialState.FAILED, "failure": FailureClass.CRASHED, "message": "no file '\udcff'"}
     recorder.ended(request(0), outcome(0, **failed))
@@ -150,26 +150,13 @@ def test_an_error_of_mlflow_that_may_pass_is_not_skipped(place: Place, monkeypat
     writer._journal._file.close()
 
 
-def test_a_run_that_a_trial_has_is_never_deleted_as_a_spare_one(place: Place) -> None:
-    """Whatever happened to its tags."""
-    recorder = place.recorder(spares=2)
-    recorder.study(FACTS)
-    run_id = recorder.run_id()
-    assert run_id is not None
-    recorder.started(request(0), run_id)
-    wait_until(lambda: recorder.tick() or not recorder.behind, "the start is in MLflow")
-    place.client.set_tag(run_id, "trialplane.state", "RESERVED")
-    assert recorder.close(60)
-    assert [run.info.run_id for run in place.runs()] == [run_id]
-
-
 def test_arrays_that_a_former_controller_left_are_found(place: Place) -> None:
     recorder = place.recorder()
     recorder.study(FACTS)
     place.run.arrays.mkdir()
     for number in (0, 1):
         transport.pack({"logits": np.arange(6.0)}).tofile(place.run.packed(number))
-        recorder.started(request(number), None)
+        recorder.started(request(number), uses_mlflow=False)
     recorder.ended(request(0), outcome(0, arrays=48))
     lost = outcome(1, state=TrialState.FAILED, failure=FailureClass.LOST)  # came with no arrays: the file may be half
     recorder.ended(request(1), lost)
@@ -184,7 +171,7 @@ def test_arrays_that_cannot_be_read_cost_nothing_else(place: Place) -> None:
     recorder.study(FACTS)
     place.run.arrays.mkdir()
     place.run.packed(0).write_bytes(b"half")
-    recorder.started(request(0), recorder.run_id())
+    recorder.started(request(0), uses_mlflow=False)
     recorder.ended(request(0), outcome(0), place.run.packed(0))
     assert recorder.close(60)
     assert place.trial(0).info.status == "FINISHED"

@@ -18,10 +18,9 @@ from tests.controller.slots_double import Slots
 from tests.controller.trainings import SEARCH, Opened, job
 
 from trialplane.controller.endings import Ending
-from trialplane.controller.recorder import ID_WAIT
 from trialplane.controller.sending import PATIENCE, PAUSE, TRIES, Sending
 from trialplane.controller.slots import SlotPool
-from trialplane.wire import env, messages
+from trialplane.wire import messages
 from trialplane.wire.messages import FilesSent, SendFiles
 from trialplane.wire.records import TrialRequest
 from trialplane.wire.states import FailureClass
@@ -57,29 +56,29 @@ class End:
 
         self.pool.events = events  # type: ignore[method-assign]
 
-    def run(self, runs: dict[int, str], goes_on: Callable[[], bool] = lambda: True) -> list[str]:
+    def run(self, runs: dict[int, int], goes_on: Callable[[], bool] = lambda: True) -> list[str]:
         return Sending(self.pool, runs).run(goes_on, self.shown.append)
 
     @property
-    def sent(self) -> list[tuple[int, str]]:
+    def sent(self) -> list[tuple[int, int]]:
         made = [
             messages.decode(call.given[0], messages.SEND_FILES) for call in self.fake.calls if call.method == "send_files"
         ]
         assert all(0.0 < one.seconds <= PATIENCE for one in made), "each within what is left"
-        return [(one.trial, one.run) for one in made]
+        return [(one.trial, one.number) for one in made]
 
 
 def test_the_files_of_each_trial_are_sent_once_to_its_run(fake: FakeRay, clock: list[float]) -> None:
     end = End(fake, clock, [FilesSent(), FilesSent()])
-    assert end.run({4: "run-4", 2: "run-2"}) == []
-    assert end.sent == [(4, "run-4"), (2, "run-2")]
+    assert end.run({4: 44, 2: 42}) == []
+    assert end.sent == [(4, 44), (2, 42)]
     assert f"for {PATIENCE:.0f} s at most: 0 of 2 trials are done" in end.shown[0] and "2 of 2" in end.shown[-1]
 
 
 def test_each_trial_has_its_share_of_the_time(fake: FakeRay, clock: list[float]) -> None:
     late = FilesSent("they were not there in time", again=True)
     end = End(fake, clock, [late, FilesSent(), FilesSent(), None])
-    end.run({4: "run-4", 2: "run-2", 5: "run-5"})
+    end.run({4: 44, 2: 42, 5: 45})
     made = [messages.decode(call.given[0], messages.SEND_FILES) for call in fake.calls if call.method == "send_files"]
     assert [one.trial for one in made] == [4, 2, 5, 4]
     first, second, third, again = (one.seconds / PATIENCE for one in made)
@@ -90,15 +89,15 @@ def test_each_trial_has_its_share_of_the_time(fake: FakeRay, clock: list[float])
 def test_a_try_in_vain_is_repeated_behind_the_others_and_not_for_ever(fake: FakeRay, clock: list[float]) -> None:
     away = FilesSent("connection refused", again=True)
     end = End(fake, clock, [away, FilesSent(), away, away, away])
-    (told,) = end.run({4: "run-4", 2: "run-2"})
-    assert end.sent == [(4, "run-4"), (2, "run-2"), *[(4, "run-4")] * (TRIES - 1)]
+    (told,) = end.run({4: 44, 2: 42})
+    assert end.sent == [(4, 44), (2, 42), *[(4, 44)] * (TRIES - 1)]
     assert told == "keep.files: MLflow lacks files of trial 4, which are beside its checkpoints: connection refused"
     assert clock[0] - end.began >= 2 * PAUSE
 
 
 def test_a_try_that_succeeds_after_all_is_not_told(fake: FakeRay, clock: list[float]) -> None:
     lost = fake.exceptions.ActorDiedError()
-    assert End(fake, clock, [lost, FilesSent()]).run({4: "run-4"}) == []
+    assert End(fake, clock, [lost, FilesSent()]).run({4: 44}) == []
 
 
 @pytest.mark.parametrize("trouble", [OSError("no space left on device"), b"what no slot says"])
@@ -106,26 +105,20 @@ def test_a_sending_that_fails_itself_is_repeated_and_ends_no_study(
     fake: FakeRay, clock: list[float], trouble: Answer
 ) -> None:
     end = End(fake, clock, [trouble, trouble, FilesSent(), *[trouble] * (TRIES - 1)])
-    (told,) = end.run({4: "run-4", 2: "run-2"})
-    assert end.sent == [(4, "run-4"), (2, "run-2"), (4, "run-4"), (2, "run-2"), (2, "run-2")]
+    (told,) = end.run({4: 44, 2: 42})
+    assert end.sent == [(4, 44), (2, 42), (4, 44), (2, 42), (2, 42)]
     assert "trial 2, which are beside its checkpoints: the sending failed: " in told
 
 
 def test_what_is_refused_for_good_is_not_tried_again(fake: FakeRay, clock: list[float]) -> None:
     end = End(fake, clock, [FilesSent("model.pt (too large)")])
-    (told,) = end.run({4: "run-4"})
+    (told,) = end.run({4: 44})
     assert len(end.sent) == 1 and told.endswith(": model.pt (too large)")
-
-
-def test_a_trial_without_a_run_in_mlflow_is_told(fake: FakeRay, clock: list[float]) -> None:
-    end = End(fake, clock, [])
-    (told,) = end.run({4: ""})
-    assert end.sent == [] and "trial 4, which are beside its checkpoints: it had no run in MLflow when it started" in told
 
 
 def test_the_end_of_a_run_waits_for_a_bounded_time(fake: FakeRay, clock: list[float]) -> None:
     end = End(fake, clock, [FilesSent("away", again=True), None])
-    told = end.run({4: "run-4", 2: "run-2"})
+    told = end.run({4: 44, 2: 42})
     assert clock[0] - end.began == PATIENCE
     assert [text.partition(": MLflow lacks files of ")[2] for text in told] == [
         f"trial 2, which are beside its checkpoints: they were not there within {PATIENCE:.0f} s",
@@ -136,15 +129,15 @@ def test_the_end_of_a_run_waits_for_a_bounded_time(fake: FakeRay, clock: list[fl
 @pytest.mark.parametrize("looks", [0, 3])
 def test_nothing_more_is_sent_once_the_run_is_to_end(fake: FakeRay, clock: list[float], looks: int) -> None:
     end = End(fake, clock, [None])
-    told = end.run({4: "run-4", 2: "run-2"}, lambda: clock[0] - end.began < looks)
-    assert end.sent == ([(4, "run-4")] if looks else []) and clock[0] - end.began == looks
+    told = end.run({4: 44, 2: 42}, lambda: clock[0] - end.began < looks)
+    assert end.sent == ([(4, 44)] if looks else []) and clock[0] - end.began == looks
     assert len(told) == 2 and all("the run was to end before" in text for text in told)
 
 
 def test_removals_that_are_under_way_hold_nothing_up(fake: FakeRay, clock: list[float]) -> None:
     end = End(fake, clock, [FilesSent()])
     assert end.pool.remove((7,)) is not None  # and never answered
-    assert end.run({4: "run-4"}) == []
+    assert end.run({4: 44}) == []
 
 
 @pytest.fixture
@@ -181,12 +174,9 @@ def test_a_run_that_the_user_ends_sends_nothing(
 
     monkeypatch.setattr(loop.slots, "start", begin)
     monkeypatch.setattr(loop.slots, "send_files", send)
-    recorder = loop.controller._recorder
-    monkeypatch.setattr(recorder, "trial_env", lambda number, run_id: {env.MLFLOW_RUN_ID: f"run-{number}"})
     ending = loop.controller.run()
-    assert loop.controller._id_patience() == ID_WAIT, "for its files each trial needs a run"
     if wanted is None:
-        assert [(one.trial, one.run) for one in sent] == [(2, "run-2")] and loop.controller.warnings == ()
+        assert [(message.trial, message.number) for message in sent] == [(2, 2)] and loop.controller.warnings == ()
         assert "sending the files" in loop.board.shown[-1].reason
     else:
         told = "keep.files: MLflow lacks files of trial 1, which are beside its checkpoints: the run was to end before"

@@ -62,10 +62,14 @@ def test_a_study_whose_creation_nobody_answered_is_found_again(place: Place, mon
         writer.write()
     assert writer.write()
     assert len(place.runs("study")) == 1
+    with monkeypatch.context() as broken, pytest.raises(MlflowException):
+        broken.setattr(writer._client, "create_run", lost)
+        writer._create_trial(1, "trial-0001")
+    assert writer._find(1), "the next try takes it"
     assert numbers(place) == [0]
 
 
-def test_a_study_that_mlflow_made_late_is_deleted_at_the_end(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_mlflow_made_late_are_deleted_at_the_end(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = begun(place)
     create = writer._client.create_run
 
@@ -76,13 +80,16 @@ def test_a_study_that_mlflow_made_late_is_deleted_at_the_end(place: Place, monke
     monkeypatch.setattr(writer._client, "create_run", twice)
     assert writer.write()
     assert len(place.runs("study")) == 2
+    (experiment,) = {run.info.experiment_id for run in place.runs()}
+    made = place.client.search_runs([experiment], f"tags.`{labels.NUMBER}` = '0'")
+    assert len(made) == 2
     place.run.written.unlink()  # with the disk of a pod
     writer = place.writer(look=True)
     while writer.write():
         pass
     writer.close()
     (study,) = place.runs("study")
-    (trial,) = place.runs()
+    (trial,) = place.client.search_runs([experiment], f"tags.`{labels.NUMBER}` = '0'")
     assert study.data.params == {"trials": "24", "sampler": "tpe"}
     assert trial.data.tags[labels.PARENT] == study.info.run_id
 
@@ -206,7 +213,7 @@ def test_a_run_that_the_job_itself_ended_is_not_whole_before_ours_is_in_it(place
     spool = place.spooler()
     spool.study(FACTS)
     play(spool, 0)
-    spool.started(request(1), None)
+    spool.started(request(1), uses_mlflow=False)
     place.written(look=True)
     assert labels.RECORDED in place.trial(0).data.tags
     place.client.set_terminated(place.trial(1).info.run_id, "FINISHED")  # as `mlflow.end_run` does

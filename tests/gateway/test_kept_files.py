@@ -5,12 +5,13 @@ Not checked here: names that HTTP would change, and the rest of how they are sen
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from tests.gateway.mlflow_site import MOST, Door, other, own, postgres, server, site
 
-from trialplane.wire import env
+from trialplane.wire import env, labels
 from trialplane.wire.messages import FilesSent, SendFiles
 from trialplane.wire.records import SlotConfig
 from trialplane.worker import kept
@@ -19,9 +20,14 @@ __all__ = ["other", "own", "postgres", "server", "site"]  # fixtures
 
 
 def send(door: Door, folder: Path, run: str, token: str = "") -> FilesSent:
-    given = {env.MLFLOW_TRACKING_URI: door.uri, env.MLFLOW_TOKEN: token or door.token}
+    given = {
+        env.MLFLOW_TRACKING_URI: door.uri,
+        env.MLFLOW_TOKEN: token or door.token,
+        env.MLFLOW_EXPERIMENT_NAME: "toy",
+        env.MLFLOW_CONTEXT: json.dumps({labels.RUN: run}),
+    }
     config = SlotConfig("toy", "", "train:run", str(folder / "run"), "", checkpoints=str(folder / "saved"), env=given)
-    return kept.send(config, SendFiles(3, run, 100.0))
+    return kept.send(config, SendFiles(3, 7, 100.0))
 
 
 def left(folder: Path, **files: bytes) -> None:
@@ -38,22 +44,22 @@ def there(door: Door, run: str) -> dict[str, int]:
 
 
 def test_what_is_too_large_for_the_door_is_told_and_the_rest_is_there(own: Door, tmp_path: Path) -> None:
-    run = own.new_run()["run_id"]
+    run = own.new_run(**{labels.NUMBER: "7"})["run_id"]
     left(tmp_path, large=b"x" * (MOST + 1), small=b"small")
-    answer = send(own, tmp_path, run)
+    answer = send(own, tmp_path, own.run)
     assert answer.lacks.startswith("out/large (413") and not answer.again, answer
     assert there(own, run) == {"a b+50%.txt": 3, "small": 5}
 
 
 def test_another_runs_record_gets_nothing(own: Door, other: Door, tmp_path: Path) -> None:
-    run = other.new_run()["run_id"]
+    run = other.new_run(**{labels.NUMBER: "7"})["run_id"]
     left(tmp_path)
-    assert send(own, tmp_path, run).lacks
+    assert send(own, tmp_path, other.run).lacks
     assert there(other, run) == {}
 
 
 def test_a_token_that_the_door_refuses_is_told(own: Door, tmp_path: Path) -> None:
-    run = own.new_run()["run_id"]
+    run = own.new_run(**{labels.NUMBER: "7"})["run_id"]
     left(tmp_path)
-    answer = send(own, tmp_path, run, token="another")
+    answer = send(own, tmp_path, own.run, token="another")
     assert answer.lacks and there(own, run) == {}

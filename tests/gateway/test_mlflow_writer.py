@@ -52,11 +52,12 @@ def test_all_of_a_run_is_written_also_without_the_journal(place: Place) -> None:
     log = place.run.trial_log(3, 1)
     log.parent.mkdir(parents=True)
     log.write_text("what the trial printed")
-    spool.started(request(3), None)
+    spool.started(request(3), uses_mlflow=False)
     spool.ended(request(3), outcome(3, state=TrialState.FAILED, failure=FailureClass.CRASHED, message="it fell", metrics={}))
     spool.study_ended(RunState.SUCCEEDED, "all trials have ended")
     first = place.writer()
-    first.reserve()  # for a trial that never starts
+    first._ensure_parent()
+    first._create_trial(9, "trial-0009")  # and then it was killed
     while first.write() or first.artifacts.send():
         pass
     first.close()

@@ -6,6 +6,7 @@ Not checked here: that the controller takes over what a trial's own store holds 
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,8 @@ import pytest
 from mlflow.tracking import MlflowClient
 from tests.worker.conftest import Bench, Event
 
-from trialplane.wire import env
+from trialplane.wire import env, labels
+from trialplane.wire.paths import RunPaths
 
 pytestmark = pytest.mark.slow
 
@@ -66,6 +68,10 @@ def thread():
     other = threading.Thread(target=lambda: log_metric("second", 2.0))
     other.start()
     other.join()
+
+def program():
+    import subprocess, sys
+    subprocess.run([sys.executable, "-c", "import mlflow; mlflow.log_metric('inside', 1.0)"], check=True)
 
 def left_open():
     mlflow.start_run()
@@ -207,6 +213,60 @@ def test_in_a_store_of_its_own_the_first_run_is_the_trials(bench: Bench, store: 
     assert set(first.data.metrics) & {"first", "loss"}
     assert len(store.below(first.info.run_id)) == store.count() - 1
     assert first.data.tags.get("trialplane.run_name") == {"opening": "mine"}.get(what)
+
+
+CONTEXT = {labels.RUN: "toy-1", labels.SUBMITTED: "then"}
+
+
+def looked_up(store: Store) -> dict[str, str]:
+    return {env.MLFLOW_TRACKING_URI: store.uri, env.MLFLOW_CONTEXT: json.dumps(CONTEXT)}
+
+
+@pytest.mark.parametrize("what", ["opening", "experiment_by_hand", "trainer", "thread"])
+def test_the_trials_run_is_found_by_its_tags(bench: Bench, store: Store, what: str) -> None:
+    experiment = store.client.create_experiment("toy")
+    store.client.create_run(experiment, tags={**CONTEXT, labels.SUBMITTED: "before", labels.NUMBER: str(bench.next)})
+    tags = {**CONTEXT, labels.NUMBER: str(bench.next)}
+    own = store.client.create_run(experiment, run_name="trial-0000", tags=tags).info.run_id
+    complete(bench, what, looked_up(store))
+    run = store.client.get_run(own)
+    assert set(run.data.metrics) & {"first", "loss"}
+    assert run.info.run_name == "trial-0000"
+    assert store.count() == 2 + len(store.below(own))
+
+
+def test_a_trial_that_is_faster_than_the_recorder_creates_its_run(bench: Bench, store: Store) -> None:
+    number = str(bench.next)
+    complete(bench, "several", looked_up(store))
+    everywhere = [experiment.experiment_id for experiment in store.client.search_experiments()]
+    (own,) = [run for run in store.client.search_runs(everywhere) if labels.PARENT not in run.data.tags]
+    assert {**CONTEXT, labels.NUMBER: number, labels.LOGGED_BY: number}.items() <= own.data.tags.items()
+    assert store.experiments() == {"toy"}
+    below = store.below(own.info.run_id)
+    assert below.keys() == {"inner", "fold 1", "of a logger"}
+    assert not any({labels.NUMBER, labels.LOGGED_BY} & run.data.tags.keys() for run in below.values())
+
+
+def test_a_program_that_a_trial_starts_leaves_its_attempts_number(bench: Bench, store: Store) -> None:
+    number = str(bench.next)
+    complete(bench, "program", looked_up(store))
+    everywhere = [experiment.experiment_id for experiment in store.client.search_experiments()]
+    (run,) = store.client.search_runs(everywhere)
+    assert {**CONTEXT, labels.LOGGED_BY: number}.items() <= run.data.tags.items()
+    assert labels.NUMBER not in run.data.tags
+    assert (run.data.metrics, store.experiments()) == ({"inside": 1.0}, {"toy"})
+
+
+def test_while_mlflow_is_away_a_trial_logs_to_a_store_of_its_own(bench: Bench, tmp_path: Path) -> None:
+    number = bench.next
+    away = {env.MLFLOW_TRACKING_URI: "http://127.0.0.1:9", env.MLFLOW_CONTEXT: json.dumps(CONTEXT)}
+    log = complete(bench, "opening", away)
+    file = RunPaths(Path(bench.config.root)).trial_store(number)
+    assert f"MLflow is away (MlflowException): this trial logs to {file}" in log
+    store = Store(f"sqlite:///{file}")
+    (run,) = store.client.search_runs([store.client.get_experiment_by_name("toy").experiment_id])
+    assert run.data.metrics == {"first": 1.0}
+    assert not {labels.NUMBER, labels.LOGGED_BY} & run.data.tags.keys()
 
 
 def test_a_job_without_mlflow_does_not_get_it() -> None:

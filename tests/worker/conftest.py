@@ -124,7 +124,7 @@ class Bench:
         config.setdefault("entrypoint", "train:run")
         self.config = SlotConfig(run="toy", code=str(code), root=str(self.root), cache=str(root / "cache"), **config)
         self.slot = Slot(self.config, "0-1")
-        self._count = 0
+        self.next = 0  # number of the next request
         self.ready = self.slot.start()
 
     def __enter__(self) -> Bench:
@@ -139,7 +139,7 @@ class Bench:
     def request(self, what: str, *, timeout: float | None = 60.0, prunable: bool = False, **params: Any) -> TrialRequest:
         """A trial of its own that does `what`; it has a limit, so that no mistake lasts forever."""
         env, stop, objectives = params.pop("env", {}), params.pop("stop", ()), params.pop("objectives", 0)
-        number, self._count = self._count, self._count + 1
+        number, self.next = self.next, self.next + 1
         return TrialRequest(
             run="toy",
             trial=number,

@@ -6,12 +6,13 @@ a whole study (tests/study/test_kept_files.py), and what the gateway refuses (te
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from trialplane.wire import env
+from trialplane.wire import env, labels
 from trialplane.wire.messages import FilesSent, SendFiles
 from trialplane.wire.records import SlotConfig
 from trialplane.worker import kept
@@ -27,7 +28,7 @@ class Place:
         uri = f"sqlite:///{folder}/mlflow.db"
         self.client = MlflowClient(uri)
         experiment = self.client.create_experiment("toy", (folder / "artifacts").as_uri())
-        self.run: str = self.client.create_run(experiment).info.run_id
+        self.run: str = self.client.create_run(experiment, tags={labels.RUN: "toy", labels.NUMBER: "7"}).info.run_id
         checkpoints = folder / "checkpoints"
         self.config = SlotConfig(
             run="toy",
@@ -36,15 +37,20 @@ class Place:
             root=str(folder / "run"),
             cache="",
             checkpoints=f"{scheme}{checkpoints}",
-            env={env.MLFLOW_TRACKING_URI: uri},
+            env=self.env(uri),
         )
         self.files = checkpoints / "toy" / "trial-3" / "files"
         (self.files / "out").mkdir(parents=True)
         (self.files / "model.pt").write_text("weights")
         (self.files / "out" / "log.txt").write_text("text")
 
-    def send(self, *, seconds: float = 100.0, run: str = "") -> FilesSent:
-        return kept.send(self.config, SendFiles(3, run or self.run, seconds))
+    @staticmethod
+    def env(uri: str) -> dict[str, str]:
+        context = json.dumps({labels.RUN: "toy"})
+        return {env.MLFLOW_TRACKING_URI: uri, env.MLFLOW_EXPERIMENT_NAME: "toy", env.MLFLOW_CONTEXT: context}
+
+    def send(self, *, seconds: float = 100.0, number: int = 7) -> FilesSent:
+        return kept.send(self.config, SendFiles(3, number, seconds))
 
     def there(self, folder: str = kept.FOLDER) -> dict[str, str]:
         """The artifacts below a folder, with their text."""
@@ -96,7 +102,7 @@ def test_a_trial_that_has_left_nothing_lacks_nothing(place: Place) -> None:
 
 
 def test_mlflow_that_cannot_be_reached_is_asked_again(place: Place) -> None:
-    object.__setattr__(place.config, "env", {env.MLFLOW_TRACKING_URI: "http://127.0.0.1:9"})
+    object.__setattr__(place.config, "env", place.env("http://127.0.0.1:9"))
     answer = place.send()
     assert answer.again and "127.0.0.1" in answer.lacks
 
@@ -131,16 +137,13 @@ class Refusing:
         self.taken.append(f"{folder}/{Path(file).name}")
 
 
-def test_a_file_that_is_refused_holds_up_no_other(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_refused_holds_up_no_other(place: Place) -> None:
     client = Refusing()
-    monkeypatch.setattr("mlflow.MlflowClient", lambda: client)
-    assert kept._send(place.run, str(place.files)) == FilesSent("model.pt (the file is too large)")
+    assert kept._send(client, place.run, str(place.files), by_http=False) == FilesSent("model.pt (the file is too large)")
     assert client.taken == ["kept_files/out/log.txt"]
 
 
-def test_a_file_that_cannot_be_read_holds_up_no_other_and_is_tried_again(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_read_holds_up_no_other_and_is_tried_again(place: Place) -> None:
     client, log = Refusing(), Refusing.log_artifact
 
     def log_artifact(run: str, file: str, folder: str) -> None:
@@ -149,30 +152,26 @@ def test_a_file_that_cannot_be_read_holds_up_no_other_and_is_tried_again(
         log(client, run, file, folder)
 
     client.log_artifact = log_artifact  # type: ignore[method-assign]
-    monkeypatch.setattr("mlflow.MlflowClient", lambda: client)
-    assert kept._send(place.run, str(place.files)) == FilesSent("model.pt (permission denied)", again=True)
+    assert kept._send(client, place.run, str(place.files), by_http=False) == FilesSent(
+        "model.pt (permission denied)", again=True
+    )
     assert client.taken == ["kept_files/out/log.txt"]
 
 
-@pytest.mark.parametrize(("uri", "taken"), [("http://127.0.0.1:9", 1), ("", 3)])
-def test_names_that_http_would_change_are_refused_there(
-    place: Place, monkeypatch: pytest.MonkeyPatch, uri: str, taken: int
-) -> None:
+@pytest.mark.parametrize(("by_http", "taken"), [(True, 1), (False, 3)])
+def test_names_that_http_would_change_are_refused_there(place: Place, by_http: bool, taken: int) -> None:
     client = Refusing()
-    monkeypatch.setattr("mlflow.MlflowClient", lambda: client)
-    monkeypatch.setattr("mlflow.get_tracking_uri", lambda: uri)
     (place.files / "model.pt").unlink()
     for name in ("a#1.pt", "x%41.txt"):
         (place.files / name).write_text("odd")
-    answer = kept._send(place.run, str(place.files))
+    answer = kept._send(client, place.run, str(place.files), by_http=by_http)
     assert len(client.taken) == taken and "kept_files/out/log.txt" in client.taken
     assert [name in answer.lacks for name in ("a#1.pt", "x%41.txt")] == [taken == 1] * 2 and not answer.again
 
 
 def test_of_very_many_files_the_first_are_sent_and_it_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     client = Refusing()
-    monkeypatch.setattr("mlflow.MlflowClient", lambda: client)
     monkeypatch.setattr(kept, "_MOST_FILES", 1)
     (place.files / "a.txt").write_text("a")
-    assert kept._send(place.run, str(place.files)) == FilesSent("of 3 files 1 are sent")
+    assert kept._send(client, place.run, str(place.files), by_http=False) == FilesSent("of 3 files 1 are sent")
     assert client.taken == ["kept_files/a.txt"]

@@ -6,6 +6,7 @@ Not checked here: Ray, and the controller that gets it (tests/study/test_cluster
 from __future__ import annotations
 
 import dataclasses
+import json
 import sqlite3
 import tarfile
 from collections.abc import Iterator
@@ -16,13 +17,13 @@ from tests.worker.conftest import Bench, Event, Slot
 
 from trialplane import errors
 from trialplane.plan import pack
-from trialplane.wire import env
+from trialplane.wire import env, labels
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import SlotConfig, TrialRequest
 from trialplane.worker import running, shipping
 
 CODE = """
-import os, sqlite3, time
+import time
 from pathlib import Path
 
 def run(ctx):
@@ -42,11 +43,8 @@ def run(ctx):
             print("more")
             time.sleep(0.2)  # so that the slot sends this by itself
     if what == "store":
-        store = Path(os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///"))
-        sqlite3.connect(store).execute("create table runs (run_uuid text)").connection.commit()
-        folder = Path(os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"].removeprefix("file://"))
-        folder.mkdir(parents=True)
-        (folder / "note.txt").write_text("kept")
+        import mlflow
+        mlflow.log_text("kept", "note.txt")
     return {"score": 1.0}
 """
 
@@ -68,6 +66,11 @@ class Pod:
             entrypoint="train:run",
             root="/elsewhere",
             cache="/elsewhere/cache",
+            env={
+                env.MLFLOW_TRACKING_URI: "http://127.0.0.1:9",  # nobody answers there
+                env.MLFLOW_EXPERIMENT_NAME: "toy",
+                env.MLFLOW_CONTEXT: json.dumps({labels.RUN: "toy"}),
+            },
             pack=str(self.archive),
             ship=True,
         )
@@ -157,14 +160,14 @@ def test_the_trials_own_mlflow_store_comes_along(pod: Pod, tmp_path: Path) -> No
     assert event.store is not None
     with tarfile.open(event.store) as archive:
         archive.extractall(tmp_path / "out", filter="data")
-    assert (tmp_path / "out" / "attempt-0.artifacts" / "note.txt").read_text() == "kept"
-    assert sqlite3.connect(tmp_path / "out" / "attempt-0.db").execute("select count(*) from runs").fetchone() == (0,)
+    (note,) = (tmp_path / "out" / "attempt-0.artifacts").rglob("note.txt")
+    assert note.read_text() == "kept"
+    assert sqlite3.connect(tmp_path / "out" / "attempt-0.db").execute("select count(*) from runs").fetchone() == (1,)
     assert not list(pod.files.spool.iterdir())
 
 
-def test_a_trial_with_a_run_of_mlflows_gets_no_store(pod: Pod) -> None:
-    request = dataclasses.replace(pod.request("quick"), env={env.MLFLOW_RUN_ID: "abc"})
-    assert pod.events(request)[-1].store is None
+def test_a_trial_that_does_not_use_mlflow_has_no_store(pod: Pod) -> None:
+    assert pod.events(pod.request("quick"))[-1].store is None
     assert not pod.files.spool.exists()
 
 

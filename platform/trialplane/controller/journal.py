@@ -14,6 +14,7 @@ from typing import Any
 
 from trialplane.wire import labels
 
+CREATED = "CREATED"  # state of a trial's run until its start is recorded
 MARKED = 4096  # bytes of the spool that a mark covers
 
 
@@ -81,15 +82,6 @@ def mark(events: Path, offset: int) -> str:
         return hashlib.sha256(spool.read(offset - begin)).hexdigest()
 
 
-def given(events: Path) -> set[str]:
-    """Ids of the MLflow runs that trials in the spool received in their environment, written to MLflow or not."""
-    if not events.exists():
-        return set()
-    with events.open("rb") as spool:
-        started = (json.loads(line) for line in spool if line.startswith(b'{"kind": "started"') and line.endswith(b"\n"))
-        return {event["run_id"] for event in started if event["run_id"]}
-
-
 @dataclasses.dataclass
 class Found:
     """The attempts that have a run in MLflow.
@@ -146,8 +138,8 @@ def attempts(client: Any, experiment: str, parent: str) -> Found:
         page = client.search_runs([experiment], f"tags.`{labels.PARENT}` = '{parent}'", page_token=token or None)
         for run in page:
             number = run.data.tags.get(labels.NUMBER)
-            if number is not None:  # else it was reserved for an unknown attempt, and is not used again
-                found.runs[int(number)] = run.info.run_id
+            if number is not None and (run.data.tags.get(labels.STATE) != CREATED or int(number) not in found.runs):
+                found.runs[int(number)] = run.info.run_id  # of several, the one that was written to
                 if labels.RECORDED in run.data.tags:
                     found.whole.add(int(number))
         token = page.token or None

@@ -1,15 +1,13 @@
 """The controller's loop: starts attempts, records their ends, and ends the run when its trials or its budgets are used up.
 
-One thread. Slots answer with events. The loop waits for the database only while it is away, and for MLflow only for the id
-of a trial's run, for at most `_id_patience`. What differs between kinds of runs is in the workload.
+One thread. Slots answer with events. The loop waits for the database only while it is away, and never for MLflow. What
+differs between kinds of runs is in the workload.
 """
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import logging
-import statistics
 import time
 
 from trialplane import errors
@@ -18,10 +16,9 @@ from trialplane.controller.desired import DesiredState
 from trialplane.controller.endings import Ending
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.pool import SlotReady, SlotTrial
-from trialplane.controller.recorder import ID_WAIT, Recorder
+from trialplane.controller.recorder import Recorder
 from trialplane.controller.status import StatusBoard
 from trialplane.controller.workloads.workload import Workload
-from trialplane.wire import env
 from trialplane.wire.messages import LogGrown
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest
@@ -78,8 +75,7 @@ class Loop:
         self._since: float | None = None  # up to when `worked` counts, by the monotonic clock; None until a slot is ready
         self._ended_before = ledger.counts.ended
         self._best_trial = None if ledger.best is None else ledger.best.trial
-        self._durations: collections.deque[float] = collections.deque(maxlen=20)  # seconds, of the last trials
-        self._logs_itself = False
+        self._uses_mlflow = False  # whether the job has imported MLflow in a template
         self._warnings: dict[str, None] = {}  # those already logged, in order
         self._told: set[str] = set()  # kinds of what trials have told that is told once
 
@@ -99,7 +95,7 @@ class Loop:
             for event in self._workload.events(WAIT):
                 if isinstance(event, SlotReady):
                     self._since = self._since or time.monotonic()
-                    self._logs_itself = self._logs_itself or event.mlflow
+                    self._uses_mlflow = self._uses_mlflow or event.mlflow
                 else:
                     self._take(event)
             if complaint := self._ledger.pruning.complaint:
@@ -149,20 +145,8 @@ class Loop:
             if request is None:
                 self._is_dry = True
                 return
-            run_id = self._recorder.run_id(self._id_patience(), self._ledger.unstarted + 1)
-            self._recorder.started(request, run_id)
-            self._workload.start(slot, dataclasses.replace(request, env=self._recorder.trial_env(request.number, run_id)))
-
-    def _id_patience(self) -> float:
-        """Seconds worth waiting for the id of a trial's MLflow run before the trial starts.
-
-        A job uses MLflow if it has imported it or one of its trials has logged to it, or if files of its trials are sent
-        there. Any other job may still import it while it runs, and then logs into a store of its own; for it the wait may
-        cost at most a fiftieth of a trial.
-        """
-        if self._logs_itself or not self._durations or self._workload.keeps_files:
-            return ID_WAIT
-        return 0.02 * statistics.median(self._durations)
+            self._recorder.started(request, uses_mlflow=self._uses_mlflow)
+            self._workload.start(slot, request)
 
     # Recording
 
@@ -191,16 +175,12 @@ class Loop:
             arrival.arrays_to_file(event.arrays, arrays)
         if event.store is not None:
             arrival.unpack_store(self._run, number, event.store)
-        self._logs_itself = self._logs_itself or self._run.trial_store(number).exists()
-        # In the ledger, so that a controller without this one's disk finds the attempt's run in MLflow.
-        step, run_id = self._recorder.last_step(number), event.request.env.get(env.MLFLOW_RUN_ID, "")
         outcome = _bounded(self._as_stopped(outcome))
-        ended = self._ledger.tell(dataclasses.replace(outcome, step=step, mlflow=run_id))
+        ended = self._ledger.tell(dataclasses.replace(outcome, step=self._recorder.last_step(number)))
         assert ended is not None
         self._is_dry = self._is_full = False
         self._recorder.ended(request, ended, arrays)
         self._workload.ended(request, ended)
-        self._durations.append(ended.ended - ended.started)
         self._log_end(request, ended)
         remark = ended.remark and f"{self._job.noun} {request.trial}: {ended.remark}"
         for kind, text in (("advice", ended.advice), ("remark", remark)):

@@ -1,8 +1,8 @@
 """The process that writes a run's events to MLflow, which in this room only it, `batch`, `artifacts` and `adoption` use.
 
 `python -m trialplane.controller.mlflow_writer RUN_DIR [--look]` is started by the recorder, with the tracking URI in
-MLFLOW_TRACKING_URI. It reads counts of requested run ids on stdin, and events from the spool; it writes `{"id": …}`,
-`{"done": bytes, "left": files, "trouble": message}` and `{"away": message}` to stdout.
+MLFLOW_TRACKING_URI. It reads events from the spool, and writes `{"done": bytes, "left": files, "trouble": message}` and
+`{"away": message}` to stdout.
 Every operation is idempotent: metrics carry the time of the event, parameters and tags do not change, a run's id is looked
 up before a run is created. The process ends on request when it has written everything, and at once when stdin is closed or
 the controller is killed.
@@ -18,7 +18,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from trialplane.controller.artifacts import Artifacts
 from trialplane.controller.batch import Artifact, Batch, Sender, describe, milliseconds, write_log
 from trialplane.job import values
 from trialplane.job.kinds import collection
-from trialplane.training import process
+from trialplane.training import mlflow_runs, process
 from trialplane.wire import env, escapes, labels, paths, records, rows
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
@@ -45,7 +45,6 @@ IDLE = 0.1  # seconds between reads of the spool
 MOST_PARAMS = (
     500  # of a trial; MLflow reads all that a run has for each hundred that it gets, so 5,000 would take 10 seconds
 )
-_RESERVED = "RESERVED"
 _NOUNS = {"train": "training", "collect": "iteration"}  # what a trial is called in runs of these kinds
 # A pruned trial has done its work; MLflow shows KILLED like FAILED.
 _STATUS = {
@@ -84,7 +83,6 @@ class Writer:
             self.offset = 0
         self._parent: str | None = notes["parent"].get("")
         self._experiment: str | None = notes["experiment"].get("")
-        self._spares = set(notes["spare"].values()) - {""} - set(self._runs.values()) - journal.given(run.events)
         if notes["uri"].get("") != uri:
             self._journal.note("uri", "", uri)
         mlflow.set_tracking_uri(uri)
@@ -98,23 +96,8 @@ class Writer:
         """How far the writer is, for the controller."""
         return {"done": self.offset, "left": self.artifacts.left, "trouble": self.artifacts.trouble}
 
-    def reserve(self) -> str:
-        """The id of an unused run: a spare one from before a crash, or a new one."""
-        self._ensure_parent()
-        if self._spares:
-            return str(self._spares.pop())
-        assert self._experiment is not None and self._parent is not None
-        tags = {labels.PARENT: self._parent, labels.STATE: _RESERVED, labels.RUN: self._run.root.name}  # of no kind yet
-        run_id: str = self._client.create_run(self._experiment, run_name="reserved", tags=tags).info.run_id
-        self._journal.note("spare", run_id, run_id)
-        return run_id
-
-    def write(self, between: Callable[[], None] = lambda: None) -> bool:
-        """Writes the next events of the spool; False when there are none.
-
-        Args:
-            between: called before each MLflow run is written to, so that requests for ids do not wait long.
-        """
+    def write(self) -> bool:
+        """Write the next events of the spool; False when there are none."""
         lines, size = self._next_lines()
         if not lines:
             return False
@@ -125,7 +108,6 @@ class Writer:
             with _skipping(f"an event is left out of MLflow: {line[:300].decode(errors='replace').strip()}"):
                 self._take(json.loads(line), batches)
         for run_id, batch in batches.items():
-            between()
             with _skipping(f"entries for MLflow's run {run_id} are left out"):
                 if self._sender.send(run_id, batch):
                     self.artifacts.add(run_id, batch.artifacts, is_last=batch.is_last)
@@ -134,24 +116,40 @@ class Writer:
         return True
 
     def close(self) -> None:
-        """Deletes the runs that were created and never used, except those given to a trial in the spool."""
+        """Put runs that trials have created outside of their own below these, and delete duplicates."""
         if self._parent is None:
             return
-        reserved = f"tags.`{labels.PARENT}` = '{self._parent}' and tags.`{labels.STATE}` = '{_RESERVED}'"
-        used = journal.given(self._run.events) | set(self._runs.values())
-        unused: list[str] = []
+        for run in self._tagged(f"tags.`{labels.LOGGED_BY}` != ''"):
+            self._adopt(run)
+        # MLflow made these although its answers were lost, or late.
+        duplicates = self._tagged(f"tags.`{labels.STATE}` = '{journal.CREATED}'")
+        duplicates += [study for study in self._studies() if labels.STATE not in study.data.tags]
+        for run in duplicates:
+            if run.info.run_id not in (self._parent, *self._runs.values()):
+                self._client.delete_run(run.info.run_id)
+
+    def _tagged(self, condition: str) -> list[Any]:
+        """Return all MLflow runs of this run that meet a condition."""
+        condition = f"tags.`{labels.RUN}` = '{self._run.root.name}' and {condition}"
+        key, value = journal.identity(self._submission)
+        runs: list[Any] = []
         token: str | None = ""
         while token is not None:
-            page = self._client.search_runs([self._experiment], reserved, page_token=token or None)
-            unused += [run.info.run_id for run in page if run.info.run_id not in used]
+            page = self._client.search_runs([self._experiment or ""], condition, page_token=token or None)
+            runs += [run for run in page if run.data.tags.get(key) == value]
             token = page.token or None
-        for run_id in unused:
-            self._journal.note("spare", run_id, "")  # first, so that no successor hands out a deleted run
-            self._client.delete_run(run_id)
-        for study in self._studies():
-            # A duplicate, created after the search.
-            if study.info.run_id != self._parent and labels.STATE not in study.data.tags:
-                self._client.delete_run(study.info.run_id)
+        return runs
+
+    def _adopt(self, run: Any) -> None:
+        """Put a run that a trial's process has created below the trial's run, unless it is that."""
+        number = run.data.tags[labels.LOGGED_BY]
+        own = self._runs.get(int(number)) if number.isdecimal() else None
+        if own != run.info.run_id:
+            if labels.NUMBER in run.data.tags:  # the writer was as fast
+                self._client.delete_tag(run.info.run_id, labels.NUMBER)
+            if own is not None and labels.PARENT not in run.data.tags:
+                self._client.set_tag(run.info.run_id, labels.PARENT, own)
+        self._client.delete_tag(run.info.run_id, labels.LOGGED_BY)  # last: this is repeated until then
 
     def _take(self, event: Mapping[str, Any], batches: dict[str, Batch]) -> None:
         """Adds one event to the batch of the MLflow run it belongs to."""
@@ -161,7 +159,7 @@ class Writer:
             case "started" | "report" | "ended" if _number(event) in self._whole:
                 return
             case "started":
-                self._started(records.from_dict(TrialRequest, event["request"]), event["run_id"], batches)
+                self._started(records.from_dict(TrialRequest, event["request"]), event["uses_mlflow"], batches)
             case "report":
                 report = records.from_dict(TrialReport, event["report"])
                 batches[self._runs[report.number]].add_metrics(report.metrics, report.time, report.step)
@@ -187,16 +185,20 @@ class Writer:
         batch.status = "RUNNING"
         batch.artifacts.append(Artifact("", str(self._run.job)))
 
-    def _started(self, request: TrialRequest, run_id: str | None, batches: dict[str, Batch]) -> None:
-        if request.number not in self._runs:
-            self._runs[request.number] = run_id or self._find(request.number) or self.reserve()
-            self._journal.note("run", str(request.number), self._runs[request.number])
-        batch = batches[self._runs[request.number]]
+    def _started(self, request: TrialRequest, uses_mlflow: bool, batches: dict[str, Batch]) -> None:
         noun = _NOUNS.get(self._job.get("kind", ""), "trial")
         name = f"{noun}-{request.trial:04d}" + (f"-attempt-{request.attempt}" if request.attempt > 1 else "")
+        parent = self._require_parent()
+        if request.number not in self._runs:
+            # A crash may have left a run that is not in the journal, and the trial may have been faster.
+            known = "" if self._new and not uses_mlflow else self._find(request.number)
+            self._runs[request.number] = known or self._create_trial(request.number, name)
+            self._journal.note("run", str(request.number), self._runs[request.number])
+        batch = batches[self._runs[request.number]]
         batch.add_tags(
             {
                 "mlflow.runName": name,
+                labels.PARENT: parent,
                 labels.KIND: "trial",
                 labels.NUMBER: request.number,
                 labels.TRIAL: request.trial,
@@ -280,16 +282,15 @@ class Writer:
         return journal.studies(self._client, self._experiment or "", self._run.root.name, self._submission)
 
     def _create_study(self, job: str) -> str:
-        key, value = journal.identity(self._submission)
-        when = {labels.SUBMITTED: journal.moment(self._submitted), key: value}
-        tags = {labels.KIND: "study", labels.RUN: self._run.root.name, **when}
-        name, start = self._run.root.name, milliseconds(self._submitted)
+        tags = {labels.KIND: "study", labels.SUBMITTED: journal.moment(self._submitted), **self._identity}
+        return self._create_run(milliseconds(self._submitted), {**tags, labels.JOB: job}, self._run.root.name)
+
+    def _create_run(self, start: int | None, tags: dict[str, str], name: str) -> str:
         try:
-            run = self._client.create_run(self._experiment or "", start, {**tags, labels.JOB: job}, name)
+            return str(self._client.create_run(self._experiment or "", start, tags, name).info.run_id)
         except Exception:
             self._new = False  # MLflow may have created it nevertheless: the next try searches for it
             raise
-        return str(run.info.run_id)
 
     def _create_experiment(self, name: str) -> str:
         # A store in a file of this machine gets its artifacts beside it, not below wherever this process was started.
@@ -304,13 +305,20 @@ class Writer:
             created = experiment.experiment_id
         return created
 
-    def _find(self, number: int) -> str | None:
-        """The run of an attempt that is not in the journal, after a crash."""
-        if self._new:
-            return None
-        query = f"tags.`{labels.PARENT}` = '{self._require_parent()}' and tags.`{labels.NUMBER}` = '{number}'"
-        runs = self._client.search_runs([self._experiment or ""], query)
-        return runs[0].info.run_id if runs else None
+    def _create_trial(self, number: int, name: str) -> str:
+        """Create the run of an attempt; return its id."""
+        tags = {**self._identity, labels.PARENT: self._require_parent(), labels.NUMBER: str(number)}
+        tags[labels.STATE] = journal.CREATED
+        return self._create_run(None, tags, name)
+
+    def _find(self, number: int) -> str:
+        """Return the id of an attempt's run in MLflow, "" for none."""
+        return mlflow_runs.find(self._client, self._job["name"], {**self._identity, labels.NUMBER: str(number)})
+
+    @property
+    def _identity(self) -> dict[str, str]:
+        """Tags of each run in MLflow that belongs to this run."""
+        return {labels.RUN: self._run.root.name, **dict([journal.identity(self._submission)])}
 
     def _require_parent(self) -> str:
         self._ensure_parent()
@@ -358,10 +366,9 @@ def _skipping(what: str) -> Iterator[None]:
 
 
 class _Input:
-    """The controller's requests on stdin."""
+    """The controller's end of the pipe to stdin."""
 
     def __init__(self) -> None:
-        self.requested = 0  # ids
         self.ending = False
         self.closed = False
         self._partial = b""
@@ -374,11 +381,10 @@ class _Input:
         self.closed = not data
         *lines, self._partial = (self._partial + data).split(b"\n")
         self.ending = self.ending or END in lines
-        self.requested += sum(int(line) for line in lines if line != END)
 
 
 def main() -> None:
-    """Serves ids and writes events until the end is requested."""
+    """Write events until the end is requested."""
     # MLflow may print to stdout at any time: answers keep the pipe, and stdout is redirected to the log.
     answers = os.dup(1)
     os.dup2(2, 1)
@@ -393,23 +399,15 @@ def main() -> None:
         with contextlib.suppress(BrokenPipeError):  # the controller is gone, and stdin with it: the loop ends
             os.write(answers, json.dumps(message).encode() + b"\n")
 
-    def serve() -> None:
-        if not requests.closed:
-            requests.receive(0)
-        while requests.requested and writer is not None:
-            answer({"id": writer.reserve()})
-            requests.requested -= 1
-
     while True:
-        requests.receive(0 if requests.requested else pause)
-        if requests.closed:  # the controller is gone; the next one's writer continues, with the spare runs too
+        requests.receive(pause)
+        if requests.closed:  # the controller is gone; the next one's writer continues
             return
         try:
             if writer is None:
                 writer = Writer(run, uri, look)
                 answer(writer.progress)
-            serve()
-            wrote = writer.write(serve)
+            wrote = writer.write()
             sent = writer.artifacts.send()
             pause = 0.0 if wrote or sent else IDLE
             if pause == 0.0:
@@ -425,7 +423,6 @@ def main() -> None:
                 why = f"the MLflow writer of this run's former controller has not ended and still holds {run.written}"
             answer({"away": escapes.without_passwords(why)})
             pause = min(max(2 * pause, 1.0), 10.0)
-            requests.requested = 0  # the controller goes on without, and requests them again
 
 
 if __name__ == "__main__":

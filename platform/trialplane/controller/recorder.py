@@ -5,14 +5,10 @@ controller. So the controller appends one line per event to `spool/events.jsonl`
 (`mlflow_writer`) reads the lines, whether MLflow answers now or in two minutes, and reports its progress. After a crash
 the writer resumes where it was, and the controller adds the events that the ledger has and the spool lacks. So in the end
 MLflow holds exactly what the ledger holds, without duplicates.
-
-The id of a trial's MLflow run must be in the trial's environment before it starts, and only MLflow creates ids: the writer
-creates runs on request, a few ahead while trials are short.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import json
 import logging
@@ -32,11 +28,7 @@ from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 
 log = logging.getLogger(__name__)
 
-FRESH = 2.0  # seconds; an older spare run would show a start long before its trial's
-ID_WAIT = 10.0  # seconds to wait for a run's id while MLflow answers
-WORTHWHILE = 0.5  # seconds; shorter waits are mostly in vain
-END_WAIT = 30.0  # seconds the writer may take to delete its spare runs
-START_WAIT = 60.0  # seconds the writer may take to import MLflow and make its tables
+END_WAIT = 30.0  # seconds the writer may take to end
 
 
 class Recorder:
@@ -45,13 +37,12 @@ class Recorder:
     Args:
         run: the run's files.
         uri: MLflow's tracking URI.
-        spares: the most runs to have ready for trials that start in quick succession; at least twice the slots.
         keeps_folder: whether the run's folder outlives this controller. In a pod it may not: then a former controller's
             records are looked up in MLflow, which keeps all logs.
         token: that MLflow asks for, as the gateway does; "" for none.
     """
 
-    def __init__(self, run: RunPaths, uri: str, spares: int, *, keeps_folder: bool = True, token: str = "") -> None:
+    def __init__(self, run: RunPaths, uri: str, *, keeps_folder: bool = True, token: str = "") -> None:
         self._run = run
         self._token = token
         self._uri = uri
@@ -61,7 +52,6 @@ class Recorder:
         self._steps: dict[int, int] = {}  # number → last step reported, of attempts that have not ended
         self._read_spool()
         self._spool = run.events.open("ab")
-        self._ids: collections.deque[tuple[float, str]] = collections.deque()
         self._partial = b""
         self._done = 0  # bytes of the spool that are in MLflow
         self._left = 0  # files on their way there
@@ -71,55 +61,7 @@ class Recorder:
         self._complete: bool | None = None  # what `close` answered
         self._ends: list[int] = []  # bytes of the spool up to the end of each attempt
         self._is_over = False  # whether no event will follow
-        self._requested = 0  # ids requested and not received
-        self._spares = spares
-        self._starts: collections.deque[float] = collections.deque()  # when ids were requested recently
         self._writer = self._start_writer()
-
-    def run_id(self, patience: float = ID_WAIT, left: int = sys.maxsize) -> str | None:
-        """The id of a new MLflow run for the trial that starts now; None when there is none in time.
-
-        While trials start in quick succession runs are created ahead; a trial that starts after a pause gets a new one.
-        While MLflow is away an older spare run is used.
-
-        Args:
-            patience: seconds to wait for an id.
-            left: trials that are still to start, including this one.
-        """
-        self._receive(0)
-        now = time.monotonic()
-        while self._starts and now - self._starts[0] >= FRESH:
-            self._starts.popleft()
-        # Unused runs must be deleted, and stay in MLflow's trash. So none is requested that would come too late, and runs
-        # are created ahead only while each slot starts several trials before they are stale; long trials that start together
-        # need one each.
-        if patience < WORTHWHILE and not self._fresh(now):
-            return None
-        ahead = len(self._starts) if len(self._starts) >= self._spares // 2 else 0
-        self._starts.append(now)
-        self._request(max(0, min(1 + ahead, self._spares, left) - self._fresh(now) - self._requested))
-        deadline = now + (patience if self._answered else START_WAIT)
-        while not self._fresh(now) and not self.away and time.monotonic() < deadline:
-            self._receive(deadline - time.monotonic())
-        # MLflow may be slow, and an old spare run would show a start long before the trial's.
-        usable = self._fresh(now) or min(1, len(self._ids) if self.away else 0)
-        if not usable:
-            return None
-        _, run_id = self._ids[-usable]  # the oldest usable one, before it is stale
-        del self._ids[-usable]
-        return run_id
-
-    def trial_env(self, number: int, run_id: str | None) -> dict[str, str]:
-        """The environment variables that direct an attempt's own `mlflow.log_*` calls.
-
-        Args:
-            number: of the attempt.
-            run_id: of its run in MLflow; None while MLflow is away or slow. Then they go into a store of the attempt's own,
-                which is copied to MLflow later; a slot that shares no folder with the controller uses a store on its side.
-        """
-        if run_id is not None:
-            return {env.MLFLOW_RUN_ID: run_id}
-        return env.own_mlflow(self._run.trial_store(number))
 
     def catch_up(self, attempts: Iterable[tuple[TrialRequest, TrialOutcome | None]]) -> int:
         """Adds to the spool what the ledger holds and the spool lacks, after a crash between the two.
@@ -135,23 +77,24 @@ class Recorder:
             started = self.has("started", request.number)
             ended = outcome is None or self.has("ended", request.number)
             if not started:
-                self.started(request, (outcome.mlflow or None) if outcome is not None else None)
+                self.started(request, uses_mlflow=True)  # its trial may have created its run
             if outcome is not None and not ended:
                 self.ended(request, outcome)
             count += not (started and ended)
         return count
 
-    def _fresh(self, now: float) -> int:
-        """How many of the spare runs are new enough for a trial that starts now."""
-        return sum(now - made < FRESH for made, _ in self._ids)
-
     def study(self, facts: Mapping[str, Any]) -> None:
         """Records that the study starts or resumes, with names, parameters and tags of the parent run."""
         self._append("study", {"facts": facts})
 
-    def started(self, request: TrialRequest, run_id: str | None) -> None:
-        """Records that an attempt starts."""
-        self._append("started", {"request": request, "run_id": run_id}, request.number)
+    def started(self, request: TrialRequest, *, uses_mlflow: bool) -> None:
+        """Record that an attempt starts.
+
+        Args:
+            request: the attempt's.
+            uses_mlflow: whether its trial may create its MLflow run at once.
+        """
+        self._append("started", {"request": request, "uses_mlflow": uses_mlflow}, request.number)
 
     def reported(self, reports: Iterable[TrialReport]) -> None:
         """Records metrics of steps."""
@@ -235,7 +178,7 @@ class Recorder:
                 before, deadline = (self._done, self._left), time.monotonic() + patience
         complete = not self.behind and not self._left
         if complete:
-            self._tell_writer(b"end\n")  # then it deletes its spare runs, and ends
+            self._tell_writer(b"end\n")
         elif self._writer.stdin is not None:
             self._writer.stdin.close()
         deadline = time.monotonic() + END_WAIT
@@ -340,9 +283,7 @@ class Recorder:
                 env=environment,
                 bufsize=0,
             )
-        requested, self._requested = self._requested, 0
         self._writer = writer
-        self._request(requested)
         if self._is_over:
             self._tell_writer(b"end\n")
         return writer
@@ -351,16 +292,9 @@ class Recorder:
         for pipe in (self._writer.stdin, self._writer.stdout):
             assert pipe is not None
             pipe.close()
-        self._ids.clear()  # the next writer finds its spare runs again, and hands them out
         self._partial = b""
         self._answered = False
         self._writer = self._start_writer()
-
-    def _request(self, count: int) -> None:
-        """Requests ids from the writer."""
-        self._requested += count
-        if count:
-            self._tell_writer(b"%d\n" % count)
 
     def _tell_writer(self, line: bytes) -> None:
         assert self._writer.stdin is not None
@@ -382,14 +316,9 @@ class Recorder:
         for line in lines:
             message = json.loads(line)
             self._answered = True
-            if "id" in message:
-                self._requested -= 1
-                self._ids.append((time.monotonic(), message["id"]))
             if "done" in message:
                 self._done, self._left, self._files = message["done"], message["left"], message["trouble"]
             self.away = message.get("away", "")
-            if self.away:
-                self._requested = 0  # the writer has dropped the requests; they are repeated
 
 
 def unavailable(run: RunPaths, file: Path | str, error: OSError) -> errors.LedgerUnavailable:

@@ -29,19 +29,15 @@ class Sending:
 
     Args:
         slots: of the run.
-        runs: trial → its run in MLflow, the best trial first; "" for one that was started without.
+        attempts: trial → number of its attempt in the ledger, the best trial first.
     """
 
-    def __init__(self, slots: Pool, runs: Mapping[int, str]) -> None:
+    def __init__(self, slots: Pool, attempts: Mapping[int, int]) -> None:
         self._slots = slots
-        self._runs = runs
-        self._waiting = collections.deque(trial for trial, run in runs.items() if run)
+        self._attempts = attempts
+        self._waiting = collections.deque(attempts)
         self._tries: collections.Counter[int] = collections.Counter()
-        self._lacks = {
-            trial: "it had no run in MLflow when it started (MLflow was away or slow)"
-            for trial, run in runs.items()
-            if not run
-        }
+        self._lacks: dict[int, str] = {}
         self._under_way: tuple[SlotCall[messages.FilesSent], int] | None = None  # the answer that is due, and the trial
         self._again = 0.0  # when the next one may be sent
 
@@ -64,7 +60,7 @@ class Sending:
                 if why:
                     break
                 self._step(deadline)
-                done = f"{len(self._runs) - self._left} of {len(self._runs)} trials are done"
+                done = f"{len(self._attempts) - self._left} of {len(self._attempts)} trials are done"
                 show(f"sending the files that keep.files names to MLflow, for {PATIENCE:.0f} s at most: {done}")
                 for _ in self._slots.events(0.1):  # slots that get ready
                     pass
@@ -99,7 +95,7 @@ class Sending:
         if self._waiting and self._again <= now < deadline:
             # One with more files than there is time for leaves time for the others; their tries in vain come behind.
             sharing = sum(not self._tries[trial] for trial in self._waiting) or len(self._waiting)
-            message = messages.SendFiles(self._waiting[0], self._runs[self._waiting[0]], (deadline - now) / sharing)
+            message = messages.SendFiles(self._waiting[0], self._attempts[self._waiting[0]], (deadline - now) / sharing)
             if (asked := self._slots.send_files(message)) is not None:
                 self._under_way = asked, self._waiting.popleft()
 

@@ -223,9 +223,8 @@ class Session:
         board.show(self._status(RunState.PENDING, "the slots are warming up"), now=True)
         shutil.rmtree(run.scratch, ignore_errors=True)  # of a controller that was killed
         with contextlib.ExitStack() as stack:
-            spares = 1 if job.is_sequential else max(8, 2 * job.width)
             kept, token = not self._setting.in_cluster, self._setting.mlflow_token
-            recorder = Recorder(run, uri, spares, keeps_folder=kept, token=token)
+            recorder = Recorder(run, uri, keeps_folder=kept, token=token)
             stack.callback(recorder.close, 5.0)
             recorder.study(_run_facts(self._submission, job))
             caught = recorder.catch_up(ledger.attempts())
@@ -322,6 +321,7 @@ class Session:
             env={
                 env.MLFLOW_TRACKING_URI: uri,
                 env.MLFLOW_EXPERIMENT_NAME: job.name,
+                env.MLFLOW_CONTEXT: json.dumps({labels.RUN: run.root.name, **dict([journal.identity(self._submission)])}),
                 **({env.MLFLOW_TOKEN: setting.mlflow_token} if setting.mlflow_token else {}),
                 **_without_gpus(role, job),
             },

@@ -53,15 +53,15 @@ def export_model(
     folder = Path(folder)
     if not folder.is_dir() or not any(folder.iterdir()):
         raise errors.InputError(f"there is no model in {folder}: save it there first, for example by save_pretrained")
-    run = mlflow_runs.current()
-    if not run and not os.environ.get(env.MLFLOW_TRACKING_URI):
+    if not mlflow_runs.current() and not os.environ.get(env.MLFLOW_TRACKING_URI):
         return None
     import mlflow
     from mlflow.exceptions import MlflowException
 
     client = mlflow.MlflowClient()
+    run = mlflow_runs.own_run()
     try:
-        if not run:  # MLflow was away when the trial began: it has a store of its own, which the platform takes over
+        if not run:  # outside of a trial, or MLflow is away and the trial has a store of its own
             with mlflow.start_run() as begun:
                 run = begun.info.run_id
         client.log_artifacts(run, str(folder), artifact)

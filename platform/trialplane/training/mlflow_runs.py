@@ -1,16 +1,17 @@
 """Whatever a job does with MLflow's fluent interface lands in its trial's MLflow run, or below it.
 
 A script that ran by itself names its server and its experiment, starts runs and ends them. In a trial all of that is
-given: the run is there before the trial starts, and its id is in MLFLOW_RUN_ID, which MLflow takes once and for the first
-run alone. So a few of MLflow's functions are replaced, where MLflow defines them and before anybody can have another
-reference to them:
+given. So a few of MLflow's functions are replaced, where MLflow defines them and before anybody can have another reference
+to them:
 
 - `set_tracking_uri` and `set_experiment` are ignored, and a line in the log says so;
 - the first `start_run`, and whatever logs without a run, get the trial's run;
 - every further run becomes a child of it, in its experiment, also one that `MlflowClient` makes.
 
-In a store of the trial's own, which it has while MLflow is away, the first run stands for the trial's. Nothing here imports
-MLflow: the functions are replaced when the job imports it. Programs that a trial starts have their variables alone.
+The trial's run is looked up by its tags at the first call, and created if the recorder has not done so yet. While MLflow is
+away, the trial gets a store of its own for good, whose first run stands for the trial's. Nothing here imports MLflow: the
+functions are replaced when the job imports it. Programs that a trial starts have MLFLOW_RUN_CONTEXT, by which the recorder
+puts their runs below the trial's.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import functools
+import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -32,31 +36,98 @@ _CLIENT = "mlflow.tracking.client"
 _FLUENT = "mlflow.tracking.fluent"
 
 
+# Of the lookup; MLflow's own patience is minutes.
+_LOOKUP = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+
+
 @dataclasses.dataclass
 class _Trial:
-    """Where the runs of this process's trial belong.
+    """The MLflow runs of this process's trial.
 
     Attributes:
-        uri: of the tracking server, or of the trial's own store.
-        name: of the experiment.
-        run: id of the trial's run; "" in a store of its own, until the first run is there.
-        experiment: id of the experiment; "" until it is needed.
+        uri: URI of the tracking server, or of the trial's own store.
+        name: Name of the experiment.
+        run: Id of the trial's run; "" until it is looked up or created.
+        tags: Tags that identify the trial's run; none in a store of its own.
+        store: File for a store of its own; None outside of a slot.
+        experiment: Id of the experiment; "" until it is needed.
     """
 
     uri: str
     name: str
-    run: str
+    run: str = ""
+    tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    store: Path | None = None
     experiment: str = ""
+    _is_located: bool = False
+    _locating: threading.RLock = dataclasses.field(default_factory=threading.RLock)
+
+    def locate(self) -> None:
+        """Look the trial's run up, once; turn to a store of its own if MLflow is away."""
+        with self._locating:
+            if self._is_located or self.run or not self.tags:
+                return
+            self._is_located = True  # first, as the client below comes through here
+            before = {name: os.environ.get(name) for name in _LOOKUP}
+            os.environ.update(_LOOKUP)
+            try:
+                self.run = find(sys.modules[_CLIENT].MlflowClient(self.uri), self.name, self.tags)
+            except Exception as error:
+                if self.store is None:
+                    raise
+                sys.stderr.write(
+                    f"trialplane: MLflow is away ({type(error).__name__}): this trial logs to {self.store}, which is copied "
+                    "to MLflow later\n"
+                )
+                self._use_own_store(self.store)
+            finally:
+                for name, value in before.items():
+                    os.environ.pop(name) if value is None else os.environ.update({name: value})
+            if self.run:
+                os.environ[env.MLFLOW_RUN_ID] = self.run
+
+    def _use_own_store(self, store: Path) -> None:
+        store.parent.mkdir(parents=True, exist_ok=True)
+        os.environ.update(env.own_mlflow(store))
+        self.uri, self.tags, self.experiment = os.environ[env.MLFLOW_TRACKING_URI], {}, ""
+        sys.modules[_SERVICE]._tracking_uri = self.uri  # type: ignore[attr-defined]
 
     def experiment_of(self, client: Any) -> str:
-        """The id of the experiment; a store of the trial's own gets it here."""
+        """Return the id of the experiment; create it if needed."""
         if not self.experiment:
             if self.run:
                 self.experiment = client.get_run(self.run).info.experiment_id
             else:
-                known = client.get_experiment_by_name(self.name)
-                self.experiment = known.experiment_id if known else client.create_experiment(self.name)
+                experiment = client.get_experiment_by_name(self.name)
+                self.experiment = experiment.experiment_id if experiment else client.create_experiment(self.name)
         return self.experiment
+
+
+def find(client: Any, experiment: str, tags: Mapping[str, str]) -> str:
+    """Return the id of the run with all of these tags in an experiment, "" for none.
+
+    Args:
+        client: MLflow's.
+        experiment: Name of the experiment.
+        tags: Tags of the run.
+    """
+    in_experiment = client.get_experiment_by_name(experiment)
+    if in_experiment is None:
+        return ""
+    query = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+    runs = client.search_runs([in_experiment.experiment_id], query, max_results=1)
+    return str(runs[0].info.run_id) if runs else ""
+
+
+def tags_of(environ: Mapping[str, str], number: int) -> dict[str, str]:
+    """Return the tags that identify the run of an attempt.
+
+    Args:
+        environ: Variables of its process.
+        number: Number of the attempt in the ledger.
+    """
+    context: dict[str, str] = json.loads(environ.get(env.MLFLOW_CONTEXT) or "{}")
+    return {**context, labels.NUMBER: str(number)} if context else {}
 
 
 # Of the process, as are the functions that are replaced: a script reaches both through MLflow's modules alone. None in a
@@ -77,18 +148,24 @@ def watch(environ: Mapping[str, str]) -> None:
             imports.on_import(name, replace)
 
 
-def enter(environ: Mapping[str, str]) -> None:
-    """This process is a trial's, or a rank's, from now on.
+def enter(environ: Mapping[str, str], number: int = 0, store: Path | None = None) -> None:
+    """Make this process a trial's, or a rank's, from now on.
 
     Args:
-        environ: the variables that it was given, whatever the job has made of those in `os.environ` meanwhile.
+        environ: Its variables, whatever the job has made of those in `os.environ` meanwhile.
+        number: Number of the attempt in the ledger.
+        store: File for an MLflow store of its own, for the time in which MLflow is away.
     """
     global _trial
     watch(environ)
     uri = environ.get(env.MLFLOW_TRACKING_URI)
     if not uri:
         return
-    _trial = _Trial(uri, environ.get(env.MLFLOW_EXPERIMENT_NAME, "Default"), environ.get(env.MLFLOW_RUN_ID, ""))
+    name, run = environ.get(env.MLFLOW_EXPERIMENT_NAME, "Default"), environ.get(env.MLFLOW_RUN_ID, "")
+    _trial = _Trial(uri, name, run, tags_of(environ, number), store)
+    if _trial.tags:
+        tags = {name: value for name, value in _trial.tags.items() if name != labels.NUMBER}
+        os.environ[env.MLFLOW_CONTEXT] = json.dumps({**tags, labels.LOGGED_BY: str(number)})
     if _SERVICE in sys.modules:
         sys.modules[_SERVICE]._tracking_uri = uri  # type: ignore[attr-defined]  # before the variable, which a job may set
     if _FLUENT in sys.modules:  # what it registered at its import went with the template's other exit functions
@@ -101,8 +178,15 @@ def report_to(report: Callable[[int, Mapping[str, float]], None]) -> None:
     _report = report
 
 
+def own_run() -> str:
+    """Return the id of the trial's run; "" without a trial, and before the trial has started a run."""
+    if _trial is not None and _CLIENT in sys.modules:
+        _trial.locate()
+    return current()
+
+
 def current() -> str:
-    """The id of the trial's run; "" without a trial, and in a store of its own before the first run."""
+    """Return the id of the trial's run if it was needed already, or ""."""
     return os.environ.get(env.MLFLOW_RUN_ID, "") or (_trial.run if _trial else "")
 
 
@@ -135,8 +219,17 @@ def _replace_in_service(module: ModuleType) -> None:
 
 
 def _replace_in_client(module: ModuleType) -> None:
-    """Make further runs children of the trial's, and lets the trial's metrics be reported."""
-    original = module.MlflowClient.create_run
+    """Make further runs children of the trial's, and let the trial's metrics be reported."""
+    initialize, original = module.MlflowClient.__init__, module.MlflowClient.create_run
+
+    @functools.wraps(initialize)
+    def located(client: Any, tracking_uri: str | None = None, registry_uri: str | None = None) -> None:
+        if _trial is not None and tracking_uri in (None, _trial.uri):
+            _trial.locate()
+            tracking_uri = _trial.uri
+        initialize(client, tracking_uri, registry_uri)
+
+    module.MlflowClient.__init__ = located
 
     @functools.wraps(original)
     def create_run(
@@ -149,10 +242,14 @@ def _replace_in_client(module: ModuleType) -> None:
         if _trial is None or client.tracking_uri != _trial.uri:
             return original(client, experiment_id, start_time, tags, run_name)
         experiment, tags = _trial.experiment_of(client), dict(tags or {})
+        logged_by = tags.pop(labels.LOGGED_BY, "")  # MLflow adds it to each run that a process starts
         if _trial.run:
             tags.setdefault(labels.PARENT, _trial.run)
-        elif run_name:
-            tags[labels.RUN_NAME] = run_name
+        else:
+            if run_name:
+                tags[labels.RUN_NAME] = run_name
+            if _trial.tags:
+                tags |= {**_trial.tags, labels.LOGGED_BY: logged_by or _trial.tags[labels.NUMBER]}
         run = original(client, experiment, start_time, tags, run_name)
         _trial.run = _trial.run or run.info.run_id
         return run
@@ -218,13 +315,15 @@ def _replace_in_fluent(module: ModuleType) -> None:
         *given: Any,
         **options: Any,
     ) -> Any:
+        if _trial is not None:
+            _trial.locate()
         # The trial's run has the name by which the trial is known everywhere; the job's becomes a tag.
         if run_name and _trial is not None and (run_id or os.environ.get(env.MLFLOW_RUN_ID)) == _trial.run:
             tags, run_name = {**(tags or {}), labels.RUN_NAME: run_name}, None
         return start_run(run_id, experiment_id, run_name, nested, parent_run_id, tags, *given, **options)
 
     @functools.wraps(get_or_start_run)
-    def own_run() -> Any:
+    def trials_run() -> Any:
         ended = module.active_run() is None and env.MLFLOW_RUN_ID not in os.environ
         return module.start_run(run_id=_trial.run) if ended and _trial is not None and _trial.run else get_or_start_run()
 
@@ -235,7 +334,7 @@ def _replace_in_fluent(module: ModuleType) -> None:
     for name, function in (
         ("set_experiment", kept_experiment),
         ("start_run", start),
-        ("_get_or_start_run", own_run),
+        ("_get_or_start_run", trials_run),
         ("_get_experiment_id", own_experiment),
     ):
         setattr(module, name, function)

@@ -126,7 +126,7 @@ class SendFiles:
     """Send the files that are beside a trial's checkpoints to its run in MLflow, within some seconds."""
 
     trial: int
-    run: str
+    number: int  # of its attempt in the ledger
     seconds: float
 
 

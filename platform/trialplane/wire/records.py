@@ -194,7 +194,6 @@ class TrialOutcome:
         arrays: number of bytes of arrays, and of what is too large for `returned`, that came with the result.
         retried: whether the trial is tried again; decided by the ledger.
         step: the last step reported.
-        mlflow: id of the MLflow run that the trial logged into by itself, or "".
         early: whether the job's `stop` ended it; the rest of its ranks and nodes need not go on.
         best: the best reports, by the metric of an objective that is their best (`of: best`); decided by the ledger.
         advice: what would make the run's other trials quicker, or "".
@@ -222,7 +221,6 @@ class TrialOutcome:
     arrays: int = 0
     retried: bool = False
     step: int = 0
-    mlflow: str = ""
     best: Mapping[str, BestReport] = dataclasses.field(default_factory=dict)
     early: bool = False
     advice: str = ""

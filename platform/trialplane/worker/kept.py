@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.training import process
-from trialplane.wire import escapes, messages, paths, records
+from trialplane.training import mlflow_runs, process
+from trialplane.wire import env, escapes, messages, paths, records
 from trialplane.worker import trial
 
 FOLDER = "kept_files"  # among a run's artifacts
@@ -65,26 +65,33 @@ def main() -> None:
     os.nice(_NICENESS)
     message = messages.decode(sys.stdin.buffer.read(), messages.SEND_FILES)
     try:
-        answer = _send(message.run, f"{sys.argv[1]}/files")
+        answer = _sent(message.number, f"{sys.argv[1]}/files")
     except Exception as error:  # noqa: BLE001  the border: whatever MLflow, or an object store, has
         answer = messages.FilesSent(_why(error), again=True)
     os.write(answers, messages.encode(answer))
 
 
-def _send(run: str, place: str) -> messages.FilesSent:
-    """Sends the files below a place that MLflow has not; one that fails holds up no other.
-
-    Raises:
-        Exception: MLflow, or the place, is away.
-    """
+def _sent(number: int, place: str) -> messages.FilesSent:
+    """Find the run of an attempt, and send its files."""
     import mlflow  # seconds, and only this process needs it
 
     client = mlflow.MlflowClient()
+    run = mlflow_runs.find(client, os.environ[env.MLFLOW_EXPERIMENT_NAME], mlflow_runs.tags_of(os.environ, number))
+    if not run:
+        return messages.FilesSent("MLflow does not have the trial's run yet", again=True)
+    return _send(client, run, place, by_http=mlflow.get_tracking_uri().startswith(("http://", "https://")))
+
+
+def _send(client: Any, run: str, place: str, *, by_http: bool) -> messages.FilesSent:
+    """Send the files below a folder or URL that MLflow lacks; one that fails holds up no other.
+
+    Raises:
+        Exception: MLflow, or the object store, is away.
+    """
     there = dict(_listed(client, run, FOLDER))
     files = _files(place)
     lacks: dict[str, str] = {}
     again = False
-    by_http = mlflow.get_tracking_uri().startswith(("http://", "https://"))
     for name, size in files[:_MOST_FILES]:
         if there.get(f"{FOLDER}/{name}") == size:
             continue

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
-from trialplane.wire import env, messages, paths, records
+from trialplane.wire import messages, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import environment, programs, sessions, shipping
@@ -130,10 +130,6 @@ class Slot:
         if self._template is None or self._template.poll() is not None:
             self._end_template()
             self.start()
-        if self.config.ship and env.MLFLOW_RUN_ID not in request.env:  # the controller has no MLflow run for it
-            store = self._paths.trial_store(request.number, request.worker)
-            store.parent.mkdir(parents=True, exist_ok=True)
-            request = dataclasses.replace(request, env={**request.env, **env.own_mlflow(store)})
         workdir = self._paths.scratch / f"{self.name}-{request.number}"
         ours, theirs = socket.socketpair()
         with theirs:

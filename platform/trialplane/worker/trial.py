@@ -164,7 +164,8 @@ def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: P
             **request.env,
         }
     )
-    mlflow_runs.enter({**config.env, **request.env})
+    store = paths.RunPaths(Path(config.root)).trial_store(request.number, request.worker)
+    mlflow_runs.enter({**config.env, **request.env}, request.number, store)
     tempfile.tempdir = None  # read TMPDIR again
     os.chdir(workdir)
     policies.apply_all()

@@ -51,8 +51,7 @@ class StudyWorkload(Workload):
         """As of any workload: the files of the best trials."""
         if self._keeping is None or not self.keeps_files:
             return []
-        runs = {request.number: outcome.mlflow for request, outcome in self._ledger.attempts() if outcome is not None}
-        best = {row.trial: runs.get(row.number, "") for row in self._keeping.best}
+        best = {row.trial: row.number for row in self._keeping.best}
         return sending.Sending(self._slots, best).run(goes_on, show)
 
     def close(self) -> None:

@@ -25,8 +25,6 @@ class Workload(abc.ABC):
         slots: where its attempts run.
     """
 
-    keeps_files = False  # whether files of its trials are sent to MLflow, beside what trials log
-
     def __init__(self, ledger: Ledger, slots: Pool) -> None:
         self._ledger = ledger
         self._slots = slots
