@@ -126,6 +126,12 @@ def test_a_lost_connection_waits_for_its_cause(shared: Bench, tmp_path: Path) ->
     assert outcome.message.startswith("rank 2 was killed by SIGKILL")
 
 
+def test_a_lost_connection_without_a_cause_ends_all(shared: Bench) -> None:
+    outcome = shared.outcome("loses_its_connection")
+    assert outcome.failure is FailureClass.ERROR
+    assert "Connection reset by peer" in outcome.message
+
+
 def test_out_of_memory_in_one_rank(tmp_path: Path) -> None:
     torch = (
         "import types\ncuda = types.SimpleNamespace(is_initialized=lambda: False)\nclass Tensor: ...\n"

@@ -130,6 +130,12 @@ def follows(ctx):
     wait()
 
 
+def loses_its_connection(ctx):
+    if ctx.rank == 0:
+        raise ConnectionResetError("Connection reset by peer")
+    wait()
+
+
 def leaves_at_once(ctx):
     if ctx.rank == 1:
         os._exit(0)
