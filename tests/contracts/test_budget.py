@@ -108,7 +108,7 @@ def test_the_runs_of_a_namespace_share_its_budget_and_others_have_their_own(
     assert first.begun <= 40, "no more than it had taken at once"
     second.connection.answer(OPEN)
     second.fill()
-    with pytest.raises(LedgerFull, match="the runs in vision keep"):
+    with pytest.raises(LedgerFull, match="the runs in vision use"):
         archive(ledgers).record("d", make_job(), FACTS, b"z" * 30_000, new=True)
     assert [one.run for one in archive(ledgers).runs()] == ["a", "b"], "it leaves nothing behind"
     while other.begun < 300:
@@ -127,7 +127,7 @@ def test_the_ends_of_trials_that_run_have_room_beyond_the_budget(ledgers: Ledger
         controller.draw(number)
         controller.finish(number)
     controller.fill()
-    with pytest.raises(Failure, match="the runs in vision keep") as caught:
+    with pytest.raises(Failure, match="the runs in vision use") as caught:
         for number in range(30, controller.begun):
             controller.finish(number)
     assert caught.value.code == ledger.FULL
