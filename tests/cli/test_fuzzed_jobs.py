@@ -33,7 +33,7 @@ from trialplane.cli import failure, main
 from trialplane.controller import samplers
 from trialplane.job import document, kinds, options, schema
 from trialplane.job.load import load_job
-from trialplane.job.options import Kind
+from trialplane.job.options import ValueKind
 from trialplane.wire import env
 
 pytestmark = pytest.mark.slow
@@ -289,21 +289,21 @@ def option(of: options.Option, objectives: int) -> st.SearchStrategy[Any]:
     kind = of.kind
     if kind in options.TABLES:
         return st.sampled_from(sorted(options.TABLES[kind]))
-    if kind is Kind.TEXT:
+    if kind is ValueKind.TEXT:
         return st.sampled_from(of.allowed)
-    if kind is Kind.BOOL:
+    if kind is ValueKind.BOOL:
         return st.booleans()
-    if kind is Kind.POINT:
+    if kind is ValueKind.POINT:
         return st.fixed_dictionaries({}, optional={"a": st.just(0.5), "b": st.just(2), "c": st.just("x")})
-    if kind is Kind.POINTS:
+    if kind is ValueKind.POINTS:
         return st.sampled_from([[[1.0] * objectives], [[0.0] * objectives] * 3, [[1.0] * (objectives + 1)]])
-    if kind in (Kind.FUNCTION, Kind.FACTORY):
+    if kind in (ValueKind.FUNCTION, ValueKind.FACTORY):
         return st.none()
     at = [value for value in (of.minimum, of.maximum, of.above) if value is not None]
     numbers = [3, 10, 2**53, *(int(value) for value in at)]
-    if kind is Kind.NUMBER:
+    if kind is ValueKind.NUMBER:
         return st.sampled_from([0.1, 1.0, 1e300, *numbers, *at])
-    return st.sampled_from([*numbers, *(["auto"] if kind is Kind.INT_OR_AUTO else [])])
+    return st.sampled_from([*numbers, *(["auto"] if kind is ValueKind.INT_OR_AUTO else [])])
 
 
 def floats() -> st.SearchStrategy[dict[str, Any]]:

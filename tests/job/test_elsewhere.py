@@ -12,7 +12,7 @@ import pytest
 from tests.job.conftest import found
 
 from trialplane.job import options, sampling
-from trialplane.job.options import Kind
+from trialplane.job.options import ValueKind
 
 HEAD = "kind: hpo\nobjective: {metric: f1, direction: maximize}\nspace: {a: {type: int, low: 1, high: 2}}\n"
 # What the documentation of Katib, Ray Tune, W&B, SageMaker, Determined, Vizier and Optuna itself calls them.
@@ -66,12 +66,12 @@ def test_what_is_unknown_everywhere_lists_ours(folder: Path) -> None:
         for name in names.split()
     ],
 )
-def test_every_entry_can_be_met_and_names_something_there_is(kind: Kind, name: str, hint: str) -> None:
+def test_every_entry_can_be_met_and_names_something_there_is(kind: ValueKind, name: str, hint: str) -> None:
     (issue,) = sampling.check(kind, name)
     assert issue.message == f"{name!r} is not {kind.value}; {hint}", "shadowed by a name of ours, or by Optuna's class"
     for ours in re.findall(r"it is called (\w+) here", hint):
         assert ours in options.TABLES[kind]
     for field, ours in re.findall(r"(sampler|pruner): (\w+)", hint):
-        assert ours in options.TABLES[Kind[field.upper()]]
+        assert ours in options.TABLES[ValueKind[field.upper()]]
     for text in re.findall(r"\{name: (\w+), (\w+): \w+\}", hint):
         assert text[1] in options.TABLES[kind][text[0]].options

@@ -214,7 +214,7 @@ def test_good_text(tmp_path: Path, content: bytes) -> None:
         (b"\n \n\n", "is empty"),
         (
             gzip.compress(b"one\n" * 99, mtime=0),
-            "is compressed, and lines are read where they lie in the file; unpack it: gunzip < a.txt > NEW.txt",
+            "is compressed, and lines are read directly from the file; run gunzip < a.txt > NEW.txt",
         ),
         (b"PK\x03\x04\x00\x00", "is not text"),
         ("中文\n".encode("utf-16"), "is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 a.txt"),

@@ -24,7 +24,7 @@ from optuna.trial import FrozenTrial, TrialState
 from trialplane import errors
 from trialplane.job import options, space
 from trialplane.job.kinds import Job
-from trialplane.job.options import Kind
+from trialplane.job.options import ValueKind
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FAILURE_RULES
 from trialplane.wire.states import TrialState as State
@@ -85,7 +85,7 @@ def build_sampler(
     if alone is not None:
         seed = derived_seed(seed, alone)
     chosen = job.search.sampler
-    sampler: optuna.samplers.BaseSampler = _build(Kind.SAMPLER, chosen.name, chosen.options, job, seed, code)
+    sampler: optuna.samplers.BaseSampler = _build(ValueKind.SAMPLER, chosen.name, chosen.options, job, seed, code)
     if isinstance(sampler, _Grid):
         sampler.begin_with(job.search.parameters, job.search.enqueue)
     return sampler
@@ -94,7 +94,7 @@ def build_sampler(
 def build_pruner(job: Job, code: JobCode) -> optuna.pruners.BasePruner:
     """The study's pruner."""
     pruner: optuna.pruners.BasePruner = _build(
-        Kind.PRUNER, job.search.pruner.name, job.search.pruner.options, job, job.seed, code
+        ValueKind.PRUNER, job.search.pruner.name, job.search.pruner.options, job, job.seed, code
     )
     return pruner
 
@@ -141,14 +141,14 @@ def _nearest(parameter: space.AnyParameter, value: Any) -> Any:
 
 _OURS = {"GridSampler": _Grid}
 _MODULES = {
-    Kind.SAMPLER: optuna.samplers,
-    Kind.PRUNER: optuna.pruners,
-    Kind.CROSSOVER: optuna.samplers.nsgaii,
-    Kind.MUTATION: optuna.samplers.nsgaii,
+    ValueKind.SAMPLER: optuna.samplers,
+    ValueKind.PRUNER: optuna.pruners,
+    ValueKind.CROSSOVER: optuna.samplers.nsgaii,
+    ValueKind.MUTATION: optuna.samplers.nsgaii,
 }
 
 
-def _build(kind: Kind, name: str, given: Mapping[str, Any], job: Job, seed: int, code: JobCode) -> Any:
+def _build(kind: ValueKind, name: str, given: Mapping[str, Any], job: Job, seed: int, code: JobCode) -> Any:
     choice = options.TABLES[kind][name]
     arguments: dict[str, Any] = {}
     for key, value in given.items():
@@ -171,22 +171,22 @@ def _build(kind: Kind, name: str, given: Mapping[str, Any], job: Job, seed: int,
         raise errors.InputError(f"{kind.name.lower()} {name}: {error}") from error
 
 
-def _value(kind: Kind, value: Any, job: Job, seed: int, code: JobCode) -> Any:
+def _value(kind: ValueKind, value: Any, job: Job, seed: int, code: JobCode) -> Any:
     """One option in Optuna's form."""
     if value is None:
         return None
     match kind:
-        case Kind.FUNCTION:
+        case ValueKind.FUNCTION:
             return code.function(value)
-        case Kind.FACTORY:
+        case ValueKind.FACTORY:
             return code.function(value)()
-        case Kind.POINT:
+        case ValueKind.POINT:
             return coded(job, value)
-        case Kind.POINTS:
+        case ValueKind.POINTS:
             import numpy as np
 
             return np.asarray(value, dtype=float)
-        case Kind.SAMPLER | Kind.PRUNER | Kind.CROSSOVER | Kind.MUTATION:
+        case ValueKind.SAMPLER | ValueKind.PRUNER | ValueKind.CROSSOVER | ValueKind.MUTATION:
             nested: dict[str, Any] = {"name": value} if isinstance(value, str) else dict(value)
             name = nested.pop("name")
             return _build(kind, name, {**nested.pop("options", {}), **nested}, job, seed, code)

@@ -1,1 +1,1 @@
-"""What the user asks: a job file as frozen models, how it is read and checked. No network, no heavy library."""
+"""The job that a user submits: a job file as frozen models, and how it is read and checked."""

@@ -1,9 +1,9 @@
-"""The command line of a script or command, made from the parameters of a trial. Pure, and imports nothing heavy.
+"""The command line of a script or command, built from the parameters of a trial.
 
-An argument may hold placeholders: `{lr}` is the value of a parameter, `{checkpoints}` a fact about the trial (`FACTS`), and
-`{{` a brace. An argument that is `{flags}` or `{hydra}` alone becomes one argument or more for each parameter that no other
-placeholder names: `--lr=0.1`, and `lr=0.1` in Hydra's grammar. `{globals}` is no argument: the parameters replace what the
-script assigns to their names.
+An argument may contain placeholders: `{lr}` is the value of a parameter, `{checkpoints}` a fact about the trial (`FACTS`),
+and `{{` a brace. An argument `{flags}` or `{hydra}` expands to arguments for all parameters that no other placeholder names:
+`--lr=0.1`, or `lr=0.1` in Hydra's grammar. With `{globals}`, parameters replace the values that the script assigns to their
+names. Pure, and imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
-# What a trial knows beside its parameters → what it is. A parameter of the same name wins.
+# Facts about a trial → their descriptions. A parameter of the same name wins.
 FACTS: Mapping[str, str] = {
     "run": "name of the run",
     "trial": "number of the trial, from 0",
@@ -31,13 +31,13 @@ _ALL = (FLAGS, HYDRA, GLOBALS)
 BOOLEANS = ("switch", "value", "negated")
 LISTS = ("spread", "repeat", "comma", "literal")
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
-# Hydra reads these as plain text; anything else it is given in quotes.
+# Hydra reads these as plain text; everything else is quoted.
 _PLAIN = re.compile(r"[A-Za-z_./][\w./:@%+-]*")
-_WORDS = ("true", "false", "null", "nan", "inf", "none", "yes", "no", "on", "off")  # not the text, when unquoted
+_WORDS = ("true", "false", "null", "nan", "inf", "none", "yes", "no", "on", "off")  # parsed as other values if unquoted
 
 
 def placeholders(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Each placeholder with the index of its argument."""
+    """Yield each placeholder with the index of its argument."""
     for index, text in enumerate(arguments):
         for match in _PLACEHOLDER.finditer(text):
             if match[1] is not None:
@@ -45,7 +45,7 @@ def placeholders(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def is_known(name: str, argument: str, parameters: Collection[str]) -> bool:
-    """Whether a placeholder of an argument has a value: a parameter, a fact, or all parameters where it stands alone."""
+    """Whether a placeholder has a value: it is a parameter, a fact, or stands alone for all parameters."""
     return name in parameters or name in FACTS or (name in _ALL and argument == f"{{{name}}}")
 
 
@@ -56,54 +56,55 @@ def build(
     booleans: str = "switch",
     lists: str = "spread",
 ) -> list[str]:
-    """The arguments of one trial.
+    """Return the arguments of a trial.
 
     Args:
-        arguments: with placeholders.
-        params: of the trial, by name.
-        facts: by the names of `FACTS`.
-        booleans: of flags. switch: `--amp` or nothing; negated: `--amp` or `--no-amp`; value: `--amp=True`, `--amp=False`.
-        lists: of flags. spread: `--sizes 64 32`; repeat: `--sizes=64 --sizes=32`; comma: `--sizes=64,32`; literal:
-            `--sizes=[64, 32]`.
+        arguments: arguments with placeholders.
+        params: parameters of the trial, by name.
+        facts: facts about the trial, by the names in `FACTS`.
+        booleans: format of booleans in flags. switch: `--amp` or nothing; negated: `--amp` or `--no-amp`; value:
+            `--amp=True`, `--amp=False`.
+        lists: format of lists in flags. spread: `--sizes 64 32`; repeat: `--sizes=64 --sizes=32`; comma:
+            `--sizes=64,32`; literal: `--sizes=[64, 32]`.
 
-    An argument whose parameter does not exist in this trial, for its condition does not hold, is left out, together with an
-    option just before it: both of `--momentum {momentum}`.
+    An argument whose parameter does not exist in this trial, because of a condition, is left out together with the option
+    before it: both parts of `--momentum {momentum}`.
     """
     named = {name for _, name in placeholders(arguments)}
     others = {name: value for name, value in params.items() if name not in named}
-    known = {**facts, **params}
-    made: list[str] = []
-    before = ""
+    available = {**facts, **params}
+    command_line: list[str] = []
+    previous = ""
     for text in arguments:
         alone = _PLACEHOLDER.fullmatch(text)
-        lacks = any(not is_known(name, text, known) for _, name in placeholders([text]))
-        if lacks and made and before == made[-1] and before.startswith("-"):
-            made.pop()
-        before = "" if lacks or "{" in text else text
-        if lacks:
+        is_missing = any(not is_known(name, text, available) for _, name in placeholders([text]))
+        if is_missing and command_line and previous == command_line[-1] and previous.startswith("-"):
+            command_line.pop()
+        previous = "" if is_missing or "{" in text else text
+        if is_missing:
             continue
         if alone and alone[1] == FLAGS and FLAGS not in params:
-            made += _flags(_flat(others), booleans, lists)
+            command_line += _flags(_flat(others), booleans, lists)
         elif alone and alone[1] == HYDRA and HYDRA not in params:
-            made += [f"{name}={_hydra(value)}" for name, value in others.items()]
+            command_line += [f"{name}={_hydra(value)}" for name, value in others.items()]
         elif alone and alone[1] == GLOBALS and GLOBALS not in params:
             continue
-        elif alone and alone[1] is not None and isinstance(known[alone[1]], (list, tuple)):
-            made += [_text(one) for one in known[alone[1]]]
+        elif alone and alone[1] is not None and isinstance(available[alone[1]], (list, tuple)):
+            command_line += [_text(item) for item in available[alone[1]]]
         else:
-            made.append(_PLACEHOLDER.sub(lambda match: _filled(match, known), text))
-    return made
+            command_line.append(_PLACEHOLDER.sub(lambda match: _filled(match, available), text))
+    return command_line
 
 
 def assigned(tree: ast.Module) -> dict[str, ast.Assign | ast.AnnAssign]:
-    """The first assignment of each name at the top level of a script, also below `if __name__ == "__main__":`."""
-    made: dict[str, ast.Assign | ast.AnnAssign] = {}
-    for node in [*tree.body, *(below for one in tree.body if is_main(one) for below in one.body)]:
+    """Return the first assignment of each name at the top level of a script or in its main block."""
+    assignments: dict[str, ast.Assign | ast.AnnAssign] = {}
+    for node in [*tree.body, *(statement for block in tree.body if is_main(block) for statement in block.body)]:
         target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
         target = node.target if isinstance(node, ast.AnnAssign) and node.value else target
         if isinstance(target, ast.Name) and isinstance(node, (ast.Assign, ast.AnnAssign)):
-            made.setdefault(target.id, node)
-    return made
+            assignments.setdefault(target.id, node)
+    return assignments
 
 
 def is_main(node: ast.stmt) -> TypeGuard[ast.If]:
@@ -112,7 +113,7 @@ def is_main(node: ast.stmt) -> TypeGuard[ast.If]:
 
 
 def replaced(tree: ast.Module, params: Mapping[str, Any]) -> ast.Module:
-    """A script whose first assignments of the parameters' names have the parameters' values."""
+    """Return a script in which the first assignments of parameters have the parameters' values."""
     for name, node in assigned(tree).items():
         if name in params:
             node.value = ast.copy_location(_tree(params[name]), node)
@@ -120,7 +121,7 @@ def replaced(tree: ast.Module, params: Mapping[str, Any]) -> ast.Module:
 
 
 def _tree(value: Any) -> ast.expr:
-    """A JSON value as an expression; infinity and NaN have no literal."""
+    """Return a JSON value as an expression. Infinity and NaN, which have no literal, become constants."""
     if isinstance(value, dict):
         return ast.Dict([ast.Constant(key) for key in value], [_tree(item) for item in value.values()])
     if isinstance(value, (list, tuple)):
@@ -128,28 +129,28 @@ def _tree(value: Any) -> ast.expr:
     return ast.Constant(value)
 
 
-def _filled(match: re.Match[str], known: Mapping[str, Any]) -> str:
+def _filled(match: re.Match[str], available: Mapping[str, Any]) -> str:
     if match[1] is None:
         return match[0][0]
-    value = known[match[1]]
+    value = available[match[1]]
     return ",".join(map(_text, value)) if isinstance(value, (list, tuple)) else _text(value)
 
 
 def _text(value: Any) -> str:
-    """A value as Python writes it; null is empty."""
+    """Return a value in Python's notation. null is empty."""
     return "" if value is None else str(value)
 
 
-def _flat(params: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Mappings as dotted names."""
-    made: dict[str, Any] = {}
+def _flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings with dotted names."""
+    flattened: dict[str, Any] = {}
     for name, value in params.items():
-        made |= _flat(value, f"{above}{name}.") if isinstance(value, dict) and value else {above + name: value}
-    return made
+        flattened |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {prefix + name: value}
+    return flattened
 
 
 def _flags(params: Mapping[str, Any], booleans: str, lists: str) -> Iterator[str]:
-    """Options of argparse, click, fire and their like; a parameter that is null is left out."""
+    """Yield options in the form of argparse, click and fire. Parameters that are null are left out."""
     for name, value in params.items():
         flag = f"--{name}"
         if isinstance(value, bool) and booleans != "value":
@@ -167,7 +168,7 @@ def _list(flag: str, value: Sequence[Any], lists: str) -> Iterator[str]:
     if lists == "spread":
         yield from (flag, *map(_text, value))
     elif lists == "repeat":
-        yield from (f"{flag}={_text(one)}" for one in value)
+        yield from (f"{flag}={_text(item)}" for item in value)
     elif lists == "comma":
         yield f"{flag}={','.join(map(_text, value))}"
     else:
@@ -175,7 +176,7 @@ def _list(flag: str, value: Sequence[Any], lists: str) -> Iterator[str]:
 
 
 def _hydra(value: Any) -> str:
-    """A value in the grammar of Hydra's overrides: https://hydra.cc/docs/advanced/override_grammar/basic/."""
+    """Return a value in the grammar of Hydra's overrides: https://hydra.cc/docs/advanced/override_grammar/basic/."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -185,7 +186,7 @@ def _hydra(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{','.join(map(_hydra, value))}]"
     if isinstance(value, dict):
-        return "{" + ",".join(f"{name}:{_hydra(below)}" for name, below in value.items()) + "}"
+        return "{" + ",".join(f"{name}:{_hydra(item)}" for name, item in value.items()) + "}"
     text = str(value)
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
         return text

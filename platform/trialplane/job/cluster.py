@@ -43,13 +43,13 @@ class _Shape:
 
 
 def _free(kind: str) -> Callable[[dict[str, str]], dict[str, str]]:
-    """Refuse names that the platform itself sets."""
+    """Return a check that refuses names reserved for the platform."""
 
-    def check(given: Any) -> Any:
-        if isinstance(given, dict):
-            taken = [name for name in given if isinstance(name, str) and name.startswith(_OURS)]
-            models.refuse([Issue((name,), f"this {kind} is set by the platform; leave it out") for name in taken])
-        return given
+    def check(labels: Any) -> Any:
+        if isinstance(labels, dict):
+            reserved = [name for name in labels if isinstance(name, str) and name.startswith(_OURS)]
+            models.refuse([Issue((name,), f"this {kind} is set by the platform; leave it out") for name in reserved])
+        return labels
 
     return check
 
@@ -81,14 +81,14 @@ class Toleration(models.Model):
 
     @model_validator(mode="after")
     def _whole(self) -> Toleration:
-        found = []
+        issues = []
         if self.key is None and self.operator != "Exists":
-            found.append(Issue(("key",), "is missing; only operator: Exists does not need it"))
+            issues.append(Issue(("key",), "is missing; only operator: Exists does not need it"))
         if self.operator == "Exists" and self.value is not None:
-            found.append(Issue(("value",), "cannot be combined with operator: Exists"))
+            issues.append(Issue(("value",), "cannot be combined with operator: Exists"))
         if self.tolerationSeconds is not None and self.effect != "NoExecute":
-            found.append(Issue(("tolerationSeconds",), "needs effect: NoExecute"))
-        models.refuse(found)
+            issues.append(Issue(("tolerationSeconds",), "needs effect: NoExecute"))
+        models.refuse(issues)
         return self
 
 

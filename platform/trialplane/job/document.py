@@ -20,14 +20,14 @@ import yaml
 from trialplane import errors
 from trialplane.errors import Issue, Place, SpecError
 
-# Aliases of aliases make a small file endlessly large.
+# Aliases of aliases can expand a small file without limit.
 _MOST_NODES = 100_000
 _TOO_LARGE = f"has more than {_MOST_NODES:,} values, aliases counted each time; put large lists into a file beside job.yaml"
-# Parsers recurse for each level, in C until the stack overflows; no job is nested that deeply.
+# Parsers recurse for each level, and overflow the stack in C. No job is nested this deeply.
 MAX_DEPTH = 50
 _OPEN = (("/", "dev"), ("/", "proc"))  # `--params <(platform best)` is an open pipe
 _MOST_BYTES = 16 * 2**20
-_LONGEST_NUMBER = 300  # digits; a float holds 308, and no field takes one of 20
+_LONGEST_NUMBER = 300  # digits; a float has at most 308, and no field needs 20
 # The C parser is ten times faster, but a PyYAML built without libyaml lacks it.
 _Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -57,7 +57,7 @@ class Document:
     Attributes:
         data: mappings, lists and scalars.
         lines: 1-based line of each field, by its path.
-        source: how messages name the file.
+        source: name of the file in messages.
     """
 
     data: Any
@@ -66,12 +66,12 @@ class Document:
 
 
 def read(path: Path, source: str = "", empty: str = "is empty; it must hold `name: value` lines") -> Document:
-    """The document in a file, which must hold a mapping.
+    """Return the document in a file, which must contain a mapping.
 
     Args:
-        path: of the file.
-        source: how messages name it, its path when "".
-        empty: what is said of an empty one.
+        path: path of the file.
+        source: name of the file in messages; "" for its path.
+        empty: message for an empty file.
 
     Raises:
         SpecError: it cannot be read, is not YAML, is empty, is not a mapping, or has a key twice.
@@ -95,12 +95,12 @@ def read(path: Path, source: str = "", empty: str = "is empty; it must hold `nam
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a file or of an open pipe; anything that may block forever is refused.
+    """Return the bytes of a file or of an open pipe.
 
     Raises:
-        OSError: it cannot be read, is another pipe, or is larger than any job file.
+        OSError: it cannot be read, is another kind of pipe, which may block forever, or is too large.
     """
-    if stat.S_ISFIFO(path.stat().st_mode) and path.parts[:2] not in _OPEN:  # opening it may block forever
+    if stat.S_ISFIFO(path.stat().st_mode) and path.parts[:2] not in _OPEN:  # opening it may block
         raise OSError(errno.EINVAL, "it is a pipe, and not a file", str(path))
     with path.open("rb") as file:
         data = file.read(_MOST_BYTES + 1)
@@ -110,10 +110,10 @@ def content(path: Path) -> bytes:
 
 
 def decoded(data: bytes, name: str) -> str:
-    """The text of a file: UTF-8, with a byte order mark or without, and of a Python file whatever encoding it names.
+    """Return the text of a file: UTF-8 with or without a byte order mark, or a Python file in its declared encoding.
 
     Raises:
-        ValueError: it is none, or there is no such encoding.
+        ValueError: it is not text, or its encoding is unknown.
     """
     try:
         return importlib.util.decode_source(data) if name.endswith(".py") else data.decode("utf-8-sig")
@@ -122,7 +122,7 @@ def decoded(data: bytes, name: str) -> str:
 
 
 def parse(text: str, source: str) -> Document:
-    """The document in a text.
+    """Return the document in a text.
 
     Raises:
         SpecError: it is not YAML, is nested too deeply, or has a key twice.
@@ -143,7 +143,7 @@ def parse(text: str, source: str) -> Document:
         where = f" (column {mark.column + 1})" if mark else ""
         problem = " ".join(part for part in (error.context, error.problem) if part)
         line = mark.line + 1 if mark else 0
-        if "nesting depth" in problem:  # a bound of libyaml's own, which reads ahead: PyYAML 6.0.4 has one of 1,000
+        if "nesting depth" in problem:  # libyaml has its own limit: 1,000 in PyYAML 6.0.4
             raise _too_deep(source, line) from None
         raise SpecError([Issue(("file",), f"is not YAML: {problem}{where}", source, line)]) from None
     except yaml.YAMLError as error:
@@ -160,7 +160,7 @@ def _too_deep(source: str, line: int) -> SpecError:
 
 
 def _bound(text: str, source: str) -> None:
-    """Refuse what would crash the process or take minutes to build; reading events needs neither stack nor memory."""
+    """Refuse text that would crash the process or take minutes to build. Reading events needs little stack and memory."""
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=_Parser)):
         line = event.start_mark.line + 1 if event.start_mark else 0
@@ -175,7 +175,7 @@ def _bound(text: str, source: str) -> None:
 
 
 def scalar(text: str, source: str) -> Any:
-    """The value that `text` would have in a job file: `0.1`, `[1, 2]`, `bert`.
+    """Return the value that `text` has in a job file: `0.1`, `[1, 2]`, `bert`.
 
     Raises:
         SpecError: it is not YAML.
@@ -183,91 +183,91 @@ def scalar(text: str, source: str) -> Any:
     return parse(text, source).data
 
 
-def assignment(given: str) -> tuple[str, Any, str]:
-    """The field and the value of a `--set field=value`, and how messages name it.
+def assignment(text: str) -> tuple[str, Any, str]:
+    """Return the field, the value and the name in messages of a `--set field=value`.
 
     Raises:
         SpecError: it is malformed, or the value is not YAML.
     """
-    field, equals, text = given.partition("=")
-    source = f"--set {given}"
+    field, equals, value_text = text.partition("=")
+    source = f"--set {text}"
     if not equals or not all(field.strip().split(".")):
         raise SpecError([Issue(("--set",), "write field=value: --set budget.time=2h", source)])
     try:
-        scalar(field, source)  # that it is text
-        return field.strip(), scalar(text, source), source
+        scalar(field, source)  # checks that it is text
+        return field.strip(), scalar(value_text, source), source
     except SpecError as error:
         raise SpecError([Issue((field,), issue.message, source) for issue in error.issues]) from None
 
 
 class _Builder:
-    """Turns nodes into data and records lines and issues."""
+    """Builder of data from YAML nodes, which records lines and issues."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.lines: dict[Place, int] = {}
         self.issues: list[Issue] = []
-        self._above: set[int] = set()
+        self._ancestors: set[int] = set()
         self._count = 0
 
-    def build(self, node: Any, place: Place) -> Any:
-        """The data of a node; issues are recorded and None replaces invalid parts."""
+    def build(self, node: Any, field_path: Place) -> Any:
+        """Return the data of a node. Issues are recorded, and invalid parts are None."""
         line = node.start_mark.line + 1
-        self.lines.setdefault(place, line)
+        self.lines.setdefault(field_path, line)
         self._count += 1
-        if id(node) in self._above or self._count > _MOST_NODES:
-            why = "an alias stands for something that contains it" if id(node) in self._above else _TOO_LARGE
+        if id(node) in self._ancestors or self._count > _MOST_NODES:
+            message = "an alias stands for something that contains it" if id(node) in self._ancestors else _TOO_LARGE
             if not self.issues:
-                self._add_issue(place, why, line)
+                self._add_issue(field_path, message, line)
             return None
         if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, place)
-        self._above.add(id(node))
+            return self._scalar(node, field_path)
+        self._ancestors.add(id(node))
         try:
             if isinstance(node, yaml.SequenceNode):
-                return [self.build(item, (*place, index)) for index, item in enumerate(node.value)]
-            return self._mapping(node, place)
+                return [self.build(item, (*field_path, index)) for index, item in enumerate(node.value)]
+            return self._mapping(node, field_path)
         finally:
-            self._above.discard(id(node))
+            self._ancestors.discard(id(node))
 
-    def _mapping(self, node: Any, place: Place) -> dict[Any, Any]:
+    def _mapping(self, node: Any, field_path: Place) -> dict[Any, Any]:
         pairs = [pair for pair in node.value if pair[0].tag != _MERGE]
-        data = self._merged([pair[1] for pair in node.value if pair[0].tag == _MERGE], place)
+        data = self._merged([pair[1] for pair in node.value if pair[0].tag == _MERGE], field_path)
         first: dict[str, int] = {}
         for key_node, value_node in pairs:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                self._add_issue(place, "a key must be a single word", line)
+                self._add_issue(field_path, "a key must be a single word", line)
                 continue
             # A key is its source text: `on: 1` and `1: x` have the keys "on" and "1".
             key = key_node.value
             if key in first:
-                self._add_issue((*place, key), f"is given twice, in lines {first[key]} and {line}; keep one", line)
+                self._add_issue((*field_path, key), f"is given twice, in lines {first[key]} and {line}; keep one", line)
                 continue
             if key in data:
-                self._forget((*place, key))
+                self._forget((*field_path, key))
             first[key] = line
-            data[key] = self.build(value_node, (*place, key))
-            self.lines[(*place, key)] = line
+            data[key] = self.build(value_node, (*field_path, key))
+            self.lines[(*field_path, key)] = line
         return data
 
-    def _merged(self, values: list[Any], place: Place) -> dict[str, Any]:
-        """The fields that `<<` merges; of several mappings the first wins."""
+    def _merged(self, values: list[Any], field_path: Place) -> dict[str, Any]:
+        """Return the fields that `<<` merges. The first of several mappings wins."""
         data: dict[str, Any] = {}
         sources = [item for value in values for item in (value.value if value.id == "sequence" else [value])]
         for source in reversed(sources):
-            below = self.build(source, place)
-            if isinstance(below, dict):
-                data.update(below)
+            mapping = self.build(source, field_path)
+            if isinstance(mapping, dict):
+                data.update(mapping)
             else:
-                self._add_issue(place, "`<<` needs a mapping", source.start_mark.line + 1)
+                self._add_issue(field_path, "`<<` needs a mapping", source.start_mark.line + 1)
         return data
 
-    def _forget(self, place: Place) -> None:
-        for below in [spot for spot in self.lines if spot[: len(place)] == place]:
-            del self.lines[below]
+    def _forget(self, field_path: Place) -> None:
+        for obsolete in [known_path for known_path in self.lines if known_path[: len(field_path)] == field_path]:
+            del self.lines[obsolete]
 
-    def _scalar(self, node: Any, place: Place) -> Any:
+    def _scalar(self, node: Any, field_path: Place) -> Any:
         text, tag = node.value, node.tag.removeprefix("tag:yaml.org,2002:")
         if tag == "str":
             return text
@@ -276,19 +276,21 @@ class _Builder:
         if tag == "bool" and _BOOL.fullmatch(text):
             return text.lower() == "true"
         if tag == "int" and _INT.fullmatch(text):
-            # As text first: Python takes no decimal number of more than 4,300 digits.
+            # Check the length first: Python refuses decimal numbers of more than 4,300 digits.
             number = int(text, 10 if text.lstrip("+-").isdigit() else 0) if len(text) <= 2 * _LONGEST_NUMBER else None
             if number is not None and abs(number) < 10**_LONGEST_NUMBER:
                 return number
-            self._add_issue(place, f"is a number of {len(text)} digits; put it in quotes", node.start_mark.line + 1)
+            self._add_issue(field_path, f"is a number of {len(text)} digits; put it in quotes", node.start_mark.line + 1)
             return None
         if tag == "float" and _FLOAT.fullmatch(text):
             plain = text.lower().replace(".inf", "inf").replace(".nan", "nan")
             return float(plain) if not math.isnan(float(plain)) else math.nan
         self._add_issue(
-            place, f"{errors.shortened(repr(text), 60)} with the tag {node.tag} cannot be read", node.start_mark.line + 1
+            field_path,
+            f"{errors.shortened(repr(text), 60)} with the tag {node.tag} cannot be read",
+            node.start_mark.line + 1,
         )
         return None
 
-    def _add_issue(self, place: Place, message: str, line: int) -> None:
-        self.issues.append(Issue(place or ("file",), message, self.source, line))
+    def _add_issue(self, field_path: Place, message: str, line: int) -> None:
+        self.issues.append(Issue(field_path or ("file",), message, self.source, line))

@@ -1,8 +1,8 @@
-"""An unvalidated job: the raw data of a job file with overrides merged over it, and the origin of each piece.
+"""An unvalidated job: the raw data of a job file with overrides merged over it, and the origin of each part.
 
-Merging: mappings merge field by field, everything else replaces. A parameter whose `type` changes and a sampler or
-pruner whose name changes are replaced whole, because the other fields belong to the former one. `null` takes a
-parameter out of the space.
+Mappings are merged field by field; everything else is replaced. A parameter with another `type`, and a sampler or pruner
+with another name, replace the previous one completely, because its other fields do not apply. `null` removes a parameter
+from the space.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _NAMED = ("sampler", "pruner")
 _SHORT = (*_NAMED, "wrapped_pruner", "independent_sampler", "crossover", "mutation")
 _LEARNER: Place = ("collect", "learner")  # its entrypoint may replace the mapping: `learner: train:learn`
 _STEP = re.compile(r'(?:^|(?<=\.))(?:"[^"]+"|[^.]*)(?=\.|$)')
-_LONGEST_INDEX = 9  # digits of a place in a list
+_LONGEST_INDEX = 9  # digits of an index in a list
 
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Where a value came from.
+    """Source of a value.
 
     Attributes:
-        source: the file, flag or variable.
+        source: file, flag or variable.
         line: 1-based line, or 0.
-        within: path in front of the field there: ("profiles", "max").
+        within: path of the enclosing section: ("profiles", "max").
     """
 
     source: str
@@ -40,7 +40,7 @@ class Origin:
 
 
 class Draft:
-    """Raw data that grows by layers; a later layer wins."""
+    """Raw data built from layers. A later layer wins."""
 
     def __init__(self, data: Mapping[str, Any], origins: Mapping[Place, Origin]) -> None:
         self.data: dict[str, Any] = copy.deepcopy(dict(data))
@@ -49,27 +49,27 @@ class Draft:
 
     @classmethod
     def of(cls, document: Document, skip: Sequence[str] = ()) -> Draft:
-        """A document without the top-level fields `skip`."""
+        """Return a document without the top-level fields `skip`."""
         data = {key: value for key, value in document.data.items() if key not in skip}
         origins = {
-            place: Origin(document.source, line)
-            for place, line in document.lines.items()
-            if not place or place[0] not in skip
+            field_path: Origin(document.source, line)
+            for field_path, line in document.lines.items()
+            if not field_path or field_path[0] not in skip
         }
         return cls(*_long(*plural(data, origins)))
 
     def copy(self) -> Draft:
-        """An independent draft with the same content."""
+        """Return an independent draft with the same content."""
         other = Draft(self.data, self.origins)
         other.issues = list(self.issues)
         return other
 
-    def origin(self, place: Place) -> Origin:
-        """Where the value at `place` came from, or what holds it when it is missing."""
-        for length in range(len(place), -1, -1):
-            found = self.origins.get(place[:length])
-            if found:
-                return found
+    def origin(self, field_path: Place) -> Origin:
+        """Return the origin of the value at a path, or of the nearest section that exists."""
+        for length in range(len(field_path), -1, -1):
+            origin = self.origins.get(field_path[:length])
+            if origin:
+                return origin
         return Origin("")
 
     def lay(self, data: Mapping[str, Any], origins: Mapping[Place, Origin]) -> None:
@@ -78,161 +78,167 @@ class Draft:
         if "objective" in data and isinstance(present, list) and len(present) == 1 and isinstance(present[0], dict):
             changed = data.pop("objective")
             for key, value in changed.items() if isinstance(changed, dict) else [("metric", changed)]:
-                place: Place = ("objectives", 0, key)
-                self.set(place, value, origins.get(("objective", key), Origin("")))
+                field_path: Place = ("objectives", 0, key)
+                self.set(field_path, value, origins.get(("objective", key), Origin("")))
         data, origins = _long(*plural(data, origins))
         for key, value in data.items():
-            below = {place: origin for place, origin in origins.items() if place[:1] == (key,)}
-            self._put(self.data, (), key, value, below)
+            field_origins = {field_path: origin for field_path, origin in origins.items() if field_path[:1] == (key,)}
+            self._put(self.data, (), key, value, field_origins)
 
-    def set(self, place: Place, value: Any, origin: Origin) -> None:
-        """Set `value` at one place, creating the mappings above it; an impossible place is an issue."""
-        if place[:1] == ("objective",):
-            place = ("objectives", 0, *place[1:])
-        if place == _LEARNER and not isinstance(value, dict):
-            place = (*_LEARNER, "entrypoint")
-        if len(place) > MAX_DEPTH:
-            self._refuse(place[:1], f"has a field more than {MAX_DEPTH} levels deep", origin)
+    def set(self, field_path: Place, value: Any, origin: Origin) -> None:
+        """Set the value at a path, creating the mappings above it. An impossible path is an issue."""
+        if field_path[:1] == ("objective",):
+            field_path = ("objectives", 0, *field_path[1:])
+        if field_path == _LEARNER and not isinstance(value, dict):
+            field_path = (*_LEARNER, "entrypoint")
+        if len(field_path) > MAX_DEPTH:
+            self._refuse(field_path[:1], f"has a field more than {MAX_DEPTH} levels deep", origin)
             return
-        here: Any = self.data
-        for depth, step in enumerate(place[:-1]):
-            below = self._step(here, place[: depth + 1], step, place, origin)
-            if below is None:
+        container: Any = self.data
+        for depth, step in enumerate(field_path[:-1]):
+            child = self._step(container, field_path[: depth + 1], step, field_path, origin)
+            if child is None:
                 return
-            here = below
-        last = place[-1]
-        if isinstance(here, list):
-            if not _is_index(last) or int(last) > len(here):
-                self._refuse(place, f"{last!r} is no place in a list of {len(here)}", origin)
+            container = child
+        last = field_path[-1]
+        if isinstance(container, list):
+            if not _is_index(last) or int(last) > len(container):
+                self._refuse(field_path, f"{last!r} is not an index of a list of {len(container)}", origin)
                 return
-            if int(last) == len(here):
-                here.append(None)
-            here[int(last)] = value
-            self._mark((*place[:-1], int(last)), {(): origin})
+            if int(last) == len(container):
+                container.append(None)
+            container[int(last)] = value
+            self._mark((*field_path[:-1], int(last)), {(): origin})
         else:
-            self._put(here, place[:-1], str(last), value, {(*place[:-1], str(last)): origin})
+            self._put(container, field_path[:-1], str(last), value, {(*field_path[:-1], str(last)): origin})
 
-    def get(self, place: Place) -> Any:
-        """The value at `place`, or None."""
-        here: Any = self.data
-        for step in place:
-            if isinstance(here, dict) and step in here:
-                here = here[step]
-            elif isinstance(here, list) and _is_index(step) and int(step) < len(here):
-                here = here[int(step)]
+    def get(self, field_path: Place) -> Any:
+        """Return the value at a path, or None."""
+        value: Any = self.data
+        for step in field_path:
+            if isinstance(value, dict) and step in value:
+                value = value[step]
+            elif isinstance(value, list) and _is_index(step) and int(step) < len(value):
+                value = value[int(step)]
             else:
                 return None
-        return here
+        return value
 
-    def keep(self, place: Place, indices: Sequence[int]) -> None:
-        """Drop all items of a list but those at `indices`, which keep their lines."""
-        items = self.get(place)
+    def keep(self, list_path: Place, indices: Sequence[int]) -> None:
+        """Drop all items of a list except those at `indices`, which keep their lines."""
+        items = self.get(list_path)
         items[:] = [items[index] for index in indices]
-        size = len(place)
-        old = {spot: origin for spot, origin in self.origins.items() if spot[:size] == place and len(spot) > size}
-        for spot in old:
-            del self.origins[spot]
-        for spot, origin in old.items():
-            if spot[size] in indices:
-                self.origins[(*place, indices.index(int(spot[size])), *spot[size + 1 :])] = origin
+        size = len(list_path)
+        old_origins = {
+            item_path: origin
+            for item_path, origin in self.origins.items()
+            if item_path[:size] == list_path and len(item_path) > size
+        }
+        for item_path in old_origins:
+            del self.origins[item_path]
+        for item_path, origin in old_origins.items():
+            if item_path[size] in indices:
+                self.origins[(*list_path, indices.index(int(item_path[size])), *item_path[size + 1 :])] = origin
 
-    def _step(self, here: Any, so_far: Place, step: str | int, place: Place, origin: Origin) -> Any:
-        """The container below `here`, created if missing; None after an issue."""
-        if isinstance(here, list):
-            if _is_index(step) and int(step) == len(here):
-                here.append({})
-            if not _is_index(step) or int(step) >= len(here):
-                self._refuse(place, f"{step!r} is no place in {'.'.join(map(str, so_far[:-1]))}", origin)
+    def _step(self, container: Any, so_far: Place, step: str | int, field_path: Place, origin: Origin) -> Any:
+        """Return the container in a container, created if missing. None after an issue."""
+        if isinstance(container, list):
+            if _is_index(step) and int(step) == len(container):
+                container.append({})
+            if not _is_index(step) or int(step) >= len(container):
+                self._refuse(field_path, f"{step!r} is not an index of {'.'.join(map(str, so_far[:-1]))}", origin)
                 return None
-            below, key = here[int(step)], int(step)
+            child, key = container[int(step)], int(step)
         else:
-            below, key = here.get(step), step  # type: ignore[assignment]
-            if below is None:
-                below = here[step] = [] if so_far == ("objectives",) else {}
+            child, key = container.get(step), step  # type: ignore[assignment]
+            if child is None:
+                child = container[step] = [] if so_far == ("objectives",) else {}
                 self._mark(so_far, {so_far: origin})
-        if isinstance(below, str) and step in _SHORT:
-            below = here[key] = {"name": below}
-        if not isinstance(below, (dict, list)):
-            self._refuse(place, f"{'.'.join(map(str, so_far))} is {below!r} and has no fields", origin)
+        if isinstance(child, str) and step in _SHORT:
+            child = container[key] = {"name": child}
+        if not isinstance(child, (dict, list)):
+            self._refuse(field_path, f"{'.'.join(map(str, so_far))} is {child!r} and has no fields", origin)
             return None
-        return below
+        return child
 
-    def _put(self, here: dict[str, Any], above: Place, key: str, value: Any, origins: Mapping[Place, Origin]) -> None:
-        """Merge `value` into one field of the mapping `here`."""
-        place = (*above, key)
-        if value is None and above == ("space",):
-            here.pop(key, None)
-            self._mark(place, {})
+    def _put(self, mapping: dict[str, Any], parents: Place, key: str, value: Any, origins: Mapping[Place, Origin]) -> None:
+        """Merge a value into one field of a mapping."""
+        field_path = (*parents, key)
+        if value is None and parents == ("space",):
+            mapping.pop(key, None)
+            self._mark(field_path, {})
             return
-        old = here.get(key)
-        if isinstance(old, str) and key in _SHORT and isinstance(value, dict):
-            old = {"name": old}
-        if isinstance(old, dict) and isinstance(value, dict) and not is_another(above, key, old, value):
-            here[key] = old
-            inner: dict[str | int, dict[Place, Origin]] = {}
-            for spot, origin in origins.items():
-                if len(spot) > len(place):
-                    inner.setdefault(spot[len(place)], {})[spot] = origin
-            for name, below in value.items():
-                mine = inner.get(name) or ({(*place, name): origins[place]} if place in origins else {})
-                self._put(old, place, name, below, mine)
+        present = mapping.get(key)
+        if isinstance(present, str) and key in _SHORT and isinstance(value, dict):
+            present = {"name": present}
+        if isinstance(present, dict) and isinstance(value, dict) and not is_another(parents, key, present, value):
+            mapping[key] = present
+            origins_by_field: dict[str | int, dict[Place, Origin]] = {}
+            for known_path, origin in origins.items():
+                if len(known_path) > len(field_path):
+                    origins_by_field.setdefault(known_path[len(field_path)], {})[known_path] = origin
+            for name, child in value.items():
+                child_origins = origins_by_field.get(name) or (
+                    {(*field_path, name): origins[field_path]} if field_path in origins else {}
+                )
+                self._put(present, field_path, name, child, child_origins)
             return
-        if key == "name" and above and above[-1] in _SHORT and old != value:
-            here.clear()  # options of the former one would not fit
-        if key == "type" and above[:1] == ("space",) and len(above) == 2 and old != value:
-            here.clear()
-        here[key] = copy.deepcopy(value)
-        self._mark(place, origins)
+        if key == "name" and parents and parents[-1] in _SHORT and present != value:
+            mapping.clear()  # options of the previous one do not apply
+        if key == "type" and parents[:1] == ("space",) and len(parents) == 2 and present != value:
+            mapping.clear()
+        mapping[key] = copy.deepcopy(value)
+        self._mark(field_path, origins)
 
-    def _mark(self, place: Place, origins: Mapping[Place, Origin]) -> None:
-        """Replace the origins of `place` and everything below."""
-        if place in self.origins:  # else nothing below it has one either
-            for stale in [spot for spot in self.origins if spot[: len(place)] == place]:
+    def _mark(self, field_path: Place, origins: Mapping[Place, Origin]) -> None:
+        """Replace the origins of a path and of everything in it."""
+        if field_path in self.origins:  # otherwise nothing in it has one either
+            for stale in [known_path for known_path in self.origins if known_path[: len(field_path)] == field_path]:
                 del self.origins[stale]
-        for spot, origin in origins.items():
-            self.origins[spot or place] = origin
+        for known_path, origin in origins.items():
+            self.origins[known_path or field_path] = origin
 
-    def _refuse(self, place: Place, message: str, origin: Origin) -> None:
-        self.issues.append(Issue(place, message, origin.source, origin.line))
+    def _refuse(self, field_path: Place, message: str, origin: Origin) -> None:
+        self.issues.append(Issue(field_path, message, origin.source, origin.line))
 
 
-def is_another(above: Place, key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether `new` names another type, sampler or pruner than `old`, so that their fields must not mix."""
-    field = "type" if above == ("space",) else "name" if key in _SHORT else ""
+def is_another(parents: Place, key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether `new` names another type, sampler or pruner than `old`, so that their fields must not be mixed."""
+    field = "type" if parents == ("space",) else "name" if key in _SHORT else ""
     return bool(field) and field in new and new[field] != old.get(field)
 
 
 def plural(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
-    """`objective: {…}` as `objectives: [{…}]`; if both are given nothing changes, and the checks refuse it."""
+    """Return `objective: {…}` as `objectives: [{…}]`. With both fields, nothing changes, and the checks refuse it."""
     if "objective" not in data or "objectives" in data:
         return data, dict(origins)
     data = {("objectives" if key == "objective" else key): value for key, value in data.items()}
     data["objectives"] = [data["objectives"]]
     moved: dict[Place, Origin] = {}
-    for place, origin in origins.items():
-        if place[:1] == ("objective",):
-            moved[("objectives", 0, *place[1:])] = origin
-            if len(place) == 1:
+    for field_path, origin in origins.items():
+        if field_path[:1] == ("objective",):
+            moved[("objectives", 0, *field_path[1:])] = origin
+            if len(field_path) == 1:
                 moved[("objectives",)] = origin
         else:
-            moved[place] = origin
+            moved[field_path] = origin
     return data, moved
 
 
 def _long(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
-    """A layer with the learner of a collection as a mapping: `learner: train:learn` as `learner: {entrypoint: …}`."""
-    collect, spots = data.get("collect"), dict(origins)
+    """Return a layer with the short form of a learner expanded: `learner: train:learn` to `learner: {entrypoint: …}`."""
+    collect, expanded_origins = data.get("collect"), dict(origins)
     if not isinstance(collect, dict) or "learner" not in collect or isinstance(collect["learner"], dict):
-        return data, spots
-    if _LEARNER in spots:
-        spots[(*_LEARNER, "entrypoint")] = spots[_LEARNER]
-    return {**data, "collect": {**collect, "learner": {"entrypoint": collect["learner"]}}}, spots
+        return data, expanded_origins
+    if _LEARNER in expanded_origins:
+        expanded_origins[(*_LEARNER, "entrypoint")] = expanded_origins[_LEARNER]
+    return {**data, "collect": {**collect, "learner": {"entrypoint": collect["learner"]}}}, expanded_origins
 
 
 def path(field: str, names: Collection[str]) -> Place:
-    """`enqueue.0.lr` as its steps.
+    """Return a dotted field, `enqueue.0.lr`, as its steps.
 
-    A parameter's name is one step, also with dots, where it is among `names` or stands in double quotes.
+    A parameter's name with dots is one step if it is among `names` or in double quotes.
     """
     steps: list[str | int] = []
     rest = [step.strip('"') for step in _STEP.findall(field)]

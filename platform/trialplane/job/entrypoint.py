@@ -1,4 +1,4 @@
-"""Checks that the code that a job names exists, its packages too, from the source text: nothing is imported or run."""
+"""Checks that a job's code and packages exist. They read the source text: nothing is imported or run."""
 
 from __future__ import annotations
 
@@ -18,118 +18,118 @@ from trialplane.job.kinds.base import Function
 
 
 def packages(job: Job, folder: Path) -> list[Path]:
-    """The folders of a job's packages.
+    """Return the folders of a job's packages.
 
     Args:
-        job: that names them.
-        folder: of the job, where relative paths start.
+        job: the job.
+        folder: the job's folder, to which paths are relative.
     """
     return [Path(os.path.normpath(folder.absolute() / text)) for text in job.packages]
 
 
 def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
-    """Issues of the functions that a job names.
+    """Yield issues of the functions that a job names.
 
     Args:
-        job: that names them.
-        folder: with its code.
-        broken: fields that have issues of their own, whose functions are not looked at.
+        job: the job.
+        folder: folder with its code.
+        broken: fields with issues of their own, whose functions are not checked.
 
     Yields:
-        Issues of the job's fields, without a source; one of a line of the code with that file.
+        Issues of the job's fields, without a source, and issues of lines of code, with their file.
     """
     unread: set[Path] = set()
     roots: dict[str, Path] = {}
     if ("packages",) not in broken:
         yield from _look_at_packages(job, folder)
-        found_there = [path for path in packages(job, folder) if not os.path.lexists(folder / f"{path.name}.py")]
-        roots = {path.name: path.parent for path in found_there}
-    for one in job.functions():
-        if one.field[:1] not in broken:
-            root = roots.get(one.text.partition(":")[0].partition(".")[0], folder)
-            for found in _look(one, root, unread):
-                yield found if isinstance(found, Issue) else Issue(one.field, found)
-    for place, text, is_python in job.programs():
-        if place[:1] not in broken:
-            yield from _look_at_file(place, text, folder, is_python)
+        importable = [path for path in packages(job, folder) if not os.path.lexists(folder / f"{path.name}.py")]
+        roots = {path.name: path.parent for path in importable}
+    for function in job.functions():
+        if function.field[:1] not in broken:
+            root = roots.get(function.text.partition(":")[0].partition(".")[0], folder)
+            for problem in _look(function, root, unread):
+                yield problem if isinstance(problem, Issue) else Issue(function.field, problem)
+    for field_path, text, is_python in job.programs():
+        if field_path[:1] not in broken:
+            yield from _look_at_file(field_path, text, folder, is_python)
             if is_python:
                 yield from _look_at_globals(job, folder / text, broken)
 
 
 def _look_at_packages(job: Job, folder: Path) -> Iterator[Issue]:
-    """Issues of the folders that travel with a job's own: what cannot be there, or not under its name."""
+    """Yield issues of packages: folders that do not exist or cannot be imported by their names."""
     names: dict[str, str] = {}
     for index, path in enumerate(packages(job, folder)):
-        place = ("packages", index)
+        field_path = ("packages", index)
         try:
-            why = _unpackable(path, folder)
+            problem = _unpackable(path, folder)
         except (OSError, ValueError) as error:  # no access, a name too long, or one with a zero byte
-            why = f"{path} cannot be read: {getattr(error, 'strerror', error)}"
-        if not why and path.name in names:
-            why = f"{job.packages[index]} and {names[path.name]} are both called {path.name}; rename one of them"
-        if why:
-            yield Issue(place, why)
+            problem = f"{path} cannot be read: {getattr(error, 'strerror', error)}"
+        if not problem and path.name in names:
+            problem = f"{job.packages[index]} and {names[path.name]} are both called {path.name}; rename one of them"
+        if problem:
+            yield Issue(field_path, problem)
         names.setdefault(path.name, job.packages[index])
 
 
 def _unpackable(path: Path, folder: Path) -> str:
-    """Why a folder cannot travel as a package with the job in `folder`, or ""."""
-    name, here, real = path.name, os.path.realpath(folder), os.path.realpath(path)
+    """Return why a folder cannot be uploaded as a package of the job in `folder`, or ""."""
+    name, job_folder, real_path = path.name, os.path.realpath(folder), os.path.realpath(path)
     if not path.is_dir():
         if path.exists():
             return f"{path} is a file; name the folder of a package"
-        there = [one.name for one in path.parent.iterdir() if one.is_dir()] if path.parent.is_dir() else []
-        return f"there is no folder {path}; {errors.nearest(name, there)}".rstrip("; ")
-    if f"{real}/".startswith(f"{here}/"):
+        siblings = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
+        return f"there is no folder {path}; {errors.nearest(name, siblings)}".rstrip("; ")
+    if f"{real_path}/".startswith(f"{job_folder}/"):
         return f"{path} lies in the job's folder, which travels anyway; drop it"
-    if f"{here}/".startswith(f"{real}/"):
+    if f"{job_folder}/".startswith(f"{real_path}/"):
         return f"{path} holds the job's folder; name the folder that is imported"
     if not name.isidentifier():
         return f"{name!r} is no name that can be imported; name the folder that is: {path}/src/NAME"
     if name in sys.stdlib_module_names or name == "trialplane":
         return f"{name} would hide the module of that name, which trials need; rename the package"
-    clash = next((one.name for one in (folder / name, folder / f"{name}.py") if os.path.lexists(one)), "")
+    clash = next((entry.name for entry in (folder / name, folder / f"{name}.py") if os.path.lexists(entry)), "")
     return f"the job's folder has {clash} of its own, which is imported under the same name" if clash else ""
 
 
-def _look_at_file(place: Place, text: str, folder: Path, is_python: bool) -> Iterator[Issue]:
-    """Issues of a script, or of a command's file, in the job's folder."""
+def _look_at_file(field_path: Place, text: str, folder: Path, is_python: bool) -> Iterator[Issue]:
+    """Yield issues of a script, or of a command's file, in the job's folder."""
     file = folder / text
     if not file.is_file():
-        there = [path.relative_to(folder).as_posix() for path in folder.glob("**/*.py" if is_python else "*")]
-        yield Issue(place, f"there is no {text} in {folder}; {errors.nearest(text, there)}".rstrip("; "))
+        files = [path.relative_to(folder).as_posix() for path in folder.glob("**/*.py" if is_python else "*")]
+        yield Issue(field_path, f"there is no {text} in {folder}; {errors.nearest(text, files)}".rstrip("; "))
     elif is_python:
         tree = _parsed(file, text)
         if isinstance(tree, str):
-            yield Issue(place, tree)
+            yield Issue(field_path, tree)
         elif isinstance(tree, Issue):
             yield tree
     elif not os.access(file, os.X_OK):
-        yield Issue(place, f"{text} is not executable; `chmod +x {file}`, or write command: [bash, {text}]")
+        yield Issue(field_path, f"{text} is not executable; `chmod +x {file}`, or write command: [bash, {text}]")
 
 
 def _look_at_globals(job: Job, file: Path, broken: Collection[Place]) -> Iterator[Issue]:
-    """Parameters that replace no assignment of a script, whose arguments are its globals."""
+    """Yield issues of parameters that replace no assignment of a script with `arguments: globals`."""
     tree = _parsed(file, file.name) if file.is_file() else None
-    given = getattr(job, "arguments", None)
-    if given is None or f"{{{arguments.GLOBALS}}}" not in given.items or not isinstance(tree, ast.Module):
+    job_arguments = getattr(job, "arguments", None)
+    if job_arguments is None or f"{{{arguments.GLOBALS}}}" not in job_arguments.items or not isinstance(tree, ast.Module):
         return
-    there = arguments.assigned(tree)
-    placed = {name for _, name in arguments.placeholders(given.items)}
+    assignments = arguments.assigned(tree)
+    named = {name for _, name in arguments.placeholders(job_arguments.items)}
     for field, names in (("params", job.params), ("space", job.search.names)):
         for name in names:
-            if (field,) not in broken and name not in there and name not in placed:
-                text = f"{file.name} assigns no {name} at its top level; {errors.nearest(name, there)}".rstrip("; ")
+            if (field,) not in broken and name not in assignments and name not in named:
+                text = f"{file.name} assigns no {name} at its top level; {errors.nearest(name, assignments)}".rstrip("; ")
                 yield Issue((field, name), text)
 
 
 def _look(named: Function, folder: Path, unread: set[Path]) -> Iterator[str | Issue]:
-    """Issues of one function.
+    """Yield issues of a function.
 
     Args:
-        named: by the job.
-        folder: with the code.
-        unread: files that could not be read, and have their issue.
+        named: the function.
+        folder: folder with the code.
+        unread: files that could not be read and have been reported.
     """
     module, function = named.text.split(":")
     base = folder.joinpath(*module.split("."))
@@ -138,8 +138,8 @@ def _look(named: Function, folder: Path, unread: set[Path]) -> Iterator[str | Is
     except OSError:  # a name too long for a file, or no access
         file = None
     if file is None:
-        there = [path.stem for path in folder.glob("*.py")] if folder.is_dir() else []
-        yield f"there is no {module.replace('.', '/')}.py in {folder}; {errors.nearest(module, there)}".rstrip("; ")
+        modules = [path.stem for path in folder.glob("*.py")] if folder.is_dir() else []
+        yield f"there is no {module.replace('.', '/')}.py in {folder}; {errors.nearest(module, modules)}".rstrip("; ")
         return
     if file in unread:
         return
@@ -149,23 +149,23 @@ def _look(named: Function, folder: Path, unread: set[Path]) -> Iterator[str | Is
         yield tree
         return
     if named.style == "optuna" and (line := _starts(tree)):
-        cure = 'put it below `if __name__ == "__main__":`'
-        yield f"line {line} would start a search of its own when {file.name} is imported; {cure}"
+        advice = 'put it below `if __name__ == "__main__":`'
+        yield f"line {line} would start a search of its own when {file.name} is imported; {advice}"
     names, open_ended = _names(tree)
     if function not in names and not open_ended:
         yield f"{file.name} defines no {function}; {errors.nearest(function, names)}".rstrip("; ")
-    elif not open_ended and (lacks := _lacks(tree, function)):
-        name, line = lacks
-        cure = f'set it above `if __name__ == "__main__":`, which no trial runs ({file.name}:{line})'
-        yield f"{function} reads {name}, which {file.name} sets only when it is run itself; {cure}"
-    found = names.get(function, [])
-    wrong = [why for node in found if (why := _unfit(node, named))]
-    if wrong and len(wrong) == len(found):  # of several definitions one may be meant for this machine
-        yield f"{function} {wrong[-1]} ({file.name}:{found[-1].lineno})"
+    elif not open_ended and (missing_global := _lacks(tree, function)):
+        name, line = missing_global
+        advice = f'set it above `if __name__ == "__main__":`, which no trial runs ({file.name}:{line})'
+        yield f"{function} reads {name}, which {file.name} sets only when it is run itself; {advice}"
+    definitions = names.get(function, [])
+    problems = [problem for node in definitions if (problem := _unfit(node, named))]
+    if problems and len(problems) == len(definitions):  # one of several definitions may be meant for this machine
+        yield f"{function} {problems[-1]} ({file.name}:{definitions[-1].lineno})"
 
 
 def _parsed(file: Path, name: str) -> ast.Module | Issue | str:
-    """The syntax tree of a file, or what is wrong with it: in one of its lines, where it has `name`, or as a whole."""
+    """Return the syntax tree of a file, or its problem: an issue of a line, or a message about the file."""
     try:
         return ast.parse(file.read_bytes(), filename=str(file))
     except SyntaxError as error:
@@ -174,12 +174,12 @@ def _parsed(file: Path, name: str) -> ast.Module | Issue | str:
         return Issue((name,), f"is not Python: {reason}", str(file), error.lineno or 0)
     except (OSError, ValueError) as error:  # ValueError: the file holds null bytes
         return f"{file} cannot be read: {error}"
-    except (RecursionError, MemoryError):  # Python's own parser gives up like this
+    except (RecursionError, MemoryError):  # raised by Python's parser
         return f"{file} is nested too deeply for Python"
 
 
 def _starts(tree: ast.Module) -> int:
-    """The line of a module that starts a search when it is imported; 0 when none does."""
+    """Return the line of a module that starts a search at import. 0 if there is none."""
     todo: list[ast.AST] = list(tree.body)
     while todo:
         node = todo.pop(0)
@@ -194,85 +194,101 @@ def _starts(tree: ast.Module) -> int:
 
 
 def _lacks(tree: ast.Module, function: str) -> tuple[str, int] | None:
-    """A name that a function reads, or one that it names, and that only `if __name__ == "__main__":` sets; with its line."""
-    run = [below for node in tree.body if arguments.is_main(node) for below in node.body]
-    imported = [node for node in tree.body if not arguments.is_main(node)]
-    here = _names(ast.Module(imported, []))[0]
-    lacking = set(_names(ast.Module(run, []))[0]) - set(here) - set(dir(builtins))
-    todo, done = [function], set[str]()
-    while todo:
-        name = todo.pop()
-        done.add(name)
-        for made in (node for node in here.get(name, []) if isinstance(node, ast.FunctionDef)):
-            read = _globals(symtable.symtable(ast.unparse(made), function, "exec")) - _guarded(made)
-            if lacks := sorted(lacking & read):
-                lines = [one.lineno for one in ast.walk(made) if isinstance(one, ast.Name) and one.id == lacks[0]]
-                return lacks[0], lines[0]
-            todo += read - done
+    """Return a name that a function uses, directly or indirectly, and that only the main block sets; with its line."""
+    main_block = [statement for node in tree.body if arguments.is_main(node) for statement in node.body]
+    module_level = [node for node in tree.body if not arguments.is_main(node)]
+    definitions = _names(ast.Module(module_level, []))[0]
+    lacking = set(_names(ast.Module(main_block, []))[0]) - set(definitions) - set(dir(builtins))
+    pending, visited = [function], set[str]()
+    while pending:
+        name = pending.pop()
+        visited.add(name)
+        for function_node in (node for node in definitions.get(name, []) if isinstance(node, ast.FunctionDef)):
+            read = _globals(symtable.symtable(ast.unparse(function_node), function, "exec")) - _guarded(function_node)
+            if undefined := sorted(lacking & read):
+                lines = [
+                    name_node.lineno
+                    for name_node in ast.walk(function_node)
+                    if isinstance(name_node, ast.Name) and name_node.id == undefined[0]
+                ]
+                return undefined[0], lines[0]
+            pending += read - visited
     return None
 
 
 def _globals(table: symtable.SymbolTable) -> set[str]:
-    """The global names that functions read."""
-    found = {one.get_name() for one in table.get_symbols() if one.is_global() and one.is_referenced()}
-    return found.union(*map(_globals, table.get_children()))
+    """Return the global names that functions read."""
+    names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global() and symbol.is_referenced()}
+    return names.union(*map(_globals, table.get_children()))
 
 
-def _guarded(made: ast.AST) -> set[str]:
-    """The names in a `try` that catches their absence."""
-    guards = [one for one in ast.walk(made) if isinstance(one, ast.Try) and "NameError" in ast.unparse(one)]
-    return {one.id for guard in guards for one in ast.walk(guard) if isinstance(one, ast.Name)}
+def _guarded(function_node: ast.AST) -> set[str]:
+    """Return the names in a `try` that catches NameError."""
+    guards = [
+        name_node
+        for name_node in ast.walk(function_node)
+        if isinstance(name_node, ast.Try) and "NameError" in ast.unparse(name_node)
+    ]
+    return {name_node.id for guard in guards for name_node in ast.walk(guard) if isinstance(name_node, ast.Name)}
 
 
 def _unfit(node: ast.stmt, function: Function) -> str:
-    """Why what a statement defines cannot be called as the job's function is, or "" where that is not certain."""
-    given = function.arguments
-    made: ast.AST | None = node
+    """Return why a definition cannot be called like the job's function, or "" if unknown."""
+    call_arguments = function.arguments
+    definition: ast.AST | None = node
     if function.style == "ray" and isinstance(node, ast.ClassDef):
         return "is a class, and a trial calls a function; write a function(config) that runs its loop and calls tune.report"
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
-        made = node.value
-        if isinstance(made, ast.Constant) and made.value is None:
-            return ""  # it may be replaced when the module runs
+        definition = node.value
+        if isinstance(definition, ast.Constant) and definition.value is None:
+            return ""  # the module may replace it
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if not all(isinstance(target, ast.Name) for target in targets):
-            return ""  # of several names at once, what each gets is known when the module runs
-        if isinstance(made, (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Set)):
-            return f"is {ast.unparse(made)[:40]} and no function"
-    if isinstance(made, ast.AsyncFunctionDef):
+            return ""  # values of unpacked names are only known at import
+        if isinstance(definition, (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Set)):
+            return f"is {ast.unparse(definition)[:40]} and no function"
+    if isinstance(definition, ast.AsyncFunctionDef):
         return "is async, but it is called synchronously; drop async"
-    if not given or not isinstance(made, (ast.FunctionDef, ast.Lambda)) or getattr(made, "decorator_list", []):
+    if (
+        not call_arguments
+        or not isinstance(definition, (ast.FunctionDef, ast.Lambda))
+        or getattr(definition, "decorator_list", [])
+    ):
         return ""
-    arguments = made.args
-    places = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
-    needed = places[: len(places) - len(arguments.defaults)]
-    named = [one.arg for one, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if value is None]
-    too_few = len(places) < len(given) and not arguments.vararg
-    if not too_few and len(needed) <= len(given) and not named:
+    arguments = definition.args
+    positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+    required = positional[: len(positional) - len(arguments.defaults)]
+    required_keywords = [
+        argument.arg for argument, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if value is None
+    ]
+    too_few = len(positional) < len(call_arguments) and not arguments.vararg
+    if not too_few and len(required) <= len(call_arguments) and not required_keywords:
         return ""
-    takes = ", ".join([*places, *named]) or "no arguments"
-    return f"takes {takes}, but is called with {' and '.join(given)}"
+    takes = ", ".join([*positional, *required_keywords]) or "no arguments"
+    return f"takes {takes}, but is called with {' and '.join(call_arguments)}"
 
 
 def _names(tree: ast.Module) -> tuple[dict[str, list[ast.stmt]], bool]:
-    """What a module defines or imports at its top level, and whether `import *` or `__getattr__` may hide more."""
+    """Return the names that a module defines or imports at its top level, and whether there may be others."""
     names: dict[str, list[ast.stmt]] = {}
-    open_ended = False
-    todo: list[ast.stmt] = list(tree.body)
-    while todo:
-        node = todo.pop(0)
-        made: list[str] = []
+    has_hidden_names = False
+    pending: list[ast.stmt] = list(tree.body)
+    while pending:
+        node = pending.pop(0)
+        defined: list[str] = []
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            made = [node.name]
+            defined = [node.name]
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            made = [(alias.asname or alias.name).split(".")[0] for alias in node.names]
-            open_ended = open_ended or any(alias.name == "*" for alias in node.names)
+            defined = [(alias.asname or alias.name).split(".")[0] for alias in node.names]
+            has_hidden_names = has_hidden_names or any(alias.name == "*" for alias in node.names)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            below = [name for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
-            made = [name.id for name in below if isinstance(name.ctx, ast.Store)]  # not `run` of `run.limit = 3`
+            name_nodes = [name for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+            defined = [name.id for name in name_nodes if isinstance(name.ctx, ast.Store)]  # not `run` of `run.limit = 3`
         elif isinstance(node, (ast.If, ast.Try, ast.With)):
-            todo += [below for below in ast.walk(node) if isinstance(below, ast.stmt) and below is not node]
-        for name in made:
+            pending += [
+                name_nodes for name_nodes in ast.walk(node) if isinstance(name_nodes, ast.stmt) and name_nodes is not node
+            ]
+        for name in defined:
             names.setdefault(name, []).append(node)
-    return names, open_ended or "__getattr__" in names
+    return names, has_hidden_names or "__getattr__" in names

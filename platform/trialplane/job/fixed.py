@@ -1,7 +1,7 @@
-"""Parameters given on the command line: those of `--params` leave the space, and conditions on them are resolved.
+"""Parameters set on the command line: `--params` removes them from the space and resolves conditions on them.
 
-A name that a job.yaml does not have is refused, in `--params` as in `--set params.…`, as nothing would read it. A script
-without that file takes any.
+Names that are not in job.yaml are refused, in `--params` and in `--set params.…`, because nothing would read them. A script
+without a job.yaml accepts any name.
 """
 
 from __future__ import annotations
@@ -18,66 +18,66 @@ SOURCE = "--params"
 
 
 def named(*jobs: Mapping[str, Any]) -> set[str]:
-    """The parameters that raw jobs or profiles have, fixed or searched."""
+    """Return the names of parameters in raw jobs or profiles, fixed or searched."""
     parts = [job.get(field) for job in jobs for field in ("params", "space")]
     return {name for part in parts if isinstance(part, dict) for name in part}
 
 
-def refused(whole: Draft, given: Mapping[str, tuple[Place, Any]], known: Collection[str]) -> Iterator[Issue]:
-    """Issues of the parameters among the fields of `--set`, of flags and of the SDK.
+def refused(whole: Draft, overrides: Mapping[str, tuple[Place, Any]], known_names: Collection[str]) -> Iterator[Issue]:
+    """Yield issues of parameters set by `--set`, flags or the SDK.
 
     Args:
-        whole: the draft with all of them laid over it.
-        given: source → the field and its value.
-        known: `named`, before they were.
+        whole: the draft with all overrides.
+        overrides: source → field and value.
+        known_names: `named` of the draft without overrides.
     """
     searched = whole.data.get("space")
-    for source, (place, value) in given.items():
-        if place[:1] != ("params",):
+    for source, (field_path, value) in overrides.items():
+        if field_path[:1] != ("params",):
             continue
-        below = value if isinstance(value, dict) else ()
-        for name in [str(place[1])] if len(place) > 1 else below:
-            if name not in known:
-                hint = errors.nearest(name, known)
+        new_params = value if isinstance(value, dict) else ()
+        for name in [str(field_path[1])] if len(field_path) > 1 else new_params:
+            if name not in known_names:
+                hint = errors.nearest(name, known_names)
                 message = "; ".join(part for part in ("there is no such parameter", hint.rstrip("?")) if part)
                 yield Issue(("params", name), f"{message}; add new ones to params in job.yaml", source)
             elif isinstance(searched, dict) and name in searched:
-                cure = f"--set space.{name}=null removes it from the space"
-                yield Issue(("params", name), f"is searched, and what is drawn wins; {cure}", source)
+                advice = f"--set space.{name}=null removes it from the space"
+                yield Issue(("params", name), f"is searched, and what is drawn wins; {advice}", source)
 
 
 def lay(whole: Draft, params: Mapping[str, Any], *, takes_any: bool = False) -> None:
-    """Fix values in a draft.
+    """Fix parameters in a draft.
 
-    A parameter of the space leaves it and becomes a fixed one. Conditions on it are settled: a parameter whose
-    condition does not hold leaves as well. A point to try first that has another value is dropped.
+    A parameter of the space becomes a fixed one. Conditions on it are resolved: parameters whose condition does not hold are
+    removed too. Points in `enqueue` with another value are dropped.
 
     Args:
         whole: the draft.
-        params: by name.
-        takes_any: whether names that it does not have are new parameters.
+        params: values by name.
+        takes_any: accept new names.
     """
     searched = whole.data.get("space")
-    known = whole.data.get("params") or {}
-    if not isinstance(known, dict):
+    present_params = whole.data.get("params") or {}
+    if not isinstance(present_params, dict):
         return  # params itself has an issue
     for name, value in params.items():
         if isinstance(searched, dict) and name in searched:
-            gone = _leave(whole, searched, name)
+            removed = _leave(whole, searched, name)
             for other in list(searched):
                 if other in searched:
-                    gone |= _settle(whole, searched, other, name, value)
-            _drop_points(whole, name, value, gone)
-        elif name not in known and not takes_any:
-            why = "the space is code, so only names in params can be fixed; " if isinstance(searched, str) else ""
-            hint = errors.nearest(name, [*known, *(searched if isinstance(searched, dict) else ())])
-            whole.issues.append(Issue((name,), f"there is no such parameter; {why}{hint}".rstrip("; "), SOURCE))
+                    removed |= _settle(whole, searched, other, name, value)
+            _drop_points(whole, name, value, removed)
+        elif name not in present_params and not takes_any:
+            reason = "the space is code, so only names in params can be fixed; " if isinstance(searched, str) else ""
+            hint = errors.nearest(name, [*present_params, *(searched if isinstance(searched, dict) else ())])
+            whole.issues.append(Issue((name,), f"there is no such parameter; {reason}{hint}".rstrip("; "), SOURCE))
             continue
         whole.set(("params", name), value, Origin(SOURCE))
 
 
 def _settle(whole: Draft, searched: dict[str, Any], other: str, name: str, value: Any) -> set[str]:
-    """Take the condition on `name` from a parameter, or the parameter when it does not hold; return the removed names."""
+    """Resolve the condition on `name` of a parameter: remove the condition, or the parameter. Return removed names."""
     conditions = searched[other].get("when") if isinstance(searched[other], dict) else None
     if not isinstance(conditions, dict) or name not in conditions:
         return set()
@@ -91,17 +91,17 @@ def _leave(whole: Draft, searched: dict[str, Any], name: str) -> set[str]:
     return {name}
 
 
-def _drop_points(whole: Draft, name: str, value: Any, gone: set[str]) -> None:
+def _drop_points(whole: Draft, name: str, value: Any, removed: set[str]) -> None:
     points = whole.data.get("enqueue")
     if not isinstance(points, list):
         return
-    kept = []
+    kept_indices = []
     for index, point in enumerate(points):
         if isinstance(point, dict):
             if name in point and not space.same(point[name], value):
                 continue
-            points[index] = {key: below for key, below in point.items() if key not in gone}
+            points[index] = {key: item for key, item in point.items() if key not in removed}
             if point and not points[index]:
                 continue
-        kept.append(index)
-    whole.keep(("enqueue",), kept)
+        kept_indices.append(index)
+    whole.keep(("enqueue",), kept_indices)

@@ -1,6 +1,6 @@
-"""Checks that the data files that a job names exist and hold what it needs, reading as little of them as possible.
+"""Checks that a job's data files exist and have the required content, reading as little of them as possible.
 
-Of a table that is its first record. Of plain text it is the lines that all ranks need for one batch each.
+They read the first record of a table, and enough lines of plain text for a batch of each rank.
 """
 
 from __future__ import annotations
@@ -34,46 +34,46 @@ _PIECE = 2**20
 
 
 def check_inputs(job: Job, folder: Path, elsewhere: str = "", *, away: bool = False) -> list[Issue]:
-    """Issues of the files in `job.inputs`.
+    """Return issues of the files in `job.inputs`.
 
     Args:
-        job: names the files in its params; relative paths start at the job's folder.
-        folder: the job's folder, which travels with the run.
-        elsewhere: a folder that only the trials have; what is named below it and is not here is not looked at.
-        away: whether the trials are on another machine, which has no file of this one but the job's folder.
+        job: the job, with the files in its params; paths are relative to the job's folder.
+        folder: the job's folder, which is uploaded with the run.
+        elsewhere: folder that may exist only in trial pods; missing files in it are not checked.
+        away: whether trials run on another machine, which only gets the job's folder.
     """
-    found: list[Issue] = []
+    issues: list[Issue] = []
     for name, input_ in job.inputs.items():
         field, value = f"params.{name}", job.params.get(name)
         if value is None:
             if not (input_.optional or name in job.search.names or job.search.is_code):
-                found.append(Issue((field,), f"is null, and must name {_kind(input_)}"))
+                issues.append(Issue((field,), f"is null, and must name {_kind(input_)}"))
             continue
         files: list[Path] = []
-        before = len(found)
+        before = len(issues)
         for path in value if isinstance(value, list) else [value]:
             if not isinstance(path, str) or not path:
-                found.append(Issue((field,), f"must be the path of a data file, not {path!r}"))
+                issues.append(Issue((field,), f"must be the path of a data file, not {path!r}"))
                 continue
             try:
                 file = Path(path).expanduser()
             except RuntimeError:
-                found.append(Issue((field,), f"begins with an unknown user: {path}"))
+                issues.append(Issue((field,), f"begins with an unknown user: {path}"))
                 continue
-            below = Path(os.path.normpath(folder.absolute() / file))
+            normalized = Path(os.path.normpath(folder.absolute() / file))
             file = file if file.is_absolute() else folder / file
             if elsewhere and file.is_relative_to(elsewhere) and not os.path.lexists(file):
-                break  # nor can the lines of all of them be counted
+                break  # then lines cannot be counted either
             files.append(file)
             message = _look(file, input_, _columns(job, input_)) or _unreachable(
-                path, below, folder.absolute(), elsewhere, away
+                path, normalized, folder.absolute(), elsewhere, away
             )
             if message:
-                found.append(Issue((field,), message, str(file)))
+                issues.append(Issue((field,), message, str(file)))
         else:
-            if input_.format == "lines" and len(found) == before:
-                found += [Issue((field,), text, str(files[0]) if files else "") for text in _too_few(job, input_, files)]
-    return found
+            if input_.format == "lines" and len(issues) == before:
+                issues += [Issue((field,), text, str(files[0]) if files else "") for text in _too_few(job, input_, files)]
+    return issues
 
 
 def _kind(input_: Input) -> str:
@@ -82,20 +82,20 @@ def _kind(input_: Input) -> str:
 
 
 def _columns(job: Job, input_: Input) -> list[str]:
-    """The columns that a table must have; a parameter that is null or searched names none."""
+    """Return the required columns of a table. Parameters that are null or searched name none."""
     named = [job.params.get(name) for name in input_.columns_of]
     return list(dict.fromkeys([*input_.columns, *(name for name in named if isinstance(name, str))]))
 
 
 def _unreachable(path: str, file: Path, folder: Path, elsewhere: str, away: bool) -> str:
-    """Why trials would not find a local file, or "": they get a copy of the job's folder.
+    """Return why trials would not find a local file, or "". They get a copy of the job's folder.
 
     Args:
-        path: as the user wrote it.
-        file: the same, absolute and without `..`.
-        folder: the job's, absolute.
-        elsewhere: a folder that only the trials have.
-        away: whether the trials are on another machine.
+        path: path in the job.
+        file: normalized absolute path.
+        folder: absolute path of the job's folder.
+        elsewhere: folder that may exist only in trial pods.
+        away: whether trials run on another machine.
     """
     inside = file.is_relative_to(folder)
     if not Path(path).expanduser().is_absolute():
@@ -114,7 +114,7 @@ def _way(elsewhere: str) -> str:
 
 
 def _look(file: Path, input_: Input, columns: Sequence[str]) -> str:
-    """What is wrong with one file, or ""."""
+    """Return the problem of a file, or ""."""
     try:
         mode = file.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -123,13 +123,13 @@ def _look(file: Path, input_: Input, columns: Sequence[str]) -> str:
         return f"cannot be read: {getattr(error, 'strerror', error)}"
     if stat.S_ISDIR(mode):
         return f"is a folder; name {_kind(input_)}"
-    if not stat.S_ISREG(mode):  # reading it may block forever
+    if not stat.S_ISREG(mode):  # reading it may block
         return f"is a device or a pipe, and not a file; name {_kind(input_)}"
     return _look_at_text(file) if input_.format == "lines" else _look_at_table(file, input_, columns)
 
 
 def _beside(file: Path) -> list[str]:
-    """Names of the files in the same folder."""
+    """Return the names of the files in the same folder."""
     try:
         return [path.name for path in file.parent.iterdir() if path.is_file()]
     except OSError:
@@ -138,16 +138,16 @@ def _beside(file: Path) -> list[str]:
 
 def _look_at_table(file: Path, input_: Input, columns: Sequence[str]) -> str:
     suffixes = [suffix.lower() for suffix in file.suffixes]
-    packed = suffixes[-1:] == [".gz"]
-    kind = (suffixes[:-1] if packed else suffixes)[-1:] or [""]
+    is_compressed = suffixes[-1:] == [".gz"]
+    kind = (suffixes[:-1] if is_compressed else suffixes)[-1:] or [""]
     if input_.format == "dataset" and suffixes[-1:] == [_PARQUET]:
         return _look_at_parquet(file, columns)
     if kind[0] not in _SEPARATORS and kind[0] not in _RECORDS:
-        cure = _kind(input_).removesuffix(" file").removeprefix("a ")
-        return f"is of a kind that cannot be read ({kind[0] or 'no suffix'}); give {cure}, plain or .gz"
+        expected = _kind(input_).removesuffix(" file").removeprefix("a ")
+        return f"is of a kind that cannot be read ({kind[0] or 'no suffix'}); give {expected}, plain or .gz"
     try:
         with (
-            gzip.open(file, "rb") if packed else file.open("rb") as raw,
+            gzip.open(file, "rb") if is_compressed else file.open("rb") as raw,
             io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text,
         ):
             present = _header(text, kind[0])
@@ -166,7 +166,7 @@ def _look_at_table(file: Path, input_: Input, columns: Sequence[str]) -> str:
 
 
 def _look_at_parquet(file: Path, columns: Sequence[str]) -> str:
-    """Search the footer for the names, which are stored as plain text; the footer is not parsed."""
+    """Return the problem of a Parquet file. Names are searched in the footer, where they are plain text."""
     try:
         with file.open("rb") as raw:
             begin, size = raw.read(4), raw.seek(0, os.SEEK_END)
@@ -183,15 +183,14 @@ def _look_at_parquet(file: Path, columns: Sequence[str]) -> str:
 
 
 def _look_at_text(file: Path) -> str:
-    """Check the first piece only; an invalid byte further on is reported when it is read."""
+    """Return the problem of the first piece of a text file. Later invalid bytes are reported when they are read."""
     try:
         with file.open("rb") as raw:
             head = raw.read(_PIECE)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     if head.startswith(_GZIP):
-        cure = f"unpack it: gunzip < {file.name} > {_plain(file)}"
-        return f"is compressed, and lines are read where they lie in the file; {cure}"
+        return f"is compressed, and lines are read directly from the file; run gunzip < {file.name} > {_plain(file)}"
     if head.startswith(_WIDE):
         return f"is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 {file.name} > NEW.txt"
     if b"\0" in head:
@@ -200,40 +199,41 @@ def _look_at_text(file: Path) -> str:
         codecs.getincrementaldecoder("utf-8")().decode(head)  # the piece may end within a character
     except UnicodeDecodeError as error:
         line = head.count(bytes([10]), 0, error.start) + 1
-        cure = f"for example iconv -f GB18030 -t UTF-8 {file.name} > NEW.txt"
-        return f"is not UTF-8 text (line {line}); convert it, {cure}"
+        command = f"iconv -f GB18030 -t UTF-8 {file.name} > NEW.txt"
+        return f"is not UTF-8 text (line {line}); convert it, for example {command}"
     if not head.strip() and len(head) < _PIECE:
         return "is empty; it must hold a sample in each line"
     return ""
 
 
 def _plain(file: Path) -> str:
-    """A name for what is unpacked: gunzip by itself takes a file only when its name ends in .gz."""
+    """Return a name for the decompressed file. gunzip itself only accepts names that end in .gz."""
     return file.stem if file.suffix == ".gz" else "NEW.txt"
 
 
 def _too_few(job: Job, input_: Input, files: Sequence[Path]) -> list[str]:
-    """A message if there are fewer non-blank lines than a batch of all ranks needs."""
+    """Return a message if there are fewer non-blank lines than a batch of all ranks needs."""
     return [text for field, terms in input_.amounts.items() if (text := _lacks(job, field == "per_rank", terms, files))][:1]
 
 
 def _lacks(job: Job, per_rank: bool, terms: Sequence[int | str], files: Sequence[Path]) -> str:
     values = [int(job.params[term] if isinstance(term, str) else term) for term in terms]
-    each, times = sum(values), job.world_size if per_rank else 1
-    have = _count(files, each * times)
-    if have >= each * times:
+    per_rank_lines, ranks = sum(values), job.world_size if per_rank else 1
+    available = _count(files, per_rank_lines * ranks)
+    if available >= per_rank_lines * ranks:
         return ""
     shown = [f"{term} {value}" if isinstance(term, str) else f"{value}" for term, value in zip(terms, values, strict=True)]
-    what = " + ".join(shown)
-    if times > 1:
-        why = f"{errors.counted(times, 'rank')} with {what} each need {each * times}"
+    needed = " + ".join(shown)
+    if ranks > 1:
+        reason = f"{errors.counted(ranks, 'rank')} with {needed} each need {per_rank_lines * ranks}"
     else:
-        why = f"it needs {what}" + (f", which is {each}" if len(terms) > 1 else "")
-    return f"has {errors.counted(have, 'line')} of text, and {why}; give more text{_smaller(terms, values, have // times)}"
+        reason = f"it needs {needed}" + (f", which is {per_rank_lines}" if len(terms) > 1 else "")
+    advice = _smaller(terms, values, available // ranks)
+    return f"has {errors.counted(available, 'line')} of text, and {reason}; give more text{advice}"
 
 
 def _smaller(terms: Sequence[int | str], values: Sequence[int], room: int) -> str:
-    """What else would do: the one parameter that could be as small as there are lines for; of several they are named."""
+    """Return advice on parameters to lower: a value for a single parameter, or the names of several."""
     named = [term for term in terms if isinstance(term, str)]
     rest = sum(value for term, value in zip(terms, values, strict=True) if not isinstance(term, str))
     if len(named) == 1:
@@ -242,19 +242,19 @@ def _smaller(terms: Sequence[int | str], values: Sequence[int], room: int) -> st
 
 
 def _count(files: Sequence[Path], enough: int) -> int:
-    """Lines that are not blank, until there are enough."""
-    have = 0
+    """Return the number of non-blank lines, counted up to `enough`."""
+    count = 0
     for file in files:
         with file.open("rb") as raw:
             blank = True
             while piece := raw.readline(_PIECE):  # a line may be as long as the file
                 blank = blank and piece.isspace()
                 if piece.endswith(b"\n"):
-                    have, blank = have + (not blank), True
-                if have >= enough:
-                    return have
-            have += not blank
-    return have
+                    count, blank = count + (not blank), True
+                if count >= enough:
+                    return count
+            count += not blank
+    return count
 
 
 class _BadFile(Exception):

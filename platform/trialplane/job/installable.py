@@ -1,4 +1,4 @@
-"""Which requirements may be installed in a trial pod: names and versions alone, from the one index that the chart names."""
+"""Requirements that a trial pod may install: only names and versions, from the chart's package index."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from trialplane.job import requirements
 from trialplane.job.requirements import Requirements
 
 _OPTION = re.compile(r"(?:^|\s)(-[a-zA-Z]|--[a-z][a-z-]*)")
-_CURE = "with install: true a line is a name and versions; `platform image build --job NAME` installs whatever pip does"
+_ADVICE = "with install: true a line is a name and versions; `platform image build --job NAME` installs whatever pip does"
 
 
-def refused(found: Requirements) -> list[Issue]:
-    """Issues of the lines that an installation in a pod does not follow: URLs, paths, and options with all they name.
+def refused(needed: Requirements) -> list[Issue]:
+    """Return issues of the lines that are not installed in a pod: URLs, paths, and options.
 
     Args:
-        found: what the job needs.
+        needed: the job's requirements.
     """
-    issues = [dataclasses.replace(one, message=f"is not installed in a pod; {_CURE}") for one in found.unchecked]
-    seen = {(one.source, one.line) for one in issues}
-    prefix = found.source.removesuffix(found.main)
-    for name, text in found.files:
+    issues = [dataclasses.replace(issue, message=f"is not installed in a pod; {_ADVICE}") for issue in needed.unchecked]
+    reported = {(issue.source, issue.line) for issue in issues}
+    prefix = needed.source.removesuffix(needed.main)
+    for name, text in needed.files:
         if name.endswith(".py"):  # whose dependencies have no options
             continue
-        for line, said in requirements.joined(text):
-            option = _OPTION.search(said)
-            if option is None or (f"{prefix}{name}", line) in seen:
+        for line, content in requirements.joined(text):
+            option = _OPTION.search(content)
+            if option is None or (f"{prefix}{name}", line) in reported:
                 continue
-            why = "hashes are not compared in a pod" if "hash" in said else "options are not followed in a pod"
-            issues.append(Issue((errors.shortened(option[1], 100),), f"{why}; {_CURE}", f"{prefix}{name}", line))
-    return sorted(issues, key=lambda one: (one.source, one.line))
+            reason = "hashes are not compared in a pod" if "hash" in content else "options are not followed in a pod"
+            issues.append(Issue((errors.shortened(option[1], 100),), f"{reason}; {_ADVICE}", f"{prefix}{name}", line))
+    return sorted(issues, key=lambda issue: (issue.source, issue.line))

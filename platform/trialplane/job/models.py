@@ -1,4 +1,4 @@
-"""The base of all models of a job, and a way for a model to report all of its issues as one pydantic error."""
+"""The base class of a job's models, and a way for a model to report all of its issues as one pydantic error."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ ISSUES = "issues"  # type of the error with which a model rejects its data
 
 
 class Model(BaseModel):
-    """The base of every model of the spec: frozen, without unknown fields."""
+    """Base of all models of a job: frozen, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def refuse(found: Sequence[Issue]) -> None:
-    """Raise all of `found`, whose places are relative to the model, as one error; does nothing when there are none."""
-    if found:
-        text = "; ".join(f"{issue.field}: {issue.message}" for issue in found)
-        raise PydanticCustomError(ISSUES, "{text}", {"text": text, ISSUES: list(found)})
+def refuse(issues: Sequence[Issue]) -> None:
+    """Raise all issues as one error. Their paths are relative to the model. Do nothing without issues."""
+    if issues:
+        text = "; ".join(f"{issue.field}: {issue.message}" for issue in issues)
+        raise PydanticCustomError(ISSUES, "{text}", {"text": text, ISSUES: list(issues)})

@@ -1,9 +1,9 @@
 """Every option of Optuna's samplers, pruners, crossovers and mutations, as data.
 
 The laptop has no Optuna, so `optuna.json` holds the signatures of its classes; tests/job/test_options.py writes it and
-compares it with the installed Optuna. Here is what signatures do not say: our names, bounds, and the arguments that the
-platform sets itself. The controller reads the same tables to turn (name, options) into objects. `ELSEWHERE` holds the names
-that other tools have for them.
+compares it with the installed Optuna. This module adds what signatures do not contain: our names, bounds, and the arguments
+that the platform sets. The controller uses the same tables to create objects from a name and options. `ELSEWHERE` has the
+names in other tools.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 
-class Kind(enum.StrEnum):
-    """What an option's value is, as written in the job file."""
+class ValueKind(enum.StrEnum):
+    """Type of an option's value in the job file."""
 
     BOOL = "true or false"
     INT = "a whole number"
@@ -49,7 +49,7 @@ class Option:
         allowed: the values of a TEXT.
     """
 
-    kind: Kind
+    kind: ValueKind
     nullable: bool
     required: bool
     default: Any = None
@@ -82,19 +82,19 @@ class Choice:
 
 SIGNATURES = Path(__file__).with_name("optuna.json")
 # Optuna's type of an argument, without null → what it is here.
-_KINDS: Mapping[str, Kind] = {
-    "bool": Kind.BOOL,
-    "int": Kind.INT,
-    "float": Kind.NUMBER,
-    "str": Kind.TEXT,
-    "str | int": Kind.INT_OR_AUTO,
-    "dict[str, Any]": Kind.POINT,
-    "np.ndarray": Kind.POINTS,
-    "list[FrozenTrial]": Kind.FACTORY,
-    "BaseSampler": Kind.SAMPLER,
-    "BasePruner": Kind.PRUNER,
-    "BaseCrossover": Kind.CROSSOVER,
-    "BaseMutation": Kind.MUTATION,
+_KINDS: Mapping[str, ValueKind] = {
+    "bool": ValueKind.BOOL,
+    "int": ValueKind.INT,
+    "float": ValueKind.NUMBER,
+    "str": ValueKind.TEXT,
+    "str | int": ValueKind.INT_OR_AUTO,
+    "dict[str, Any]": ValueKind.POINT,
+    "np.ndarray": ValueKind.POINTS,
+    "list[FrozenTrial]": ValueKind.FACTORY,
+    "BaseSampler": ValueKind.SAMPLER,
+    "BasePruner": ValueKind.PRUNER,
+    "BaseCrossover": ValueKind.CROSSOVER,
+    "BaseMutation": ValueKind.MUTATION,
 }
 _NAMES = {"NopPruner": "none", "SuccessiveHalvingPruner": "successive_halving"}  # others: the class without its suffix
 _PLATFORM = {"seed": "seed", "constraints_func": "constraints", "search_space": "space"}
@@ -136,7 +136,7 @@ def _option(name: str, signature: str) -> Option:
     kind, optional, default = signature.partition(" = ")
     bare, bounds = kind.removesuffix(" | None"), _BOUNDS.get(name, {})
     return Option(
-        Kind.FUNCTION if bare.startswith("Callable[") else _KINDS[bare],
+        ValueKind.FUNCTION if bare.startswith("Callable[") else _KINDS[bare],
         nullable=bare != kind,
         required=not optional,
         default=ast.literal_eval(default) if optional else None,
@@ -147,28 +147,28 @@ def _option(name: str, signature: str) -> Option:
     )
 
 
-def _choice(kind: Kind, name: str, cls: str, arguments: Mapping[str, str]) -> Choice:
+def _choice(kind: ValueKind, name: str, cls: str, arguments: Mapping[str, str]) -> Choice:
     own = {key: text for key, text in arguments.items() if key not in (*_PLATFORM, *_IGNORED)}
     return Choice(
         cls,
         {key: _option(key, text) for key, text in own.items()},
         {key: field for key, field in _PLATFORM.items() if key in arguments},
-        **{"objectives": 1 if kind is Kind.PRUNER else None, **_TRAITS.get(name, {})},
+        **{"objectives": 1 if kind is ValueKind.PRUNER else None, **_TRAITS.get(name, {})},
     )
 
 
 # The table that a nested value is looked up in.
-TABLES: Mapping[Kind, Mapping[str, Choice]] = {
+TABLES: Mapping[ValueKind, Mapping[str, Choice]] = {
     kind: {
         name: _choice(kind, name, cls, arguments)
         for cls, arguments in classes.items()
         for name in [_NAMES.get(cls, cls.lower().removesuffix(kind.name.lower()))]
     }
     for suffix, classes in json.loads(SIGNATURES.read_text(encoding="utf-8")).items()
-    for kind in [Kind[suffix.upper()]]
+    for kind in [ValueKind[suffix.upper()]]
 }
-SAMPLERS = TABLES[Kind.SAMPLER]
-PRUNERS = TABLES[Kind.PRUNER]
+SAMPLERS = TABLES[ValueKind.SAMPLER]
+PRUNERS = TABLES[ValueKind.PRUNER]
 
 
 _EVOLVES = "there is none here: it changes the parameters of trials that run, and here a trial keeps those it started with"
@@ -178,8 +178,8 @@ _LIBRARY = "there is none here: the samplers are Optuna's, of which tpe and gp l
 
 # What to write instead, or that there is none → names of Katib, Ray Tune, W&B, SageMaker, Determined and Vizier, in lower
 # case with letters and digits only. Optuna's own class names need no entry.
-ELSEWHERE: Mapping[Kind, Mapping[str, str]] = {
-    Kind.SAMPLER: {
+ELSEWHERE: Mapping[ValueKind, Mapping[str, str]] = {
+    ValueKind.SAMPLER: {
         "it is called random here": "randomsearch basicvariant basicvariantgenerator",
         "it is called grid here": "gridsearch",
         "it is called bruteforce here, or grid without conditions": "exhaustive exhaustivesearch",
@@ -205,7 +205,7 @@ ELSEWHERE: Mapping[Kind, Mapping[str, str]] = {
         _ARCHITECTURE: "enas darts",
         _LIBRARY: "ax axsearch hebo hebosearch nevergrad nevergradsearch zoopt blendsearch cfo dragonfly vizier",
     },
-    Kind.PRUNER: {
+    ValueKind.PRUNER: {
         "it is called successive_halving here": "asha adaptiveasha ashascheduler sha asynchyperband asynchyperbandscheduler",
         "it is called hyperband here": "hyperbandscheduler",
         _BOHB: "bohb hbbohb hyperbandforbohb",

@@ -1,7 +1,7 @@
-"""What a job needs installed: read from a requirements file, or from a script's own metadata (PEP 723), and compared.
+"""The requirements of a job, from a requirements file or a script's metadata (PEP 723), compared with this Python.
 
-pip is not asked, which would have to resolve, and may download: each line is compared with what this Python has installed.
-What a URL or a folder would install is not known before, so such lines are reported as not checked.
+Each line is compared with the installed packages. pip is not used, because it would have to resolve and might download.
+Lines with a URL or a folder cannot be compared, and are reported as not checked.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from trialplane.errors import Issue
 from trialplane.job import document
 from trialplane.job.kinds import Job
 
-# `packaging` and `importlib.metadata` are imported where they are needed: 30 ms of every command, for the jobs that say what
-# they need.
+# `packaging` and `importlib.metadata` are imported where they are needed: they would add 30 ms to every command.
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
@@ -35,26 +34,26 @@ _LARGEST = 2**20  # bytes of a file
 _MOST_FILES = 50  # that are included
 _FILES = {"-r": "requirement", "--requirement": "requirement", "-c": "constraint", "--constraint": "constraint"}
 _EDITABLE = ("-e", "--editable")
-_OF_PIP = (  # what says where pip finds packages, and how it installs them
+_OF_PIP = (  # options for where pip finds packages, and how it installs them
     "-i", "--index-url", "--extra-index-url", "--no-index", "-f", "--find-links", "--trusted-host", "--pre",
     "--prefer-binary", "--no-binary", "--only-binary", "--require-hashes", "--use-feature",
 )  # fmt: skip
 _COMMENT = re.compile(r"(^|\s)#.*$")
-_PLACE = re.compile(r"^[./~]|://|/|\.(whl|zip|tar\.gz)$")
+_URL_OR_PATH = re.compile(r"^[./~]|://|/|\.(whl|zip|tar\.gz)$")
 _BLOCK = re.compile(r"# /// ([a-zA-Z0-9-]+)\s*")
 
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """One requirement, with the file and the line that state it.
+    """A requirement with its file and line.
 
     Attributes:
-        requirement: as it stands there.
-        source: the file.
-        line: 1-based.
-        is_constraint: whether it only limits the version of what another line requires.
-        has_url: whether it names the URL that it is installed from.
-        applies: whether its marker is true of this Python, or it has none.
+        requirement: the requirement.
+        source: name of the file in messages.
+        line: 1-based line.
+        is_constraint: whether it only limits the version of another line's requirement.
+        has_url: whether it is installed from a URL.
+        applies: whether it has no marker, or the marker is true for this Python.
     """
 
     requirement: Requirement
@@ -67,16 +66,16 @@ class Wanted:
 
 @dataclasses.dataclass(frozen=True)
 class Requirements:
-    """What a job says about what must be installed.
+    """The requirements of a job.
 
     Attributes:
-        wanted: the requirements, in the order in which they stand there.
-        python: versions of Python that its script runs with, and the line that says so.
+        wanted: requirements, in the order of the lines.
+        python: required versions of Python, with file and line.
         unchecked: lines that only an installation could check.
-        issues: lines that say nothing sound.
-        files: what was read: its path in the job's folder, and its text; of a script its dependencies, one a line.
-        main: the file that the job names, or its script; "" where neither says anything.
-        source: the same as messages name it.
+        issues: invalid lines.
+        files: paths and texts of the files; for a script its dependencies, one per line.
+        main: the requirements file or the script; "" if there are no requirements.
+        source: name of `main` in messages.
     """
 
     wanted: tuple[Wanted, ...] = ()
@@ -89,23 +88,23 @@ class Requirements:
 
     @property
     def digest(self) -> str:
-        """SHA-256 in hex of the files that say it; the same on every machine."""
+        """SHA-256 of the files in hex; the same on every machine."""
         return hashlib.sha256(repr(self.files).encode()).hexdigest()
 
 
 def of(job: Job, folder: Path, prefix: str = "") -> Requirements:
-    """What a job needs, by the file that it names or its script.
+    """Return the requirements of a job, from its requirements file or its script.
 
     Args:
-        job: that says which.
-        folder: of the job.
-        prefix: before the names of files in messages.
+        job: the job.
+        folder: the job's folder.
+        prefix: prefix of files in messages.
     """
     return read(folder, job.requires, prefix, is_named=bool(job.requirements))
 
 
 def prefix(folder: Path) -> str:
-    """What stands before the names of a folder's files in messages on the user's machine: its path in its shortest form."""
+    """Return the prefix of a folder's files in messages: its path in its shortest form."""
     try:
         return f"{folder.absolute().relative_to(Path.cwd())}/".removeprefix("./")
     except ValueError:
@@ -113,13 +112,13 @@ def prefix(folder: Path) -> str:
 
 
 def read(folder: Path, name: str, prefix: str = "", *, is_named: bool = True) -> Requirements:
-    """What a file of a job's folder says about what must be installed.
+    """Return the requirements in a file.
 
     Args:
-        folder: of the job.
-        name: path in it, of a requirements file or of a Python script; "" for nothing.
-        prefix: before the names of files in messages.
-        is_named: whether the job says that the requirements are there; a script may have none.
+        folder: the job's folder.
+        name: path of a requirements file or of a Python script in it; "" for none.
+        prefix: prefix of files in messages.
+        is_named: whether the job names the file as its requirements; a script may have none.
     """
     if not name or not (is_named or (folder / name).is_file()):
         return Requirements()
@@ -136,7 +135,7 @@ def read(folder: Path, name: str, prefix: str = "", *, is_named: bool = True) ->
 
 
 class _Reader:
-    """Collects what a file says, and what those files say that it includes."""
+    """Reader of a requirements file and the files that it includes."""
 
     def __init__(self, folder: Path, prefix: str) -> None:
         self.wanted: list[Wanted] = []
@@ -149,32 +148,32 @@ class _Reader:
         self._folder = folder
         self._prefix = prefix
 
-    def file(self, name: str, *, is_constraint: bool = False, said: Issue | None = None) -> None:
+    def file(self, name: str, *, is_constraint: bool = False, included_at: Issue | None = None) -> None:
         """Read a requirements file.
 
         Args:
-            name: its path in the folder.
+            name: path in the folder.
             is_constraint: whether it only limits versions.
-            said: where it is named, with any message; None for the job's own.
+            included_at: issue with the line that includes the file; None for the job's own.
         """
         self._included.add((name, is_constraint))
-        if (text := self._text(name, said)) is None:
+        if (text := self._text(name, included_at)) is None:
             return
         source = f"{self._prefix}{name}"
         for number, line in joined(text):
-            what = line.split(maxsplit=1)[0] if line else ""
-            option, _, value = what.partition("=") if what.startswith("--") else (what[:2], "", what[2:])
-            value = value or line[len(what) :].strip()
-            here = Issue((option,), "", source, number)
+            word = line.split(maxsplit=1)[0] if line else ""
+            option, _, value = word.partition("=") if word.startswith("--") else (word[:2], "", word[2:])
+            value = value or line[len(word) :].strip()
+            line_issue = Issue((option,), "", source, number)
             if not line or option in _OF_PIP:
                 continue
             if option in _FILES:
-                self._include(name, value, here, _FILES[option] == "constraint" or is_constraint)
+                self._include(name, value, line_issue, _FILES[option] == "constraint" or is_constraint)
             elif option in _EDITABLE:
-                what = option if "://" in value else f"{option} {value}"  # a URL may hold a password
-                self.unchecked.append(_said(here, what, "is not checked: it says neither name nor version"))
+                word = option if "://" in value else f"{option} {value}"  # a URL may hold a password
+                self.unchecked.append(_said(line_issue, word, "is not checked: it says neither name nor version"))
             elif line.startswith("-"):
-                self.issues.append(_said(here, what, "is not an option of a requirements file"))
+                self.issues.append(_said(line_issue, word, "is not an option of a requirements file"))
             else:
                 self._add(re.split(r"\s--?[a-z]", line)[0].strip(), source, number, is_constraint)
 
@@ -182,7 +181,7 @@ class _Reader:
         """Read the metadata of a script."""
         text = self._text(name, None)
         if text is None:
-            self.has_block = True  # there is an issue already
+            self.has_block = True  # already reported
             return
         source, lines = f"{self._prefix}{name}", text.splitlines()
         blocks = list(_blocks(lines))
@@ -197,74 +196,80 @@ class _Reader:
         except tomllib.TOMLDecodeError as error:
             self.issues.append(Issue(("script",), f"the metadata is not TOML: {error}", source, begin))
             return
-        given = data.get("dependencies", [])
-        if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+        dependencies = data.get("dependencies", [])
+        if not isinstance(dependencies, list) or not all(isinstance(dependency, str) for dependency in dependencies):
             self.issues.append(Issue(("dependencies",), 'must be a list of strings: ["torch>=2"]', source, begin))
-            given = []
-        self.files[name] = "\n".join(given)  # the rest of the script says nothing about it
-        for one in given:
-            found = (at for at, line in enumerate(content) if one in line)
-            self._add(one, source, begin + 1 + next(found, -1), is_constraint=False)
+            dependencies = []
+        self.files[name] = "\n".join(dependencies)  # not the whole script: its other lines do not matter
+        for dependency in dependencies:
+            line_numbers = (index for index, line in enumerate(content) if dependency in line)
+            self._add(dependency, source, begin + 1 + next(line_numbers, -1), is_constraint=False)
         if "requires-python" in data:
-            line = next((at for at, line in enumerate(content) if line.lstrip().startswith("requires-python")), -1)
+            line = next((index for index, line in enumerate(content) if line.lstrip().startswith("requires-python")), -1)
             self._limit_python(data["requires-python"], source, begin + 1 + line)
 
-    def _limit_python(self, given: object, source: str, line: int) -> None:
+    def _limit_python(self, version_range: object, source: str, line: int) -> None:
         from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
         try:
-            self.python = SpecifierSet(str(given)), source, line
+            self.python = SpecifierSet(str(version_range)), source, line
         except InvalidSpecifier:
-            message = f'{given!r} is not a range of versions; write requires-python = ">=3.11"'
+            message = f'{version_range!r} is not a range of versions; write requires-python = ">=3.11"'
             self.issues.append(Issue(("requires-python",), message, source, line))
 
     def _add(self, text: str, source: str, line: int, is_constraint: bool) -> None:
         from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
         from packaging.requirements import Requirement
 
-        here = Issue((), "", source, line)
+        line_issue = Issue((), "", source, line)
         if "${" in text:
-            self.unchecked.append(_said(here, "a line with ${…}", "is not checked: only pip knows what it stands for"))
+            self.unchecked.append(_said(line_issue, "a line with ${…}", "is not checked: only pip knows what it stands for"))
             return
         try:
-            made = Requirement(text)
-            if len(str(made).splitlines()) > 1:  # what escapes in a marker's strings stand for
+            requirement = Requirement(text)
+            if len(str(requirement).splitlines()) > 1:  # from escapes in a marker's strings
                 raise ValueError("its marker has a line break")
-        except ValueError as error:  # of packaging too
-            if _PLACE.search(text.split(";")[0].strip()):  # not shown: it may hold a password
-                self.unchecked.append(_said(here, "a URL or a path", "is not checked: it says neither name nor version"))
+        except ValueError as error:  # raised by packaging too
+            if _URL_OR_PATH.search(text.split(";")[0].strip()):  # not shown: it may contain a password
+                self.unchecked.append(
+                    _said(line_issue, "a URL or a path", "is not checked: it says neither name nor version")
+                )
             else:
-                self.issues.append(_said(here, text, f"is not a requirement: {errors.first_line(error)}"))
+                self.issues.append(_said(line_issue, text, f"is not a requirement: {errors.first_line(error)}"))
             return
-        if has_url := bool(made.url):
-            self.unchecked.append(_said(here, made.name, "is installed from a URL, so its version is not checked"))
-            made.url = None
+        if has_url := bool(requirement.url):
+            self.unchecked.append(
+                _said(line_issue, requirement.name, "is installed from a URL, so its version is not checked")
+            )
+            requirement.url = None
         try:
-            applies = made.marker is None or made.marker.evaluate()
+            applies = requirement.marker is None or requirement.marker.evaluate()
         except (UndefinedComparison, UndefinedEnvironmentName) as error:
-            self.issues.append(_said(here, text, f"has a marker that cannot be compared: {errors.first_line(error)}"))
+            self.issues.append(_said(line_issue, text, f"has a marker that cannot be compared: {errors.first_line(error)}"))
             return
-        self.wanted.append(Wanted(made, source, line, is_constraint, has_url, applies))
+        self.wanted.append(Wanted(requirement, source, line, is_constraint, has_url, applies))
 
-    def _include(self, name: str, value: str, here: Issue, is_constraint: bool) -> None:
+    def _include(self, name: str, value: str, line_issue: Issue, is_constraint: bool) -> None:
         if "://" in value:
-            self.unchecked.append(_said(here, here.field, "names a URL, whose content is not checked"))
+            self.unchecked.append(_said(line_issue, line_issue.field, "names a URL, whose content is not checked"))
             return
-        path, what = os.path.normpath(PurePosixPath(name).parent / value), f"{here.field} {value}"
+        path, name_and_value = os.path.normpath(PurePosixPath(name).parent / value), f"{line_issue.field} {value}"
         if path.startswith(("/", "..")):
-            self.issues.append(_said(here, what, "lies outside of the job's folder, and only that folder is sent"))
+            self.issues.append(
+                _said(line_issue, name_and_value, "lies outside of the job's folder, and only that folder is sent")
+            )
         elif len(self._included) >= _MOST_FILES:
-            self.issues.append(_said(here, what, f"is beyond the {_MOST_FILES} files that are read"))
-        elif (path, is_constraint) not in self._included:  # a circle ends here
-            self.file(path, is_constraint=is_constraint, said=_said(here, what, ""))
+            self.issues.append(_said(line_issue, name_and_value, f"is beyond the {_MOST_FILES} files that are read"))
+        elif (path, is_constraint) not in self._included:  # ends circular includes
+            self.file(path, is_constraint=is_constraint, included_at=_said(line_issue, name_and_value, ""))
 
-    def _text(self, name: str, said: Issue | None) -> str | None:
-        """The text of a file, or None after an issue."""
+    def _text(self, name: str, included_at: Issue | None) -> str | None:
+        """Return the text of a file, or None after an issue."""
         file = self._folder / name
         try:
             if not file.is_file():
-                there = [path.relative_to(self._folder).as_posix() for path in self._folder.glob("**/*.txt")]
-                near = errors.nearest(name, there)
+                text_files = [path.relative_to(self._folder).as_posix() for path in self._folder.glob("**/*.txt")]
+                near = errors.nearest(name, text_files)
                 raise FileNotFoundError(f"there is no {name} in {self._folder}; {near}".rstrip("; "))
             with file.open("rb") as opened:
                 data = opened.read(_LARGEST + 1)
@@ -272,18 +277,18 @@ class _Reader:
                 raise ValueError(f"{name} is larger than {_LARGEST // 2**20} MiB")
             self.files[name] = text = document.decoded(data, name)
         except (OSError, ValueError) as error:
-            why = f"{name} is not {error.encoding.upper()} text" if isinstance(error, UnicodeDecodeError) else str(error)
-            self.issues.append(dataclasses.replace(said or Issue(("requirements",), ""), message=why))
+            message = f"{name} is not {error.encoding.upper()} text" if isinstance(error, UnicodeDecodeError) else str(error)
+            self.issues.append(dataclasses.replace(included_at or Issue(("requirements",), ""), message=message))
             return None
         return text
 
 
-def _said(here: Issue, what: str, message: str) -> Issue:
-    return dataclasses.replace(here, place=(errors.shortened(what, 100),), message=message)
+def _said(line_issue: Issue, subject: str, message: str) -> Issue:
+    return dataclasses.replace(line_issue, place=(errors.shortened(subject, 100),), message=message)
 
 
 def joined(text: str) -> Iterator[tuple[int, str]]:
-    """The logical lines of a requirements file with their numbers, without comments."""
+    """Yield the logical lines of a requirements file with their numbers, without comments."""
     pending, begin = "", 0
     for number, line in enumerate(text.splitlines(), start=1):
         begin = begin or number
@@ -297,7 +302,7 @@ def joined(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """The blocks of metadata of the type `script`: the number of the first line, and the lines between, without `#`."""
+    """Yield the metadata blocks of type `script`: number of the first line, and the lines without `#`."""
     at = 0
     while at < len(lines):
         opened = _BLOCK.fullmatch(lines[at])
@@ -308,92 +313,107 @@ def _blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
         while at < len(lines) and (lines[at].rstrip() == "#" or lines[at].startswith("# ")):
             at += 1
         inside = [line.rstrip() for line in lines[begin:at]]
-        if "# ///" in inside and opened[1] == "script":  # the last one ends it, and what follows is a comment
+        if "# ///" in inside and opened[1] == "script":  # the last one ends it; later lines are comments
             end = len(inside) - 1 - inside[::-1].index("# ///")
             yield begin, [line[2:] for line in inside[:end]]
 
 
-def unmet(found: Requirements, cure: str = "") -> list[Issue]:
-    """What this Python does not have of it: an issue for each line, after one that says how many and what to type.
+def unmet(needed: Requirements, advice: str = "") -> list[Issue]:
+    """Return an issue for each requirement that this Python does not meet, after one with their number and what to type.
 
     Args:
-        found: what is needed.
-        cure: what to type, in a sentence's form; pip's command when left out.
+        needed: the requirements.
+        advice: what to type, as a sentence; default: pip's command.
     """
-    wanted = [one for one in found.wanted if one.applies]
-    named = {_canonical(one.requirement.name) for one in wanted if not one.is_constraint}
-    asked = [one for one in wanted if not one.is_constraint or _canonical(one.requirement.name) in named]
-    issues = [
-        Issue((str(one.requirement),), message, one.source, one.line)
-        for one in asked
-        for message in _lacking(one.requirement, ())
+    wanted = [wanted_one for wanted_one in needed.wanted if wanted_one.applies]
+    named = {_canonical(wanted_one.requirement.name) for wanted_one in wanted if not wanted_one.is_constraint}
+    checked = [
+        wanted_one
+        for wanted_one in wanted
+        if not wanted_one.is_constraint or _canonical(wanted_one.requirement.name) in named
     ]
-    if issues and not cure:
-        # pip would take a package of the name from the index, whoever's it is.
-        from_index = shlex.join(str(one.requirement) for one in asked if not one.has_url)
-        asks = from_index if found.source.endswith(".py") else f"-r {shlex.quote(found.source)}"
-        cure = f"`pip install {asks}` installs what is missing" if asks else ""
-        if found.source.endswith(".py") and any(one.has_url for one in asked):
-            cure = f"{cure}; what has a URL is installed from there".removeprefix("; ")
-    if found.python is not None:
-        versions, source, line = found.python
+    issues = [
+        Issue((str(wanted_one.requirement),), message, wanted_one.source, wanted_one.line)
+        for wanted_one in checked
+        for message in _lacking(wanted_one.requirement, ())
+    ]
+    if issues and not advice:
+        # pip would install any package of this name from the index, not the one at the URL.
+        from_index = shlex.join(str(wanted_one.requirement) for wanted_one in checked if not wanted_one.has_url)
+        asks = from_index if needed.source.endswith(".py") else f"-r {shlex.quote(needed.source)}"
+        advice = f"`pip install {asks}` installs what is missing" if asks else ""
+        if needed.source.endswith(".py") and any(wanted_one.has_url for wanted_one in checked):
+            advice = f"{advice}; what has a URL is installed from there".removeprefix("; ")
+    if needed.python is not None:
+        versions, source, line = needed.python
         if not versions.contains(platform.python_version(), prereleases=True):
             issues.insert(0, Issue((f"requires-python {versions}",), f"this is {platform.python_version()}", source, line))
     if not issues:
         return []
-    lines = errors.counted(len({(one.source, one.line) for one in issues}), "requirement")
+    lines = errors.counted(len({(wanted_one.source, wanted_one.line) for wanted_one in issues}), "requirement")
     verb = "is" if lines.startswith("1 ") else "are"
-    parts = [f"{lines} {verb} not met by {sys.executable}, which runs the trials here", cure, "see `platform docs studies`"]
+    parts = [
+        f"{lines} {verb} not met by {sys.executable}, which runs the trials here",
+        advice,
+        "see `platform docs studies`",
+    ]
     return [Issue(("requirements",), "; ".join(filter(None, parts))), *issues]
 
 
-def _lacking(requirement: Requirement, above: tuple[str, ...]) -> Iterator[str]:
-    """Why what is installed does not meet a requirement; with its extras, whose requirements are looked at too."""
+def _lacking(requirement: Requirement, outer_extras: tuple[str, ...]) -> Iterator[str]:
+    """Yield why a requirement and those of its extras are not met."""
     from packaging.version import InvalidVersion
 
-    there = _installed(_canonical(requirement.name))
-    if there is None:
+    distribution = _installed(_canonical(requirement.name))
+    if distribution is None:
         yield "is not installed"
         return
     try:
-        if not requirement.specifier.contains(there.version, prereleases=True):
-            yield f"{there.version} is installed"
+        if not requirement.specifier.contains(distribution.version, prereleases=True):
+            yield f"{distribution.version} is installed"
     except InvalidVersion:
-        yield f"{there.version} is installed, a version that cannot be compared"
-    provided = {_canonical(one): one for one in there.metadata.get_all("Provides-Extra") or []}
+        yield f"{distribution.version} is installed, a version that cannot be compared"
+    provided = {_canonical(extra_name): extra_name for extra_name in distribution.metadata.get_all("Provides-Extra") or []}
     for extra in sorted(requirement.extras):
         step = f"{_canonical(requirement.name)}[{_canonical(extra)}]"
         if _canonical(extra) not in provided:
             near = errors.nearest(extra, provided.values())
-            yield f"{there.version} is installed, which has no extra {extra}; {near}".rstrip("; ")
-        elif step not in above:
-            for below in _of_extra(there, provided[_canonical(extra)]):
-                yield from (f"[{extra}] needs {below}: {why}" for why in _lacking(below, (*above, step)))
+            yield f"{distribution.version} is installed, which has no extra {extra}; {near}".rstrip("; ")
+        elif step not in outer_extras:
+            for extra_requirement in _of_extra(distribution, provided[_canonical(extra)]):
+                yield from (
+                    f"[{extra}] needs {extra_requirement}: {problem}"
+                    for problem in _lacking(extra_requirement, (*outer_extras, step))
+                )
 
 
-def _of_extra(there: Distribution, extra: str) -> Iterable[Requirement]:
-    """What an extra of an installed package requires."""
+def _of_extra(distribution: Distribution, extra: str) -> Iterable[Requirement]:
+    """Yield the requirements of an extra of an installed package."""
     from packaging.requirements import InvalidRequirement, Requirement
 
-    for text in there.requires or []:
+    for text in distribution.requires or []:
         try:
-            made = Requirement(text)
-        except InvalidRequirement:  # of a package made long ago; pip has taken it
+            requirement = Requirement(text)
+        except InvalidRequirement:  # of an old package, which pip accepted
             continue
-        if made.marker is not None and made.marker.evaluate({"extra": extra}) and not made.marker.evaluate({"extra": ""}):
-            made.marker = None
-            yield made
+        if (
+            requirement.marker is not None
+            and requirement.marker.evaluate({"extra": extra})
+            and not requirement.marker.evaluate({"extra": ""})
+        ):
+            requirement.marker = None
+            yield requirement
 
 
 def _installed(name: str) -> Distribution | None:
-    """The installed package of a canonical name."""
+    """Return the installed package with a canonical name."""
     from importlib import metadata
 
     try:
-        found = metadata.distribution(name)
+        distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         return None
-    return found if found.metadata["Version"] else None  # a folder that a broken installation left
+    return distribution if distribution.metadata["Version"] else None  # left over from a broken installation
 
 
 def _canonical(name: str) -> str:

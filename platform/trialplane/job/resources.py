@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from trialplane.job import models, values
 
-# Of fsspec. `file:///…` is left out: a folder of a pod, or of a laptop, is not what a job can know.
+# URLs of fsspec, except `file:///…`: a job does not know folders of pods or laptops.
 _URL = r"^[a-z][a-z0-9+.-]*://[^\s/]\S*$"
 Url = Annotated[str, Field(pattern=_URL)]
 
@@ -30,7 +30,7 @@ class Resources(models.Model):
 
     @property
     def threads(self) -> int:
-        """How many threads the cores are good for; of a part of one, one."""
+        """Number of threads for these cores, at least 1."""
         return max(1, int(self.cpus))
 
     @property
@@ -119,7 +119,7 @@ class Keep(models.Model):
 class Checkpoints(models.Model):
     """Storage of checkpoints."""
 
-    # How often a training is saved and which checkpoints stay is its code's to decide, by its `params`.
+    # A training's code decides how often to save and which checkpoints to keep.
 
     url: Url | None = Field(
         default=None,

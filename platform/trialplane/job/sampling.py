@@ -1,4 +1,4 @@
-"""The sampler and the pruner: a name of Optuna's and its options, checked against the tables without Optuna."""
+"""The sampler and the pruner: a name and options of Optuna, checked without Optuna."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pydantic import Field, model_validator
 from trialplane import errors
 from trialplane.errors import Issue
 from trialplane.job import models, options, values
-from trialplane.job.options import Choice, Kind, Option
+from trialplane.job.options import Choice, Option, ValueKind
 
 _FUNCTION = re.compile(values.FUNCTION)
-WATCHED = ("metric", "direction")  # fields of the job's pruner beside its options; one that another pruner wraps has none
+WATCHED = ("metric", "direction")  # fields of the job's pruner beside its options; a wrapped pruner has none
 
 
 class _Named(models.Model):
-    kind: ClassVar[Kind]
+    kind: ClassVar[ValueKind]
 
     name: str = Field(description="Name of the algorithm.")
     options: dict[str, values.Plain] = Field(default_factory=dict, description="Options, with Optuna's names.")
@@ -27,11 +27,11 @@ class _Named(models.Model):
     @model_validator(mode="before")
     @classmethod
     def _inline(cls, data: Any) -> Any:
-        """`tpe` and `{name: tpe, n_startup_trials: 8}` as name and options."""
+        """Return `tpe` and `{name: tpe, n_startup_trials: 8}` as name and options."""
         return unfold(data)
 
     @model_validator(mode="after")
-    def _known(self) -> Any:
+    def _check_options(self) -> Any:
         models.refuse(list(check(type(self).kind, {"name": self.name, **self.options})))
         return self
 
@@ -42,15 +42,15 @@ class _Named(models.Model):
 
 
 class Sampler(_Named):
-    """Draws the parameters of the next trial."""
+    """Algorithm that draws the parameters of the next trial."""
 
-    kind: ClassVar[Kind] = Kind.SAMPLER
+    kind: ClassVar[ValueKind] = ValueKind.SAMPLER
 
 
 class Pruner(_Named):
-    """Ends bad trials early, by one reported metric."""
+    """Rule that ends bad trials early, by one reported metric."""
 
-    kind: ClassVar[Kind] = Kind.PRUNER
+    kind: ClassVar[ValueKind] = ValueKind.PRUNER
 
     metric: str | None = Field(default=None, description="Reported metric to compare. Default: the objective's.")
     direction: Literal["minimize", "maximize"] | None = Field(
@@ -60,16 +60,19 @@ class Pruner(_Named):
     @model_validator(mode="before")
     @classmethod
     def _inline(cls, data: Any) -> Any:
-        """Metric and direction are fields of ours, whatever the pruner; all else is Optuna's."""
+        """Separate our fields, metric and direction, from Optuna's options."""
         if not isinstance(data, Mapping):
             return unfold(data)
-        own = {key: data[key] for key in WATCHED if key in data}
-        unfolded = unfold({key: value for key, value in data.items() if key not in own})
-        return {**unfolded, **own} if isinstance(unfolded, Mapping) else unfolded
+        watched_fields = {key: data[key] for key in WATCHED if key in data}
+        unfolded = unfold({key: value for key, value in data.items() if key not in watched_fields})
+        return {**unfolded, **watched_fields} if isinstance(unfolded, Mapping) else unfolded
 
 
 def unfold(data: Any) -> Any:
-    """The short form as `{"name": …, "options": {…}}`; what has another shape is given back for pydantic to refuse."""
+    """Return the short form as `{"name": …, "options": {…}}`.
+
+    Other values are returned unchanged, for pydantic to refuse.
+    """
     if isinstance(data, str):
         return {"name": data, "options": {}}
     if isinstance(data, Mapping) and isinstance(data.get("options", {}), Mapping):
@@ -81,22 +84,22 @@ def unfold(data: Any) -> Any:
     return data
 
 
-def check(kind: Kind, data: Any) -> Iterator[Issue]:
-    """What is wrong with a sampler, pruner, crossover or mutation in its short form."""
+def check(kind: ValueKind, data: Any) -> Iterator[Issue]:
+    """Yield issues of a sampler, pruner, crossover or mutation in its short form."""
     table = options.TABLES[kind]
     flat = unfold(data)
     if not isinstance(flat, Mapping) or not isinstance(flat.get("name"), str):
         yield Issue((), f"must be {kind.value}: a name, or a mapping with a name; {errors.nearest('', table)}")
         return
-    name, given = flat["name"], flat.get("options", {})
-    if not isinstance(given, Mapping):
+    name, option_values = flat["name"], flat.get("options", {})
+    if not isinstance(option_values, Mapping):
         yield Issue(("options",), "must be a mapping; options may as well stand beside the name")
         return
     choice = table.get(name)
     if choice is None:
         yield Issue(("name",), f"{name!r} is not {kind.value}; {_meant(kind, name)}")
         return
-    for key, value in given.items():
+    for key, value in option_values.items():
         if key in choice.platform:
             yield Issue((key,), f"is set by the platform from the job's `{choice.platform[key]}`; set that instead")
         elif key not in choice.options:
@@ -106,17 +109,17 @@ def check(kind: Kind, data: Any) -> Iterator[Issue]:
             for issue in _check_value(choice.options[key], value):
                 yield issue.below(key)
     for key, option in choice.options.items():
-        if option.required and key not in given:
+        if option.required and key not in option_values:
             yield Issue((key,), f"is missing; {name} needs {option.kind.value}")
-    for key, other in _APART.get(name, ()):
-        if given.get(key) not in (None, False) and given.get(other) not in (None, False):
-            yield Issue((key,), f"cannot stand together with {other}")
+    for key, excluded in _APART.get(name, ()):
+        if option_values.get(key) not in (None, False) and option_values.get(excluded) not in (None, False):
+            yield Issue((key,), f"cannot stand together with {excluded}")
     if name in _TOGETHER:
-        yield from _TOGETHER[name]({**{key: option.default for key, option in choice.options.items()}, **given})
+        yield from _TOGETHER[name]({**{key: option.default for key, option in choice.options.items()}, **option_values})
 
 
-def _meant(kind: Kind, name: str) -> str:
-    """What to write instead of a name that is none of ours: another tool's, that of Optuna's class, or a misspelt one."""
+def _meant(kind: ValueKind, name: str) -> str:
+    """Return a hint for an unknown name: another tool's, an Optuna class, or a misspelt one."""
     table, bare = options.TABLES[kind], re.sub(r"[^a-z0-9]", "", name.lower())
     for ours, choice in table.items():
         if bare in (ours.replace("_", ""), choice.cls.lower()):
@@ -125,22 +128,22 @@ def _meant(kind: Kind, name: str) -> str:
     return next((hint for hint, names in hints.items() if bare in names.split()), "") or errors.nearest(name, table)
 
 
-def _parts(kind: Kind, data: Any, *path: str) -> Iterator[tuple[tuple[str, ...], str, Choice, Mapping[str, Any]]]:
-    """A valid sampler or pruner and those in its options: path, name, class and options that are not null."""
+def _parts(kind: ValueKind, data: Any, *path: str) -> Iterator[tuple[tuple[str, ...], str, Choice, Mapping[str, Any]]]:
+    """Yield a valid sampler or pruner and those in its options: path, name, class and options that are not null."""
     flat = unfold(data)
     choice = options.TABLES[kind][flat["name"]]
-    given = {key: value for key, value in flat["options"].items() if value is not None}
-    yield path, flat["name"], choice, given
-    for key, value in given.items():
+    option_values = {key: value for key, value in flat["options"].items() if value is not None}
+    yield path, flat["name"], choice, option_values
+    for key, value in option_values.items():
         if choice.options[key].kind in options.TABLES:
             yield from _parts(choice.options[key].kind, value, *path, key)
 
 
-def functions(kind: Kind, data: Any) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The `module:function` values of a valid sampler or pruner, with their paths."""
-    for path, _, choice, given in _parts(kind, data):
-        for key, value in given.items():
-            if choice.options[key].kind in (Kind.FUNCTION, Kind.FACTORY):
+def functions(kind: ValueKind, data: Any) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the `module:function` values of a valid sampler or pruner, with their paths."""
+    for path, _, choice, option_values in _parts(kind, data):
+        for key, value in option_values.items():
+            if choice.options[key].kind in (ValueKind.FUNCTION, ValueKind.FACTORY):
                 yield (*path, key), value
 
 
@@ -151,26 +154,26 @@ def _check_value(option: Option, value: Any) -> Iterator[Issue]:
     if kind in options.TABLES:
         yield from check(kind, value)
         name = _name(value)
-        if kind is Kind.SAMPLER and name in options.SAMPLERS and not options.SAMPLERS[name].alone:
+        if kind is ValueKind.SAMPLER and name in options.SAMPLERS and not options.SAMPLERS[name].alone:
             yield Issue((), f"{name} cannot draw one parameter by itself; choose another, for example random")
-    elif kind is Kind.TEXT:
+    elif kind is ValueKind.TEXT:
         if value not in option.allowed:
             yield Issue((), f"{value!r} is not one of {', '.join(option.allowed)}")
-    elif kind is Kind.POINT:
+    elif kind is ValueKind.POINT:
         if not isinstance(value, Mapping):
             yield Issue((), f"must be {kind.value}")
-    elif kind is Kind.POINTS:
+    elif kind is ValueKind.POINTS:
         if not isinstance(value, (list, tuple)) or not value or not all(_is_row(row) for row in value):
             yield Issue((), f"must be {kind.value}")
-    elif kind in (Kind.FUNCTION, Kind.FACTORY):
+    elif kind in (ValueKind.FUNCTION, ValueKind.FACTORY):
         if not isinstance(value, str) or not _FUNCTION.fullmatch(value):
             yield Issue((), f"must be {kind.value}, for example train:{option.kind.name.lower()}")
-    elif kind is Kind.BOOL:
+    elif kind is ValueKind.BOOL:
         if not isinstance(value, bool):
             yield Issue((), f"must be {kind.value}, not {value!r}")
-    elif kind is Kind.INT_OR_AUTO and value == "auto":
+    elif kind is ValueKind.INT_OR_AUTO and value == "auto":
         return
-    elif not _is_number(value) or (kind is not Kind.NUMBER and not isinstance(value, int)):
+    elif not _is_number(value) or (kind is not ValueKind.NUMBER and not isinstance(value, int)):
         yield Issue((), f"must be {kind.value}, not {value!r}")
     elif option.minimum is not None and value < option.minimum:
         yield Issue((), f"{value} must be at least {option.minimum:g}")
@@ -191,39 +194,46 @@ def _is_row(value: Any) -> bool:
 
 
 def _name(data: Any) -> str:
-    """Which sampler, pruner, crossover or mutation is meant, or ""."""
+    """Return the name of a sampler, pruner, crossover or mutation, or ""."""
     flat = unfold(data)
     name = flat.get("name") if isinstance(flat, Mapping) else None
     return name if isinstance(name, str) else ""
 
 
-def _genetic(given: Mapping[str, Any]) -> Iterator[Issue]:
-    crossover, size = options.TABLES[Kind.CROSSOVER].get(_name(given["crossover"])), given["population_size"]
+def _genetic(option_values: Mapping[str, Any]) -> Iterator[Issue]:
+    crossover, size = (
+        options.TABLES[ValueKind.CROSSOVER].get(_name(option_values["crossover"])),
+        option_values["population_size"],
+    )
     if crossover is not None and _is_number(size) and 2 <= size < crossover.parents:
-        name = _name(given["crossover"])
+        name = _name(option_values["crossover"])
         yield Issue(("population_size",), f"{size} must be at least {crossover.parents}: {name} needs so many parents")
 
 
-def _tpe(given: Mapping[str, Any]) -> Iterator[Issue]:
-    if given["group"] is True and given["multivariate"] is False:
+def _tpe(option_values: Mapping[str, Any]) -> Iterator[Issue]:
+    if option_values["group"] is True and option_values["multivariate"] is False:
         yield Issue(("group",), "cannot stand together with multivariate: false")
 
 
-def _threshold(given: Mapping[str, Any]) -> Iterator[Issue]:
-    lower, upper = given["lower"], given["upper"]
+def _threshold(option_values: Mapping[str, Any]) -> Iterator[Issue]:
+    lower, upper = option_values["lower"], option_values["upper"]
     if lower is None and upper is None:
         yield Issue(("lower",), "is missing; threshold needs lower or upper or both")
     elif _is_number(lower) and _is_number(upper) and lower > upper:
         yield Issue(("lower",), f"{lower} is over upper ({upper})")
 
 
-def _halving(given: Mapping[str, Any]) -> Iterator[Issue]:
-    key = "max_resource" if "max_resource" in given else "min_resource"
-    if _is_number(given["bootstrap_count"]) and given["bootstrap_count"] > 0 and given[key] == "auto":
+def _halving(option_values: Mapping[str, Any]) -> Iterator[Issue]:
+    key = "max_resource" if "max_resource" in option_values else "min_resource"
+    if (
+        _is_number(option_values["bootstrap_count"])
+        and option_values["bootstrap_count"] > 0
+        and option_values[key] == "auto"
+    ):
         yield Issue(("bootstrap_count",), f"needs a {key} that is a number, not auto")
 
 
-# What Optuna refuses about several options together; an option that is left out has Optuna's default.
+# Checks of several options together. Options that are left out have Optuna's defaults.
 _TOGETHER: Mapping[str, Any] = {
     "tpe": _tpe,
     "nsgaii": _genetic,

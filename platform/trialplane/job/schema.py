@@ -1,7 +1,7 @@
-"""The job file's JSON schema (draft 2020-12), as users write it, so that an editor completes and checks it.
+"""The job file's JSON schema (draft 2020-12), as users write it, for completion and checks in an editor.
 
-The models describe the resolved job; this adds what only the file has: short forms, options written beside a
-sampler's name, `objective`, and profiles, in which every field may be left out.
+The models describe the resolved job. This module adds forms that only the file has: short forms, options beside a sampler's
+name, `objective`, and profiles, in which every field is optional.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from trialplane.job import kinds, options, values
-from trialplane.job.options import Choice, Kind, Option
+from trialplane.job.options import Choice, Option, ValueKind
 from trialplane.job.sampling import WATCHED
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -21,21 +21,21 @@ _PREFIX = "#/$defs/"
 _PARTIAL = "Partial"
 _PROFILE = "Profile"
 _NAMES = {
-    Kind.SAMPLER: "Sampler",
-    Kind.PRUNER: "WrappedPruner",
-    Kind.CROSSOVER: "Crossover",
-    Kind.MUTATION: "Mutation",
+    ValueKind.SAMPLER: "Sampler",
+    ValueKind.PRUNER: "WrappedPruner",
+    ValueKind.CROSSOVER: "Crossover",
+    ValueKind.MUTATION: "Mutation",
 }
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema of job.yaml."""
-    _, made = models_json_schema([(kind, "validation") for kind in kinds.CLASSES.values()], by_alias=True)
-    defs: dict[str, Any] = made["$defs"]
+    """Return the schema of job.yaml."""
+    _, schema = models_json_schema([(kind, "validation") for kind in kinds.CLASSES.values()], by_alias=True)
+    defs: dict[str, Any] = schema["$defs"]
     for kind, name in _NAMES.items():
         defs[name] = _named(kind)
     watched = {key: defs["Pruner"]["properties"][key] for key in WATCHED}
-    defs["Pruner"] = _watching(defs[_NAMES[Kind.PRUNER]], watched)
+    defs["Pruner"] = _watching(defs[_NAMES[ValueKind.PRUNER]], watched)
     learner = defs["Collect"]["properties"]["learner"]
     description = learner.pop("description")
     short = {"type": "string", "pattern": f"^{values.FUNCTION}$"}
@@ -47,7 +47,7 @@ def json_schema() -> dict[str, Any]:
     partials = {_PARTIAL + name: _partial(definition) for name, definition in defs.items()}
     for kind, name in _NAMES.items():
         partials[_PARTIAL + name] = _named_partly(kind)
-    partials[_PARTIAL + "Pruner"] = _watching(partials[_PARTIAL + _NAMES[Kind.PRUNER]], watched)
+    partials[_PARTIAL + "Pruner"] = _watching(partials[_PARTIAL + _NAMES[ValueKind.PRUNER]], watched)
     for name, definition in by_kind.items():
         title = kinds.CLASSES[name].__name__
         defs[title] = _file(definition)
@@ -82,61 +82,69 @@ def json_schema() -> dict[str, Any]:
 
 
 def _file(definition: dict[str, Any]) -> dict[str, Any]:
-    """The file of a kind: without the name, and with `objective` as a short form of `objectives`."""
+    """Return the schema of a kind's file: without the name, and with `objective` as a short form of `objectives`."""
     properties = {key: value for key, value in definition["properties"].items() if key != "name"}
     for key in ("sampler", "pruner"):
         if key in properties:
             properties[key].pop("default", None)
     if "space" in properties:
-        _parameters(definition)["additionalProperties"] = False  # a name that does not match the pattern
+        _parameters(definition)["additionalProperties"] = False  # refuses names that do not match the pattern
     properties["objective"] = {
         "$ref": f"{_PREFIX}Objective",
         "description": "Metric to optimize. Use `objectives` for more than one.",
     }
-    needed = [key for key in definition["required"] if key != "name"]
-    both: dict[str, Any] = {"not": {"required": ["objective", "objectives"]}}
-    if "objectives" in needed:
-        needed.remove("objectives")
-        both = {"oneOf": [{"required": ["objective"]}, {"required": ["objectives"]}]}
-    return {"type": "object", "properties": properties, "additionalProperties": False, "required": needed, **both}
+    required = [key for key in definition["required"] if key != "name"]
+    objective_rule: dict[str, Any] = {"not": {"required": ["objective", "objectives"]}}
+    if "objectives" in required:
+        required.remove("objectives")
+        objective_rule = {"oneOf": [{"required": ["objective"]}, {"required": ["objectives"]}]}
+    return {
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        "required": required,
+        **objective_rule,
+    }
 
 
-def _of_any_kind(own: str) -> dict[str, Any]:
-    """A profile, which may be of another kind than its file."""
-    made: dict[str, Any] = {"$ref": f"{_PREFIX}{kinds.CLASSES[own].__name__}{_PROFILE}"}
+def _of_any_kind(file_kind: str) -> dict[str, Any]:
+    """Return the schema of a profile, which may have another kind than its file."""
+    schema: dict[str, Any] = {"$ref": f"{_PREFIX}{kinds.CLASSES[file_kind].__name__}{_PROFILE}"}
     for name, kind in kinds.CLASSES.items():
-        if name != own:
-            asked = {"properties": {"kind": {"const": name}}, "required": ["kind"]}
-            made = {"if": asked, "then": {"$ref": f"{_PREFIX}{kind.__name__}{_PROFILE}"}, "else": made}
-    return made
+        if name != file_kind:
+            has_kind = {"properties": {"kind": {"const": name}}, "required": ["kind"]}
+            schema = {"if": has_kind, "then": {"$ref": f"{_PREFIX}{kind.__name__}{_PROFILE}"}, "else": schema}
+    return schema
 
 
 def _profile(definition: dict[str, Any]) -> dict[str, Any]:
-    """The same with nothing required; null takes a parameter out of the space."""
-    made: dict[str, Any] = _partial({key: value for key, value in definition.items() if key not in ("oneOf", "not")})
-    if "space" in made["properties"]:
-        parameters = _parameters(made)
+    """Return a schema with nothing required, in which null removes a parameter from the space."""
+    schema: dict[str, Any] = _partial({key: value for key, value in definition.items() if key not in ("oneOf", "not")})
+    if "space" in schema["properties"]:
+        parameters = _parameters(schema)
         parameters["patternProperties"] = {
             pattern: {"anyOf": [parameter, {"type": "null"}]}
             for pattern, parameter in parameters["patternProperties"].items()
         }
-    return made
+    return schema
 
 
-def _named(kind: Kind) -> dict[str, Any]:
-    """A name alone, or a mapping with the name and the options of just that one."""
+def _named(kind: ValueKind) -> dict[str, Any]:
+    """Return the schema of a name, or a mapping with a name and its options."""
     table = options.TABLES[kind]
-    alone = [name for name, choice in table.items() if not any(option.required for option in choice.options.values())]
-    if kind is Kind.PRUNER:
-        alone.remove("threshold")  # needs lower or upper
+    without_options = [
+        name for name, choice in table.items() if not any(option.required for option in choice.options.values())
+    ]
+    if kind is ValueKind.PRUNER:
+        without_options.remove("threshold")  # needs lower or upper
     return {
         "description": f"{kind.value[0].upper()}{kind.value[1:]} of Optuna, by name or with its options.",
-        "anyOf": [{"enum": alone}, *(_with_options(name, choice) for name, choice in table.items())],
+        "anyOf": [{"enum": without_options}, *(_with_options(name, choice) for name, choice in table.items())],
     }
 
 
 def _watching(named: dict[str, Any], watched: dict[str, Any]) -> dict[str, Any]:
-    """The job's own pruner: with the metric that it watches."""
+    """Return the schema of the job's own pruner, with the metric that it compares."""
     forms = [
         {**form, "properties": {**form["properties"], **watched}} if "properties" in form else form
         for form in named["anyOf"]
@@ -154,14 +162,14 @@ def _with_options(name: str, choice: Choice) -> dict[str, Any]:
     }
 
 
-def _named_partly(kind: Kind) -> dict[str, Any]:
-    """A name, or any of the options of any of them, since the name may stand in the file below."""
+def _named_partly(kind: ValueKind) -> dict[str, Any]:
+    """Return the schema of a name, or of any options: in a profile, the name may be in the file."""
     table = options.TABLES[kind]
-    every: dict[str, Any] = {}
+    option_forms: dict[str, Any] = {}
     for choice in table.values():
         for key, option in choice.options.items():
-            every.setdefault(key, []).append(_partial(_option(option)))
-    properties = {key: forms[0] if len(forms) == 1 else {"anyOf": forms} for key, forms in every.items()}
+            option_forms.setdefault(key, []).append(_partial(_option(option)))
+    properties = {key: forms[0] if len(forms) == 1 else {"anyOf": forms} for key, forms in option_forms.items()}
     return {
         "anyOf": [
             {"enum": list(table)},
@@ -191,30 +199,30 @@ def _plain_option(option: Option) -> dict[str, Any]:
     }
     if option.kind in _NAMES:
         return {"$ref": _PREFIX + _NAMES[option.kind]}
-    if option.kind in (Kind.FUNCTION, Kind.FACTORY):
+    if option.kind in (ValueKind.FUNCTION, ValueKind.FACTORY):
         return {"type": "string", "pattern": f"^{values.FUNCTION}$", "description": option.kind.value}
-    if option.kind is Kind.INT_OR_AUTO:
+    if option.kind is ValueKind.INT_OR_AUTO:
         return {"anyOf": [{"type": "integer", **bounds}, {"const": "auto"}]}
-    simple: Mapping[Kind, dict[str, Any]] = {
-        Kind.BOOL: {"type": "boolean"},
-        Kind.INT: {"type": "integer", **bounds},
-        Kind.NUMBER: {"type": "number", **bounds},
-        Kind.TEXT: {"enum": list(option.allowed)},
-        Kind.POINT: {"type": "object"},
-        Kind.POINTS: {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
+    simple: Mapping[ValueKind, dict[str, Any]] = {
+        ValueKind.BOOL: {"type": "boolean"},
+        ValueKind.INT: {"type": "integer", **bounds},
+        ValueKind.NUMBER: {"type": "number", **bounds},
+        ValueKind.TEXT: {"enum": list(option.allowed)},
+        ValueKind.POINT: {"type": "object"},
+        ValueKind.POINTS: {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
     }
     return simple[option.kind]
 
 
 def _conditions(definition: dict[str, Any]) -> None:
-    """A condition may name one value instead of a list, which has at least one."""
+    """Allow a single value in a condition, and refuse an empty list."""
     when = definition.get("properties", {}).get("when")
     if when is not None:
         when["additionalProperties"] = {"not": {"type": "array", "maxItems": 0}}
 
 
 def _keys(definition: dict[str, Any]) -> None:
-    """A key that does not fit its pattern is wrong, not free."""
+    """Refuse keys that do not match their pattern."""
     for field in definition.get("properties", {}).values():
         for form in (field, *field.get("anyOf", ())):
             if "patternProperties" in form:
@@ -222,18 +230,18 @@ def _keys(definition: dict[str, Any]) -> None:
 
 
 def _partial(schema: Any) -> Any:
-    """A schema with nothing required, referring to partial definitions."""
+    """Return a schema with nothing required, with references to partial definitions."""
     if isinstance(schema, dict):
-        made = {key: _partial(value) for key, value in schema.items() if key not in ("required", "discriminator")}
-        if isinstance(made.get("$ref"), str):
-            made["$ref"] = made["$ref"].replace(_PREFIX, _PREFIX + _PARTIAL)
-        if "oneOf" in made and any("$ref" in form for form in made["oneOf"]):
-            made["anyOf"] = made.pop("oneOf")  # `{high: 1}` fits a float and an int
-        return made
+        partial = {key: _partial(value) for key, value in schema.items() if key not in ("required", "discriminator")}
+        if isinstance(partial.get("$ref"), str):
+            partial["$ref"] = partial["$ref"].replace(_PREFIX, _PREFIX + _PARTIAL)
+        if "oneOf" in partial and any("$ref" in form for form in partial["oneOf"]):
+            partial["anyOf"] = partial.pop("oneOf")  # `{high: 1}` fits a float and an int
+        return partial
     return [_partial(item) for item in schema] if isinstance(schema, list) else copy.copy(schema)
 
 
 def _parameters(root: dict[str, Any]) -> dict[str, Any]:
-    """The part of `space` that is a mapping of parameters, and no code."""
+    """Return the part of `space` that is a mapping of parameters."""
     forms: list[dict[str, Any]] = root["properties"]["space"]["oneOf"]
     return next(form for form in forms if form["type"] == "object")

@@ -1,4 +1,4 @@
-"""How trials are drawn, compared and stopped; without Optuna, which the ledger imports."""
+"""How trials are drawn, compared and stopped. Does not import Optuna."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Constraint(models.Model):
         return self
 
     def excess(self, value: float) -> float:
-        """How far `value` lies outside: over 0 is infeasible, 0 or less feasible, as in Optuna."""
+        """Return how far `value` is outside of the bounds. As in Optuna, 0 or less is feasible."""
         sides = [
             bound
             for bound in (
@@ -80,7 +80,9 @@ class Stop(models.Model):
         if self.step is None and not bounds:
             models.refuse([Issue((), f"needs above or below: what {self.metric} is compared with")])
         if self.above is not None and self.below is not None and self.below >= self.above:
-            models.refuse([Issue(("below",), f"{self.below} is not under above ({self.above}), so every report would do")])
+            models.refuse(
+                [Issue(("below",), f"{self.below} is not under above ({self.above}), so every report would end the trial")]
+            )
         return self
 
 
@@ -100,11 +102,11 @@ class Search:
 
     Attributes:
         space: the parameters, or module:function of an Optuna trial.
-        sampler: draws them.
-        pruner: ends trials early.
+        sampler: algorithm that draws them.
+        pruner: rule that ends trials early.
         enqueue: points to try first.
         constraints: metrics with bounds.
-        suggests: whether each trial asks for its parameters itself, one by one, as an objective of Optuna does.
+        suggests: whether each trial draws its parameters one by one, like an objective of Optuna.
     """
 
     space: Mapping[str, spaces.AnyParameter] | str
@@ -121,17 +123,17 @@ class Search:
 
     @property
     def function(self) -> str | None:
-        """module:function of the space, when it is given as code."""
+        """module:function of the space, if it is code."""
         return self.space if isinstance(self.space, str) else None
 
     @property
     def names(self) -> Collection[str]:
-        """Of the parameters; none when the space is code."""
+        """Names of the parameters. Empty if the space is code."""
         return () if isinstance(self.space, str) else self.space.keys()
 
     @property
     def parameters(self) -> dict[str, spaces.AnyParameter]:
-        """The sampled parameters, each after those its condition names; empty when the space is code.
+        """The sampled parameters, each after those in its condition. Empty if the space is code.
 
         Raises:
             ValueError: the conditions are circular, which `load_job` rules out.
@@ -139,31 +141,31 @@ class Search:
         return {} if isinstance(self.space, str) else dict(spaces.ordered(self.space))
 
     def start_point(self) -> dict[str, Any]:
-        """A value for each parameter: from the first `enqueue` point, or else the middle of its range."""
-        known = self.enqueue[0] if self.enqueue else {}
+        """Return a value for each parameter: from the first `enqueue` point, or the middle of its range."""
+        first_point = self.enqueue[0] if self.enqueue else {}
         point: dict[str, Any] = {}
         for name, parameter in self.parameters.items():
             if spaces.is_active(parameter, point):
-                point[name] = known.get(name, _middle(parameter))
+                point[name] = first_point.get(name, _middle(parameter))
         return point
 
     @property
     def normal(self) -> dict[str, spaces.NormalParameter]:
-        """Those of the parameters that come from a normal distribution."""
-        known = self.parameters.items()
-        return {name: parameter for name, parameter in known if isinstance(parameter, spaces.NormalParameter)}
+        """The parameters with a normal distribution."""
+        parameters = self.parameters.items()
+        return {name: parameter for name, parameter in parameters if isinstance(parameter, spaces.NormalParameter)}
 
     def watched(self, objective: Objective) -> Objective:
-        """The metric of the reports that the pruner compares trials by, and which way of it is better.
+        """Return the reported metric that the pruner compares, and its direction.
 
         Args:
-            objective: the first of the job, for what the pruner leaves out.
+            objective: the job's first objective, for defaults.
         """
         pruner = self.pruner
         return Objective(metric=pruner.metric or objective.metric, direction=pruner.direction or objective.direction)
 
     def opposes(self, objective: Objective) -> bool:
-        """Whether the metric of the reports that the pruner compares improves in the opposite direction of `objective`."""
+        """Whether the pruner's metric improves in the opposite direction of `objective`."""
         return self.watched(objective).direction != objective.direction
 
 
@@ -171,7 +173,7 @@ NO_SEARCH = Search({}, Sampler(name="random"), Pruner(name="none"))
 
 
 def _middle(parameter: spaces.AnyParameter) -> Any:
-    """The value in the middle of a range, on its scale; the first of choices."""
+    """Return the middle of a range, on its scale, or the first choice."""
     if isinstance(parameter, spaces.CategoricalParameter):
         return parameter.choices[0]
     if isinstance(parameter, spaces.NormalParameter):

@@ -1,4 +1,4 @@
-"""Parameters and objectives in a word each: `lr=1e-5..1e-2:log`, `opt=adam,sgd`, `epochs=5`, `accuracy:max`."""
+"""Short forms of parameters and objectives: `lr=1e-5..1e-2:log`, `opt=adam,sgd`, `epochs=5`, `accuracy:max`."""
 
 from __future__ import annotations
 
@@ -17,62 +17,62 @@ _DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "mi
 
 
 def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
-    """Name and fields of a parameter.
+    """Return the name and the fields of a parameter.
 
     Args:
-        text: NAME=LOW..HIGH, with :log or :STEP behind, or NAME=A,B,C; a range of two whole numbers is of whole numbers.
-        source: how messages name it.
+        text: NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=LOW..HIGH:STEP or NAME=A,B,C; a range of two integers has integers.
+        source: name in messages.
 
     Raises:
-        SpecError: it is neither.
+        SpecError: it has another form.
     """
-    name, _, given = text.partition("=")
-    name, given = name.strip(), given.strip()
-    match = _RANGE.fullmatch(given)
-    choices = [one.strip() for one in given.split(",")]
+    name, _, definition = text.partition("=")
+    name, definition = name.strip(), definition.strip()
+    match = _RANGE.fullmatch(definition)
+    choices = [part.strip() for part in definition.split(",")]
     if not re.fullmatch(values.NAME, name) or (match is None and any(map(_NO_CHOICE.fullmatch, choices))):
-        what = "write NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=LOW..HIGH:STEP or NAME=A,B,C"
-        raise SpecError([Issue(("space",), f"{text!r} is no parameter; {what}", source)])
+        usage = "write NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=LOW..HIGH:STEP or NAME=A,B,C"
+        raise SpecError([Issue(("space",), f"{text!r} is no parameter; {usage}", source)])
     if match is None:
-        return name, {"type": "categorical", "choices": [document.scalar(one, source) for one in choices]}
-    low, high, more = match.groups()
-    options = [one for one in more.split(":") if one]
-    log, steps = "log" in options, [one for one in options if one != "log"]
-    whole = all(_WHOLE.fullmatch(one) for one in (low, high, *steps))
+        return name, {"type": "categorical", "choices": [document.scalar(part, source) for part in choices]}
+    low, high, suffixes = match.groups()
+    options = [part for part in suffixes.split(":") if part]
+    log, steps = "log" in options, [part for part in options if part != "log"]
+    whole = all(_WHOLE.fullmatch(part) for part in (low, high, *steps))
     kind = int if whole else float
-    made = {"type": "int" if whole else "float", "low": kind(low), "high": kind(high), "log": log}
-    return name, {**made, "step": kind(steps[-1])} if steps else made
+    fields = {"type": "int" if whole else "float", "low": kind(low), "high": kind(high), "log": log}
+    return name, {**fields, "step": kind(steps[-1])} if steps else fields
 
 
 def value(text: str, source: str) -> tuple[str, Any]:
-    """Name and value of a parameter that is fixed: NAME=VALUE, the value as in a job.yaml.
+    """Return the name and the value of a fixed parameter: NAME=VALUE, with a value as in a job.yaml.
 
     Raises:
-        SpecError: it is not that.
+        SpecError: it has another form.
     """
-    name, equals, given = text.partition("=")
+    name, equals, value_text = text.partition("=")
     if not equals or not re.fullmatch(values.NAME, name.strip()):
         raise SpecError([Issue(("params",), f"{text!r} is no parameter; write NAME=VALUE", source)])
-    return name.strip(), document.scalar(given, source)
+    return name.strip(), document.scalar(value_text, source)
 
 
-def space(given: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """A space whose parameters may be lists of choices, or texts like `1e-5..1e-2:log`.
+def space(short_space: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return a space whose parameters may be lists of choices, or texts such as `1e-5..1e-2:log`.
 
     Raises:
         SpecError: a text is neither a range nor choices.
     """
-    made: dict[str, Any] = {}
-    for name, one in given.items():
-        if isinstance(one, list):
-            made[name] = {"type": "categorical", "choices": one}
+    parameters: dict[str, Any] = {}
+    for name, definition in short_space.items():
+        if isinstance(definition, list):
+            parameters[name] = {"type": "categorical", "choices": definition}
         else:
-            made[name] = parameter(f"{name}={one}", source)[1] if isinstance(one, str) else one
-    return made
+            parameters[name] = parameter(f"{name}={definition}", source)[1] if isinstance(definition, str) else definition
+    return parameters
 
 
 def objective(text: str, source: str) -> dict[str, str]:
-    """The fields of an objective: METRIC:max or METRIC:min.
+    """Return the fields of an objective: METRIC:max or METRIC:min.
 
     Raises:
         SpecError: it has no metric or no direction.
@@ -80,8 +80,8 @@ def objective(text: str, source: str) -> dict[str, str]:
     metric, colon, direction = text.rpartition(":")
     if not metric or direction not in _DIRECTIONS:
         name = metric if colon else text
-        what = f"does not name its direction; write {name}:max or {name}:min"
+        problem = f"does not name its direction; write {name}:max or {name}:min"
         if not name:
-            what = "names no metric; write METRIC:max, as in accuracy:max"
-        raise SpecError([Issue(("objective",), f"{text!r} {what}", source)])
+            problem = "names no metric; write METRIC:max, as in accuracy:max"
+        raise SpecError([Issue(("objective",), f"{text!r} {problem}", source)])
     return {"metric": metric, "direction": _DIRECTIONS[direction]}

@@ -1,8 +1,8 @@
-"""The parameters that a study searches, their conditions, and the order in which they can be drawn.
+"""The parameters that a study searches, their conditions, and the order in which they are drawn.
 
-Optuna draws one of several scalars, or a number between bounds. What a user asks for beyond that, a choice that is a list or
-a mapping and a number from a normal distribution, is put into such a form by `coded`, and what was drawn is turned into the
-user's value by `decoded`. `controller.samplers` calls both; all else holds the user's values.
+Optuna draws one of several scalars, or a number between bounds. `coded` converts other values into such a form: choices that
+are lists or mappings, and numbers from a normal distribution. `decoded` converts a drawn value back. Only
+`controller.samplers` calls them; all other code has the user's values.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pydantic import BeforeValidator, Field, model_validator
 from trialplane.errors import Issue
 from trialplane.job import models, values
 
-# With more combinations than this of the parameters named by conditions, points are not counted.
+# Points are not counted if the parameters in conditions have more combinations than this.
 _MOST_BRANCHES = 10_000
-_MOST_CHOICES = 20  # that a message lists
-_TAIL = statistics.NormalDist().cdf(-6.0)  # the share of a normal distribution that is left out at each end, 1e-9
-_FAR = 6.5  # standard deviations from the mean at which there must be numbers
+_MOST_CHOICES = 20  # in a message
+_TAIL = statistics.NormalDist().cdf(-6.0)  # share of a normal distribution that is cut off at each end, 1e-9
+_FAR = 6.5  # standard deviations from the mean that floats must be able to represent
 
 
 def _many(value: Any) -> Any:
-    """`{model: bert}` as `{model: [bert]}`."""
+    """Return `{model: bert}` as `{model: [bert]}`."""
     if isinstance(value, dict):
-        return {key: below if isinstance(below, (list, tuple)) else [below] for key, below in value.items()}
+        return {key: allowed if isinstance(allowed, (list, tuple)) else [allowed] for key, allowed in value.items()}
     return value
 
 
@@ -44,23 +44,23 @@ class _Parameter(models.Model):
 
     @property
     def count(self) -> int | None:
-        """How many values there are, or None if infinitely many."""
+        """Number of values. None if infinitely many."""
         return None
 
     def points(self) -> list[Any]:
-        """Every value, for a grid; raises ValueError when there are infinitely many."""
+        """Return all values, for a grid. Raise ValueError if there are infinitely many."""
         raise ValueError("a parameter with infinitely many values has no grid")
 
     def codes(self) -> list[Any]:
-        """Every value in Optuna's form; raises as `points`."""
+        """Return all values in Optuna's form. Raise ValueError as `points` does."""
         return self.points()
 
     def coded(self, value: Any) -> Any:
-        """One of the parameter's values in the form that Optuna has for it."""
+        """Return a value of the parameter in Optuna's form."""
         return value
 
     def decoded(self, drawn: Any) -> Any:
-        """The parameter's value that Optuna has in the form `drawn`."""
+        """Return the value of the parameter for a value that Optuna has drawn."""
         return drawn
 
 
@@ -75,25 +75,25 @@ class FloatParameter(_Parameter):
 
     @model_validator(mode="after")
     def _bounds(self) -> FloatParameter:
-        found = list(_interval(self.low, self.high, self.log, self.step, self.log and self.step is not None))
-        models.refuse(found or list(_resolution(self.low, self.high, self.step)))
+        issues = list(_interval(self.low, self.high, self.log, self.step, self.log and self.step is not None))
+        models.refuse(issues or list(_resolution(self.low, self.high, self.step)))
         return self
 
     def holds(self, value: Any) -> bool:
-        """Whether `value` lies in the range, and on a step when there are steps."""
+        """Whether `value` is in the range, and on a step if there are steps."""
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not self.low <= value <= self.high:
             return False
         return self.step is None or _on_step(float(value) - self.low, self.step)
 
     @property
     def count(self) -> int | None:
-        """How many values there are, or None if infinitely many."""
+        """Number of values. None if infinitely many."""
         if self.low == self.high:
             return 1
         return None if self.step is None else int((self.high - self.low) / self.step + 1e-8) + 1
 
     def points(self) -> list[Any]:
-        """Every value, for a grid; raises ValueError without a step."""
+        """Return all values, for a grid. Raise ValueError without a step."""
         if self.count is None:
             return super().points()
         return [self.low + index * (self.step or 0.0) for index in range(self.count)]
@@ -114,18 +114,18 @@ class IntParameter(_Parameter):
         return self
 
     def holds(self, value: Any) -> bool:
-        """Whether `value` lies in the range, and on a step."""
+        """Whether `value` is in the range and on a step."""
         if isinstance(value, bool) or not isinstance(value, int):
             return False
         return self.low <= value <= self.high and (value - self.low) % self.step == 0
 
     @property
     def count(self) -> int | None:
-        """How many values there are."""
+        """Number of values."""
         return (self.high - self.low) // self.step + 1
 
     def points(self) -> list[Any]:
-        """Every value, for a grid."""
+        """Return all values, for a grid."""
         return list(range(self.low, self.high + 1, self.step))
 
 
@@ -139,42 +139,42 @@ class CategoricalParameter(_Parameter):
 
     @model_validator(mode="after")
     def _distinct(self) -> CategoricalParameter:
-        found = [] if self.choices else [Issue(("choices",), "is empty; give at least one value")]
-        seen: set[Any] = set()
+        issues = [] if self.choices else [Issue(("choices",), "is empty; give at least one value")]
+        keys: set[Any] = set()
         texts = {text(choice): choice for choice in self.choices if isinstance(choice, (list, dict))}
         for index, choice in enumerate(self.choices):
             # Optuna compares choices by ==, for which 1, 1.0 and true are one value, as they are in a set.
-            if (key := _hashable(choice)) in seen:
-                found.append(Issue(("choices", index), f"{choice!r} is listed twice"))
+            if (key := _hashable(choice)) in keys:
+                issues.append(Issue(("choices", index), f"{choice!r} is listed twice"))
             elif isinstance(choice, str) and choice in texts:
-                found.append(Issue(("choices", index), f"{choice!r} is also how {texts[choice]!r} is written; drop one"))
-            seen.add(key)
-        models.refuse(found)
+                issues.append(Issue(("choices", index), f"{choice!r} is also how {texts[choice]!r} is written; drop one"))
+            keys.add(key)
+        models.refuse(issues)
         return self
 
     def codes(self) -> list[Any]:
-        """Every choice in Optuna's form."""
+        """Return all choices in Optuna's form."""
         return list(map(text, self.choices))
 
     def coded(self, value: Any) -> Any:
-        """The choice `value`, a list or a mapping as JSON text."""
+        """Return a choice in Optuna's form: lists and mappings as JSON text."""
         return text(next(choice for choice in self.choices if same(value, choice)))
 
     def decoded(self, drawn: Any) -> Any:
-        """The choice that Optuna has in the form `drawn`."""
+        """Return the choice for a value that Optuna has drawn."""
         return next(choice for choice in self.choices if text(choice) == drawn)
 
     def holds(self, value: Any) -> bool:
-        """Whether `value` is one of the choices; true is not 1."""
+        """Whether `value` is one of the choices. true is not 1."""
         return any(same(value, choice) for choice in self.choices)
 
     @property
     def count(self) -> int | None:
-        """How many choices there are."""
+        """Number of choices."""
         return len(self.choices)
 
     def points(self) -> list[Any]:
-        """Every choice."""
+        """Return all choices."""
         return list(self.choices)
 
 
@@ -214,7 +214,7 @@ class NormalParameter(_Parameter):
 
     @property
     def shares(self) -> tuple[float, float]:
-        """How much of the distribution lies below the smallest and below the largest value."""
+        """Shares of the distribution below the smallest and below the largest value."""
         low = _TAIL if self.low is None else max(_TAIL, self._share(self.low))
         return low, 1 - _TAIL if self.high is None else min(1 - _TAIL, self._share(self.high))
 
@@ -228,18 +228,18 @@ class NormalParameter(_Parameter):
         )
 
     def coded(self, value: Any) -> float:
-        """The share of the distribution that lies below `value`."""
+        """Return the share of the distribution below `value`."""
         low, high = self.shares
         return min(max(low, self._share(value)), high)
 
     def decoded(self, drawn: Any) -> float:
-        """The value below which the share `drawn` of the distribution lies."""
+        """Return the value for a drawn share of the distribution."""
         value = self._from(self._normal.inv_cdf(drawn))
         value = value if self.low is None else max(self.low, value)  # rounding errors
         return value if self.high is None else min(self.high, value)
 
     def holds(self, value: Any) -> bool:
-        """Whether `value` lies in the range."""
+        """Whether `value` is in the range."""
         low, high = self.ends
         return not isinstance(value, bool) and isinstance(value, (int, float)) and low <= value <= high
 
@@ -259,17 +259,17 @@ Parameter = Annotated[AnyParameter, Field(discriminator="type")]
 TYPES: tuple[str, ...] = ("float", "int", "categorical", "normal")
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are the same; unlike ==, true is not 1, but 1.0 is 1."""
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+def same(left: Any, right: Any) -> bool:
+    """Whether two JSON values are the same. 1 is the same as 1.0, but not as true."""
+    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(same(value, right[key]) for key, value in left.items())
+    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
 
 
 def is_active(parameter: AnyParameter, drawn: Mapping[str, Any]) -> bool:
-    """Whether `parameter` exists, given the values drawn before it; one whose condition is not drawn does not."""
+    """Whether a parameter exists, given the values drawn before it. It needs a drawn value for each of its conditions."""
     return all(
         name in drawn and any(same(drawn[name], value) for value in allowed) for name, allowed in parameter.when.items()
     )
@@ -278,7 +278,7 @@ def is_active(parameter: AnyParameter, drawn: Mapping[str, Any]) -> bool:
 def ordered(
     space: Mapping[str, AnyParameter],
 ) -> list[tuple[str, AnyParameter]]:
-    """The parameters so that each comes after those its `when` names, else in the order they were written.
+    """Return the parameters, each after those in its `when`, and otherwise in their original order.
 
     Raises:
         ValueError: the conditions are circular.
@@ -301,7 +301,7 @@ def ordered(
 
 
 def cycle(space: Mapping[str, AnyParameter]) -> list[str]:
-    """A cycle of conditions, its first name repeated at the end, or []."""
+    """Return a cycle of conditions, with its first name repeated at the end, or []."""
     clear: set[str] = set()
     for start in space:
         trail: list[str] = []
@@ -327,33 +327,33 @@ def cycle(space: Mapping[str, AnyParameter]) -> list[str]:
 
 
 def count_points(parameters: dict[str, AnyParameter]) -> int | None:
-    """How many points the space has, following conditions, or None when it is infinite or too large to count.
+    """Return the number of points of the space, with conditions. None if it is infinite or too large to count.
 
     Args:
-        parameters: in an order in which conditions come after what they name.
+        parameters: each after those in its conditions; see `ordered`.
     """
-    asked = {other for parameter in parameters.values() for other in parameter.when}
+    condition_names = {other for parameter in parameters.values() for other in parameter.when}
     if any(parameter.count is None for parameter in parameters.values()):
         return None
-    if math.prod(parameters[name].count or 0 for name in asked if name in parameters) > _MOST_BRANCHES:
+    if math.prod(parameters[name].count or 0 for name in condition_names if name in parameters) > _MOST_BRANCHES:
         return None
     order = list(parameters.items())
 
-    def below(index: int, drawn: dict[str, Any]) -> int:
+    def count_from(index: int, drawn: dict[str, Any]) -> int:
         if index == len(order):
             return 1
         name, parameter = order[index]
         if not is_active(parameter, drawn):
-            return below(index + 1, drawn)
-        if name in asked:
-            return sum(below(index + 1, {**drawn, name: value}) for value in parameter.points())
-        return (parameter.count or 0) * below(index + 1, drawn)
+            return count_from(index + 1, drawn)
+        if name in condition_names:
+            return sum(count_from(index + 1, {**drawn, name: value}) for value in parameter.points())
+        return (parameter.count or 0) * count_from(index + 1, drawn)
 
-    return below(0, {})
+    return count_from(0, {})
 
 
 def describe(parameter: AnyParameter) -> str:
-    """A description of the range."""
+    """Return a description of the range."""
     if isinstance(parameter, CategoricalParameter):
         if len(parameter.choices) > _MOST_CHOICES:
             return f"one of {len(parameter.choices)} choices"
@@ -367,16 +367,16 @@ def describe(parameter: AnyParameter) -> str:
 
 
 def text(choice: Any) -> Any:
-    """A list or a mapping as JSON text, anything else as it is."""
+    """Return a list or a mapping as JSON text, and anything else unchanged."""
     return json.dumps(choice, ensure_ascii=False) if isinstance(choice, (list, dict)) else choice
 
 
 def _hashable(value: Any) -> Any:
-    """Something hashable that is equal for equal JSON values."""
+    """Return a hashable value that is equal for equal JSON values."""
     if isinstance(value, list):
         return (list, *map(_hashable, value))
     if isinstance(value, dict):
-        return (dict, frozenset((key, _hashable(below)) for key, below in value.items()))
+        return (dict, frozenset((key, _hashable(item)) for key, item in value.items()))
     return value
 
 
@@ -392,7 +392,7 @@ def _interval(low: float, high: float, log: bool, step: float | None, log_and_st
 
 
 def _resolution(low: float, high: float, step: float | None) -> Iterator[Issue]:
-    """Issues of bounds and steps that floats cannot represent or distinguish."""
+    """Yield issues of bounds and steps that floats cannot represent or distinguish."""
     if not math.isfinite(high - low):
         yield Issue(("high",), f"{high} is farther from low ({low}) than the largest number there is; narrow the range")
     elif step is not None and step < max(math.ulp(low), math.ulp(high)):

@@ -1,7 +1,7 @@
-"""The job as a user specified it, resolved and frozen. Its JSON form reads back to an equal job.
+"""The job as a user specified it, resolved and frozen. Its JSON form is read as an equal job.
 
-A job is a `Study`, a `Training` or a `Collection`, told apart by `kind`. The kind is asked for here, to pick the class; what
-differs between kinds is a field, an attribute or a method of these.
+A job is a `Study`, a `Training` or a `Collection`, depending on `kind`. Only this module looks at the kind, to choose the
+class. All differences between kinds are fields, attributes or methods of the classes.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _FIELDS = TypeAdapter(dict[str, Any])
 
 
 def of_kind(kind: Any) -> type[Study] | type[Training] | type[Collection]:
-    """The class of the jobs of a kind; a study's for an invalid kind, so that the rest of a job can be checked."""
+    """Return the class of a kind. For an invalid kind it is `Study`, so that the rest of a job can be checked."""
     return CLASSES.get(kind, Study) if isinstance(kind, str) else Study
 
 
 def read(stored: str | bytes | Mapping[str, Any]) -> Job:
-    """The job in its JSON form.
+    """Return the job in its JSON form.
 
     Raises:
         pydantic.ValidationError: it is not a job, or not JSON.

@@ -1,4 +1,4 @@
-"""What all kinds of job share: their fields, the rules between them, and the properties that each kind defines."""
+"""The common part of all kinds of job: fields, the rules between them, and properties that each kind defines."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from trialplane.job.resources import Budget, Checkpoints, Resources, Retries
 from trialplane.job.search import NO_SEARCH, Objective, Search, Stop
 
 NAME = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
-RUN = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"  # of a run; `plan.check_name` says more
+RUN = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"  # name of a run; see `plan.check_name`
 _LONGEST = 250  # characters of a name that MLflow keeps
-_ARGUMENT = {"": "ctx", "optuna": "trial", "ray": "config"}  # of a function, by its style
+_ARGUMENT = {"": "ctx", "optuna": "trial", "ray": "config"}  # argument of a function, by its style
 _ALLOWED = re.compile(r"[/\w.\- :]*")
 
 
@@ -31,10 +31,10 @@ class Function:
     """A function that a job names.
 
     Attributes:
-        field: of the job.
+        field: path of the job's field.
         text: module:function.
-        arguments: that it is called with; none where that is not known.
-        style: of `spec.program`: "optuna" for what gets a trial of Optuna's, "ray" for what gets a config of Ray Tune's.
+        arguments: names of its arguments; empty if unknown.
+        style: see `job.program`: "optuna" if it gets a trial of Optuna, "ray" if it gets a config of Ray Tune.
     """
 
     field: Place
@@ -87,15 +87,17 @@ class Input(models.Model):
     @model_validator(mode="after")
     def _one_format(self) -> Input:
         if self.format == "lines":
-            given = [name for name in ("columns", "columns_of") if getattr(self, name)]
-            models.refuse([Issue((name,), "plain text has no columns; drop them, or format: lines") for name in given])
+            column_fields = [name for name in ("columns", "columns_of") if getattr(self, name)]
+            models.refuse(
+                [Issue((name,), "plain text has no columns; drop them, or format: lines") for name in column_fields]
+            )
         if self.format != "lines":
             models.refuse([Issue((name,), "needs format: lines") for name in self.amounts])
         return self
 
     @property
     def amounts(self) -> dict[str, tuple[int | str, ...]]:
-        """The terms of `at_least` and of `per_rank`, those that are given."""
+        """The terms of `at_least` and of `per_rank`, if set."""
         both = {"at_least": self.at_least, "per_rank": self.per_rank}
         return {name: value if isinstance(value, tuple) else (value,) for name, value in both.items() if value is not None}
 
@@ -121,19 +123,17 @@ Objectives = Annotated[tuple[Objective, ...], Field(min_length=1)]
 
 
 class Base(models.Model):
-    """The fields that all kinds have; `Study`, `Training` and `Collection` add theirs."""
+    """The fields of all kinds. `Study`, `Training` and `Collection` add theirs."""
 
-    title: ClassVar[str]  # of its runs, in a sentence
-    noun: ClassVar[str] = "trial"  # what is counted towards the end of a run
-    count_field: ClassVar[str] = "trials"  # the field that says how many of them
-    width_option: ClassVar[str] = (
-        ""  # of `platform resume` and `scale`: how many work at the same time; "" where that is fixed
-    )
-    changeable: ClassVar[tuple[str, ...]] = ("budget", "retries", "cluster")  # all else would make it another run
-    width_field: ClassVar[str] = ""  # the same as a field of the job
-    is_sequential: ClassVar[bool] = True  # whether trials come one after another, so that the first to fail ends the run
+    title: ClassVar[str]  # for its runs in messages
+    noun: ClassVar[str] = "trial"  # unit of progress of a run
+    count_field: ClassVar[str] = "trials"  # field with the number of these units
+    width_option: ClassVar[str] = ""  # option of `platform resume` and `scale` for the width; "" if it is fixed
+    changeable: ClassVar[tuple[str, ...]] = ("budget", "retries", "cluster")  # other changes need another run
+    width_field: ClassVar[str] = ""  # field with the width
+    is_sequential: ClassVar[bool] = True  # whether trials run one after another, so that the first failure ends the run
     is_for_gpus: ClassVar[bool] = False  # whether to warn if GPUs are available but not requested
-    foreign: ClassVar[Mapping[str, str]]  # fields of other kinds → why this one has none
+    foreign: ClassVar[Mapping[str, str]]  # fields of other kinds → why this kind refuses them
     loss: ClassVar[str]  # consequence of checkpoints lost with their pod
 
     name: str = Field(pattern=NAME, description="Name of the job's folder.")
@@ -194,112 +194,119 @@ class Base(models.Model):
 
     @property
     def search(self) -> Search:
-        """How parameters are drawn and trials compared: not at all, but in a study."""
+        """How parameters are drawn and trials are compared. Only a study has a search."""
         return NO_SEARCH
 
     @property
     def stops(self) -> tuple[Stop, ...]:
-        """What ends a trial early, as complete."""
+        """Rules that end a trial early, as complete."""
         return ()
 
     @property
     def requires(self) -> str:
-        """The file of its folder that may say which packages it needs, or ""."""
+        """File in the job's folder that may list required packages, or ""."""
         return self.requirements or ""
 
     @property
     def required_metrics(self) -> tuple[str, ...]:
-        """Names that a trial's result must hold."""
-        names = [*(one.metric for one in self.objectives), *(one.metric for one in self.search.constraints)]
+        """Names of metrics that a trial's result must have."""
+        names = [
+            *(metric_rule.metric for metric_rule in self.objectives),
+            *(metric_rule.metric for metric_rule in self.search.constraints),
+        ]
         return tuple(dict.fromkeys(names))
 
     @property
     def world_size(self) -> int:
-        """Processes of one trial."""
+        """Number of processes of one trial."""
         return 1
 
     @property
     def files_to(self) -> str | None:
-        """The URL or folder that results are written to as files, where the job names one."""
+        """URL or folder for output files, if the job sets one."""
         return None
 
     @property
     def slots(self) -> int:
-        """Slots, and so pods, that its roles fill when as much runs as may."""
+        """Number of slots, and so pods, when all replicas run."""
         return sum(role.pods for role in self.roles())
 
     @abc.abstractmethod
     def roles(self) -> tuple[Role, ...]:
-        """What its processes are; the first is the role whose replicas `platform scale` changes."""
+        """Return the roles of its processes. `platform scale` changes the replicas of the first."""
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """Whether its trials save themselves."""
+        """Whether its trials save checkpoints."""
         return True
 
     def grace(self, of_chart: float | None = None) -> float:
-        """Seconds that a trial which must leave its pod gets to save itself.
+        """Return the seconds for saving a checkpoint when a trial must leave its pod.
 
         Args:
-            of_chart: what the chart allows a training.
+            of_chart: the chart's value for trainings.
         """
-        return self.checkpoints.grace or 30.0  # what Kubernetes gives every pod
+        return self.checkpoints.grace or 30.0  # default of Kubernetes
 
     def with_gpus(self, field: str, gpus: int, nodes: int = 0) -> str:
-        """What to type when no machine has the GPUs that a role requests.
+        """Return what to type if no machine has the GPUs that a role requests.
 
         Args:
             field: section of the role's resources.
-            gpus: of the largest machine.
-            nodes: how many such machines have as many in all; 0 where there is one machine.
+            gpus: GPUs of the largest machine.
+            nodes: number of such machines that have enough GPUs together; 0 on a single machine.
         """
         return f"--set {field}.gpus={gpus}"
 
     def functions(self) -> Iterator[Function]:
-        """The functions that the job names."""
+        """Yield the functions that the job names."""
         style, function = program.styled(self.entrypoint)
         yield Function(("entrypoint",), function, (_ARGUMENT[style],), style)
 
     def programs(self) -> Iterator[tuple[Place, str, bool]]:
-        """The files of its folder that it runs as they are: field, path, and whether it is a Python script."""
+        """Yield files in the job's folder that trials run: field, path, and whether it is a Python script."""
         return iter(())
 
     def advice(self) -> Iterator[str]:
-        """Remarks on a valid job for the user."""
+        """Yield remarks about a valid job for the user."""
         return iter(())
 
     def check(self, broken: Collection[Place]) -> Iterator[Issue]:
-        """Issues across fields; those within one model are found by the model.
+        """Yield issues that concern several fields. Models find issues of their own fields.
 
         Args:
-            broken: the fields (`("trials",)`) and parameters (`("space", "lr")`) that have issues of their own, in whose
-                place stand-ins are; what depends on them is not judged.
+            broken: fields (`("trials",)`) and parameters (`("space", "lr")`) with issues of their own, which have
+                placeholder values; fields that depend on them are not checked.
         """
         if self.install and not self.requires and ("requirements",) not in broken:
             yield Issue(
                 ("install",), "says what to do with requirements, and there are none; add requirements: requirements.txt"
             )
-        yield from metric_names(("objectives",), [one.metric for one in self.objectives])
-        yield from (Issue(("params", name), why) for name in self.params if (why := unkeepable(values.key(name))))
+        yield from metric_names(("objectives",), [objective.metric for objective in self.objectives])
+        yield from (Issue(("params", name), problem) for name in self.params if (problem := unkeepable(values.key(name))))
         yield from _twice((*self.params, *self.search.names))
         if ("params",) not in broken and ("space",) not in broken:
-            known = [*self.params, *self.search.names, *(place[1] for place in broken if place[0] == "space" and place[1:])]
+            names = [
+                *self.params,
+                *self.search.names,
+                *(field_path[1] for field_path in broken if field_path[0] == "space" and field_path[1:]),
+            ]
             for name in self.inputs:
-                if name not in known:
+                if name not in names:
                     yield Issue(
-                        ("inputs", name), f"there is no such name in params; {errors.nearest(name, map(str, known))}"
+                        ("inputs", name), f"there is no such name in params; {errors.nearest(name, map(str, names))}"
                     )
             yield from _amounts(self)
         for variable, field in self.environment.items():
             first = field.split(".")[0]
-            if any(place[0] == first for place in broken):
+            if any(field_path[0] == first for field_path in broken):
                 continue
             if issue := unknown(self, field):
                 yield Issue(("environment", variable), issue)
 
 
 def _twice(names: Collection[str]) -> Iterator[Issue]:
-    """Parameters that MLflow would have under one name."""
+    """Yield issues of parameters that have the same name in MLflow."""
     keys: dict[str, str] = {}
     for name in dict.fromkeys(names):
         other = keys.setdefault(values.key(name), name)
@@ -308,7 +315,7 @@ def _twice(names: Collection[str]) -> Iterator[Issue]:
 
 
 def search_fields(refusal: str) -> dict[str, str]:
-    """The fields by which a search chooses among trials, each with why a kind that refuses them so has no use for it."""
+    """Return the fields of a search, each with the reason why a kind refuses it."""
     hints = {
         **dict.fromkeys(("space", "enqueue"), "write the values into params"),
         "sampler": "nothing is drawn",
@@ -318,38 +325,38 @@ def search_fields(refusal: str) -> dict[str, str]:
 
 
 def refused_target(job: Base) -> Iterator[Issue]:
-    """A target with several objectives, which none of them reaches for all."""
+    """Yield an issue if there is a target and several objectives."""
     count = len(job.objectives)
     if job.budget.target is not None and count > 1:
         yield Issue(("budget", "target"), f"needs one objective, and there are {count}; drop the target")
 
 
-def refused_budget(budget: Budget, why: Mapping[str, str]) -> Iterator[Issue]:
-    """Budgets that a kind has no use for, and why."""
-    for field, reason in why.items():
+def refused_budget(budget: Budget, reasons: Mapping[str, str]) -> Iterator[Issue]:
+    """Yield issues of budgets that a kind does not support, with the reasons."""
+    for field, reason in reasons.items():
         if getattr(budget, field) != Budget.model_fields[field].default:
             yield Issue(("budget", field), f"{reason}; drop it")
 
 
 def metric_names(field: Place, metrics: list[str]) -> Iterator[Issue]:
-    """What is wrong with the names in a list of metrics."""
+    """Yield issues of the names in a list of metrics."""
     for index, metric in enumerate(metrics):
-        if why := unkeepable(metric):
-            yield Issue((*field, index, "metric"), why)
+        if problem := unkeepable(metric):
+            yield Issue((*field, index, "metric"), problem)
         elif metric in metrics[:index]:
             yield Issue((*field, index, "metric"), f"{metric!r} is listed twice")
 
 
 def unkeepable(name: str) -> str:
-    """Why MLflow would not keep a parameter or a metric under `name`, or "".
+    """Return why MLflow would refuse a parameter or a metric with this name, or "".
 
-    It refuses it when the first trial writes it, long after the submission; see its `utils/validation.py`.
+    MLflow would refuse it when the first trial writes it, long after the submission; see its `utils/validation.py`.
     """
     if len(name) > _LONGEST:
         return f"the name has {len(name)} characters, and MLflow keeps {_LONGEST} at most"
     if not _ALLOWED.fullmatch(name):
-        kept = re.sub(r"[^\w\-.:/ ]+", "_", name, flags=re.ASCII)
-        return f"{name!r} is not a valid MLflow name: use letters, digits, _ - . : / and spaces, as in {kept!r}"
+        valid_name = re.sub(r"[^\w\-.:/ ]+", "_", name, flags=re.ASCII)
+        return f"{name!r} is not a valid MLflow name: use letters, digits, _ - . : / and spaces, as in {valid_name!r}"
     # It uses names as paths, and requires them to be normalized.
     if posixpath.normpath(name) != name or name == "." or name.startswith(("..", "/")):
         return f"{name!r} is not a valid MLflow name: it may not be empty, begin or end with /, or hold //, ./ or ../"
@@ -357,15 +364,15 @@ def unkeepable(name: str) -> str:
 
 
 def _amounts(job: Base) -> Iterator[Issue]:
-    """Parameters that set how many lines or which columns a file must have."""
+    """Yield issues of parameters that set the number of lines or the columns of a file."""
     for file, input_ in job.inputs.items():
         for index, name in enumerate(input_.columns_of):
             if name not in job.params:
                 hint = errors.nearest(name, job.params)
                 yield Issue(("inputs", file, "columns_of", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
             elif job.params[name] is not None and not isinstance(job.params[name], str):
-                why = f"inputs.{file}.columns_of needs it"
-                yield Issue(("params", name), f"must be the name of a column, not {job.params[name]!r}: {why}")
+                user = f"inputs.{file}.columns_of needs it"
+                yield Issue(("params", name), f"must be the name of a column, not {job.params[name]!r}: {user}")
     every = [(file, key, terms) for file, input_ in job.inputs.items() for key, terms in input_.amounts.items()]
     for file, key, terms in every:
         for name in dict.fromkeys(term for term in terms if isinstance(term, str)):
@@ -374,35 +381,35 @@ def _amounts(job: Base) -> Iterator[Issue]:
                 hint = errors.nearest(name, job.params)
                 yield Issue(("inputs", file, key), f"there is no {name!r} in params; {hint}".rstrip("; "))
             elif type(value) is not int or value < 1:
-                why = f"inputs.{file}.{key} needs it"
-                yield Issue(("params", name), f"must be a whole number over 0, not {value!r}: {why}")
+                user = f"inputs.{file}.{key} needs it"
+                yield Issue(("params", name), f"must be a whole number over 0, not {value!r}: {user}")
 
 
 def unknown(job: Base, field: str) -> str:
-    """Why `field` is no dotted path of a field that an override could set, or nothing."""
-    place = draft.path(field, (*job.params, *job.search.names))
-    steps = list(map(str, place))
-    here: Any = job
+    """Return why `field` is not the dotted path of a field that an override can set, or ""."""
+    field_path = draft.path(field, (*job.params, *job.search.names))
+    steps = list(map(str, field_path))
+    container: Any = job
     for depth, step in enumerate(steps):
-        if isinstance(here, tuple) or (isinstance(here, str) and isinstance(place[depth], int)):
-            names: Collection[str] = list(map(str, range(len(here))))
-            below = here[int(step)] if isinstance(here, tuple) and step in names else None
-        elif hasattr(here, "choice"):
-            own = [name for name in type(here).model_fields if name != "options"]
-            names = [*own, *here.choice.options]
-            below = None if step in own else here.options.get(step)
-        elif hasattr(type(here), "model_fields"):
-            names = [name for name in type(here).model_fields if not (depth == 0 and name == "name")]
-            below = getattr(here, step, None) if step in names else None
-        elif isinstance(here, dict):
-            # A parameter may hold anything, so what lies below it is not known before.
-            names = here if depth < 2 else [step]
-            below = here.get(step)
+        if isinstance(container, tuple) or (isinstance(container, str) and isinstance(field_path[depth], int)):
+            names: Collection[str] = list(map(str, range(len(container))))
+            child = container[int(step)] if isinstance(container, tuple) and step in names else None
+        elif hasattr(container, "choice"):
+            fixed_fields = [name for name in type(container).model_fields if name != "options"]
+            names = [*fixed_fields, *container.choice.options]
+            child = None if step in fixed_fields else container.options.get(step)
+        elif hasattr(type(container), "model_fields"):
+            names = [name for name in type(container).model_fields if not (depth == 0 and name == "name")]
+            child = getattr(container, step, None) if step in names else None
+        elif isinstance(container, dict):
+            # A parameter can be any JSON value, so fields in it are not known.
+            names = container if depth < 2 else [step]
+            child = container.get(step)
         elif depth > 2 and steps[0] == "params":
             return ""
         else:
             return f"{'.'.join(steps[:depth])} has no fields"
         if step not in names:
             return f"there is no field {field!r}: {step!r} is unknown; {errors.nearest(step, names)}"
-        here = below
+        container = child
     return ""

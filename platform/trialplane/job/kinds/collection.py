@@ -1,7 +1,7 @@
-"""A collection: iterations, in each of which workers make results for one learner, or for files.
+"""A collection: iterations in which workers produce results for one learner, or for files.
 
-An iteration is a trial of the run, and they run one after another. The model and its rules only: `worker/collect/` does the
-work, `controller/workloads/collection.py` distributes it.
+Each iteration is a trial of the run, and they run one after another. This module has the model and its rules.
+`controller/workloads/collection.py` distributes the work, and `worker/collect/` does it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from trialplane.job.kinds.roles import Role
 from trialplane.job.resources import Resources
 from trialplane.job.search import Objective
 
-# Metrics of an iteration that the platform adds to what the learner returned.
+# Metrics of an iteration that the platform adds to those of the learner.
 FAILED_UNITS = "units_failed"
 ADDED = ("units", FAILED_UNITS, "items", "gigabytes", "units_per_second", "items_per_second")
-# And of each worker, below its name, which tables leave out.
+# Metrics of each worker, which start with its name. Tables leave them out.
 OF_WORKER = re.compile(r"worker_\d+/")
-_PLACE = r"^([a-z][a-z0-9+.-]*://[^\s/]\S*|/\S.*)$"
-_SHARE_FAILED = 10  # one unit in so many may fail where the job does not say
+_LOCATION = r"^([a-z][a-z0-9+.-]*://[^\s/]\S*|/\S.*)$"
+_SHARE_FAILED = 10  # default: one in this many units may fail
 _SEARCH = "is for a search (kind: hpo), and a collection compares no trials"
 _RANKS = "is for trials of several processes (kind: hpo, kind: train); a collection has collect.workers"
 _PROGRAM = "is for trials that are scripts (kind: hpo, kind: train); what makes results calls ctx.give in a function"
@@ -39,8 +39,8 @@ _FIRST_ENDS = (
 )
 
 
-def _place(value: str) -> str:
-    if not re.fullmatch(_PLACE, value):
+def _location(value: str) -> str:
+    if not re.fullmatch(_LOCATION, value):
         raise ValueError(f"{value!r} is no place; write a URL, s3://bucket/path, or a folder from the root, /data/games")
     return value
 
@@ -53,7 +53,7 @@ class Write(models.Model):
         description="npz: NumPy archives, for arrays of any shape. parquet: tables with one row per item.",
     )
     shard: values.Quantity = Field(default="256Mi", description="Maximum size of a file: 256Mi, 1Gi.")
-    to: Annotated[str, AfterValidator(_place), Field(json_schema_extra={"pattern": _PLACE})] | None = Field(
+    to: Annotated[str, AfterValidator(_location), Field(json_schema_extra={"pattern": _LOCATION})] | None = Field(
         default=None,
         description="URL or absolute path of the output folder: s3://bucket/path, /data/games. Default: beside the run's "
         "checkpoints.",
@@ -76,7 +76,7 @@ class LearnerResources(models.Model):
     shm: values.Quantity | None = Field(default=None, description="Size of /dev/shm: 1Gi. It counts as memory.")
 
     def over(self, resources: Resources) -> Resources:
-        """These, and those of the workers where one is left out."""
+        """Return the learner's resources, with those of the workers as defaults."""
         return resources.model_copy(update=self.model_dump(exclude_none=True))
 
 
@@ -98,13 +98,13 @@ class Learner(models.Model):
     @model_validator(mode="before")
     @classmethod
     def _inline(cls, data: Any) -> Any:
-        """`learner: train:learn` as its entrypoint."""
+        """Return `learner: train:learn` as a mapping with its entrypoint."""
         return {"entrypoint": data} if isinstance(data, str) or data is None else data
 
     def on(self, workers: Cluster) -> Cluster:
-        """Its part of the cluster: its own, and that of the workers where it is left out."""
-        own = {name: getattr(self, name) for name in ("image", "node_selector", "tolerations")}
-        return workers.model_copy(update={name: value for name, value in own.items() if value is not None})
+        """Return the cluster settings of the learner, with those of the workers as defaults."""
+        overrides = {name: getattr(self, name) for name in ("image", "node_selector", "tolerations")}
+        return workers.model_copy(update={name: value for name, value in overrides.items() if value is not None})
 
 
 class Collect(models.Model):
@@ -141,7 +141,7 @@ class Collect(models.Model):
     @field_validator("write", mode="after")
     @classmethod
     def _no_other_reader(cls, write: Write | None, info: ValidationInfo) -> Write | None:
-        """Reported together with the other issues of the section."""
+        """Check that there is no learner beside `write`."""
         learner = info.data.get("learner")
         if learner is not None and learner.entrypoint is not None and write is not None:
             models.refuse([Issue((), f"stands beside learner ({learner.entrypoint}), and one of them takes the results")])
@@ -161,12 +161,12 @@ class Collect(models.Model):
 
     @property
     def most_failed(self) -> int:
-        """Units of one iteration that may fail: as the job says, else a tenth of them."""
+        """Number of units of an iteration that may fail: set by the job, or a tenth of them."""
         return self.units // _SHARE_FAILED if self.max_failed is None else self.max_failed
 
 
 class Collection(Base):
-    """Workers that make results, and a learner that reads them and gives the workers new weights, in turns."""
+    """Workers that produce results, and a learner that reads them and returns new weights, in turns."""
 
     title: ClassVar[str] = "collection"
     noun: ClassVar[str] = "iteration"
@@ -205,27 +205,27 @@ class Collection(Base):
 
     @property
     def trials(self) -> int:
-        """Its iterations."""
+        """Number of iterations."""
         return self.collect.iterations
 
     @property
     def width(self) -> int:
-        """How many workers there are at the same time, which `platform scale` changes."""
+        """Number of workers, which `platform scale` changes."""
         return self.collect.workers
 
     def widened(self, width: int) -> Collection:
-        """The same with another `width`."""
+        """Return the job with another `width`."""
         return self.model_copy(update={"collect": self.collect.model_copy(update={"workers": width})})
 
     def roles(self) -> tuple[Role, ...]:
-        """The workers and the learner.
+        """Return the workers and the learner.
 
         The learner keeps its unread results in /dev/shm, at most `collect.in_flight`.
         """
         collect, learner = self.collect, self.collect.learner
         flows, need = collect.in_flight_bytes, learner.resources.over(self.resources)
         if collect.write is not None and learner.resources.gpus is None:
-            need = need.model_copy(update={"gpus": 0})  # what writes files needs none
+            need = need.model_copy(update={"gpus": 0})  # writing files needs no GPU
         return (
             Role(
                 name="worker",
@@ -253,28 +253,28 @@ class Collection(Base):
 
     @property
     def files_to(self) -> str | None:
-        """The URL or folder that results are written to as files, where the job names one."""
+        """URL or folder for output files, if the job sets one."""
         return None if self.collect.write is None else self.collect.write.to
 
     def facts(self) -> dict[str, Any]:
-        """What MLflow shows of the run beside its objectives."""
+        """Return facts that MLflow shows for the run in addition to its objectives."""
         collect = self.collect.model_dump(exclude={"write", "learner"}, exclude_none=True)
         learner = self.collect.learner.entrypoint
         return {**collect, **({"learner": learner} if learner else {})}
 
     def further(self, run: str, where: str) -> str:
-        """What to type to extend a run of it that has succeeded."""
+        """Return what to type to extend a successful run."""
         return f"`platform resume {run} --iterations N` runs more than {self.trials}"
 
     def functions(self) -> Iterator[base.Function]:
-        """Of all jobs, and the learner's."""
+        """Yield the functions of all jobs, and the learner's."""
         yield from super().functions()
         learner = self.collect.learner.entrypoint
-        if learner is not None and learner != self.entrypoint:  # else there is an issue about that
+        if learner is not None and learner != self.entrypoint:  # otherwise `check` reports it
             yield base.Function(("collect", "learner", "entrypoint"), learner, ("ctx", "results"))
 
     def check(self, broken: Places[Place]) -> Iterator[Issue]:
-        """Of all jobs, and what it must leave to the other kinds."""
+        """Yield issues of all jobs, and fields that only other kinds support."""
         yield from super().check(broken)
         if self.collect.learner.entrypoint == self.entrypoint and ("collect",) not in broken:
             message = f"is the entrypoint ({self.entrypoint}), which makes the results; name the function that reads them"

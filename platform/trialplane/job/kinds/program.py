@@ -1,4 +1,4 @@
-"""Scripts and commands as trials: which one runs, with which arguments, and where its metrics are."""
+"""Scripts and commands as trials: their arguments, and the sources of their metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trialplane.job.kinds.ranked import Ranked
 
 STYLES = (arguments.FLAGS, arguments.HYDRA, arguments.GLOBALS, "none")
-_USUAL = ("stdout", "mlflow")  # places of metrics, where the job names none
+_USUAL = ("stdout", "mlflow")  # default sources of metrics
 _WITH_A_FILE = ("file", "tensorboard")
 
 
@@ -53,13 +53,13 @@ def _arguments(value: Any) -> Any:
 
 
 def _texts(value: Any) -> Any:
-    """A list of texts, in which numbers may stand as they are."""
+    """Return a list of strings, in which numbers are converted."""
     if not isinstance(value, (list, tuple)):
         return value
-    for one in value:
-        if isinstance(one, bool) or not isinstance(one, (str, int, float)):
-            raise ValueError(f"{one!r} must be a string: put it in quotes")
-    return [str(one) for one in value]
+    for item in value:
+        if isinstance(item, bool) or not isinstance(item, (str, int, float)):
+            raise ValueError(f"{item!r} must be a string: put it in quotes")
+    return [str(item) for item in value]
 
 
 def _script(value: Any) -> Any:
@@ -101,14 +101,14 @@ Command = Annotated[
 ]
 
 
-class Source(models.Model):
-    """One place in which a script leaves its metrics."""
+class SourceField(models.Model):
+    """One source of a script's metrics."""
 
     model_config = ConfigDict(populate_by_name=True)
 
     @property
     def plain(self) -> program.MetricSource:
-        """The same for a slot."""
+        """The source as a plain value, for a slot."""
         return program.MetricSource(self.source, self.pattern, self.path or "", self.step or "")
 
     source: Literal["stdout", "mlflow", "file", "tensorboard"] = Field(
@@ -132,24 +132,24 @@ class Source(models.Model):
         return data
 
     @model_validator(mode="after")
-    def _fits(self) -> Source:
-        found = [Issue(("pattern", index), why) for index, text in enumerate(self.pattern) if (why := _unfit(text))]
+    def _fits(self) -> SourceField:
+        issues = [Issue(("pattern", index), problem) for index, text in enumerate(self.pattern) if (problem := _unfit(text))]
         if self.pattern and self.source not in ("stdout", "file"):
-            found.append(Issue(("pattern",), f"is for lines of text, which {self.source} has not; drop it"))
+            issues.append(Issue(("pattern",), f"is for lines of text, which {self.source} has not; drop it"))
         if self.path is not None and self.source in ("stdout", "mlflow"):
-            found.append(Issue(("path",), "is for files; write from: file, or drop it"))
+            issues.append(Issue(("path",), "is for files; write from: file, or drop it"))
         if self.path is None and self.source == "file":
-            found.append(Issue(("path",), "is missing; write path: metrics.jsonl"))
-        if self.path is not None and (why := _no_files(self.path)):
-            found.append(Issue(("path",), why))
+            issues.append(Issue(("path",), "is missing; write path: metrics.jsonl"))
+        if self.path is not None and (problem := _no_files(self.path)):
+            issues.append(Issue(("path",), problem))
         elif self.path is not None and (self.path.startswith("/") or ".." in self.path.split("/")):
-            found.append(Issue(("path",), "must lie below the folder in which the script runs, as in out/metrics.jsonl"))
-        models.refuse(found)
+            issues.append(Issue(("path",), "must lie below the folder in which the script runs, as in out/metrics.jsonl"))
+        models.refuse(issues)
         return self
 
 
 def _no_files(path: str) -> str:
-    """Why a path with wildcards can match no file, or ""."""
+    """Return why a path with wildcards can match no file, or ""."""
     if path.strip("./") == "":
         return "names no file; write path: out/*.jsonl"
     if any("**" in part and part != "**" for part in path.split("/")):  # which means * since Python 3.13
@@ -162,13 +162,13 @@ def _no_files(path: str) -> str:
 
 
 def _unfit(pattern: str) -> str:
-    """Why a pattern cannot find metrics, or ""."""
+    """Return why a pattern cannot find metrics, or ""."""
     try:
-        made = re.compile(pattern)
+        regex = re.compile(pattern)
     except re.error as error:
         return f"is no regular expression: {error}"
-    named = set(made.groupindex)
-    if named >= {"name", "value"} or (named and not named & {"name", "value"}) or (made.groups >= 2 and not named):
+    named = set(regex.groupindex)
+    if named >= {"name", "value"} or (named and not named & {"name", "value"}) or (regex.groups >= 2 and not named):
         return ""
     return r"needs two groups, the name and the value: (\w+)=([-+.\deE]+), or one named like its metric: (?P<loss>…)"
 
@@ -178,7 +178,11 @@ def _sources(value: Any) -> Any:
         return []
     if isinstance(value, (str, dict)):
         value = [value]
-    return [{"from": one} if isinstance(one, str) else one for one in value] if isinstance(value, (list, tuple)) else value
+    return (
+        [{"from": source} if isinstance(source, str) else source for source in value]
+        if isinstance(value, (list, tuple))
+        else value
+    )
 
 
 _SOURCE_FORMS = {
@@ -198,28 +202,32 @@ _SOURCE_FORMS = {
     ]
 }
 MetricSources = Annotated[
-    tuple[Source, ...],
+    tuple[SourceField, ...],
     BeforeValidator(_sources),
     WithJsonSchema({"anyOf": [{"const": "none"}, _SOURCE_FORMS, {"type": "array", "items": _SOURCE_FORMS}]}),
 ]
 
 
 def of(job: Ranked) -> Program | None:
-    """The program that the trials of a job run; None where they call its entrypoint."""
+    """Return the program of a job's trials. None if they call its entrypoint."""
     if not job.script and not job.command:
         return None
-    given = _arguments_of(job)
+    job_arguments = _arguments_of(job)
     search = job.search
     watched = [metric for metric in (search.pruner.metric, *(rule.metric for rule in job.stops)) if metric is not None]
-    # What a library is known to report is not guessed from the output as well.
+    # Metrics of a captured library are not searched in the output as well.
     usual = _USUAL if set(job.capture or ()) <= {"mlflow"} else _USUAL[1:]
-    metrics = [program.MetricSource(one) for one in usual] if job.metrics is None else [one.plain for one in job.metrics]
+    metrics = (
+        [program.MetricSource(source) for source in usual]
+        if job.metrics is None
+        else [source.plain for source in job.metrics]
+    )
     return Program(
         script=job.script or "",
         command=job.command or (),
-        arguments=given.items,
-        booleans=given.booleans,
-        lists=given.lists,
+        arguments=job_arguments.items,
+        booleans=job_arguments.booleans,
+        lists=job_arguments.lists,
         cwd=job.cwd or "code",
         metrics=tuple(metrics),
         names=tuple(dict.fromkeys([*job.required_metrics, *watched])),
@@ -229,16 +237,16 @@ def of(job: Ranked) -> Program | None:
 
 
 def _captured(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
-    """What is read where it is captured already, or cannot be captured."""
+    """Yield issues of sources that are captured already, or cannot be captured."""
     captured = set(job.capture or ())
     if job.command and captured:
-        cure = "write metrics: tensorboard, say, or run a Python file as script"
-        yield Issue(("capture",), f"reaches into a script, and a command is a process of its own; {cure}")
+        advice = "write metrics: tensorboard, say, or run a Python file as script"
+        yield Issue(("capture",), f"reaches into a script, and a command is a process of its own; {advice}")
     elif ("metrics",) not in broken:
-        for index, one in enumerate(job.metrics or ()):
-            if one.source in captured - {"mlflow"}:
-                cure = "drop it, or drop it from capture"
-                yield Issue(("metrics", index), f"{one.source} is in capture, which reports the same; {cure}")
+        for index, source in enumerate(job.metrics or ()):
+            if source.source in captured - {"mlflow"}:
+                advice = "drop it, or drop it from capture"
+                yield Issue(("metrics", index), f"{source.source} is in capture, which reports the same; {advice}")
 
 
 def _arguments_of(job: Ranked) -> Arguments:
@@ -246,7 +254,7 @@ def _arguments_of(job: Ranked) -> Arguments:
 
 
 def check(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
-    """What of a job's program does not fit together."""
+    """Yield issues of fields of a job's program that contradict each other."""
     if job.script and job.command:
         yield Issue(("command",), f"stands beside script ({job.script}); keep one of them")
         return
@@ -259,36 +267,36 @@ def check(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
     yield from _captured(job, broken)
     if "entrypoint" in job.model_fields_set and ("entrypoint",) not in broken:
         yield Issue(("entrypoint",), f"stands beside {field}; keep one of them")
-    if {("params",), ("space",)} & {place[:1] for place in broken} or job.search.function:
+    if {("params",), ("space",)} & {field_path[:1] for field_path in broken} or job.search.function:
         return
-    known = [*job.params, *job.search.names]
-    yield from _added(job, known)
+    names = [*job.params, *job.search.names]
+    yield from _added(job, names)
     if job.command and f"{{{arguments.GLOBALS}}}" in _arguments_of(job).items:
         yield Issue(("arguments",), "globals are a script's, and a command has none: write script: train.py")
-    both: tuple[tuple[Place, tuple[str, ...]], ...] = (
+    argument_fields: tuple[tuple[Place, tuple[str, ...]], ...] = (
         (("command",), job.command or ()),
         (("arguments",) if job.arguments is None else ("arguments", "items"), _arguments_of(job).items),
     )
-    empty: dict[str, str] = {}  # parameters that have no value → the argument that needs one
-    for place, items in both:
+    null_params: dict[str, str] = {}  # parameters without a value → the argument that needs one
+    for field_path, items in argument_fields:
         for index, name in arguments.placeholders(items):
             if name in job.params and job.params[name] is None:
-                empty.setdefault(name, items[index])
-            if not arguments.is_known(name, items[index], known):
-                near = errors.nearest(name, [*known, *arguments.FACTS])
-                what = f"{{{name}}} is no parameter, and no fact about the trial; {near}".rstrip("; ")
-                yield Issue((place[0], index), f"{what}; write {{{{ and }}}} for braces that are none")
-    for name, argument in empty.items():
+                null_params.setdefault(name, items[index])
+            if not arguments.is_known(name, items[index], names):
+                near = errors.nearest(name, [*names, *arguments.FACTS])
+                message = f"{{{name}}} is no parameter, and no fact about the trial; {near}".rstrip("; ")
+                yield Issue((field_path[0], index), f"{message}; write {{{{ and }}}} for braces that are none")
+    for name, argument in null_params.items():
         yield Issue(("params", name), f"has no value, and the argument {argument} needs one: write it here")
 
 
 def _added(job: Ranked, names: Collection[str]) -> Iterator[Issue]:
-    """Parameters that add a key to a Hydra configuration, where the arguments are flags."""
+    """Yield issues of parameters for Hydra (`+name`) where the arguments are flags."""
     items = _arguments_of(job).items
-    placed = {name for _, name in arguments.placeholders((*(job.command or ()), *items))}
-    if arguments.FLAGS not in placed or arguments.FLAGS in names:
+    placeholders = {name for _, name in arguments.placeholders((*(job.command or ()), *items))}
+    if arguments.FLAGS not in placeholders or arguments.FLAGS in names:
         return
     for name in names:
-        if name.startswith("+") and name not in placed:
-            why = "begins with +, by which Hydra adds a key: write arguments: hydra, or drop the +"
-            yield Issue(("space" if name in job.search.names else "params", name), why)
+        if name.startswith("+") and name not in placeholders:
+            reason = "begins with +, by which Hydra adds a key: write arguments: hydra, or drop the +"
+            yield Issue(("space" if name in job.search.names else "params", name), reason)

@@ -1,4 +1,4 @@
-"""What studies and trainings share: trials of several processes, and scripts and commands as trials."""
+"""The common part of studies and trainings: trials with several processes, and scripts and commands as trials."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from trialplane.job.search import Stop, Stops
 # /dev/shm of each rank: NCCL's buffers between GPUs of a node, and the batches of a DataLoader's workers.
 _SHM_OF_GPU_RANK = 2**30
 SHM_OF_CPU_RANK = 2**28
-_MOST_RANKS = 64  # that are proposed
+_MOST_RANKS = 64  # in advice
 
 
 class Ranked(Base):
-    """A job whose trials may each be several processes, on several machines."""
+    """A job whose trials may have several processes on several machines."""
 
     divided: tuple[str, ...] = Field(
         default=(),
@@ -64,20 +64,20 @@ class Ranked(Base):
 
     @property
     def stops(self) -> tuple[Stop, ...]:
-        """What ends a trial early, as complete."""
+        """Rules that end a trial early, as complete."""
         return (self.stop,) if isinstance(self.stop, Stop) else self.stop
 
     @property
     def requires(self) -> str:
-        """The file that it names, else its script."""
+        """The requirements file, or else the script."""
         return self.requirements or self.script or ""
 
     def functions(self) -> Iterator[Function]:
-        """None where a trial runs a script or a command."""
+        """Yield the functions that the job names. None if trials run a script or a command."""
         return iter(()) if program.of(self) else super().functions()
 
     def programs(self) -> Iterator[tuple[Place, str, bool]]:
-        """Its script, or a command in the job's own folder."""
+        """Yield its script, or a command in the job's own folder."""
         if self.script:
             yield ("script",), self.script, True
         elif self.command and "/" in self.command[0] and not self.command[0].startswith("/") and "{" not in self.command[0]:
@@ -85,22 +85,22 @@ class Ranked(Base):
 
     @property
     def ranks_per_node(self) -> int:
-        """Processes of one trial on each of its nodes; 1 is the trial's own process."""
+        """Processes of a trial on each of its nodes. With 1, the trial has no other process."""
         return self.ranks or max(1, self.resources.gpus)
 
     @property
     def world_size(self) -> int:
-        """Processes of one trial."""
+        """Number of processes of one trial."""
         return self.ranks_per_node * self.nodes
 
     @property
     def shm_of_ranks(self) -> int:
-        """Bytes of /dev/shm on each node: as the job says, else by its ranks."""
+        """Bytes of /dev/shm on each node: set by the job, or by the number of ranks."""
         each = _SHM_OF_GPU_RANK if self.resources.gpus else SHM_OF_CPU_RANK
         return self.resources.shm_bytes or self.ranks_per_node * each
 
     def advice(self) -> Iterator[str]:
-        """Ranks that do not fit what a node has."""
+        """Yield remarks about ranks that do not match the resources of a node."""
         ranks, need = self.ranks_per_node, self.resources
         if need.gpus > ranks:
             yield (
@@ -111,7 +111,7 @@ class Ranked(Base):
             yield f"{ranks} ranks share {need.cores} (resources.cpus) and wait for each other"
 
     def check(self, broken: Collection[Place]) -> Iterator[Issue]:
-        """Of all jobs, ranks that cannot be, and what does not fit a script."""
+        """Yield issues of all jobs, of ranks, and of scripts."""
         yield from super().check(broken)
         yield from program.check(self, broken)
         if ("params",) not in broken and ("space",) not in broken:
@@ -119,26 +119,26 @@ class Ranked(Base):
         gpus = self.resources.gpus
         if self.ranks is not None and 0 < gpus < self.ranks:
             message = f"{self.ranks} is more than the GPUs of a node ({gpus}), and ranks cannot share one"
-            cure = f"write ranks: {gpus}, or leave it out for one per GPU, or resources.gpus: 0"
-            yield Issue(("ranks",), f"{message}; {cure}")
+            advice_text = f"write ranks: {gpus}, or leave it out for one per GPU, or resources.gpus: 0"
+            yield Issue(("ranks",), f"{message}; {advice_text}")
 
 
 def _divided(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
-    """Parameters that the ranks share evenly; else the mean gradients of some would count more than those of others."""
-    counted = {term for input_ in job.inputs.values() for terms in input_.amounts.values() for term in terms}
+    """Yield issues of parameters that cannot be divided evenly among ranks, whose gradients would count differently."""
+    line_counts = {term for input_ in job.inputs.values() for terms in input_.amounts.values() for term in terms}
     for index, name in enumerate(job.divided):
         value = job.params.get(name)
         if name in job.search.names:
-            continue  # the job checks its values
+            continue  # its values are checked by the job's code
         if name not in job.params:
             hint = errors.nearest(name, job.params)
             yield Issue(("divided", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
         elif type(value) is not int or value < 1:
-            if name not in counted:  # else it is reported already
+            if name not in line_counts:  # otherwise it is already reported
                 yield Issue(("params", name), f"must be a whole number over 0, not {value!r}: divided names it")
         elif value % job.world_size and not {("ranks",), ("nodes",), ("resources",)} & set(broken):
-            below = value - value % job.world_size
-            near = " or ".join(str(one) for one in (below, below + job.world_size) if one)
+            lower = value - value % job.world_size
+            near = " or ".join(str(multiple) for multiple in (lower, lower + job.world_size) if multiple)
             fits = ", ".join(str(ranks) for ranks in range(1, min(value, _MOST_RANKS) + 1) if value % ranks == 0)
             message = f"{value} cannot be divided evenly among {job.world_size} ranks: make it {near}"
             yield Issue(("params", name), f"{message}, or change the ranks; it can be among {fits}")

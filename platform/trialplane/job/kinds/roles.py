@@ -1,4 +1,4 @@
-"""Roles: what the processes of a run are, and what the pods of each get."""
+"""Roles: groups of equal processes of a run, and the resources of their pods."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from trialplane.job.resources import Resources
 
 @dataclasses.dataclass(frozen=True)
 class Role:
-    """Processes of a run that are alike, and what each of them gets.
+    """A group of equal processes of a run.
 
     Attributes:
         name: trial, worker or learner.
-        title: one replica in a sentence: "a trial", "the learner".
-        replicas: how many there are at the same time.
-        entrypoint: the function that they run; "" for one of the platform's own.
-        resources: of each node.
+        title: one replica in a message: "a trial", "the learner".
+        replicas: number of replicas at the same time.
+        entrypoint: function that they run; "" for a function of the platform.
+        resources: resources of each node.
         cluster: image, node selector and tolerations of its pods.
-        nodes: machines (pods) that make one replica together.
-        ranks: processes of a replica on each of its nodes.
-        shm_bytes: of /dev/shm for these processes on each node; None for the system's own.
-        in_flight_bytes: of results on their way through the object store of each node; 0 where none pass.
-        gang: whether its pods are of use only when all are there, so that none come and go.
+        nodes: number of machines (pods) of one replica.
+        ranks: number of processes of a replica on each node.
+        shm_bytes: bytes of /dev/shm for these processes on each node; None for the default.
+        in_flight_bytes: bytes of unread results in the object store of each node; 0 if there are none.
+        gang: whether work needs all pods, so that they are not autoscaled.
         field: path of the section with its resources.
-        program: the script or command that they run instead, or None.
-        write: for the learner that writes files: how and where, as `collection.Write` says.
+        program: script or command that they run instead of the entrypoint, or None.
+        write: settings of a learner that writes files; see `collection.Write`.
     """
 
     name: str
@@ -50,10 +50,10 @@ class Role:
 
     @property
     def pods(self) -> int:
-        """How many pods, and so slots, its replicas fill."""
+        """Number of pods, and so slots, of all replicas."""
         return self.replicas * self.nodes
 
     @property
     def many(self) -> str:
-        """All replicas in a sentence: "3 trials", "the learner"."""
+        """All replicas in a message: "3 trials", "the learner"."""
         return self.title if self.replicas == 1 else errors.counted(self.replicas, self.name)

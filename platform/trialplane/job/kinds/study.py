@@ -15,15 +15,15 @@ from trialplane.job import options, sampling, space, values
 from trialplane.job.kinds import base, program
 from trialplane.job.kinds.ranked import Ranked
 from trialplane.job.kinds.roles import Role
-from trialplane.job.options import Kind
+from trialplane.job.options import ValueKind
 from trialplane.job.program import nested, styled
 from trialplane.job.resources import Checkpoints, Keep
 from trialplane.job.sampling import Pruner, Sampler
 from trialplane.job.search import Constraint, Search
 
-# A larger grid would never finish, and each draw goes through all remaining points.
+# A larger grid would never finish, and each draw iterates over all remaining points.
 _MOST_POINTS = 100_000
-_MOST_STEPS = 1_000_000  # of one parameter, which the gp sampler evaluates one by one
+_MOST_STEPS = 1_000_000  # of one parameter; the gp sampler evaluates each
 
 
 def _space_form(value: Any) -> str:
@@ -37,7 +37,7 @@ Space = Annotated[
 
 
 class Study(Ranked):
-    """A search for good parameters: what is drawn, how trials are compared, and how many there are."""
+    """A search for good parameters: space, sampler, pruner, and number of trials."""
 
     title: ClassVar[str] = "study"
     is_sequential: ClassVar[bool] = False
@@ -49,7 +49,7 @@ class Study(Ranked):
         "resume": "is for kind: train and kind: collect; a study is continued by `platform resume`",
     }
     loss: ClassVar[str] = "a lost pod starts its trial from nothing"
-    resume: ClassVar[None] = None  # it starts from no other run
+    resume: ClassVar[None] = None  # it never starts from another run
 
     kind: Literal["hpo"] = Field(description="Search for good hyperparameters.")
     space: Space = Field(
@@ -77,30 +77,30 @@ class Study(Ranked):
 
     @property
     def search(self) -> Search:
-        """How parameters are drawn and trials compared."""
+        """How parameters are drawn and trials are compared."""
         return Search(self.space, self.sampler, self.pruner, self.enqueue, self.constraints, self._style == "optuna")
 
     @property
     def _style(self) -> str:
-        """How the entrypoint is called; "" also where a trial runs a script or command."""
+        """Style of the entrypoint. "" if a trial runs a script or command."""
         return "" if self.script or self.command else styled(self.entrypoint)[0]
 
     @property
     def width(self) -> int:
-        """How many trials run at the same time, which `platform scale` changes."""
+        """Number of trials at the same time, which `platform scale` changes."""
         return self.parallel
 
     def widened(self, width: int) -> Study:
-        """The same with another `width`."""
+        """Return the job with another `width`."""
         return self.model_copy(update={"parallel": width})
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """Whether its trials save checkpoints: if the job configures them, or which of them stay."""
+        """Whether its trials save checkpoints: if the job sets `checkpoints` or `keep`."""
         return self.checkpoints != Checkpoints() or self.keep is not None
 
     def roles(self) -> tuple[Role, ...]:
-        """The trials that run at the same time."""
+        """Return the trials that run at the same time."""
         return (
             Role(
                 name="trial",
@@ -118,7 +118,7 @@ class Study(Ranked):
         )
 
     def facts(self) -> dict[str, Any]:
-        """What MLflow shows of the run beside its objectives."""
+        """Return facts that MLflow shows for the run in addition to its objectives."""
         return {
             "trials": self.trials,
             "parallel": self.parallel,
@@ -127,61 +127,68 @@ class Study(Ranked):
         }
 
     def further(self, run: str, where: str) -> str:
-        """What to type to extend a run of it that has succeeded.
+        """Return what to type to extend a successful run.
 
         Args:
-            run: its name.
-            where: flags for a submission to the same place: " --local".
+            run: name of the run.
+            where: flags for a submission to the same target: " --local".
         """
         return f"`platform resume {run} --trials N` runs more than {self.trials}"
 
     def functions(self) -> Iterator[base.Function]:
-        """Of all jobs, the space's, and those that Optuna calls."""
+        """Yield the functions of all jobs, the space's, and those for Optuna."""
         yield from super().functions()
         if isinstance(self.space, str):
             yield base.Function(("space",), self.space, ("trial",), "optuna")
-        for field, kind, given in (("sampler", Kind.SAMPLER, self.sampler), ("pruner", Kind.PRUNER, self.pruner)):
-            short = {"name": given.name, **given.options}
-            yield from (base.Function((field, *place), text) for place, text in sampling.functions(kind, short))
+        for field, kind, algorithm in (
+            ("sampler", ValueKind.SAMPLER, self.sampler),
+            ("pruner", ValueKind.PRUNER, self.pruner),
+        ):
+            flat = {"name": algorithm.name, **algorithm.options}
+            yield from (base.Function((field, *option_path), text) for option_path, text in sampling.functions(kind, flat))
 
     def check(self, broken: Collection[Place]) -> Iterator[Issue]:
-        """Of all jobs with ranks, and what a search needs to have an end and something to compare."""
-        known = {place[1] for place in broken if place[0] == "space" and len(place) > 1}
-        sound = ("space",) not in broken and ("entrypoint",) not in broken
-        if sound:
+        """Yield issues of all jobs with ranks, and of the search."""
+        broken_params = {field_path[1] for field_path in broken if field_path[0] == "space" and len(field_path) > 1}
+        is_valid = ("space",) not in broken and ("entrypoint",) not in broken
+        if is_valid:
             yield from _style(self, self._style)
-        if sound and not self.search.is_code:
-            yield from _conditions(self, known)
-            yield from _enqueue(self, known)
+        if is_valid and not self.search.is_code:
+            yield from _conditions(self, broken_params)
+            yield from _enqueue(self, broken_params)
         yield from super().check(broken)
-        yield from base.metric_names(("constraints",), [one.metric for one in self.constraints])
-        yield from (Issue(("space", name), why) for name in self.search.names if (why := base.unkeepable(values.key(name))))
+        yield from base.metric_names(("constraints",), [constraint.metric for constraint in self.constraints])
+        yield from (
+            Issue(("space", name), problem) for name in self.search.names if (problem := base.unkeepable(values.key(name)))
+        )
         if ("pruner",) not in broken:
             yield from _watched(self)
         if not {("pruner",), ("sampler",), ("objectives",)} & set(broken):
             yield from _pruned_values(self)
         yield from _several(self, broken)
-        if sound and not known and ("sampler",) not in broken:
+        if is_valid and not broken_params and ("sampler",) not in broken:
             yield from _finite(self, ("trials",) in broken)
             yield from _start_point(self)
             yield from _enumerable(self)
         if not {("sampler",), ("objectives",)} & set(broken):
             yield from _reference_points(self)
         if self.keep is not None and len(self.objectives) > 1:
-            why = "with several objectives there is a front, which may hold any number of trials, and no best ones; drop it"
-            yield Issue(("keep",), why)
+            problem = (
+                "with several objectives there is a front, which may hold any number of trials, and no best ones; drop it"
+            )
+            yield Issue(("keep",), problem)
         if self.cluster.autoscale and self.nodes > 1:
-            why = "the nodes of a trial must all be there before it starts; drop it"
-            yield Issue(("cluster", "autoscale"), why)
+            problem = "the nodes of a trial must all be there before it starts; drop it"
+            yield Issue(("cluster", "autoscale"), problem)
 
 
 def _style(job: Study, style: str) -> Iterator[Issue]:
-    """What an objective of Optuna, or a trainable of Ray Tune, leaves no room for."""
+    """Yield issues of fields that contradict an objective of Optuna or a trainable of Ray Tune."""
     if not style:
         return
     if job.world_size > 1:
-        cure = "write ranks: 1" if job.nodes == 1 else "write ranks: 1 and drop nodes"
-        yield Issue(("entrypoint",), f"is called in one process, and a trial has {job.world_size} ranks; {cure}")
+        advice = "write ranks: 1" if job.nodes == 1 else "write ranks: 1 and drop nodes"
+        yield Issue(("entrypoint",), f"is called in one process, and a trial has {job.world_size} ranks; {advice}")
     if style == "ray":
         names = dict.fromkeys((*job.params, *job.search.names))
         try:
@@ -189,25 +196,25 @@ def _style(job: Study, style: str) -> Iterator[Issue]:
         except ValueError as error:
             yield Issue(("entrypoint",), f"gets the parameters as one nested config, but {error}")
     elif job.space:
-        why = "stands beside an objective of Optuna, whose suggest calls define the parameters"
-        yield Issue(("space",), f"{why}; drop it, and move fixed values into params")
+        reason = "stands beside an objective of Optuna, whose suggest calls define the parameters"
+        yield Issue(("space",), f"{reason}; drop it, and move fixed values into params")
 
 
-def _conditions(job: Study, known: Collection[Any]) -> Iterator[Issue]:
+def _conditions(job: Study, broken_params: Collection[Any]) -> Iterator[Issue]:
     assert not isinstance(job.space, str)
     for name, parameter in job.space.items():
         for other, allowed in parameter.when.items():
-            place = ("space", name, "when", other)
-            if other in known:
+            field_path = ("space", name, "when", other)
+            if other in broken_params:
                 continue
             if other not in job.space:
-                yield Issue(place, _no_parameter(job, other))
+                yield Issue(field_path, _no_parameter(job, other))
                 continue
             whole = list(allowed)
-            cure = f"; for that list write {other}: [{whole}]" if job.space[other].holds(whole) else ""
+            advice = f"; for that list write {other}: [{whole}]" if job.space[other].holds(whole) else ""
             for value in allowed:
                 if not job.space[other].holds(value):
-                    yield Issue(place, f"{other} is never {value!r}; it is {space.describe(job.space[other])}{cure}")
+                    yield Issue(field_path, f"{other} is never {value!r}; it is {space.describe(job.space[other])}{advice}")
     circle = space.cycle(job.space)
     if circle:
         yield Issue(("space", circle[0], "when"), f"the conditions go round in a circle: {' → '.join(circle)}")
@@ -217,34 +224,34 @@ def _no_parameter(job: Study, name: str) -> str:
     return f"there is no parameter {name!r} in the space; {errors.nearest(name, job.space)}".rstrip("; ")
 
 
-def _enqueue(job: Study, known: Collection[Any]) -> Iterator[Issue]:
+def _enqueue(job: Study, broken_params: Collection[Any]) -> Iterator[Issue]:
     assert not isinstance(job.space, str)
-    seen: dict[str, int] = {}
+    first_indices: dict[str, int] = {}
     for index, point in enumerate(job.enqueue):
-        first = seen.setdefault(json.dumps(point, sort_keys=True), index)
+        first = first_indices.setdefault(json.dumps(point, sort_keys=True), index)
         if first != index and job.sampler.name in ("grid", "bruteforce"):
-            why = f"repeats enqueue.{first}, and {job.sampler.name} tries every point once; drop it"
-            yield Issue(("enqueue", index), why)
+            message = f"repeats enqueue.{first}, and {job.sampler.name} tries every point once; drop it"
+            yield Issue(("enqueue", index), message)
         for name, value in point.items():
-            place = ("enqueue", index, name)
-            if name in known:
+            field_path = ("enqueue", index, name)
+            if name in broken_params:
                 continue
             if name not in job.space:
-                yield Issue(place, _no_parameter(job, name))
+                yield Issue(field_path, _no_parameter(job, name))
                 continue
             parameter = job.space[name]
             if not parameter.holds(value):
-                yield Issue(place, f"{value!r} is outside of the space: {name} is {space.describe(parameter)}")
+                yield Issue(field_path, f"{value!r} is outside of the space: {name} is {space.describe(parameter)}")
             for other, allowed in parameter.when.items():
-                if other in point and not any(space.same(point[other], one) for one in allowed):
-                    yield Issue(place, f"does not exist with {other}: {point[other]!r}")
+                if other in point and not any(space.same(point[other], allowed_value) for allowed_value in allowed):
+                    yield Issue(field_path, f"does not exist with {other}: {point[other]!r}")
         missing = [name for name in job.space if name not in point]
-        if missing and job.sampler.name == "grid" and not known:
+        if missing and job.sampler.name == "grid" and not broken_params:
             yield Issue(("enqueue", index), f"with the grid sampler a point must be whole; {', '.join(missing)} missing")
 
 
 def _watched(job: Study) -> Iterator[Issue]:
-    """What the pruner watches."""
+    """Yield issues of the metric that the pruner compares."""
     pruner = job.pruner
     for field in ("metric", "direction"):
         if getattr(pruner, field) is not None and pruner.name == "none":
@@ -256,8 +263,8 @@ def _watched(job: Study) -> Iterator[Issue]:
                 "applies only to pruner.metric, which is not set; the objective has a direction of its own",
             )
         return
-    if why := base.unkeepable(pruner.metric):
-        yield Issue(("pruner", "metric"), why)
+    if problem := base.unkeepable(pruner.metric):
+        yield Issue(("pruner", "metric"), problem)
     for objective in job.objectives:
         if objective.metric == pruner.metric and pruner.direction not in (None, objective.direction):
             yield Issue(
@@ -266,11 +273,13 @@ def _watched(job: Study) -> Iterator[Issue]:
 
 
 def _pruned_values(job: Study) -> Iterator[Issue]:
-    """CMA-ES can take the last report of a pruned trial for its objective, which another metric is not."""
+    """Yield an issue if CMA-ES would use reports of a pruned trial that are not its objective."""
     metric = job.pruner.metric
     if job.sampler.options.get("consider_pruned_trials") and metric not in (None, job.objectives[0].metric):
-        why = f"takes the last report of a pruned trial for its {job.objectives[0].metric}, and the pruner watches {metric}"
-        yield Issue(("sampler", "consider_pruned_trials"), f"{why}; drop this line, or pruner.metric")
+        reason = (
+            f"takes the last report of a pruned trial for its {job.objectives[0].metric}, and the pruner watches {metric}"
+        )
+        yield Issue(("sampler", "consider_pruned_trials"), f"{reason}; drop this line, or pruner.metric")
 
 
 def _several(job: Study, broken: Collection[Any]) -> Iterator[Issue]:
@@ -286,7 +295,7 @@ def _several(job: Study, broken: Collection[Any]) -> Iterator[Issue]:
 
 
 def _finite(job: Study, any_trials: bool) -> Iterator[Issue]:
-    """Grid and brute force try every point once, so there must be an end of points, and enough of them."""
+    """Yield issues of a search without an end: grid and bruteforce try every point once."""
     name = job.sampler.name
     if name not in ("grid", "bruteforce"):
         return
@@ -306,21 +315,21 @@ def _finite(job: Study, any_trials: bool) -> Iterator[Issue]:
         yield Issue(("space", key, "when"), "the grid sampler knows no conditions; use bruteforce")
     too_many = [(key, parameter.count) for key, parameter in job.space.items() if (parameter.count or 0) > _MOST_POINTS]
     for key, count in too_many:
-        why = f"has {count} values, and the {name} sampler takes {_MOST_POINTS} points at most"
-        yield Issue(("space", key), f"{why}; narrow it, raise the step or take another sampler")
+        reason = f"has {count} values, and the {name} sampler takes {_MOST_POINTS} points at most"
+        yield Issue(("space", key), f"{reason}; narrow it, raise the step or take another sampler")
     if endless or conditional or too_many or space.cycle(job.space):
         return
     points = space.count_points(job.search.parameters)
     if points is not None and points > _MOST_POINTS:
-        why = f"{name} takes {_MOST_POINTS} points at most, and the space has {_shown(points)}"
-        yield Issue(("sampler",), f"{why}; raise the steps, or take another, for example random")
+        reason = f"{name} takes {_MOST_POINTS} points at most, and the space has {_shown(points)}"
+        yield Issue(("sampler",), f"{reason}; raise the steps, or take another, for example random")
     elif points is not None and points < job.trials and not any_trials:
         message = f"{job.trials} is more than the space has points ({points}); write trials: {points} or less"
         yield Issue(("trials",), message)
 
 
 def _start_point(job: Study) -> Iterator[Issue]:
-    """CMA-ES starts from `x0`; Optuna would fail with a KeyError in the first trial."""
+    """Yield issues of `x0` of CMA-ES, for which Optuna would raise a KeyError in the first trial."""
     start = job.sampler.options.get("x0") if job.sampler.name == "cmaes" else None
     if start is None or job.search.is_code:
         return
@@ -331,7 +340,7 @@ def _start_point(job: Study) -> Iterator[Issue]:
         elif not job.space[name].holds(value):
             yield Issue(("sampler", "x0", name), f"{value!r} is outside: {name} is {space.describe(job.space[name])}")
     if not set(start) <= set(job.space):
-        return  # one that is lacking was misspelt
+        return  # a missing one may be misspelt
     for name, parameter in job.space.items():
         needed = not isinstance(parameter, space.CategoricalParameter) and parameter.count != 1
         if name not in start and needed:
@@ -339,34 +348,34 @@ def _start_point(job: Study) -> Iterator[Issue]:
 
 
 def _enumerable(job: Study) -> Iterator[Issue]:
-    """The Gaussian process tries each value of a parameter that has steps."""
+    """Yield issues of parameters with too many steps for gp, which evaluates each."""
     if job.sampler.name != "gp" or isinstance(job.space, str):
         return
     for name, parameter in job.space.items():
         if (parameter.count or 0) > _MOST_STEPS:
-            cure = "raise the step" if isinstance(parameter, space.IntParameter) else "raise the step or drop it"
-            why = f"has {parameter.count} values, and the gp sampler takes {_MOST_STEPS} at most"
-            yield Issue(("space", name), f"{why}; {cure}, or take another sampler")
+            advice = "raise the step" if isinstance(parameter, space.IntParameter) else "raise the step or drop it"
+            reason = f"has {parameter.count} values, and the gp sampler takes {_MOST_STEPS} at most"
+            yield Issue(("space", name), f"{reason}; {advice}, or take another sampler")
 
 
 def _reference_points(job: Study) -> Iterator[Issue]:
-    """NSGA-III spreads its trials over points with a number for each objective, its own or the job's."""
+    """Yield issues of NSGA-III's reference points, which have a number for each objective."""
     if job.sampler.name != "nsgaiii":
         return
-    count, given = len(job.objectives), job.sampler.options
-    for index, row in enumerate(given.get("reference_points") or ()):
+    count, sampler_options = len(job.objectives), job.sampler.options
+    for index, row in enumerate(sampler_options.get("reference_points") or ()):
         if len(row) != count:
-            why = f"has {errors.counted(len(row), 'number')}, and there {'is' if count == 1 else 'are'} "
+            reason = f"has {errors.counted(len(row), 'number')}, and there {'is' if count == 1 else 'are'} "
             yield Issue(
-                ("sampler", "reference_points", index), f"{why}{errors.counted(count, 'objective')}; write one for each"
+                ("sampler", "reference_points", index), f"{reason}{errors.counted(count, 'objective')}; write one for each"
             )
-    parts = given.get("dividing_parameter", job.sampler.choice.options["dividing_parameter"].default)
+    parts = sampler_options.get("dividing_parameter", job.sampler.choice.options["dividing_parameter"].default)
     points = math.comb(count + parts - 1, parts)
-    if given.get("reference_points") is None and points > options.MOST_ROWS:
-        why = f"{parts} makes {_shown(points)} reference points of {errors.counted(count, 'objective')}"
-        yield Issue(("sampler", "dividing_parameter"), f"{why}; {options.MOST_ROWS} are the most, so lower it")
+    if sampler_options.get("reference_points") is None and points > options.MOST_ROWS:
+        reason = f"{parts} makes {_shown(points)} reference points of {errors.counted(count, 'objective')}"
+        yield Issue(("sampler", "dividing_parameter"), f"{reason}; {options.MOST_ROWS} are the most, so lower it")
 
 
 def _shown(number: int) -> str:
-    """A count that fits a message; Python writes no number of more than 4,300 digits."""
+    """Return a count for a message. Python does not print numbers of more than 4,300 digits."""
     return str(number) if number < 10**18 else f"over 10^{math.floor(math.log10(number))}"

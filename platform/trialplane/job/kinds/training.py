@@ -1,4 +1,4 @@
-"""A training: one trial, mostly of many ranks."""
+"""A training: one trial, often of many ranks."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _BUDGET = {
     "target": f"{_SEARCH}: the job's own code stops when it is good enough",
 }
 _GRACE = 120.0  # seconds: a checkpoint may have many gigabytes
-_MEMORY_GIB = 2  # of each rank: what a trial of a search gets
+_MEMORY_GIB = 2  # of each rank, as of a trial of a search
 
 
 class PatientRetries(Retries):
-    """As of every job, but with retries for a rank that ran out of memory on its node or had a GPU error.
+    """Retries of a training: more of them for a rank that was killed or had a GPU error.
 
     A restart from a checkpoint loses little.
     """
@@ -38,7 +38,7 @@ class PatientRetries(Retries):
 
 
 class Training(Ranked):
-    """One trial of one or many ranks, which saves checkpoints and is retried from them."""
+    """One trial of one or many ranks, which saves checkpoints and continues from them when it is retried."""
 
     title: ClassVar[str] = "training"
     is_for_gpus: ClassVar[bool] = True
@@ -66,7 +66,7 @@ class Training(Ranked):
     @model_validator(mode="before")
     @classmethod
     def _for_each_rank(cls, data: Any) -> Any:
-        """Resources left out are those of a trial of a search, for each rank: one core and 2 GiB."""
+        """Set default resources: for each rank those of a trial of a search, one core and 2 GiB."""
         resources = data.get("resources", {}) if isinstance(data, dict) else None
         if not isinstance(resources, dict):
             return data
@@ -75,20 +75,20 @@ class Training(Ranked):
 
     @property
     def trials(self) -> int:
-        """It is one trial."""
+        """Number of trials: one."""
         return 1
 
     @property
     def width(self) -> int:
-        """It is one trial, and its ranks are fixed."""
+        """Number of trials at the same time: one."""
         return 1
 
     def widened(self, width: int) -> Training:
-        """The same: nothing of it can be wider."""
+        """Return the same job, because its ranks are fixed."""
         return self
 
     def roles(self) -> tuple[Role, ...]:
-        """Its ranks, which meet before they begin."""
+        """Return its ranks, which start together."""
         return (
             Role(
                 name="trial",
@@ -106,68 +106,77 @@ class Training(Ranked):
         )
 
     def grace(self, of_chart: float | None = None) -> float:
-        """Seconds to save itself: as the job says, else the chart, else 120."""
+        """Return the seconds for saving a checkpoint: of the job, or the chart, or 120."""
         return self.checkpoints.grace or of_chart or _GRACE
 
     def with_gpus(self, field: str, gpus: int, nodes: int = 0) -> str:
-        """What to type where no machine has the GPUs that a node of the training asks for."""
+        """Return what to type if no machine has the GPUs that a node of the training requests."""
         if nodes:
             return f"--gpus {gpus} --nodes {nodes} spreads them over {nodes} nodes"
-        here = f"--gpus {gpus} trains on those, " if gpus else ""
-        cores = f"--gpus 0 --ranks {self.ranks_per_node} on its cores"
-        return f"{here}{cores}, and without --local a cluster is asked"
+        on_gpus = f"--gpus {gpus} trains on those, " if gpus else ""
+        on_cores = f"--gpus 0 --ranks {self.ranks_per_node} on its cores"
+        return f"{on_gpus}{on_cores}, and without --local a cluster is asked"
 
     def facts(self) -> dict[str, Any]:
-        """What MLflow shows of the run beside its objectives."""
+        """Return facts that MLflow shows for the run in addition to its objectives."""
         resume = {"resume": self.resume} if self.resume else {}
         return {"nodes": self.nodes, "ranks": self.world_size, **resume}
 
     def further(self, run: str, where: str) -> str:
-        """What to type so that what a run of it has trained is trained on."""
+        """Return what to type to continue training from a successful run."""
         return (
             f"`platform submit train {self.name} --resume {run}{where}` starts another one from its newest checkpoint, with "
-            "the code and the parameters of now"
+            "the current code and parameters"
         )
 
     def check(self, broken: Collection[Place]) -> Iterator[Issue]:
-        """Of all jobs with ranks, and what it must leave to a search."""
+        """Yield issues of all jobs with ranks, and fields that only a search supports."""
         yield from super().check(broken)
         yield from base.refused_budget(self.budget, _BUDGET)
         if ("entrypoint",) not in broken and styled(self.entrypoint)[0]:
-            why = "is called with what a search draws, so it is for kind: hpo; write a function run(ctx), and train:run here"
-            yield Issue(("entrypoint",), why)
+            reason = (
+                "is called with what a search draws, so it is for kind: hpo; write a function run(ctx), and train:run here"
+            )
+            yield Issue(("entrypoint",), reason)
         if self.cluster.autoscale:
-            why = "the pods of a training must all be there before it starts; drop it"
-            yield Issue(("cluster", "autoscale"), why)
+            reason = "the pods of a training must all be there before it starts; drop it"
+            yield Issue(("cluster", "autoscale"), reason)
 
 
-def scaled(written: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """A training's resources for other GPUs than they were written for: to each rank what it would have had.
+def scaled(written: Mapping[str, Any], requested: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a training's resources for another number of GPUs: each rank keeps its share.
 
-    Ranks on CPUs share the cores that are there, so without GPUs all stays as it is written.
+    Ranks on CPUs share the available cores, so without GPUs nothing changes.
 
     Args:
-        written: the job's fields as its file and profile give them.
-        asked: the same with the command line laid over them.
+        written: fields of the job's file and profile.
+        requested: the same with the overrides of the command line.
 
     Returns:
-        The fields of `resources` that are others then.
+        The changed fields of `resources`.
     """
-    old, new = written.get("resources", {}), asked.get("resources", {})
-    if asked.get("kind") != "train" or not isinstance(old, dict) or not isinstance(new, dict):
+    old, new = written.get("resources", {}), requested.get("resources", {})
+    if requested.get("kind") != "train" or not isinstance(old, dict) or not isinstance(new, dict):
         return {}
     if new.get("gpus", 0) in (0, old.get("gpus", 0)):
         return {}
-    was, now = _count(written.get("ranks"), old.get("gpus")), _count(asked.get("ranks"), new["gpus"])
-    made: dict[str, Any] = {}
+    old_ranks, new_ranks = _count(written.get("ranks"), old.get("gpus")), _count(requested.get("ranks"), new["gpus"])
+    changed: dict[str, Any] = {}
     if (cpus := values.cores(old.get("cpus"))) is not None:
-        made["cpus"] = -(-cpus * now // was) if isinstance(cpus, int) else cpus * now / was
+        changed["cpus"] = -(-cpus * new_ranks // old_ranks) if isinstance(cpus, int) else cpus * new_ranks / old_ranks
     for name in ("memory", "shm"):
-        if name in old and (amount := values.times(old[name], now / was)) is not None:
-            made[name] = amount
-    return made
+        if name in old and (amount := values.times(old[name], new_ranks / old_ranks)) is not None:
+            changed[name] = amount
+    return changed
 
 
-def _count(*given: Any) -> int:
-    """Ranks of a node, from fields nobody has looked at yet."""
-    return next((one for one in given if isinstance(one, int) and not isinstance(one, bool) and 0 < one < 2**20), 1)
+def _count(*candidates: Any) -> int:
+    """Return the number of ranks of a node, from unvalidated fields."""
+    return next(
+        (
+            candidate
+            for candidate in candidates
+            if isinstance(candidate, int) and not isinstance(candidate, bool) and 0 < candidate < 2**20
+        ),
+        1,
+    )
