@@ -22,7 +22,7 @@ from tests.client.conftest import complete
 
 from trialplane.cli import output, ui
 from trialplane.client import places
-from trialplane.client.target import Place
+from trialplane.client.target import TargetName
 from trialplane.ledger.attempts import Attempt
 from trialplane.wire import cluster as names
 from trialplane.wire import env
@@ -53,7 +53,7 @@ def test_the_other_verbs_look_where_the_last_submission_went(platform, namespace
     result = platform(*SUBMIT, "--detach")
     assert result.exit_code == 0, result.stderr
     assert "x runs on the cluster" in result.stderr
-    assert places.recall() == places.Memory(Place(context="lab", namespace="team"), ("x",))
+    assert places.recall() == places.Memory(TargetName(context="lab", namespace="team"), ("x",))
     assert json.loads(platform("status", "-o", "json").stdout)["state"] == "RUNNING"
     assert [line.split()[0] for line in platform("list").stdout.splitlines()] == ["run", "x"]
     assert [line.split()[-1] for line in platform("list").stdout.splitlines()] == ["owner", "ada"]

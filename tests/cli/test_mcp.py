@@ -188,7 +188,7 @@ def test_a_real_run_from_its_submission_to_its_results(workplace):
     assert (status["state"], status["complete"]) == ("SUCCEEDED", 3)
     assert results["trials"][0]["metrics"]["loss"] == results["trials"][0]["params"]["x"] ** 3
     assert "x is " in log["text"]
-    assert places.recall().place == HERE
+    assert places.recall().last_target == HERE
 
 
 def test_without_the_package_it_says_what_to_install(platform, monkeypatch):

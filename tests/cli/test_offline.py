@@ -112,10 +112,7 @@ def test_a_namespace_that_the_values_do_not_list_is_told_with_those_that_they_do
     (workplace / "values.yaml").write_text("teams:\n  - namespace: vision\n  - namespace: speech\n")
     result = platform(*SUBMIT, "--namespace", "visoin")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert (
-        "values.yaml:1: teams: no team has the namespace visoin; choose one with --namespace: vision, speech"
-        in result.stderr
-    )
+    assert "values.yaml:1: teams: no team has the namespace visoin; choose one of vision, speech" in result.stderr
     assert platform(*SUBMIT, "--namespace", "speech").exit_code == 0
     assert platform(*SUBMIT).exit_code == 0  # which one is left to kubectl
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from trialplane.client import places
-from trialplane.client.places import HERE, Place
+from trialplane.client.places import HERE, TargetName
 from trialplane.client.run import submit
 from trialplane.errors import InputError
 from trialplane.wire import env, paths
 
-LAB = Place(context="lab", namespace="team")
+LAB = TargetName(context="lab", namespace="team")
 
 
 def chosen(*, local=False, context=None, namespace=None, submits=False, **environ):
@@ -22,8 +22,8 @@ def test_flags_win(home, submits):
     places.remember(LAB, "a")
     environ = {env.CONTEXT: "other", env.NAMESPACE: "theirs"}
     assert chosen(local=True, submits=submits, **environ) == HERE
-    assert chosen(context="x", submits=submits, **environ) == Place(context="x")
-    assert chosen(namespace="y", submits=submits, **environ) == Place(context="other", namespace="y")
+    assert chosen(context="x", submits=submits, **environ) == TargetName(context="x")
+    assert chosen(namespace="y", submits=submits, **environ) == TargetName(context="other", namespace="y")
     with pytest.raises(InputError, match="--local and --namespace name two places"):
         chosen(local=True, namespace="y", submits=submits)
 
@@ -31,16 +31,16 @@ def test_flags_win(home, submits):
 @pytest.mark.parametrize("submits", [False, True])
 def test_then_the_environment(home, submits):
     places.remember(HERE, "a")
-    assert chosen(submits=submits, **{env.CONTEXT: "x"}) == Place(context="x")
-    assert chosen(submits=submits, **{env.NAMESPACE: "y"}) == Place(namespace="y")
+    assert chosen(submits=submits, **{env.CONTEXT: "x"}) == TargetName(context="x")
+    assert chosen(submits=submits, **{env.NAMESPACE: "y"}) == TargetName(namespace="y")
 
 
 def test_then_submit_asks_the_kubeconfig_and_others_the_last_submission(home):
     assert chosen() == HERE
-    assert chosen(submits=True) == Place()
+    assert chosen(submits=True) == TargetName()
     places.remember(LAB, "a")
     assert chosen() == LAB
-    assert chosen(submits=True) == Place()
+    assert chosen(submits=True) == TargetName()
     places.remember(HERE, "b")
     assert chosen() == HERE
 

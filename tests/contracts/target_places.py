@@ -44,7 +44,7 @@ def until(what: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     return found
 
 
-class Place:
+class TargetName:
     """A place, with the job demo beside it.
 
     Args:
@@ -87,7 +87,7 @@ class Place:
         """Ends what still runs."""
 
 
-class ThisMachine(Place):
+class ThisMachine(TargetName):
     """`LocalTarget`, with the double of the controller."""
 
     def __init__(self, runs: Runs, double: Callable[[RunPaths], None]) -> None:
@@ -110,7 +110,7 @@ class ThisMachine(Place):
         (RunPaths.of(self._runs.home, name).root / "ready").unlink()
 
 
-class Double(Place):
+class Double(TargetName):
     """`KubernetesTarget` on doubles of the API server, KubeRay, the controller and the gateway."""
 
     def __init__(self, target: KubernetesTarget, jobs: Path, namespace: NamespaceDouble) -> None:
@@ -130,7 +130,7 @@ class Double(Place):
         return handle
 
 
-class RealCluster(Place):
+class RealCluster(TargetName):
     """`KubernetesTarget` on a cluster with KubeRay and the chart; its trials are real and its waits are long.
 
     Others may use the namespace too: runs have names of their own, and only those are taken away again.

@@ -11,8 +11,8 @@ import click
 from trialplane import errors
 from trialplane.cli import names, output
 from trialplane.client import doctor
-from trialplane.client.doctor import Line
-from trialplane.client.target import Place
+from trialplane.client.doctor import AreaFinding
+from trialplane.client.target import TargetName
 from trialplane.job import load
 from trialplane.job.kinds import Job
 from trialplane.wire.findings import Verdict
@@ -21,7 +21,7 @@ _COLOURS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 
 
 @click.command("doctor")
-@names.place_options(otherwise=Place())
+@names.place_options(otherwise=TargetName())
 @click.option("--gpus", type=click.IntRange(min=0), help="Number of GPUs of the test pod. Default: that of the job, or 0.")
 @click.option("--job", metavar="NAME", help="Job whose nodes, GPUs and image the test pod uses.")
 @click.option(
@@ -32,7 +32,7 @@ _COLOURS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
     help="Maximum time for the test pod to start, in seconds.",
 )
 @output.option("table", "json")
-def doctor_command(place: Place, gpus: int | None, job: str | None, wait: float, kind: str) -> int:
+def doctor_command(place: TargetName, gpus: int | None, job: str | None, wait: float, kind: str) -> int:
     """Check this machine and the cluster. A test pod, set up like a trial pod, checks everything that a trial needs.
 
     With --local, or after a local submission, check only this machine. Each failed check comes with a fix, and the exit code
@@ -59,7 +59,7 @@ def _job(name: str | None, gpus: int | None) -> Job:
     return load.load_job(load.find_job(name, Path.cwd()), sets=sets, environ=os.environ)
 
 
-def _shown(line: Line) -> str:
+def _shown(line: AreaFinding) -> str:
     finding = line.finding
     verdict = output.paint(finding.verdict.value, fg=_COLOURS[finding.verdict], bold=finding.verdict is Verdict.FAIL)
     head = f"{verdict}  {line.area:9}  {finding.check:24}  {' '.join(finding.message.split())}"

@@ -9,7 +9,7 @@ import click
 
 from trialplane import errors
 from trialplane.cli import foreground, kinds, names, output, progress
-from trialplane.client.target import Place
+from trialplane.client.target import TargetName
 from trialplane.errors import InputError, RunDamaged
 
 if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
@@ -23,7 +23,7 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmati
 @names.run_argument
 @names.place_options()
 @_now
-def pause_command(run: str | None, place: Place, now: bool) -> None:
+def pause_command(run: str | None, place: TargetName, now: bool) -> None:
     """Stop RUN (default: the newest run), for `platform resume` to continue it later.
 
     Ended trials are kept. Running trials are repeated later, or continue from their checkpoints. On a cluster, all pods of
@@ -54,7 +54,7 @@ def pause_command(run: str | None, place: Place, now: bool) -> None:
 @output.option("table", "json", "yaml")
 def resume_command(
     run: str | None,
-    place: Place,
+    place: TargetName,
     trials: int | None,
     parallel: int | None,
     iterations: int | None,
@@ -93,7 +93,7 @@ def resume_command(
     help="New number of parallel trials, or of workers of a collection.",
 )
 @click.option("--now", is_flag=True, help="With a lower number: remove pods at once. The work in them is repeated.")
-def scale_command(run: str | None, place: Place, parallel: int, now: bool) -> None:
+def scale_command(run: str | None, place: TargetName, parallel: int, now: bool) -> None:
     """Change the number of parallel trials, or of workers of a collection, of RUN (default: the newest run).
 
     No running trial is lost. A local run cannot be scaled while it is active: pause it, and resume it with --parallel or
@@ -115,7 +115,7 @@ def scale_command(run: str | None, place: Place, parallel: int, now: bool) -> No
 @names.place_options()
 @_now
 @_yes
-def cancel_command(run: str | None, place: Place, now: bool, yes: bool) -> None:
+def cancel_command(run: str | None, place: TargetName, now: bool, yes: bool) -> None:
     """End RUN (default: the newest run), and keep the results of ended trials.
 
     `platform resume` can still continue it. A new submission with the same name cannot.
@@ -140,7 +140,7 @@ def _ask_to_cancel(handle: RunHandle) -> None:
 @click.argument("run", shell_complete=names.complete_run)
 @names.place_options()
 @_yes
-def delete_command(run: str, place: Place, yes: bool) -> None:
+def delete_command(run: str, place: TargetName, yes: bool) -> None:
     """Delete RUN, with its ledger, logs, code and checkpoints, and the files that a collection wrote beside them.
 
     Records in MLflow are kept, and so are files in an object store or a folder that the job names. An active run is

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trialplane.cli import kinds, names, output
-from trialplane.client.target import Place
+from trialplane.client.target import TargetName
 from trialplane.wire import escapes
 
 if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
@@ -27,7 +27,7 @@ _MOST_DIGITS = 9  # of a trial's number; Python parses at most 4,300
 @click.option("--events", is_flag=True, help="Show events: starts and ends of trials, and who changed the run.")
 def logs_command(
     run: str | None,
-    place: Place,
+    place: TargetName,
     trial: int | None,
     follow: bool,
     controller: bool,

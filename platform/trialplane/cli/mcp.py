@@ -21,7 +21,7 @@ from trialplane.cli import names, output
 from trialplane.client import exporting, places
 from trialplane.client.run import RunHandle
 from trialplane.client.sdk import Platform
-from trialplane.client.target import Place
+from trialplane.client.target import TargetName
 from trialplane.errors import RunDamaged, RunNotFound, TrialplaneError
 from trialplane.job import wording
 from trialplane.job.kinds import base
@@ -174,7 +174,7 @@ class Tools:
 @click.option(
     "--allow-submit", is_flag=True, help="Offer the tool `submit` too. Without it, no tool starts or changes anything."
 )
-def mcp_command(place: Place, allow_submit: bool) -> None:
+def mcp_command(place: TargetName, allow_submit: bool) -> None:
     """Serve the runs of a target to an assistant or an editor with MCP, over stdin and stdout.
 
     The tools are list, status, results and logs, which only read. With --allow-submit there is also submit, which starts the

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trialplane.client import places
-from trialplane.client.target import HERE, Place
+from trialplane.client.target import HERE, TargetName
 from trialplane.wire import paths
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ run_argument = click.argument("run", required=False, shell_complete=complete_run
 job_argument = click.argument("job", metavar="NAME", shell_complete=complete_job)
 
 
-def place_options(*, submits: bool = False, otherwise: Place = HERE) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def place_options(
+    *, submits: bool = False, otherwise: TargetName = HERE
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The options `--local`, `--context` and `--namespace`, as one argument `place` of the verb.
 
     Args:
@@ -75,7 +77,7 @@ def place_options(*, submits: bool = False, otherwise: Place = HERE) -> Callable
     return decorate
 
 
-def find_run(run: str | None, place: Place) -> RunHandle:
+def find_run(run: str | None, place: TargetName) -> RunHandle:
     """The run of that name, or the newest, in a place.
 
     Raises:
@@ -87,7 +89,7 @@ def find_run(run: str | None, place: Place) -> RunHandle:
         return Platform(places.target_of(place)).get(run)
 
 
-def find_status(run: str | None, place: Place) -> tuple[RunHandle, RunStatus]:
+def find_status(run: str | None, place: TargetName) -> tuple[RunHandle, RunStatus]:
     """As `find_run`, with the run's status, in one request where finding it first would take a second one.
 
     Raises:
@@ -104,7 +106,7 @@ def find_status(run: str | None, place: Place) -> tuple[RunHandle, RunStatus]:
 
 
 @contextlib.contextmanager
-def _elsewhere(run: str | None, place: Place) -> Iterator[None]:
+def _elsewhere(run: str | None, place: TargetName) -> Iterator[None]:
     """Add the other place that has the run to the error for an unknown one."""
     from trialplane.errors import RunNotFound
 

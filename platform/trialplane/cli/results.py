@@ -9,7 +9,7 @@ import click
 
 from trialplane.cli import kinds, names, output
 from trialplane.cli.kinds.presenter import Table
-from trialplane.client.target import Place
+from trialplane.client.target import TargetName
 from trialplane.errors import InputError
 from trialplane.wire import records, rows
 from trialplane.wire.records import TrialRow
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of rows per run.")
 @click.option("--all-attempts", is_flag=True, help="Include retried attempts, in the order they started.")
 @output.option("table", "json", "yaml", "csv")
-def results_command(runs: tuple[str, ...], place: Place, limit: int | None, all_attempts: bool, kind: str) -> None:
+def results_command(runs: tuple[str, ...], place: TargetName, limit: int | None, all_attempts: bool, kind: str) -> None:
     """Show the trials of RUN (default: the newest run), best first.
 
     For a training, this shows its metrics. For a collection, it shows the iterations in order, with counts and the metrics
@@ -73,7 +73,7 @@ def _joined(tables: Sequence[tuple[str, Table]], several: bool) -> Table:
 @names.place_options()
 @click.option("--trial", type=click.IntRange(0), help="Number of the trial whose parameters to print. Default: the best.")
 @output.option("yaml", "json")
-def best_command(run: str | None, place: Place, trial: int | None, kind: str) -> None:
+def best_command(run: str | None, place: TargetName, trial: int | None, kind: str) -> None:
     """Print the best parameters of RUN (default: the newest run).
 
     With several objectives, this prints the parameters of all Pareto-optimal trials. Select one with --trial.
@@ -117,7 +117,7 @@ def _document(run: str, objectives: list[str], row: TrialRow) -> str:
 @click.argument("run", shell_complete=names.complete_run)
 @click.argument("url")
 @names.place_options()
-def export_command(run: str, url: str, place: Place) -> None:
+def export_command(run: str, url: str, place: TargetName) -> None:
     """Export RUN as an Optuna study to the database at URL, for example sqlite:///study.db.
 
     Each attempt becomes a trial, with its parameters, values, reports, constraints and times. An existing study with the

@@ -13,7 +13,7 @@ from trialplane.cli import kinds, names, output, progress
 from trialplane.cli.kinds.presenter import Presenter
 from trialplane.client import places
 from trialplane.client import target as targets
-from trialplane.client.target import Place
+from trialplane.client.target import TargetName
 from trialplane.errors import RunDamaged, RunNotFound
 from trialplane.wire import records
 from trialplane.wire.records import RunStatus
@@ -32,7 +32,7 @@ _DAMAGED = "DAMAGED"  # the state of a run whose files cannot be read
 @names.place_options()
 @click.option("--watch", "-w", is_flag=True, help="Update the display until the run is no longer active.")
 @output.option("table", "json", "yaml")
-def status_command(run: str | None, place: Place, watch: bool, kind: str) -> None:
+def status_command(run: str | None, place: TargetName, watch: bool, kind: str) -> None:
     """Show the state of RUN (default: the newest run)."""
     if watch and kind == "table":
         progress.show(names.find_run(run, place))
@@ -89,7 +89,7 @@ def _waiting(status: RunStatus) -> str:
 @names.place_options()
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of runs.")
 @output.option("table", "json", "yaml")
-def list_command(place: Place, limit: int | None, kind: str) -> None:
+def list_command(place: TargetName, limit: int | None, kind: str) -> None:
     """List all runs of a target, newest first. A run with damaged files has the state DAMAGED."""
     from trialplane.client import sdk  # needs pydantic, which `--help` should not wait for
 

@@ -15,7 +15,7 @@ from trialplane.client import places
 from trialplane.client.offline import Offline
 from trialplane.client.run import Submitted
 from trialplane.client.sdk import Platform
-from trialplane.client.target import Place
+from trialplane.client.target import TargetName
 from trialplane.errors import InputError, Issue, SpecError
 from trialplane.job import document, short
 from trialplane.job.load import Flag
@@ -89,7 +89,7 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
 @click.option("--pruner", help="Pruner: none, median, hyperband, percentile, …")
 @click.option("--max-failed", type=int, help="Stop if more than this many trials fail.")
 @_options
-def hpo(job: str, place: Place, **given: Any) -> int:
+def hpo(job: str, place: TargetName, **given: Any) -> int:
     """Start a study of NAME: a job in jobs/NAME, a job's folder, or a script.
 
     A script that prints its metrics needs no job.yaml. Its folder is included:
@@ -144,7 +144,7 @@ def _searched(spaces: Sequence[str], objectives: Sequence[str]) -> tuple[list[Is
     "--resume", metavar="RUN", help="Run whose newest checkpoint to start from.", shell_complete=names.complete_run
 )
 @_options
-def train(job: str, place: Place, **given: Any) -> int:
+def train(job: str, place: TargetName, **given: Any) -> int:
     """Start a training of NAME, a job in jobs/NAME or a job's folder, with one rank per GPU.
 
     If a rank, a pod, a node or the controller fails, all ranks restart from the newest checkpoint, as often as `retries`
@@ -173,7 +173,7 @@ def train(job: str, place: Place, **given: Any) -> int:
 @click.option("--in-flight", metavar="SIZE", help="Maximum size of results not yet read by the learner: 512Mi.")
 @click.option("--resume", metavar="RUN", help="Run whose newest weights to start from.", shell_complete=names.complete_run)
 @_options
-def collect(job: str, place: Place, **given: Any) -> int:
+def collect(job: str, place: TargetName, **given: Any) -> int:
     """Start a collection of NAME, a job in jobs/NAME or a job's folder.
 
     In each iteration, workers produce units, for example games. The learner reads them and returns the weights for the next
@@ -196,7 +196,7 @@ def collect(job: str, place: Place, **given: Any) -> int:
 def _submit(
     kind_of_job: str,
     job: str,
-    place: Place,
+    place: TargetName,
     own: Mapping[str, Any],
     found: Sequence[Issue] = (),
     *,

@@ -23,7 +23,7 @@ import click
 
 from trialplane import errors
 from trialplane.cli import names, output
-from trialplane.client.target import Place
+from trialplane.client.target import TargetName
 from trialplane.errors import InputError, RunNotFound, TargetError
 from trialplane.policies import protobuf
 from trialplane.wire import labels, paths
@@ -47,7 +47,7 @@ _MINE = Scope("", is_control=True)  # all that MLflow has on this machine
 @names.place_options()
 @click.option("--dashboard", is_flag=True, help="Show RUN in optuna-dashboard instead of MLflow.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port. Default: the first free one from 5000.")
-def ui_command(run: str | None, place: Place, dashboard: bool, port: int | None) -> int:
+def ui_command(run: str | None, place: TargetName, dashboard: bool, port: int | None) -> int:
     """Show results in a browser, until Ctrl-C.
 
     The command prints an address that opens the trials of RUN (default: the newest run), best first, with all other records
@@ -60,7 +60,7 @@ def ui_command(run: str | None, place: Place, dashboard: bool, port: int | None)
     if place.local and not dashboard:
         from trialplane.client import folder  # needs pydantic, which `--help` should not wait for
 
-        with folder.seen(home):
+        with folder.readable(home):
             is_there = paths.mlflow_db(home).exists()
         if not is_there:
             raise InputError(f"nothing is recorded in {home} yet; `platform submit hpo NAME --local` starts a run")
@@ -76,7 +76,7 @@ def ui_command(run: str | None, place: Place, dashboard: bool, port: int | None)
     return 0
 
 
-def _here(place: Place, home: Path, run: str | None, listener: socket.socket) -> None:
+def _here(place: TargetName, home: Path, run: str | None, listener: socket.socket) -> None:
     from trialplane.client.pages import Pages, PrivateServer  # imports urllib3, which `--help` should not wait for
 
     shown = _shown(run, place)
@@ -154,7 +154,7 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
         raise TargetError(f"optuna-dashboard ended with exit code {code}; its message is above")
 
 
-def _there(place: Place, run: str | None, listener: socket.socket) -> None:
+def _there(place: TargetName, run: str | None, listener: socket.socket) -> None:
     from trialplane.client.kubernetes import KubernetesTarget
     from trialplane.client.pages import Pages  # both import urllib3 and more, which `--help` should not wait for
 
@@ -168,7 +168,7 @@ def _there(place: Place, run: str | None, listener: socket.socket) -> None:
         _until_stopped()
 
 
-def _shown(run: str | None, place: Place) -> tuple[str, Job] | None:
+def _shown(run: str | None, place: TargetName) -> tuple[str, Job] | None:
     """The run to show, the newest when none is named, and its job; None when there is none.
 
     Raises:

@@ -21,7 +21,7 @@ from typing import Any
 import trialplane
 from trialplane.client import doctor_pod, doctor_verdicts
 from trialplane.client.machine import Machine
-from trialplane.client.target import Place
+from trialplane.client.target import TargetName
 from trialplane.errors import EXIT_OK, EXIT_PLATFORM, TargetError, TrialplaneError
 from trialplane.job import kinds as job_kinds
 from trialplane.job.kinds import Job
@@ -52,27 +52,28 @@ ray.shutdown()
 
 @dataclasses.dataclass(frozen=True)
 class Permission:
-    """Something that the command line needs its user to be allowed to do.
+    """A permission that the command line needs.
 
     Attributes:
-        verbs: of RBAC.
-        group: of the resource.
-        resource: its plural, `below` its subresource.
-        name: of the one object; "" for all.
-        namespace: "" for the team's.
+        verbs: verbs of RBAC.
+        group: API group of the resource.
+        resource: plural name of the resource.
+        subresource: name of the subresource, or "".
+        name: name of the only object; "" for all.
+        namespace: namespace; "" for the team's.
     """
 
     verbs: tuple[str, ...]
     group: str
     resource: str
-    below: str = ""
+    subresource: str = ""
     name: str = ""
     namespace: str = ""
 
     def __str__(self) -> str:
-        what = "/".join(part for part in (self.resource, self.below) if part)
+        resource = "/".join(part for part in (self.resource, self.subresource) if part)
         where = f"in namespace {self.namespace}" if self.namespace else ""
-        return " ".join(part for part in (what, self.name, where) if part)
+        return " ".join(part for part in (resource, self.name, where) if part)
 
 
 _PERMISSIONS = (
@@ -87,49 +88,49 @@ _PERMISSIONS_OF_DOCTOR = (Permission(("create", "delete"), "", "pods"),)
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class AreaFinding:
     """A finding and its area: the laptop, the cluster, or a trial's pod."""
 
     area: str
     finding: Finding
 
 
-def examine(place: Place, job: Job, patience: float) -> Iterator[Line]:
-    """Check everything, in the order in which a run needs it; stop where nothing more can be checked.
+def examine(name: TargetName, job: Job, patience: float) -> Iterator[AreaFinding]:
+    """Run all checks, in the order in which a run needs them. Stop if nothing more can be checked.
 
     Args:
-        place: this machine, or a namespace of a cluster.
-        job: the test pod is made as for its trials; `default_job` when the user named none.
-        patience: seconds for the pod to start.
+        name: name of the target.
+        job: job whose trial pods the test pod imitates; `default_job` if the user named none.
+        patience: seconds to wait for the start of the pod.
     """
-    yield Line(LAPTOP, python(sys.version_info[:3]))
-    if place.local:
+    yield AreaFinding(LAPTOP, python(sys.version_info[:3]))
+    if name.local:
         yield from _lines(LAPTOP, _alone(paths.home()))
         return
     for program, purpose in (("docker", "builds images"), ("kind", "makes local test clusters")):
-        yield Line(LAPTOP, optional(program, shutil.which(program), purpose))
+        yield AreaFinding(LAPTOP, optional(program, shutil.which(program), purpose))
     try:
-        cluster = Cluster(place.context, place.namespace)
+        cluster = Cluster(name.context, name.namespace)
     except TrialplaneError as error:
-        cure = "choose a cluster with --context, or check this machine alone: `platform doctor --local`"
-        yield Line(LAPTOP, findings.failed("kubeconfig", str(error), cure))
+        advice = "choose a cluster with --context, or check this machine alone: `platform doctor --local`"
+        yield AreaFinding(LAPTOP, findings.failed("kubeconfig", str(error), advice))
         return
-    yield Line(LAPTOP, findings.passed("kubeconfig", cluster.place))
+    yield AreaFinding(LAPTOP, findings.passed("kubeconfig", cluster.place))
     for finding in _reach(cluster):
-        yield Line(CLUSTER, finding)
+        yield AreaFinding(CLUSTER, finding)
         if finding.verdict is Verdict.FAIL and finding.check == doctor_verdicts.SERVER:
             return
     try:
         site = Objects(cluster).site
     except TrialplaneError as error:
-        yield Line(CLUSTER, findings.failed(doctor_verdicts.CHART, str(error), "see the message"))
+        yield AreaFinding(CLUSTER, findings.failed(doctor_verdicts.CHART, str(error), "see the message"))
         return
-    yield Line(CLUSTER, doctor_verdicts.chart(site))
+    yield AreaFinding(CLUSTER, doctor_verdicts.chart(site))
     plan = doctor_pod.plan(job)
     yield from _lines(CLUSTER, _look(cluster, site, plan))
     obstacle = _pods_denied(cluster)
     if obstacle is not None:
-        yield Line(POD, obstacle)
+        yield AreaFinding(POD, obstacle)
         return
     yield from _lines(POD, doctor_pod.look(cluster, site, plan, patience))
 
@@ -146,18 +147,18 @@ def default_job(gpus: int) -> Job:
     )
 
 
-def exit_code(lines: Iterable[Line]) -> int:
+def exit_code(lines: Iterable[AreaFinding]) -> int:
     """The exit code of the command."""
     return EXIT_PLATFORM if any(line.finding.verdict is Verdict.FAIL for line in lines) else EXIT_OK
 
 
-def _lines(area: str, found: Iterable[Finding]) -> Iterator[Line]:
-    for finding in found:
-        yield Line(area, finding)
+def _lines(area: str, checks: Iterable[Finding]) -> Iterator[AreaFinding]:
+    for finding in checks:
+        yield AreaFinding(area, finding)
 
 
 def _alone(home: Path) -> Iterator[Finding]:
-    """What a study on this machine needs in addition.
+    """Yield the checks that only a study on this machine needs.
 
     Args:
         home: TRIALPLANE_HOME.
@@ -171,7 +172,7 @@ def _alone(home: Path) -> Iterator[Finding]:
 
 
 def python(version: tuple[int, ...]) -> Finding:
-    """The interpreter, and our own version."""
+    """Check the versions of Python and trialplane."""
     text = f"Python {'.'.join(map(str, version))}, platform {trialplane.__version__}"
     if version < (3, 11):
         return findings.failed("versions", text, "make a virtual environment with Python 3.11 or newer")
@@ -179,20 +180,20 @@ def python(version: tuple[int, ...]) -> Finding:
 
 
 def optional(program: str, where: str | None, purpose: str) -> Finding:
-    """An optional program."""
+    """Check an optional program."""
     return findings.passed(program, where or f"not installed, and not needed: it {purpose}")
 
 
 def libraries(machine: Machine) -> Finding:
-    """The libraries of the `local` extra."""
+    """Check the libraries of the `local` extra."""
     if machine.missing:
-        cure = "pip install 'trialplane[local]'"
-        return findings.failed("libraries", f"{', '.join(machine.missing)} cannot be found", cure)
+        advice = "pip install 'trialplane[local]'"
+        return findings.failed("libraries", f"{', '.join(machine.missing)} cannot be found", advice)
     return findings.passed("libraries", "those of the `local` extra are installed")
 
 
 def disk(machine: Machine, home: Path) -> Finding:
-    """Room for runs."""
+    """Check the free disk space for runs."""
     issues, _ = dataclasses.replace(machine, missing=()).check(home, None)
     if issues:
         return findings.failed("disk", f"{home}: {issues[0].message}", "set TRIALPLANE_HOME to another folder")
@@ -200,7 +201,7 @@ def disk(machine: Machine, home: Path) -> Finding:
 
 
 def shared_memory(free: int | None) -> Finding:
-    """/dev/shm for Ray's object store.
+    """Check /dev/shm for Ray's object store.
 
     Args:
         free: bytes left, or None where there is no such folder.
@@ -208,24 +209,24 @@ def shared_memory(free: int | None) -> Finding:
     if free is None:
         return findings.warned("/dev/shm", "there is none, so Ray uses the disk", "run on Linux for full speed")
     if free < _LEAST_SHM:
-        cure = "mount a larger one; in a container: `docker run --shm-size=1g`"
-        return findings.failed("/dev/shm", f"{free // _MIB} MiB free, {_LEAST_SHM // _MIB} needed", cure)
+        advice = "mount a larger one; in a container: `docker run --shm-size=1g`"
+        return findings.failed("/dev/shm", f"{free // _MIB} MiB free, {_LEAST_SHM // _MIB} needed", advice)
     return findings.passed("/dev/shm", f"{free // _MIB} MiB free")
 
 
 def ray(version: str, problem: str) -> Finding:
-    """Whether Ray starts and runs a task."""
+    """Check that Ray starts and runs a task."""
     if problem:
-        cure = "check the limits of memory and processes (`ulimit -u`)"
-        return findings.failed("Ray", f"does not start: {problem}", cure)
+        advice = "check the limits of memory and processes (`ulimit -u`)"
+        return findings.failed("Ray", f"does not start: {problem}", advice)
     return findings.passed("Ray", f"{version} starts and runs a task")
 
 
 def _start_ray() -> tuple[str, str]:
-    """Ray's version, and why it does not work or ""."""
+    """Return Ray's version, and why it does not work, or ""."""
     # Ray opens the folder below it to every user of the machine; the path of a Unix socket has 107 characters at most.
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    # A token of its own: nothing is written to the home folder.
+    # With its own token, Ray writes nothing to the home folder.
     environ = {
         **os.environ,
         "RAY_AUTH_MODE": "token",
@@ -253,7 +254,7 @@ def _start_ray() -> tuple[str, str]:
 
 
 def _reach(cluster: Cluster) -> Iterator[Finding]:
-    """The API server and KubeRay; after a failed first finding nothing else can be checked."""
+    """Yield the checks of the API server and KubeRay. After a failed first finding, nothing else can be checked."""
     try:
         yield doctor_verdicts.server(cluster.call("GET", "/version"), cluster.context)
     except TargetError as error:
@@ -267,7 +268,7 @@ def _reach(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _look(cluster: Cluster, site: Site, plan: Plan) -> Iterator[Finding]:
-    """What the chart installed, and whether the namespace has room for the plan's trials."""
+    """Yield the checks of the chart, and whether the namespace has room for the plan's trials."""
     classes = _try(cluster, kinds.STORAGE_CLASS)
     yield _guarded("volumes", lambda: doctor_verdicts.claims(site, cluster.list(kinds.CLAIM), classes))
     gateway = site.gateway
@@ -292,40 +293,42 @@ def _unruly(cluster: Cluster, site: Site, plan: Plan) -> ApiResponse:
 
 
 def _operators(cluster: Cluster) -> list[dict[str, Any]]:
-    """Deployments of KubeRay's operator in all namespaces: by the label of its chart, else by its usual name."""
-    found: list[dict[str, Any]] = []
+    """Return the Deployments of KubeRay's operator in all namespaces: by its chart's label, or its usual name."""
+    deployments: list[dict[str, Any]] = []
     for query in ({"labelSelector": doctor_verdicts.OPERATOR}, {"fieldSelector": "metadata.name=kuberay-operator"}):
         answer = cluster.call("GET", "/apis/apps/v1/deployments", query=query)
         if not answer.ok:
             raise cluster.refused(answer, "list", "deployments.apps")
-        found = found or answer.json()["items"]
-    return found
+        deployments = deployments or answer.json()["items"]
+    return deployments
 
 
 def permissions(site: Site) -> list[Permission]:
-    """What `platform` needs its user to be allowed to do where the chart has installed that site."""
+    """Return the permissions that `platform` needs with this site."""
     gateway = f"http:{site.gateway.service}:{site.gateway.port}"
     return [*_PERMISSIONS, Permission(("get", "create", "delete"), "", "services", "proxy", gateway, site.home)]
 
 
 def _denied(cluster: Cluster, required: Sequence[Permission]) -> list[str]:
-    """The permissions that this user lacks, as text."""
+    """Return the missing permissions of this user, as text."""
     denied = []
-    for one in required:
-        for verb in one.verbs:
-            asked = {"namespace": one.namespace or cluster.namespace, "verb": verb}
-            asked |= {"group": one.group, "resource": one.resource}
-            asked |= {key: value for key, value in (("subresource", one.below), ("name", one.name)) if value}
+    for permission in required:
+        for verb in permission.verbs:
+            attributes = {"namespace": permission.namespace or cluster.namespace, "verb": verb}
+            attributes |= {"group": permission.group, "resource": permission.resource}
+            attributes |= {
+                key: value for key, value in (("subresource", permission.subresource), ("name", permission.name)) if value
+            }
             body = {
                 "apiVersion": "authorization.k8s.io/v1",
                 "kind": "SelfSubjectAccessReview",
-                "spec": {"resourceAttributes": asked},
+                "spec": {"resourceAttributes": attributes},
             }
             answer = cluster.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=body)
             if not answer.ok:
                 raise cluster.refused(answer, "create", "selfsubjectaccessreviews.authorization.k8s.io")
             if not answer.json()["status"].get("allowed"):
-                denied.append(f"{verb} {one}")
+                denied.append(f"{verb} {permission}")
     return denied
 
 

@@ -1,6 +1,6 @@
-"""A pod of the trial image, made like a trial's pod, in which `trialplane.worker.probe` runs the checks of the doctor.
+"""A pod of the trial image, created like a trial's pod, in which `trialplane.worker.probe` runs the doctor's checks.
 
-It is deleted afterwards in any case, and ends by itself if this process dies first.
+It is always deleted afterwards, and ends by itself if this process dies first.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _SERVER = "kubernetes.default.svc:443"
 
 
 def plan(job: Job) -> Plan:
-    """A run of the job that is never submitted: the doctor's pod is made as its trials' pods would be."""
+    """Return the plan of a run that is never submitted, for a pod like those of its trials."""
     return Plan(f"doctor-{secrets.token_hex(3)}", job, Pack(b"", "", ()), Provenance("", "", ""))
 
 
 def manifest(plan: Plan, site: Site, arguments: Sequence[str]) -> dict[str, Any]:
-    """The pod: a trial's, without the run's code, and with the probe as its command."""
+    """Return the pod: a trial's pod without the run's code, and with the probe as its command."""
     template = pods.trial(plan, site, doctor_verdicts.probed(plan))
     spec = template["spec"]
-    code = {one["name"] for one in spec["volumes"] if "configMap" in one}
-    spec["volumes"] = [one for one in spec["volumes"] if one["name"] not in code]
+    code_volumes = {item["name"] for item in spec["volumes"] if "configMap" in item}
+    spec["volumes"] = [item for item in spec["volumes"] if item["name"] not in code_volumes]
     container = spec["containers"][0]
     container["name"] = CONTAINER
     container["command"] = ["python", "-m", "trialplane.worker.probe", *arguments]
-    container["volumeMounts"] = [one for one in container["volumeMounts"] if one["name"] not in code]
+    container["volumeMounts"] = [item for item in container["volumeMounts"] if item["name"] not in code_volumes]
     spec["restartPolicy"] = "Never"
     spec["activeDeadlineSeconds"] = _LIFE
     metadata = {**template["metadata"], "name": f"platform-{plan.run}"}
@@ -56,62 +56,62 @@ def manifest(plan: Plan, site: Site, arguments: Sequence[str]) -> dict[str, Any]
 
 
 def arguments(plan: Plan, site: Site, database: str) -> list[str]:
-    """The probe's command line: what it should find in its pod.
+    """Return the probe's command line.
 
     Args:
-        plan: of the pod.
-        site: the chart's.
-        database: host:port of PostgreSQL; "" if it is not known.
+        plan: plan of the pod.
+        site: the chart's site.
+        database: host:port of PostgreSQL; "" if unknown.
     """
-    volumes = {one["name"]: one for one in pods.trial(plan, site, doctor_verdicts.probed(plan))["spec"]["volumes"]}
+    volumes = {volume["name"]: volume for volume in pods.trial(plan, site, doctor_verdicts.probed(plan))["spec"]["volumes"]}
     shm = int(preflight.amount(volumes["shm"]["emptyDir"]["sizeLimit"]))
-    door = f"http://{site.gateway_host}:{site.gateway.port}{ledger.place(site.namespace)}{mlflow.UI}"
-    found = [f"--gpus={doctor_verdicts.probed(plan).resources.gpus}", f"--shm={shm}", f"--mlflow={door}"]
+    mlflow_url = f"http://{site.gateway_host}:{site.gateway.port}{ledger.place(site.namespace)}{mlflow.UI}"
+    options = [f"--gpus={doctor_verdicts.probed(plan).resources.gpus}", f"--shm={shm}", f"--mlflow={mlflow_url}"]
     if site.data.claim:
-        found.append(f"--data={names.DATA}")
+        options.append(f"--data={names.DATA}")
     if database:
-        found.append(f"--closed=PostgreSQL={database}")
-    return [*found, f"--closed=the API server={_SERVER}"]
+        options.append(f"--closed=PostgreSQL={database}")
+    return [*options, f"--closed=the API server={_SERVER}"]
 
 
 def look(cluster: Cluster, site: Site, plan: Plan, patience: float) -> Iterator[Finding]:
-    """Make the pod, pass on what it finds, and delete it.
+    """Create the pod, yield its findings, and delete it.
 
     Args:
-        cluster: where.
-        site: the chart's.
-        plan: of the trial whose pod it imitates.
+        cluster: the cluster.
+        site: the chart's site.
+        plan: plan of the pod.
         patience: seconds to wait for its start.
     """
     database = site.database or address(_ledger(cluster, site))
     if not database:
-        cure = "have this run by a user who may read the Secret of the ledger's database"
-        yield findings.warned("no way to PostgreSQL", "its address cannot be found, so it was not tried", cure)
+        advice = "have this run by a user who may read the Secret of the ledger's database"
+        yield findings.warned("no way to PostgreSQL", "its address cannot be found, so it was not tried", advice)
     pod = manifest(plan, site, arguments(plan, site, database))
     name = pod["metadata"]["name"]
-    # With the network policies that a run gets, for where it is made everything else is denied.
+    # The namespace denies all traffic that the network policies of a run do not allow.
     policies = network.policies(raycluster.raycluster(plan, site), site)
-    made: list[tuple[ObjectKind, str]] = []
+    created: list[tuple[ObjectKind, str]] = []
     try:
         try:
-            for kind, thing in [*((kinds.NETWORK_POLICY, one) for one in policies), (kinds.POD, pod)]:
+            for kind, thing in [*((kinds.NETWORK_POLICY, policy) for policy in policies), (kinds.POD, pod)]:
                 cluster.create(kind, thing)
-                made.append((kind, thing["metadata"]["name"]))
+                created.append((kind, thing["metadata"]["name"]))
         except TrialplaneError as error:
-            cure = "a run's trials would be refused in the same way; see the message"
-            yield findings.failed("trial pod", f"it cannot be made: {error}", cure)
+            advice = "a run's trials would be refused in the same way; see the message"
+            yield findings.failed("trial pod", f"it cannot be made: {error}", advice)
             return
         try:
             yield from _watch(cluster, name, patience)
         except TrialplaneError as error:
             yield findings.failed("trial pod", f"{name}: {error}", "see the message")
     finally:
-        for kind, there in reversed(made):
-            cluster.delete(kind, there, now=True)
+        for kind, created_name in reversed(created):
+            cluster.delete(kind, created_name, now=True)
 
 
 def read(line: str) -> Finding | None:
-    """A line of the pod's log as a finding, or None if it is not one."""
+    """Return a line of the pod's log as a finding, or None."""
     if not line.startswith('{"check"'):
         return None
     try:
@@ -121,12 +121,12 @@ def read(line: str) -> Finding | None:
 
 
 def ending(pod: dict[str, Any], count: int, noise: Sequence[str]) -> Finding | None:
-    """The finding for a pod that ended early, or None if it completed its checks.
+    """Return the finding for a pod that ended early, or None if it completed its checks.
 
     Args:
-        pod: the object.
-        count: findings that it printed.
-        noise: its other output.
+        pod: the pod.
+        count: number of findings in its log.
+        noise: other lines of its log.
     """
     phase = (pod.get("status") or {}).get("phase")
     if phase == "Succeeded" and count:
@@ -134,12 +134,12 @@ def ending(pod: dict[str, Any], count: int, noise: Sequence[str]) -> Finding | N
     wait = waiting.blocked(pod)
     state = wait.text if wait else f"is {phase}"
     output = f"; its output: {noise[-1].strip()}" if noise else ""
-    cure = "the trial image must hold this version of the platform: build it from jobs/Dockerfile, or upgrade the chart"
-    return findings.failed("trial pod", f"it {state} before its checks were done{output}", cure)
+    advice = "the trial image must hold this version of the platform: build it from jobs/Dockerfile, or upgrade the chart"
+    return findings.failed("trial pod", f"it {state} before its checks were done{output}", advice)
 
 
 def address(url: str) -> str:
-    """host:port of a database, by its URL; "" of none."""
+    """Return host:port of a database URL. "" for ""."""
     parts = urllib.parse.urlsplit(url)
     return f"{parts.hostname}:{parts.port or _POSTGRESQL}" if url else ""
 
@@ -154,13 +154,13 @@ def _watch(cluster: Cluster, name: str, patience: float) -> Iterator[Finding]:
             return
         if (pod.get("status") or {}).get("phase") not in (None, "Pending"):
             break
-        now = time.monotonic()
+        moment = time.monotonic()
         wait = waiting.blocked(pod, cluster.list(kinds.EVENT, fields=f"involvedObject.name={name}"))
-        stuck_since = (stuck_since or now) if wait is not None and wait.stuck else None
-        if now - begin > patience or (stuck_since is not None and now - stuck_since > min(_STUCK, patience)):
+        stuck_since = (stuck_since or moment) if wait is not None and wait.stuck else None
+        if moment - begin > patience or (stuck_since is not None and moment - stuck_since > min(_STUCK, patience)):
             text = wait.text if wait is not None else "does not start"
-            cure = "a run's trials would wait for the same; if nodes or images only take long: --wait 600"
-            yield findings.failed("trial pod", f"it {text}", cure)
+            advice = "a run's trials would wait for the same; if nodes or images only take long: --wait 600"
+            yield findings.failed("trial pod", f"it {text}", advice)
             return
         time.sleep(_POLL)
     node = pod["spec"].get("nodeName", "")
@@ -177,19 +177,19 @@ def _watch(cluster: Cluster, name: str, patience: float) -> Iterator[Finding]:
 
 
 def _end(cluster: Cluster, name: str, count: int, noise: Sequence[str]) -> Iterator[Finding]:
-    """The log has ended; the pod's phase follows within moments."""
+    """Yield a finding if the pod ended early. Its phase changes shortly after its log ends."""
     end = time.monotonic() + _STUCK
     pod = cluster.read(kinds.POD, name)
     while pod is not None and pod["status"].get("phase") == "Running" and time.monotonic() < end:
         time.sleep(_POLL)
         pod = cluster.read(kinds.POD, name)
-    found = ending(pod or {"metadata": {"name": name}, "status": {"phase": "gone"}}, count, noise)
-    if found is not None:
-        yield found
+    finding = ending(pod or {"metadata": {"name": name}, "status": {"phase": "gone"}}, count, noise)
+    if finding is not None:
+        yield finding
 
 
 def _ledger(cluster: Cluster, site: Site) -> str:
-    """The ledger's URL, or "" when this user may not read it."""
+    """Return the ledger's URL, or "" if this user may not read it."""
     try:
         secret = Cluster(cluster.context, site.home).read(kinds.SECRET, site.ledger.name)
         return base64.b64decode((secret or {})["data"][site.ledger.key]).decode()

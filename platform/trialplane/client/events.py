@@ -106,59 +106,59 @@ Event = RunChanged | TrialStarted | TrialEnded | TrialInterrupted | RunEnded
 async def follow(target: Target, run: str) -> AsyncIterator[Event]:
     """Iterate over the events of a run; see `RunHandle.events`."""
     job = await asyncio.to_thread(target.job, run)
-    seen = _Seen(job)
+    reported = _Reported(job)
     while True:
-        # In a thread, as reading waits for files or a network. It changes nothing, so one that is cancelled may just end.
-        now, found, alive, place = await asyncio.to_thread(_look, target, run, seen.place)
-        for event in seen.news(now, found, alive):
+        # In a thread, because reading waits for files or the network. Reading changes nothing, so it can be cancelled.
+        observed, attempts, alive, position = await asyncio.to_thread(_look, target, run, reported.position)
+        for event in reported.news(observed, attempts, alive):
             yield event
-        seen.place = place
-        if not now.is_active:
-            yield RunEnded(now.status)
+        reported.position = position
+        if not observed.is_active:
+            yield RunEnded(observed.status)
             return
         await asyncio.sleep(target.poll)
 
 
 def _look(target: Target, run: str, after: int) -> tuple[Observed, list[Attempt], bool, int]:
-    """The run's state, and the attempts that run and those that ended since the place `after`, with the next place.
+    """Return the run's state, running attempts and those that ended after a position, and the next position.
 
-    The state is read first, so that the attempts of a run that was no longer active are all there.
+    The state is read first, so that all attempts of an inactive run are returned.
     """
-    now = target.observe(run)
-    if now is None:
+    observed = target.observe(run)
+    if observed is None:
         raise unknown(target, run)
     try:
-        found, alive = target.attempts(run, after)
+        attempts, alive = target.attempts(run, after)
     except TargetError:
-        if not target.remote or not now.is_active:
+        if not target.remote or not observed.is_active:
             raise
-        return now, [], True, after  # the ledger cannot be reached at the moment, which the status says
-    return now, found, alive, reading.newest_place(found, after)
+        return observed, [], True, after  # the ledger is unavailable; the status says so
+    return observed, attempts, alive, reading.newest_place(attempts, after)
 
 
-class _Seen:
-    """What an iterator has already told.
+class _Reported:
+    """Events that an iterator has already yielded.
 
     Args:
-        job: of the run.
+        job: job of the run.
     """
 
     def __init__(self, job: Job) -> None:
-        self.place = 0
+        self.position = 0
         self._job = job
         self._state: RunState | None = None
         self._started: set[int] = set()  # ledger numbers of attempts that run
 
-    def news(self, now: Observed, found: list[Attempt], alive: bool) -> Iterator[Event]:
-        """The events that what was read makes, in an order in which they may have happened."""
-        if now.status.state is not self._state:
-            self._state = now.status.state
-            yield RunChanged(now.status)
-        for attempt in found:
+    def news(self, observed: Observed, attempts: list[Attempt], alive: bool) -> Iterator[Event]:
+        """Yield the new events, in a possible order."""
+        if observed.status.state is not self._state:
+            self._state = observed.status.state
+            yield RunChanged(observed.status)
+        for attempt in attempts:
             if attempt.request.number not in self._started:
                 self._started.add(attempt.request.number)
                 yield TrialStarted(attempt.request.trial, attempt.request.attempt, attempt.request.params)
-        for attempt in sorted((one for one in found if one.place is not None), key=lambda one: one.place or 0):
+        for attempt in sorted((item for item in attempts if item.place is not None), key=lambda item: item.place or 0):
             self._started.discard(attempt.request.number)
             row = reading.row(self._job, attempt, alive)
             yield TrialEnded(row) if row.state.is_ended else TrialInterrupted(row)
@@ -167,24 +167,26 @@ class _Seen:
 def history(target: Target, run: str) -> list[Moment]:
     """List what has happened in a run so far, in order of time; see `RunHandle.history`."""
     job = target.job(run)
-    now, found, alive, _ = _look(target, run, 0)
-    changes, status = target.changes(run), now.status
-    made = [Moment(change.at, change.what, change.by) for change in changes]
+    observed, attempts, alive, _ = _look(target, run, 0)
+    changes, status = target.changes(run), observed.status
+    moments = [Moment(change.at, change.what, change.by) for change in changes]
     if not changes and status.created:
-        made.append(Moment(status.created, "submitted"))
-    for attempt in found:
-        again = f", attempt {attempt.request.attempt}," if attempt.request.attempt > 1 else ""
-        who = f"{job.noun} {attempt.request.trial}{again}"
+        moments.append(Moment(status.created, "submitted"))
+    for attempt in attempts:
+        attempt_text = f", attempt {attempt.request.attempt}," if attempt.request.attempt > 1 else ""
+        title = f"{job.noun} {attempt.request.trial}{attempt_text}"
         if attempt.outcome is None:
-            made.append(Moment(None, f"{who} runs" if alive else f"{who} was lost with its controller"))
+            moments.append(Moment(None, f"{title} runs" if alive else f"{title} was lost with its controller"))
             continue
         row = reading.row(job, attempt, alive)
-        why = f" ({row.failure})" if row.failure not in (None, FailureClass.STOPPED) else ""
+        failure = f" ({row.failure})" if row.failure not in (None, FailureClass.STOPPED) else ""
         values = zip((objective.metric for objective in job.objectives), row.values, strict=False)
-        result = " ".join([row.state.value.lower() + why, *(f"{name}={value:.5g}" for name, value in values)])
+        result = " ".join([row.state.value.lower() + failure, *(f"{name}={value:.5g}" for name, value in values)])
         message = row.message.strip().partition("\n")[0]
-        made.append(Moment(attempt.outcome.started or None, f"{who} started"))
-        made.append(Moment(attempt.outcome.ended or None, f"{who} {result}" + (f": {message}" if message else "")))
-    if not now.is_active and status.ended:
-        made.append(Moment(status.ended, f"{status.state.value.lower()}" + (f": {status.reason}" if status.reason else "")))
-    return sorted(made, key=lambda one: float("inf") if one.at is None else one.at)
+        moments.append(Moment(attempt.outcome.started or None, f"{title} started"))
+        moments.append(Moment(attempt.outcome.ended or None, f"{title} {result}" + (f": {message}" if message else "")))
+    if not observed.is_active and status.ended:
+        moments.append(
+            Moment(status.ended, f"{status.state.value.lower()}" + (f": {status.reason}" if status.reason else ""))
+        )
+    return sorted(moments, key=lambda moment: float("inf") if moment.at is None else moment.at)

@@ -106,37 +106,39 @@ def is_run(root: Path) -> bool:
         return False
 
 
-def damaged(run: RunPaths, file: Path, why: Exception | str, cure: str = "") -> RunDamaged | RunNotFound:
+def damaged(run: RunPaths, file: Path, problem: Exception | str, advice: str = "") -> RunDamaged | RunNotFound:
     """The error for a run with an unreadable file; RunNotFound if it was deleted meanwhile.
 
     Args:
         run: the run.
         file: what cannot be read.
-        why: the error, or text to follow the file's name.
-        cure: another remedy than deleting the run, as a sentence.
+        problem: the error, or text that follows the file's name.
+        advice: alternative to deleting the run, as a sentence.
     """
     name = run.root.name
     if not os.path.lexists(run.root):
         return RunNotFound(f"the run {name!r} no longer exists; it was deleted a moment ago")
-    if isinstance(why, PermissionError) and not os.access(run.root, os.R_OK | os.X_OK):
-        file, cure = run.root, f"`chmod u+rwx {run.root}` restores access, if it is yours."
-    ways = f"{cure} `platform delete {name}` deletes it".strip()
-    return RunDamaged(f"the run {name} is damaged: {file} {_explained(why)}. {ways}; its remaining files are in {run.root}")
+    if isinstance(problem, PermissionError) and not os.access(run.root, os.R_OK | os.X_OK):
+        file, advice = run.root, f"`chmod u+rwx {run.root}` restores access, if it is yours."
+    remedies = f"{advice} `platform delete {name}` deletes it".strip()
+    return RunDamaged(
+        f"the run {name} is damaged: {file} {_explained(problem)}. {remedies}; its remaining files are in {run.root}"
+    )
 
 
-def _explained(why: Exception | str) -> str:
-    """What is wrong with a file, to follow its name."""
-    if isinstance(why, str):
-        return why
-    if isinstance(why, FileNotFoundError):
+def _explained(problem: Exception | str) -> str:
+    """Return the problem of a file, to follow its name."""
+    if isinstance(problem, str):
+        return problem
+    if isinstance(problem, FileNotFoundError):
         return "is missing"
-    if isinstance(why, OSError):
-        return f"cannot be read ({why.strerror})"
-    if isinstance(why, ValidationError):
-        first = why.errors()[0]
+    if isinstance(problem, OSError):
+        return f"cannot be read ({problem.strerror})"
+    if isinstance(problem, ValidationError):
+        first = problem.errors()[0]
         field = ".".join(map(str, first["loc"]))
         return f"is not of this version ({field}: {first['msg']})" if field else f"holds no valid job ({first['msg']})"
-    return f"is not valid ({errors.first_line(why)})"
+    return f"is not valid ({errors.first_line(problem)})"
 
 
 def load_job(run: RunPaths) -> Job:
@@ -169,7 +171,7 @@ def load_submission(run: RunPaths) -> Mapping[str, Any]:
 
 
 def differences(run: RunPaths, plan: Plan) -> list[str]:
-    """How a new submission differs from the run of its name."""
+    """Return the differences between a new submission and the run with its name."""
     try:
         code = {name: (run.code / name).read_bytes() for name in packing.pack(run.code).files}
     except (OSError, InputError) as error:
@@ -184,7 +186,7 @@ def keep(run: RunPaths, job: Job) -> None:
 
 
 @contextlib.contextmanager
-def seen(home: Path) -> Iterator[None]:
+def readable(home: Path) -> Iterator[None]:
     """Explain the error for a home that this user may not read."""
     try:
         yield
@@ -195,10 +197,10 @@ def seen(home: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def written(folder: Path, nothing: str = "nothing was started") -> Iterator[None]:
-    """Explain errors of the disk; `nothing` is what did not happen."""
+def written(folder: Path, consequence: str = "nothing was started") -> Iterator[None]:
+    """Explain errors of the disk. `consequence` says what did not happen."""
     try:
         yield
     except OSError as error:
-        what = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
-        raise InputError(f"{folder} cannot be written: {what}; {nothing}") from error
+        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
+        raise InputError(f"{folder} cannot be written: {reason}; {consequence}") from error

@@ -70,17 +70,17 @@ class FunctionJob:
             default = f"write a default for it: {name}=…"
             searched = space.get(name)
             if isinstance(searched, Mapping) and searched.get("when"):
-                why = f"has no value where its condition does not hold; {default}"
-                yield Issue(("space", name, "when"), why, "submit(space=…)")
+                reason = f"has no value where its condition does not hold; {default}"
+                yield Issue(("space", name, "when"), reason, "submit(space=…)")
             if name not in space and name not in params:
-                cure = f"put it into space or params, or {default}"
+                advice = f"put it into space or params, or {default}"
                 if name == TRIAL:
-                    cure = "an objective of Optuna has it alone; read the others in its body, from trialplane.params()"
-                yield Issue((name,), f"this argument has no value; {cure}", "submit(…)")
+                    advice = "an objective of Optuna has it alone; read the others in its body, from trialplane.params()"
+                yield Issue((name,), f"this argument has no value; {advice}", "submit(…)")
 
 
 def job_of(function: Function, params: Collection[str]) -> FunctionJob:
-    """A function as a job.
+    """Return a function as a job.
 
     Args:
         function: its arguments are parameters, one called `ctx` gets the trial's `Context`, and its result is the trial's.
@@ -95,9 +95,13 @@ def job_of(function: Function, params: Collection[str]) -> FunctionJob:
         raise SpecError([Issue(("job",), f"{reason}; see `platform docs notebooks`", "submit(…)")])
     plain = inspect.unwrap(function)
     module = source.module_of(plain)
-    given = {name: one for name, one in inspect.signature(function).parameters.items() if name != CONTEXT}
-    open_ended = any(one.kind is one.VAR_KEYWORD for one in given.values())
-    named = {name: one for name, one in given.items() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    arguments = {name: argument for name, argument in inspect.signature(function).parameters.items() if name != CONTEXT}
+    open_ended = any(argument.kind is argument.VAR_KEYWORD for argument in arguments.values())
+    named = {
+        name: argument
+        for name, argument in arguments.items()
+        if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY)
+    }
     takes_ctx = CONTEXT in inspect.signature(function).parameters
     name = planning.slug(plain.__name__)
     if list(inspect.signature(function).parameters) == [TRIAL]:
@@ -109,7 +113,7 @@ def job_of(function: Function, params: Collection[str]) -> FunctionJob:
         }
         files = {load.FILE: json.dumps(objective, indent=2), f"{_MODULE}.py": module}
         return FunctionJob(name, (), (), is_open=True, origin=_origin(plain), files=files)
-    defaults = {key: one.default for key, one in named.items() if _is_json(one.default)}
+    defaults = {key: argument.default for key, argument in named.items() if _is_json(argument.default)}
     job = {
         "kind": "hpo",
         "entrypoint": "train:run",
@@ -131,7 +135,7 @@ def run(ctx):
     return FunctionJob(
         name=name,
         arguments=tuple(named),
-        needed=tuple(key for key, one in named.items() if one.default is one.empty),
+        needed=tuple(key for key, argument in named.items() if argument.default is argument.empty),
         is_open=open_ended or takes_ctx,
         origin=_origin(plain),
         files={load.FILE: json.dumps(job, indent=2), "train.py": train, f"{_MODULE}.py": module},
@@ -139,7 +143,7 @@ def run(ctx):
 
 
 def _unfit(function: Function) -> str:
-    """Why something is not a function whose source can be shipped, with the cure, or ""."""
+    """Return why a function's source cannot be sent, and what to do, or ""."""
     plain = inspect.unwrap(function)
     name = getattr(plain, "__qualname__", type(plain).__name__)
     if inspect.isclass(plain):
@@ -147,15 +151,15 @@ def _unfit(function: Function) -> str:
     if inspect.ismethod(plain):
         return f"{name} is a method, whose object would have to travel; write a function that makes the object"
     if not inspect.isfunction(plain):
-        what = "compiled, and has no source" if inspect.isbuiltin(plain) else f"a {type(plain).__name__}"
-        return f"{name} is {what}; write a function that calls it: def objective(lr): return …"
+        description = "compiled, and has no source" if inspect.isbuiltin(plain) else f"a {type(plain).__name__}"
+        return f"{name} is {description}; write a function that calls it: def objective(lr): return …"
     if plain.__name__ == "<lambda>":
         return "a lambda has no source of its own; write it as def objective(lr): return …"
     if name.rpartition(".")[0] and not name.rpartition(".")[0].endswith("<locals>"):
         return f"{name} is a method, whose object would have to travel; write a function that makes the object"
     if inspect.iscoroutinefunction(plain) or inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
         return f"{name} returns no result when it is called (async or yield); write a plain function"
-    kinds = {one.kind for one in inspect.signature(function).parameters.values()}
+    kinds = {argument.kind for argument in inspect.signature(function).parameters.values()}
     if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY}:
         return f"{name} has arguments without a name (* or /), and parameters have one; name each argument"
     return ""

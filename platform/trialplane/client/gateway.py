@@ -64,9 +64,9 @@ class Gateway:
         self._asking = threading.Lock()
 
     def runs(self) -> list[dict[str, Any]]:
-        """All runs in the ledger, the newest first: run, job, submitted, state."""
-        found: list[dict[str, Any]] = self._need(self._get("runs")).json()
-        return found
+        """Return all runs in the ledger, newest first: run, job, submitted, state."""
+        runs: list[dict[str, Any]] = self._need(self._get("runs")).json()
+        return runs
 
     def status(self, run: str) -> tuple[RunStatus, bool, Desired] | None:
         """The newest status, whether a controller lives, and the desired state, or None.
@@ -74,7 +74,7 @@ class Gateway:
         Raises:
             RunDamaged: it is not a status, or is of another version.
         """
-        answer = self._known(run, "status")
+        answer = self._get_of_run(run, "status")
         if answer is None:
             return None
         data = answer.json()
@@ -102,7 +102,7 @@ class Gateway:
 
     def is_saved(self, run: str) -> bool | None:
         """Whether there is a checkpoint of a training; None if that is not known."""
-        answer = self._known(run, "checkpoints")
+        answer = self._get_of_run(run, "checkpoints")
         saved = None if answer is None else answer.json()["saved"]
         return saved if isinstance(saved, bool) else None
 
@@ -117,20 +117,20 @@ class Gateway:
         return None if pages is None else (int(pages[-1]["place"]), _rows(pages))
 
     def whole(self, run: str, after: int) -> tuple[list[Attempt], bool] | None:
-        """The attempts that run and those that ended since a place, with Optuna's view, and whether a controller lives."""
+        """Return running attempts and those that ended after a position, and whether a controller is running."""
         pages = self._pages(run, "whole", {"after": str(after)})
         if pages is None:
             return None
-        found = [records.from_dict(Attempt, attempt) for page in pages for attempt in page["attempts"]]
-        return found, any(page["alive"] for page in pages)
+        attempts = [records.from_dict(Attempt, attempt) for page in pages for attempt in page["attempts"]]
+        return attempts, any(page["alive"] for page in pages)
 
     def changes(self, run: str) -> list[Change]:
-        """The changes of what it was to be, in their order."""
-        answer = self._known(run, "changes")
-        return [] if answer is None else [records.from_dict(Change, one) for one in answer.json()]
+        """Return the changes of the desired state, in order."""
+        answer = self._get_of_run(run, "changes")
+        return [] if answer is None else [records.from_dict(Change, change) for change in answer.json()]
 
     def log(self, run: str, which: Log, offset: int) -> Piece | str:
-        """A log from an offset on, or why there is none yet."""
+        """Return a log from an offset, or why there is none yet."""
         chosen = {"trial": which.trial, "attempt": which.attempt, "worker": which.worker}
         query = {"from": str(offset), **{name: str(number) for name, number in chosen.items() if number is not None}}
         answer = self._get(f"runs/{run}/log", query)
@@ -141,7 +141,7 @@ class Gateway:
         return Piece(answer.data, following, answer.headers.get("x-trialplane-growing") == "1")
 
     def forget(self, run: str) -> bool:
-        """Has the operator remove a run, which takes a while; False once it is unknown.
+        """Ask the operator to remove a run, which takes a while. False if the run is unknown.
 
         Raises:
             LedgerLocked: a controller works on it.
@@ -151,32 +151,33 @@ class Gateway:
             raise LedgerLocked(message)
         return False if _is_unknown(answer) else self._need(answer, "delete").ok
 
-    def _unreadable(self, run: str, why: str) -> RunDamaged:
-        place = self._cluster.place
+    def _unreadable(self, run: str, problem: str) -> RunDamaged:
+        namespace = self._cluster.place
         return RunDamaged(
-            f"the status of {run}, from the gateway in {place}, cannot be read: {why}; the chart's version of `platform` may"
+            f"the status of {run}, from the gateway in {namespace}, cannot be read: {problem}. Use the chart's version of "
+            "`platform`"
         )
 
-    def _data(self, run: str, what: str) -> bytes | None:
-        answer = self._known(run, what)
+    def _data(self, run: str, item: str) -> bytes | None:
+        answer = self._get_of_run(run, item)
         return None if answer is None else answer.data
 
-    def _known(self, run: str, what: str, query: Mapping[str, str] | None = None) -> ApiResponse | None:
-        answer = self._get(f"runs/{run}/{what}", query)
+    def _get_of_run(self, run: str, item: str, query: Mapping[str, str] | None = None) -> ApiResponse | None:
+        answer = self._get(f"runs/{run}/{item}", query)
         return None if _is_unknown(answer) else self._need(answer)
 
-    def _pages(self, run: str, what: str, query: Mapping[str, str]) -> list[dict[str, Any]] | None:
+    def _pages(self, run: str, item: str, query: Mapping[str, str]) -> list[dict[str, Any]] | None:
         """All pages of an answer: each says in `next` with which query the following one comes. None for an unknown run."""
-        found: list[dict[str, Any]] = []
+        pages: list[dict[str, Any]] = []
         following: Mapping[str, Any] | None = {}
         while following is not None:
             query = {**query, **{name: str(value) for name, value in following.items()}}
-            answer = self._known(run, what, query)
+            answer = self._get_of_run(run, item, query)
             if answer is None:
                 return None
-            found.append(answer.json())
-            following = found[-1]["next"]
-        return found
+            pages.append(answer.json())
+            following = pages[-1]["next"]
+        return pages
 
     def check_mlflow(self) -> None:
         """Ask whether MLflow answers.
@@ -199,11 +200,11 @@ class Gateway:
             target: path and query.
             body: JSON, or b"".
         """
-        service, path = self._site.gateway, f"{self._place}{mlflow.UI}{target}"
+        service, path = self._site.gateway, f"{self._root_path}{mlflow.UI}{target}"
         for renew in (False, True):
             headers = {names.TOKEN_HEADER: self._bearer(renew=renew)}
             with self._cluster.service_stream(
-                service.service, service.port, method, path, body, headers, namespace=self._there
+                service.service, service.port, method, path, body, headers, namespace=self._namespace
             ) as reply:
                 if reply.status == 401 and not renew:
                     continue
@@ -228,36 +229,36 @@ class Gateway:
     def _sent(self, method: str, path: str, query: Mapping[str, str] | None, token: str) -> ApiResponse:
         """One request about what the gateway has of this namespace."""
         service, headers = self._site.gateway, {names.TOKEN_HEADER: token}
-        where = f"{self._place}/{path}"
+        where = f"{self._root_path}/{path}"
         return self._cluster.service(
-            service.service, service.port, method, where, query=query, headers=headers, namespace=self._there
+            service.service, service.port, method, where, query=query, headers=headers, namespace=self._namespace
         )
 
     @property
     def scope(self) -> Scope:
-        """What of MLflow belongs to this namespace."""
-        return Scope(self._cluster.namespace, self._there == self._cluster.namespace)
+        """Part of MLflow that belongs to this namespace."""
+        return Scope(self._cluster.namespace, self._namespace == self._cluster.namespace)
 
     @property
-    def _place(self) -> str:
+    def _root_path(self) -> str:
         return ledger.place(self._cluster.namespace)
 
     @property
-    def _there(self) -> str:
+    def _namespace(self) -> str:
         """The gateway's own namespace."""
         return self._site.home
 
     def _bearer(self, *, renew: bool = False) -> str:
-        """A token that says in which namespace this user may use runs."""
+        """Return a token that authenticates this user for runs in the namespace."""
         with self._asking:
             if renew or self._clock() >= self._until:
                 began = self._clock()
-                self._token, seconds = self._requested()
+                self._token, seconds = self._request_token()
                 self._until = began + _RENEWAL * seconds
             return self._token
 
-    def _requested(self) -> tuple[str, float]:
-        """A new token, and for how many seconds the API server made it, by whatever clock it has."""
+    def _request_token(self) -> tuple[str, float]:
+        """Return a new token and its lifetime in seconds."""
         namespace = self._cluster.namespace
         body = {
             "apiVersion": "authentication.k8s.io/v1",
@@ -266,7 +267,7 @@ class Gateway:
         }
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{{}}/token"
         answer = self._cluster.call("POST", path.format(names.USER), body=body)
-        if answer.status == 403:  # who only reads may have tokens of another account
+        if answer.status == 403:  # viewers may only create tokens of another account
             viewer = self._cluster.call("POST", path.format(names.VIEWER), body=body)
             answer = viewer if viewer.ok else answer
         if answer.status == 404:
@@ -276,26 +277,26 @@ class Gateway:
             )
         if not answer.ok:
             raise self._cluster.refused(answer, "create", "serviceaccounts/token")
-        made = answer.json()
-        return str(made["status"]["token"]), float(made["spec"].get("expirationSeconds") or TOKEN_SECONDS)
+        token_request = answer.json()
+        return str(token_request["status"]["token"]), float(token_request["spec"].get("expirationSeconds") or TOKEN_SECONDS)
 
     def _need(self, answer: ApiResponse, verb: str = "get") -> ApiResponse:
         if answer.ok:
             return answer
-        service, place = self._site.gateway.service, f"namespace {self._there} of {self._cluster.context}"
+        service, location = self._site.gateway.service, f"namespace {self._namespace} of {self._cluster.context}"
         message = _error(answer)
         if message is not None and answer.status == 401:
-            raise TargetError(f"the gateway in {place} does not know you: {message}")
+            raise TargetError(f"the gateway in {location} does not know you: {message}")
         if message is not None and answer.status == 403:
-            raise TargetError(f"the gateway in {place} refuses: {message}")
+            raise TargetError(f"the gateway in {location} refuses: {message}")
         if message is not None:
-            raise TargetError(f"the gateway in {place} reports: {message}; see `kubectl logs deploy/{service}` there")
+            raise TargetError(f"the gateway in {location} reports: {message}; see `kubectl logs deploy/{service}` there")
         if answer.status in (404, 502, 503, 504):
             raise TargetError(
-                f"the gateway {service} in {place} does not answer; `kubectl --context {self._cluster.context} "
-                f"-n {self._there} get pods,endpointslices -l {names.MANAGED_BY}` or `platform doctor` shows why"
+                f"the gateway {service} in {location} does not answer; `kubectl --context {self._cluster.context} "
+                f"-n {self._namespace} get pods,endpointslices -l {names.MANAGED_BY}` or `platform doctor` shows why"
             )
-        raise self._cluster.refused(answer, verb, "services/proxy", self._there)
+        raise self._cluster.refused(answer, verb, "services/proxy", self._namespace)
 
 
 def _rows(pages: list[dict[str, Any]]) -> list[TrialRow]:

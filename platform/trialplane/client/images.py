@@ -120,7 +120,7 @@ def layer(needed: Requirements, folder: Path, tag: str, builder: Mapping[str, st
 
 
 def layer_dockerfile(needed: Requirements, base: str) -> str:
-    """The Dockerfile of that layer; its context is the job's folder.
+    """Return the Dockerfile of this layer. Its context is the job's folder.
 
     What the layer installs may replace libraries of the image below, but neither trialplane nor Ray, which must be those of
     the controller. At the end it passes what the image itself had to pass.
@@ -128,17 +128,17 @@ def layer_dockerfile(needed: Requirements, base: str) -> str:
     name = needed.main
     if name.endswith(".py"):
         lines = " ".join(shlex.quote(line) for line in needed.files[0][1].splitlines())
-        given, name = [f"RUN mkdir -p {_LISTS} && printf '%s\\n' {lines} > {_LISTS}/script.txt"], "script.txt"
+        copy_lines, name = [f"RUN mkdir -p {_LISTS} && printf '%s\\n' {lines} > {_LISTS}/script.txt"], "script.txt"
     else:
-        given = [f"COPY {json.dumps([file, f'{_LISTS}/{file}'])}" for file, _ in needed.files]
-    kept = f"{_LISTS}/kept.txt"
+        copy_lines = [f"COPY {json.dumps([file, f'{_LISTS}/{file}'])}" for file, _ in needed.files]
+    pinned = f"{_LISTS}/kept.txt"
     lines_of_file = [
         f"FROM {base}",
         "USER root",
         *(f"ARG {name}" for name in _PASSED_ON),
-        *given,
-        f"RUN pip list --format=freeze | grep -E '^(ray|trialplane)==' > {kept} \\",
-        f" && pip install -r {shlex.quote(f'{_LISTS}/{name}')} -c {kept} && pip check && rm -rf {_LISTS}",
+        *copy_lines,
+        f"RUN pip list --format=freeze | grep -E '^(ray|trialplane)==' > {pinned} \\",
+        f" && pip install -r {shlex.quote(f'{_LISTS}/{name}')} -c {pinned} && pip check && rm -rf {_LISTS}",
         "USER 1000:1000",
         "RUN python -m trialplane.worker.probe --image trial && rm -rf /tmp/*",
         f'LABEL io.trialplane.requirements="{needed.digest}"',
@@ -157,13 +157,13 @@ def _indexes() -> list[str]:
 
 
 def push(target: str, tag: str, registry: str) -> tuple[Command, Command]:
-    """The commands that tag an image for a registry and push it."""
-    there = image(target, tag, registry)
-    return Command(("docker", "tag", image(target, tag), there)), Command(("docker", "push", there))
+    """Return the commands that tag an image for a registry and push it."""
+    remote_name = image(target, tag, registry)
+    return Command(("docker", "tag", image(target, tag), remote_name)), Command(("docker", "push", remote_name))
 
 
 def load(targets: Sequence[str], tag: str, cluster: str, nodes: Sequence[str]) -> Command:
-    """The command that loads images into the nodes of a kind cluster; into all when none is named."""
+    """Return the command that loads images into nodes of a kind cluster. Default: all nodes."""
     argv = ["kind", "load", "docker-image", *(image(target, tag) for target in targets), "--name", cluster]
     return Command((*argv, *(["--nodes", ",".join(nodes)] if nodes else [])))
 
@@ -193,11 +193,11 @@ def check_cluster(name: str) -> None:
     answer = _ask("kind", "get", "clusters")
     if answer.returncode:
         raise TargetError(f"`kind get clusters` failed: {_last(answer.stderr)}")
-    known = answer.stdout.split()
-    if name not in known:
-        there = errors.nearest(name, known) or "there is none"
+    clusters = answer.stdout.split()
+    if name not in clusters:
+        hint = errors.nearest(name, clusters) or "there is none"
         raise InputError(
-            f"kind has no cluster {name!r}; {there}. `kind create cluster --name {name} --config kind-config.yaml` makes it"
+            f"kind has no cluster {name!r}; {hint}. `kind create cluster --name {name} --config kind-config.yaml` makes it"
         )
 
 
@@ -209,17 +209,17 @@ def run(command: Command) -> None:
     """
     try:
         environ = {**os.environ, **command.environ}
-        given = command.stdin or None
-        done = subprocess.run(command.argv, env=environ, cwd=command.folder, input=given, text=True, check=False)
+        stdin_text = command.stdin or None
+        done = subprocess.run(command.argv, env=environ, cwd=command.folder, input=stdin_text, text=True, check=False)
     except FileNotFoundError as error:
         raise _missing(command.argv[0]) from error
     if done.returncode:
-        what = " ".join(command.argv[:2])
-        raise TargetError(f"`{what}` ended with exit code {done.returncode}; its output is above")
+        command_name = " ".join(command.argv[:2])
+        raise TargetError(f"`{command_name}` ended with exit code {done.returncode}; its output is above")
 
 
 def _check_no_password(name: str, url: str) -> None:
-    if any(urllib.parse.urlsplit(one).username for one in url.split()):
+    if any(urllib.parse.urlsplit(part).username for part in url.split()):
         raise InputError(
             f"{name} holds a user name or password, which would be readable in the image's history; unset it and put "
             f"the index into the pip.conf of a base image: `docker build --build-arg PYTHON=... --file {DOCKERFILE} .`"

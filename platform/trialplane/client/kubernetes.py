@@ -15,7 +15,7 @@ from typing import Any
 from trialplane.client import remote_log, standing, target
 from trialplane.client.gateway import Gateway
 from trialplane.client.standing import RunSources
-from trialplane.client.target import Log, Observed, Place
+from trialplane.client.target import Log, Observed, TargetName
 from trialplane.errors import InputError, Issue, LedgerLocked, RunDamaged, TargetError
 from trialplane.job import kinds as job_kinds
 from trialplane.job.kinds import Job
@@ -64,9 +64,9 @@ class KubernetesTarget:
         return Objects(self.cluster)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TargetName:
         """See `Target`; resolved, as the kubeconfig may change while a run stays where it is."""
-        return Place(context=self.cluster.context, namespace=self.cluster.namespace)
+        return TargetName(context=self.cluster.context, namespace=self.cluster.namespace)
 
     @functools.cached_property
     def gateway(self) -> Gateway:
@@ -88,13 +88,13 @@ class KubernetesTarget:
         read = self._allowed
         named = job.cluster.priority_class or site.priority_class
         queue = job.cluster.queue or site.queue
-        seen = preflight.Seen(
+        snapshot = preflight.Seen(
             nodes=read(kinds.NODE),
             quotas=read(kinds.QUOTA),
             priority_classes=_names(read(kinds.PRIORITY_CLASS)) if named else None,
             queues=_names(read(kinds.LOCAL_QUEUE)) if queue else None,
         )
-        issues, warnings = preflight.check(job, ray_cluster, seen)
+        issues, warnings = preflight.check(job, ray_cluster, snapshot)
         issues += [
             *preflight.placement(job, site),
             *preflight.install(job, site.install.enabled),
@@ -106,14 +106,14 @@ class KubernetesTarget:
     def missing_checkpoint(self, run: str, job: Job) -> str:
         """See `Target`."""
         site, old = self.objects.site, self.job(run)
-        there, here = (saving.Saving.of(one, site.checkpoints) for one in (old, job))
-        if there is None or here is None:
+        old_saving, new_saving = (saving.Saving.of(saved_job, site.checkpoints) for saved_job in (old, job))
+        if old_saving is None or new_saving is None:
             return saving.none_of(run)
-        if there.location != here.location:
-            return saving.elsewhere(run, there.location, here.location, old.checkpoints.url)
-        if not here.is_volume:
+        if old_saving.location != new_saving.location:
+            return saving.elsewhere(run, old_saving.location, new_saving.location, old.checkpoints.url)
+        if not new_saving.is_volume:
             return ""
-        if not here.claim:
+        if not new_saving.claim:
             return f"the checkpoints of {run} were lost with its pods, as the chart has no volume for them"
         try:
             return saving.none_of(run) if self.gateway.is_saved(run) is False else ""
@@ -127,13 +127,13 @@ class KubernetesTarget:
 
     def runs(self) -> list[str]:
         """See `Target`."""
-        found = {one.name: one.submitted for one in self.objects.runs()}
+        submitted_by_name = {item.name: item.submitted for item in self.objects.runs()}
         try:
-            found.update({one["run"]: float(one["submitted"] or 0.0) for one in self.gateway.runs()})
+            submitted_by_name.update({item["run"]: float(item["submitted"] or 0.0) for item in self.gateway.runs()})
         except TargetError:
-            if not found:
+            if not submitted_by_name:
                 raise
-        return sorted(found, key=lambda name: (found[name], name), reverse=True)
+        return sorted(submitted_by_name, key=lambda name: (submitted_by_name[name], name), reverse=True)
 
     def observe(self, run: str) -> Observed | None:
         """See `Target`."""
@@ -142,7 +142,7 @@ class KubernetesTarget:
 
     def is_active(self, run: str) -> bool:
         """See `Target`."""
-        return self._known(run).is_active
+        return self._view_of(run).is_active
 
     def job(self, run: str) -> Job:
         """See `Target`."""
@@ -150,27 +150,29 @@ class KubernetesTarget:
 
     def differences(self, plan: Plan) -> list[str] | None:
         """See `Target`."""
-        view = self._known(plan.run)
+        view = self._view_of(plan.run)
         if view.run is not None and not view.has_begun and view.is_active and self.objects.submission(view.run) is None:
             return None
-        found = self._submission(plan.run)
-        return changing.differences(found.job, str(found.facts.get("code_hash", "")), changing.contents(found.code), plan)
+        submission = self._submission(plan.run)
+        return changing.differences(
+            submission.job, str(submission.facts.get("code_hash", "")), changing.contents(submission.code), plan
+        )
 
     def rows(self, run: str, after: int | None = None) -> tuple[int, list[TrialRow]]:
         """See `Target`."""
         if after is not None:
             return self.gateway.ends(run, after) or (after, [])
-        found = self.gateway.attempts(run)
-        if found is None:
-            self._known(run)
-        return 0, found or []
+        ledger_rows = self.gateway.attempts(run)
+        if ledger_rows is None:
+            self._view_of(run)
+        return 0, ledger_rows or []
 
     def attempts(self, run: str, after: int) -> tuple[list[Attempt], bool]:
         """See `Target`."""
-        found = self.gateway.whole(run, after)
-        if found is None:
-            self._known(run)
-        return found or ([], False)
+        ledger_attempts = self.gateway.whole(run, after)
+        if ledger_attempts is None:
+            self._view_of(run)
+        return ledger_attempts or ([], False)
 
     def changes(self, run: str) -> list[Change]:
         """See `Target`."""
@@ -178,22 +180,22 @@ class KubernetesTarget:
 
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
         """See `Target`."""
-        self._known(run)
-        found = remote_log.kept(self.gateway, run, which)
-        if follow and (not isinstance(found, str) or self.is_active(run)):
+        self._view_of(run)
+        lines_or_reason = remote_log.stored(self.gateway, run, which)
+        if follow and (not isinstance(lines_or_reason, str) or self.is_active(run)):
             return remote_log.followed(self.gateway, run, which, lambda: self.is_active(run))
-        if not isinstance(found, str):
-            return found
+        if not isinstance(lines_or_reason, str):
+            return lines_or_reason
         if which.trial is not None:
-            what = self.job(run).noun
-            shows = f"`platform results {run}` shows the {what}s"
+            noun = self.job(run).noun
+            shows = f"`platform results {run}` shows the {noun}s"
             yet = " yet" if self.is_active(run) else ""
-            raise InputError(f"there is no log of {what} {which.trial} of {run}{yet}: {found}; {shows}")
-        # No volume keeps it, or it could not begin one: what its container has printed.
+            raise InputError(f"there is no log of {noun} {which.trial} of {run}{yet}: {lines_or_reason}; {shows}")
+        # Without a log on a volume, use the output of its container.
         if (lines := remote_log.of_controller(self.objects, run, follow)) is not None:
             return lines
-        reason = self._status(self._known(run)).reason
-        raise InputError(f"the controller of {run} has no log yet: {reason or found}")
+        reason = self._status(self._view_of(run)).reason
+        raise InputError(f"the controller of {run} has no log yet: {reason or lines_or_reason}")
 
     def apply(self, plan: Plan) -> None:
         """See `Target`."""
@@ -201,7 +203,7 @@ class KubernetesTarget:
 
     def restart(self, run: str, job: Job, status: RunStatus) -> None:
         """See `Target`; a Run that was removed since is made again, of what the ledger has."""
-        view = self._known(run)
+        view = self._view_of(run)
         plan, submitted = _plan(run, job, self._submission(run))
         if view.run is None:
             if view.alive:
@@ -215,7 +217,7 @@ class KubernetesTarget:
 
     def desire(self, run: str, state: RunState | None = None, *, parallel: int | None = None, now: bool = False) -> None:
         """See `Target`."""
-        view = self._known(run)
+        view = self._view_of(run)
         if view.run is None:  # its Run was removed since it ended
             if view.alive:
                 raise self._removed(run)
@@ -234,20 +236,20 @@ class KubernetesTarget:
 
     def fit(self, run: str, parallel: int, *, now: bool = False) -> bool:
         """See `Target`; the operator makes the room and takes it away, and this looks whether it has."""
-        view = self._known(run)
+        view = self._view_of(run)
         if view.run is None:
             raise self._removed(run)
         role = self.job(run).widened(parallel).roles()[0]
         pods = self.objects.trial_pods(run, role.name)
         if not view.run.is_seen or len(pods) <= role.pods:
             return view.run.is_seen
-        # Pods beyond these, without a slot, go when the operator, or Ray's autoscaler, takes them away.
-        kept = view.status is not None and view.alive and view.status.parallel == parallel
-        return kept and not now and len(set(pods) & set(view.status.nodes if view.status else ())) <= role.pods
+        # The operator, or Ray's autoscaler, removes surplus pods without a slot.
+        has_scaled = view.status is not None and view.alive and view.status.parallel == parallel
+        return has_scaled and not now and len(set(pods) & set(view.status.nodes if view.status else ())) <= role.pods
 
     def remove(self, run: str, *, forget: bool) -> None:
         """See `Target`; the operator removes the pods of a run that is to be paused or cancelled."""
-        view = self._known(run)
+        view = self._view_of(run)
         if not forget:
             if view.run is not None and view.desired.state is not RunState.RUNNING:
                 self.objects.wait_for_pods(run)
@@ -262,7 +264,7 @@ class KubernetesTarget:
             time.sleep(self.poll)
 
     def _unforgotten(self, run: str) -> Callable[[], str] | None:
-        """Has the operator remove a run's files, and then its record; None once it has, else what says why it takes long."""
+        """Request the removal of a run's files and record. Return None when done, else a function that says why not."""
         try:
             return (lambda: self._unremoved(run)) if self.gateway.forget(run) else None
         except (
@@ -275,15 +277,15 @@ class KubernetesTarget:
             )
 
     def _unremoved(self, run: str) -> str:
-        """Why a deleted run is still there."""
+        """Return why a deleted run still exists."""
         pods = self.cluster.list(kinds.POD, selector=f"{names.REMOVES}={run}")
         where = f"kubectl --context {self.cluster.context} -n {self.cluster.namespace}"
         text = f"{run} is deleted and no longer runs, but its files in {self.cluster.place} are not removed yet"
         for pod in pods:
             name, phase = pod["metadata"]["name"], (pod.get("status") or {}).get("phase")
             if phase == "Failed":
-                why = f"{waiting.last_words(pod)}; `{where} logs {name}` has the rest"
-                return f"{text}: {why}. Another pod tries in a minute"
+                last_words = f"{waiting.last_words(pod)}; `{where} logs {name}` has the rest"
+                return f"{text}: {last_words}. Another pod tries in a minute"
             if phase != "Succeeded":
                 return f"{text}: the pod {name} is {phase}; `{where} describe pod {name}` shows why. It goes on by itself"
         return f"{text}; is the operator running? `{self._operator}`"
@@ -298,7 +300,7 @@ class KubernetesTarget:
             raise TargetError(f"the Run {run.name} in {self.cluster.place} is being removed; try again in a moment")
         self.objects.change(run, **fields)
         deadline = time.monotonic() + standing.PATIENCE
-        while (found := self.objects.run(run.name)) is not None and not found.is_seen:
+        while (current := self.objects.run(run.name)) is not None and not current.is_seen:
             if time.monotonic() > deadline:
                 raise TargetError(
                     f"the change is written into the Run {run.name} in {self.cluster.place}, but the operator has not "
@@ -321,48 +323,50 @@ class KubernetesTarget:
         return standing.status(view, self._operator)
 
     def _view(self, run: str) -> RunSources | None:
-        """What both sources have of a run; None when neither knows it."""
-        gateway = self.gateway  # which only the namespace of a team has
-        thing = self.objects.run(run)
-        asked = None if thing is None else thing.read.spec
-        desired = Desired() if asked is None else Desired(asked.desired, asked.parallel)
+        """Return the view of a run from both sources. None if it is unknown to both."""
+        gateway = self.gateway  # raises outside of a team's namespace
+        run_object = self.objects.run(run)
+        spec = None if run_object is None else run_object.read.spec
+        desired = Desired() if spec is None else Desired(spec.desired, spec.parallel)
         try:
-            found = gateway.status(run)
+            answer = gateway.status(run)
         except TargetError as error:
-            if thing is None:
+            if run_object is None:
                 if isinstance(error, RunDamaged):  # which is more specific
                     raise
-                more = f"Without it only runs with a Run are known, and {run} has none"
-                raise TargetError(f"{error}\n{more}") from error
-            return RunSources(thing, None, False, str(error), desired)
-        if found is None:
-            return None if thing is None else RunSources(thing, None, False, "", desired)
-        status, alive, recorded = found
+                explanation = f"Without it only runs with a Run are known, and {run} has none"
+                raise TargetError(f"{error}\n{explanation}") from error
+            return RunSources(run_object, None, False, str(error), desired)
+        if answer is None:
+            return None if run_object is None else RunSources(run_object, None, False, "", desired)
+        status, alive, recorded = answer
         killed = not alive and status.started is not None and status.ended is None
-        return RunSources(thing, self._recounted(status) if killed else status, alive, "", desired if thing else recorded)
+        return RunSources(
+            run_object, self._recounted(status) if killed else status, alive, "", desired if run_object else recorded
+        )
 
     def _recounted(self, status: RunStatus) -> RunStatus:
-        """Return the status of a controller that was killed, with the counts of the ledger."""
-        found, job = self.gateway.attempts(status.run), self.gateway.job(status.run)
-        if found is None or job is None:
+        """Return the status of a killed controller, with the counts of the ledger."""
+        ledger_rows, job = self.gateway.attempts(status.run), self.gateway.job(status.run)
+        if ledger_rows is None or job is None:
             return status
-        return ledger_standing.recounted(status, job_kinds.read(job), found)
+        return ledger_standing.recounted(status, job_kinds.read(job), ledger_rows)
 
-    def _known(self, run: str) -> RunSources:
+    def _view_of(self, run: str) -> RunSources:
         view = self._view(run)
         if view is None:
             raise target.unknown(self, run)
         return view
 
     def _submission(self, run: str) -> Submission:
-        """What a run was submitted with, from its objects, else from the ledger."""
-        there = self.objects.run(run)
-        found = None if there is None else self.objects.submission(there)
-        if found is not None:
-            return found
+        """Return the submission of a run, from its objects, or else from the ledger."""
+        run_object = self.objects.run(run)
+        submission = None if run_object is None else self.objects.submission(run_object)
+        if submission is not None:
+            return submission
         job, facts, code = self.gateway.job(run), self.gateway.submission(run), self.gateway.code(run)
         if job is None or facts is None or code is None:
-            self._known(run)
+            self._view_of(run)
             raise TargetError(f"the ledger has no submission of {run}; submit it again under another name")
         return Submission(job_kinds.read(job), facts, code)
 
@@ -373,12 +377,12 @@ class KubernetesTarget:
             return None
 
 
-def _plan(run: str, job: Job, found: Submission) -> tuple[Plan, float]:
-    """The plan that a run was submitted with, with its current job, and the time of submission."""
-    known = {field.name for field in dataclasses.fields(Provenance)}
-    origin = Provenance(**{key: value for key, value in found.facts.items() if key in known})
-    pack = Pack(found.code, str(found.facts.get("code_hash", "")), tuple(changing.contents(found.code)))
-    return Plan(run, job, pack, origin), float(found.facts.get("submitted") or time.time())
+def _plan(run: str, job: Job, submission: Submission) -> tuple[Plan, float]:
+    """Return the plan of a submitted run with its current job, and the time of submission."""
+    field_names = {field.name for field in dataclasses.fields(Provenance)}
+    origin = Provenance(**{key: value for key, value in submission.facts.items() if key in field_names})
+    pack = Pack(submission.code, str(submission.facts.get("code_hash", "")), tuple(changing.contents(submission.code)))
+    return Plan(run, job, pack, origin), float(submission.facts.get("submitted") or time.time())
 
 
 def _names(things: list[dict[str, Any]] | None) -> frozenset[str] | None:

@@ -47,8 +47,8 @@ def draw(status: RunStatus) -> Table:
     counts = Text(f"{status.ended_trials}/{status.trials} ended")
     table.add_row(counts, ProgressBar(total=1.0, completed=share, width=36), _text(_counts(status)))
     if status.best is not None and status.best.values:
-        found = ", ".join(f"{name}={_shown(value)}" for name, value in status.best.params.items())
-        table.add_row(Text("best"), _text(_best(status)), _text(found))
+        best_params = ", ".join(f"{name}={_shown(value)}" for name, value in status.best.params.items())
+        table.add_row(Text("best"), _text(_best(status)), _text(best_params))
     for warning in status.warnings:
         table.add_row(Text("warning", "yellow"), _text(warning))
     return table

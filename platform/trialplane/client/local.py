@@ -96,28 +96,28 @@ class LocalTarget:
 
     def runs(self) -> list[str]:
         """See `Target`."""
-        found = paths.runs(self.home)
-        with folder.seen(self.home):
-            if not found.is_dir():
+        folder_of_runs = paths.runs(self.home)
+        with folder.readable(self.home):
+            if not folder_of_runs.is_dir():
                 return []
-            names = [path.name for path in found.iterdir() if self._is_run(path.name)]
+            names = [path.name for path in folder_of_runs.iterdir() if self._is_run(path.name)]
         return sorted(names, key=lambda name: (self._submitted(name), name), reverse=True)
 
     @_of_run
     def observe(self, run: str) -> Observed | None:
         """See `Target`."""
         files = RunPaths.of(self.home, run)
-        with folder.seen(self.home):
+        with folder.readable(self.home):
             if not self._is_run(run):
                 return None
         alive = process.living(files) is not None
         status = self._recorded(files)  # read last, so that the final status of a run that has just ended is found
         controller = self._started.get(run)
-        status = status if alive else self._left(files, status)
+        status = status if alive else self._inactive_status(files, status)
         return Observed(status, alive, Desired(), None if controller is None else controller.poll())
 
-    def _left(self, files: RunPaths, status: RunStatus) -> RunStatus:
-        """The status of an inactive run, with the counts and the best of its ledger."""
+    def _inactive_status(self, files: RunPaths, status: RunStatus) -> RunStatus:
+        """Return the status of an inactive run, with counts and best trial of its ledger."""
         run = files.root.name
         if files.cancelled.exists() and not status.state.is_ended:  # its controller was killed, or ended before it noticed
             status = _cancelled(status)
@@ -126,16 +126,16 @@ class LocalTarget:
             status = dataclasses.replace(standing.idle(status, RunState.PAUSED, reason), ended=None)
         job = folder.load_job(files)
         # A failed controller has recorded its last counts; one that succeeded with all trials has recorded all.
-        whole = status.state is RunState.SUCCEEDED and status.ended_trials == status.trials
-        if not whole and files.ledger.exists():
+        is_complete = status.state is RunState.SUCCEEDED and status.ended_trials == status.trials
+        if not is_complete and files.ledger.exists():
             try:
-                found = results.attempts(files.ledger, run, job, alive=False)
+                ledger_rows = results.attempts(files.ledger, run, job, alive=False)
             except LedgerError as error:  # the rest of the status may explain it; and one such run must not break the list
                 text = errors.first_line(error)
                 reason = status.reason if text in status.reason else f"{status.reason}; {text}".removeprefix("; ")
                 status = dataclasses.replace(status, reason=reason)
             else:
-                status = standing.recounted(status, job, found)
+                status = standing.recounted(status, job, ledger_rows)
         self._find(run)  # deleted while being counted: the counts would be wrong
         return status
 
@@ -158,9 +158,9 @@ class LocalTarget:
         """See `Target`."""
         files = self._find(run)
         if after is not None:
-            place, ends = results.ends(files.ledger, run, after)
+            position, ends = results.ends(files.ledger, run, after)
             job = folder.load_job(files) if ends else None
-            return place, [reading.row(job, attempt, True) for attempt in ends if job is not None]
+            return position, [reading.row(job, attempt, True) for attempt in ends if job is not None]
         if not files.ledger.exists():
             status = self._recorded(files)
             if status.ended_trials or status.running:
@@ -173,8 +173,10 @@ class LocalTarget:
         """See `Target`."""
         files = self._find(run)
         alive = self.is_active(run)
-        found = results.whole(files.ledger, run, alive, after)
-        return found, alive or self.is_active(run)  # also if it started or ended meanwhile: attempts may still be running
+        ledger_attempts = results.whole(files.ledger, run, alive, after)
+        return ledger_attempts, alive or self.is_active(
+            run
+        )  # also if it started or ended meanwhile: attempts may still be running
 
     @_of_run
     def changes(self, run: str) -> list[Change]:
@@ -183,8 +185,8 @@ class LocalTarget:
         if not files.changes.exists():
             return []
         lines = process.read(files.changes).splitlines()
-        found = [records.from_json(Change, line) for line in lines]
-        return [Change(self._submitted(run), "", "submitted"), *found]
+        recorded = [records.from_json(Change, line) for line in lines]
+        return [Change(self._submitted(run), "", "submitted"), *recorded]
 
     @_of_run
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
@@ -251,7 +253,7 @@ class LocalTarget:
         if controller is not None:
             process.check_reach(run, controller)  # before the mark, which would turn the next pause into a cancel
         if state is RunState.CANCELLED:
-            status = self._recorded(files) if controller else self._left(files, self._recorded(files))
+            status = self._recorded(files) if controller else self._inactive_status(files, self._recorded(files))
             with folder.written(files.root, "nothing was changed"):
                 files.cancelled.touch()
         if controller is not None:
@@ -279,7 +281,7 @@ class LocalTarget:
         return not planning.check_name(name) and folder.is_run(RunPaths.of(self.home, name).root)
 
     def _find(self, run: str) -> RunPaths:
-        with folder.seen(self.home):
+        with folder.readable(self.home):
             if self._is_run(run):
                 return RunPaths.of(self.home, run)
         raise target.unknown(self, run)
@@ -303,15 +305,15 @@ class LocalTarget:
         return status
 
     def _newest_attempt(self, run: str, trial: int) -> int:
-        mine = [row.attempt for row in self.rows(run)[1] if row.trial == trial]
-        if not mine:
-            what = self.job(run).noun
-            raise InputError(f"the run {run} has started no {what} {trial}; `platform results {run}` shows the {what}s")
-        return max(mine)
+        attempts = [row.attempt for row in self.rows(run)[1] if row.trial == trial]
+        if not attempts:
+            noun = self.job(run).noun
+            raise InputError(f"the run {run} has started no {noun} {trial}; `platform results {run}` shows the {noun}s")
+        return max(attempts)
 
 
 def _lines(file: Path, is_growing: Callable[[], bool]) -> Iterator[str]:
-    """The lines of a file, and new ones until its writer has ended; waits for a file that does not exist yet."""
+    """Yield the lines of a file, and new ones until its writer has ended. Wait for a file that does not exist yet."""
     while not file.exists():
         if not is_growing():
             return
@@ -333,7 +335,7 @@ def _lines(file: Path, is_growing: Callable[[], bool]) -> Iterator[str]:
 
 
 def _cancelled(status: RunStatus) -> RunStatus:
-    """The status of an inactive run that was cancelled, whatever was recorded last."""
+    """Return the status of an inactive run that was cancelled, regardless of its last recorded status."""
     return dataclasses.replace(
         status,
         state=RunState.CANCELLED,

@@ -1,4 +1,4 @@
-"""What this machine has, and whether a job fits it."""
+"""Resources of this machine, and whether a job fits it."""
 
 from __future__ import annotations
 
@@ -58,29 +58,29 @@ class Machine:
 
     def check(self, home: Path, job: Job | None) -> tuple[list[Issue], list[str]]:
         """Issues that prevent a run, and warnings; the job is None if it is invalid itself."""
-        found: list[Issue] = []
+        issues: list[Issue] = []
         if self.missing:
             message = f"{', '.join(self.missing)} cannot be found; pip install 'trialplane[local]'"
-            found.append(Issue(("--local",), message))
+            issues.append(Issue(("--local",), message))
         if self.obstacle:
-            found.append(Issue((env.HOME,), f"{self.obstacle}; set {env.HOME} to a folder you may write to", str(home)))
+            issues.append(Issue((env.HOME,), f"{self.obstacle}; set {env.HOME} to a folder you may write to", str(home)))
         elif self.free < ENOUGH_SPACE:
             message = (
                 f"{self.free // 2**20} MiB are left on the disk and {ENOUGH_SPACE // 2**20} are needed; "
                 f"make room, or set {env.HOME} to a folder on another disk"
             )
-            found.append(Issue((env.HOME,), message, str(home)))
+            issues.append(Issue((env.HOME,), message, str(home)))
         if job is None:
-            return found, []
-        return [*found, *self._gpus_lacking(job)], self._warnings(job)
+            return issues, []
+        return [*issues, *self._gpus_lacking(job)], self._warnings(job)
 
     def _gpus_lacking(self, job: Job) -> list[Issue]:
         """The first issue about GPUs that this machine lacks."""
         for role in job.roles():
             if role.resources.gpus > self.gpus:
                 has = f"has {self.gpus}" if self.gpus else "has none"
-                cure = job.with_gpus(role.field, self.gpus)
-                message = f"{role.title} requests {role.resources.gpus}, and this machine {has}; {cure}"
+                advice = job.with_gpus(role.field, self.gpus)
+                message = f"{role.title} requests {role.resources.gpus}, and this machine {has}; {advice}"
                 return [Issue((role.field, "gpus"), message)]
         first, *others = job.roles()
         each = first.resources.gpus * first.nodes
@@ -90,29 +90,31 @@ class Machine:
                 f"which has {self.gpus} and would be all of them; --set nodes={self.gpus // first.resources.gpus}"
             )
             return [Issue(("nodes",), message)]
-        left = self.gpus - sum(role.pods * role.resources.gpus for role in others)
-        if each * first.replicas <= left:
+        free_gpus = self.gpus - sum(role.pods * role.resources.gpus for role in others)
+        if each * first.replicas <= free_gpus:
             return []
-        fit = left // each if each else 0
+        possible = free_gpus // each if each else 0
         required = " and ".join(_with(role, errors.counted(role.resources.gpus, "GPU")) for role in job.roles())
-        cure = f"{job.width_option} {fit}" if fit > 0 else job.with_gpus(first.field, 0)
+        advice = f"{job.width_option} {possible}" if possible > 0 else job.with_gpus(first.field, 0)
         beside = f" beside {' and '.join(role.title for role in others)}" if others else " at a time"
-        message = f"{required} do not fit this machine, which has {self.gpus}, enough for {max(fit, 0)}{beside}; {cure}"
+        message = (
+            f"{required} do not fit this machine, which has {self.gpus}, enough for {max(possible, 0)}{beside}; {advice}"
+        )
         return [Issue((job.width_field,), message)]
 
     def _warnings(self, job: Job) -> list[str]:
-        roles, found = job.roles(), []
-        found += self._crowded(job)
+        roles, warnings = job.roles(), []
+        warnings += self._crowded(job)
         if job.is_for_gpus and self.gpus and not any(role.resources.gpus for role in roles):
-            here = "GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
-            found.append(f"the training runs on CPUs and does not use this machine's {here}; --gpus {self.gpus} does")
+            gpus = "GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
+            warnings.append(f"the training runs on CPUs and does not use this machine's {gpus}; --gpus {self.gpus} does")
         if sum(role.resources.cpus * role.pods for role in roles) > self.cores:
             required = " and ".join(_with(role, role.resources.cores) for role in roles)
-            found.append(f"{required}: this machine has {errors.counted(self.cores, 'core')}, so they will be slower")
+            warnings.append(f"{required}: this machine has {errors.counted(self.cores, 'core')}, so they will be slower")
         if self.memory is not None and sum(role.resources.memory_bytes * role.pods for role in roles) > self.memory:
             required = " and ".join(_with(role, role.resources.memory) for role in roles)
-            found.append(f"{required}: that is more than this machine's {self.memory / 2**30:.0f} GiB")
-        return found
+            warnings.append(f"{required}: that is more than this machine's {self.memory / 2**30:.0f} GiB")
+        return warnings
 
     def _crowded(self, job: Job) -> list[str]:
         """A warning if Ray's object store, half of the free /dev/shm, cannot hold `in_flight`."""
@@ -129,7 +131,7 @@ class Machine:
 
 
 def _with(role: Role, amount: str) -> str:
-    """What a role requests: "3 trials with 2 cores each", "the learner with 1 GPU"."""
+    """Return a request of a role in words: "3 trials with 2 cores each", "the learner with 1 GPU"."""
     each = f" on each of {role.nodes} nodes" if role.nodes > 1 else " each" if role.replicas > 1 else ""
     return f"{role.many} with {amount}{each}"
 
@@ -143,11 +145,11 @@ def _cores() -> int:
 def _gpus() -> int:
     """NVIDIA's device files, without loading the driver; `CUDA_VISIBLE_DEVICES` may hide some."""
     devices = Path("/dev")
-    there = sum(re.fullmatch(r"nvidia\d+", path.name) is not None for path in devices.glob("nvidia*"))
+    count = sum(re.fullmatch(r"nvidia\d+", path.name) is not None for path in devices.glob("nvidia*"))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return there
-    return min(there, len([one for one in visible.split(",") if one.strip() and one.strip() != "-1"]))
+        return count
+    return min(count, len([index for index in visible.split(",") if index.strip() and index.strip() != "-1"]))
 
 
 def _memory() -> int | None:

@@ -54,7 +54,7 @@ class _Studies(_Part):
 
 
 class _Team(_Part):
-    """What is laid over the others for one team."""
+    """Values of a team, which override the general ones."""
 
     namespace: str
     data: _Claim = _Claim()
@@ -63,7 +63,7 @@ class _Team(_Part):
 
 
 class _Values(_Part):
-    """The values that are read; the defaults are the chart's."""
+    """The values in use. Their defaults are the chart's."""
 
     data: _Claim = _Claim()
     checkpoints: _CheckpointDefaults = _CheckpointDefaults()
@@ -71,7 +71,7 @@ class _Values(_Part):
     teams: list[_Team] = []
 
     def of(self, namespace: str) -> tuple[_Claim, _CheckpointDefaults, bool]:
-        """What a namespace's team has of data and checkpoints, and whether its pods may install packages."""
+        """Return data, checkpoints, and whether pods may install packages, for the team of a namespace."""
         for team in self.teams:
             if team.namespace == namespace:
                 install = _over(self.studies.install, team.studies.install)
@@ -85,12 +85,12 @@ def _over(values: _P, more: _P) -> _P:
 
 @dataclasses.dataclass(frozen=True)
 class Offline:
-    """What is known of a chart without its cluster.
+    """Description of a chart without its cluster.
 
     Attributes:
-        has_data: whether it has a volume of data sets.
-        checkpoints: where trials save themselves.
-        namespace: where the objects are to be; "" leaves it to `kubectl`.
+        has_data: whether it has a volume for data sets.
+        checkpoints: location of checkpoints.
+        namespace: namespace of the objects; "" for kubectl's.
         may_install: whether trial pods may install packages.
     """
 
@@ -101,32 +101,36 @@ class Offline:
 
     @classmethod
     def read(cls, file: Path, namespace: str) -> Offline:
-        """Of a file of values, as they are for the team of a namespace.
+        """Read a file of values, for the team of a namespace.
 
         Raises:
-            SpecError: it cannot be read, a value that is needed is of the wrong type, or it lists teams and this is none of
-                theirs; holds all issues.
+            SpecError: it cannot be read, a value has the wrong type, or it lists teams but not this namespace.
         """
-        found = document.read(file, f"--values {file}")
+        values_file = document.read(file, f"--values {file}")
         try:
-            given = _Values.model_validate(found.data)
+            values = _Values.model_validate(values_file.data)
         except ValidationError as error:
-            places = [(tuple(each["loc"]), each["msg"].removeprefix("Value error, ")) for each in error.errors()]
+            invalid_fields = [
+                (tuple(problem["loc"]), problem["msg"].removeprefix("Value error, ")) for problem in error.errors()
+            ]
             raise SpecError(
-                [Issue(place, text, found.source, found.lines.get(place, 0)) for place, text in places]
+                [
+                    Issue(field_path, text, values_file.source, values_file.lines.get(field_path, 0))
+                    for field_path, text in invalid_fields
+                ]
             ) from error
-        teams = [team.namespace for team in given.teams]
+        teams = [team.namespace for team in values.teams]
         if namespace and teams and namespace not in teams:
-            known = ", ".join(teams)
-            text = f"no team has the namespace {namespace}; choose one with --namespace: {known}; see `platform docs gitops`"
-            raise SpecError([Issue(("teams",), text, found.source, found.lines.get(("teams",), 0))])
-        data, saves, may_install = given.of(namespace)
+            namespaces = ", ".join(teams)
+            text = f"no team has the namespace {namespace}; choose one of {namespaces}; see `platform docs gitops`"
+            raise SpecError([Issue(("teams",), text, values_file.source, values_file.lines.get(("teams",), 0))])
+        data, saves, may_install = values.of(namespace)
         claim = saves.existingClaim or "checkpoints" if saves.enabled else ""
-        there = CheckpointDefaults(claim=claim, url=saves.url, secret=saves.secret, grace=saves.grace)
-        return cls(data.enabled, there, namespace, may_install)
+        checkpoints = CheckpointDefaults(claim=claim, url=saves.url, secret=saves.secret, grace=saves.grace)
+        return cls(data.enabled, checkpoints, namespace, may_install)
 
     def check(self, job: Job | None) -> tuple[list[Issue], list[str]]:
-        """As `Target.check`, as far as the values decide it; what is not checked is a warning."""
+        """Check a job as `Target.check` does, as far as the values allow. A warning lists what is not checked."""
         if job is None:
             return [], []
         issues = [
@@ -137,5 +141,5 @@ class Offline:
         return issues, [*saving.warnings(job, self.checkpoints), UNCHECKED]
 
     def describe(self, plan: Plan) -> dict[str, Any]:
-        """As `Target.describe`."""
+        """Return the objects that `Target.apply` would write."""
         return {"apiVersion": "v1", "kind": "List", "items": runs.manifests(plan, self.namespace, time.time())}

@@ -192,6 +192,6 @@ class _PrivateConnection(urllib3.connection.HTTPConnection):
         self._path = path
 
     def _new_conn(self) -> socket.socket:
-        made = socket.socket(socket.AF_UNIX)
-        made.connect(self._path)
-        return made
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(self._path)
+        return connection

@@ -1,9 +1,9 @@
-"""The place that a command uses: this machine, or a context and a namespace of the kubeconfig. Standard library only.
+"""The target of a command: this machine, or a context and a namespace of the kubeconfig.
 
-The rule for all verbs: `--local`; else `--context` and `--namespace`; without `--context` TRIALPLANE_CONTEXT, and with
-neither flag TRIALPLANE_NAMESPACE too. When none of them is set, `submit` uses the kubeconfig's current context, and every
-other verb the place of the last submission from this machine, or this machine when there was none; `doctor` then uses the
-current context.
+The rule for all verbs: `--local`; else `--context` and `--namespace`; without `--context`, TRIALPLANE_CONTEXT, and without
+`--namespace`, TRIALPLANE_NAMESPACE. If none of them is set, `submit` uses the kubeconfig's current context. Other verbs use
+the target of the last submission from this machine, or this machine if there was none; `doctor` then uses the current
+context. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from trialplane.client.target import HERE, Place, Target
+from trialplane.client.target import HERE, Target, TargetName
 from trialplane.errors import InputError, RunNotFound, TrialplaneError
 from trialplane.wire import env, paths
 
@@ -24,22 +24,22 @@ _REMEMBERED = 50  # names of runs, for completion
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Submissions from this machine: the place of the last one, and runs on clusters, the newest first."""
+    """Submissions from this machine: the target of the last one, and runs on clusters, newest first."""
 
-    place: Place | None = None
+    last_target: TargetName | None = None
     runs: tuple[str, ...] = ()
 
 
-def target_of(place: Place) -> Target:
-    """The target at a place; contacts nothing."""
-    # Imported where used: one reads ledgers, the other accesses Kubernetes, and a verb needs only one of them.
-    if place.local:
+def target_of(name: TargetName) -> Target:
+    """Return the target with a name. Contacts nothing."""
+    # Imported where used: a verb needs only one of them.
+    if name.local:
         from trialplane.client.local import LocalTarget
 
         return LocalTarget()
     from trialplane.client.kubernetes import KubernetesTarget
 
-    return KubernetesTarget(place.context, place.namespace)
+    return KubernetesTarget(name.context, name.namespace)
 
 
 def chosen(
@@ -48,65 +48,65 @@ def chosen(
     namespace: str | None,
     *,
     submits: bool,
-    otherwise: Place = HERE,
+    otherwise: TargetName = HERE,
     environ: Mapping[str, str] | None = None,
-) -> Place:
-    """The place that flags, environment and memory choose; see the rule above.
+) -> TargetName:
+    """Return the target that flags, environment and memory choose; see the rule above.
 
     Args:
-        local: whether `--local` was given.
-        context: of `--context`.
-        namespace: of `--namespace`.
+        local: whether `--local` is set.
+        context: value of `--context`.
+        namespace: value of `--namespace`.
         submits: whether the verb creates a run.
-        otherwise: the place of a verb that does not when nothing was submitted from here.
-        environ: variables, the process's own when None.
+        otherwise: target of other verbs if nothing was submitted from this machine.
+        environ: environment; None for the process's own.
 
     Raises:
         InputError: `--local` and a cluster's flag together.
     """
     if local:
         if context or namespace:
-            given = "--context" if context else "--namespace"
-            raise InputError(f"--local and {given} name two places; leave one out")
+            flag = "--context" if context else "--namespace"
+            raise InputError(f"--local and {flag} name two places; leave one out")
         return HERE
     environ = os.environ if environ is None else environ
     if not context:  # the variables belong together: a namespace in another context is another team's
         context, namespace = environ.get(env.CONTEXT), namespace or environ.get(env.NAMESPACE)
     if context or namespace:
-        return Place(context=context or None, namespace=namespace or None)
-    return Place() if submits else recall().place or otherwise
+        return TargetName(context=context or None, namespace=namespace or None)
+    return TargetName() if submits else recall().last_target or otherwise
 
 
 def recall() -> Memory:
-    """The recorded submissions; empty if never written or unreadable."""
+    """Return the recorded submissions. Empty if there are none or they are unreadable."""
     try:
         data = json.loads(paths.place(paths.home()).read_bytes())
-        place = data["place"]
-        return Memory(Place(bool(place["local"]), place["context"], place["namespace"]), tuple(map(str, data["runs"])))
+        name = data["place"]
+        return Memory(TargetName(bool(name["local"]), name["context"], name["namespace"]), tuple(map(str, data["runs"])))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError):  # RuntimeError: ~ of a user that does not exist
         return Memory()
 
 
-def remember(place: Place, run: str) -> None:
-    """Record where a run was submitted; a failure to write is ignored."""
-    known = recall()
-    runs = known.runs if place.local else (run, *(name for name in known.runs if name != run))[:_REMEMBERED]
+def remember(target_name: TargetName, run: str) -> None:
+    """Record the target of a submission. A failure to write is ignored."""
+    memory = recall()
+    runs = memory.runs if target_name.local else (run, *(name for name in memory.runs if name != run))[:_REMEMBERED]
     file = paths.place(paths.home())
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         paths.make_home(file.parent)
-        partial.write_text(json.dumps({"place": dataclasses.asdict(place), "runs": runs}), encoding="utf-8")
+        partial.write_text(json.dumps({"place": dataclasses.asdict(target_name), "runs": runs}), encoding="utf-8")
         partial.replace(file)
     except OSError:
         with contextlib.suppress(OSError):
             partial.unlink()
 
 
-def elsewhere(run: str, place: Place) -> str:
-    """The flags of another place known to have the run, or ""."""
-    if not place.local:
+def elsewhere(run: str, target_name: TargetName) -> str:
+    """Return the flags of another target that has the run, or ""."""
+    if not target_name.local:
         return HERE.flags if _is_here(run) else ""
-    other = recall().place
+    other = recall().last_target
     if other is None or other.local:
         return ""
     target = target_of(other)

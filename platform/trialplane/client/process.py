@@ -91,7 +91,7 @@ def living(run: RunPaths) -> Holder | None:
 
 
 def signal_stop(run: str, controller: Holder, *, now: bool = False) -> None:
-    """Has the controller of a run end, or kills it with its process group at once; ignores one that is gone.
+    """Ask the controller of a run to end, or kill it with its process group. Ignore one that has already ended.
 
     Raises:
         TargetError: its process cannot be reached from here, or is another user's.

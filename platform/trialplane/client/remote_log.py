@@ -15,19 +15,19 @@ _PAUSE = 1.0
 _STATES = ("state", "lastState")  # of a container
 
 
-def kept(gateway: Gateway, run: str, which: Log) -> Iterator[str] | str:
-    """A log as it is now, or why the gateway has none."""
+def stored(gateway: Gateway, run: str, which: Log) -> Iterator[str] | str:
+    """Return the lines of a log, or why the gateway has none."""
     piece = gateway.log(run, which, 0)
     if isinstance(piece, str):
         return piece
 
     def lines() -> Iterator[str]:
-        now: Piece | str = piece
+        page: Piece | str = piece
         text = b""
-        while isinstance(now, Piece) and now.data:
-            *whole, text = (text + now.data).split(b"\n")
+        while isinstance(page, Piece) and page.data:
+            *whole, text = (text + page.data).split(b"\n")
             yield from (line.decode(errors="replace") + "\n" for line in whole)
-            now = gateway.log(run, which, now.next)
+            page = gateway.log(run, which, page.next)
         if text:
             yield text.decode(errors="replace")
 
@@ -81,7 +81,9 @@ def of_controller(objects: Objects, run: str, follow: bool) -> Iterator[str] | N
     """
     for pod in objects.pods(run, names.CONTROLLER):
         statuses = (pod.get("status") or {}).get("initContainerStatuses") or []
-        lives = [one.get(state) or {} for one in statuses if one.get("name") == names.CONTROLLER for state in _STATES]
+        lives = [
+            status.get(state) or {} for status in statuses if status.get("name") == names.CONTROLLER for state in _STATES
+        ]
         if any(life.keys() & {"running", "terminated"} for life in lives):
             return objects.cluster.pod_log(pod["metadata"]["name"], container=names.CONTROLLER, follow=follow)
     return None

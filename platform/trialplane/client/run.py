@@ -43,36 +43,36 @@ class Submitted(enum.Enum):
     FINISHED = "finished"  # it has succeeded before; nothing was started
 
 
-def submit(place: Target, plan: Plan) -> Submitted:
-    """Start a run, or continues the one of that name and spec.
+def submit(to_target: Target, plan: Plan) -> Submitted:
+    """Start a run, or continue the run with this name and spec.
 
     Raises:
         RunExists: the name belongs to a run with another spec or other code, or to one that failed or was cancelled.
     """
     name = plan.run
     try:
-        seen = place.observe(name)
-        lines = None if seen is None else place.differences(plan)
+        existing = to_target.observe(name)
+        lines = None if existing is None else to_target.differences(plan)
     except TargetError as error:
         raise type(error)(f"{error}; nothing was started") from error
-    if seen is None or lines is None:
-        place.apply(plan)
+    if existing is None or lines is None:
+        to_target.apply(plan)
         return Submitted.NEW
-    if not (seen.is_active or seen.status.ended_trials or place.rows(name)[1]):
-        place.remove(name, forget=True)
-        place.apply(plan)
+    if not (existing.is_active or existing.status.ended_trials or to_target.rows(name)[1]):
+        to_target.remove(name, forget=True)
+        to_target.apply(plan)
         return Submitted.REPLACED
     if lines:
         raise RunExists(changing.refusal(name, lines))
-    if seen.is_active:
+    if existing.is_active:
         return Submitted.RUNNING
-    state = seen.status.state
+    state = existing.status.state
     if state is RunState.SUCCEEDED:
         return Submitted.FINISHED
     if state.is_ended:
         ended = "failed" if state is RunState.FAILED else "was cancelled"
         raise RunExists(f"the run {name} {ended}; `platform resume {name}` continues it, {changing.other_name(name)}")
-    RunHandle(name, place).resume()
+    RunHandle(name, to_target).resume()
     return Submitted.RESUMED
 
 
@@ -99,10 +99,10 @@ class RunHandle:
         Raises:
             RunNotFound: The run does not exist.
         """
-        seen = self.target.observe(self.name)
-        if seen is None:
+        observed = self.target.observe(self.name)
+        if observed is None:
             raise target.unknown(self.target, self.name)
-        return seen
+        return observed
 
     def status(self) -> RunStatus:
         """Read the status.
@@ -119,9 +119,9 @@ class RunHandle:
     def watch(self) -> Iterator[RunStatus]:
         """Yield the status about once a second or more often, until the run is no longer active."""
         while True:
-            seen = self.observe()
-            yield seen.status
-            if not seen.is_active:
+            observed = self.observe()
+            yield observed.status
+            if not observed.is_active:
                 return
             time.sleep(self.target.poll)
 
@@ -222,19 +222,19 @@ class RunHandle:
         job = self.job
         if len(job.objectives) > 1:
             raise InputError(f"{self.name} has {len(job.objectives)} objectives; front() lists its Pareto-optimal trials")
-        found = self.front()
-        if not found:
+        best_trials = self.front()
+        if not best_trials:
             yet = " yet" if self.is_active() else ""
             raise InputError(f"{self.name} has no result{yet}; `platform results {self.name}` shows its trials")
-        return found[0]
+        return best_trials[0]
 
     def front(self) -> list[TrialRow]:
         """List the Pareto-optimal trials, or with one objective the best trial. Empty if no trial has a result."""
         job = self.job
-        found = rows.newest(self.attempts())
+        trials = rows.newest(self.attempts())
         if len(job.objectives) > 1:
-            return rows.ranked(job, rows.front(job, found))
-        best = rows.best(job, found)
+            return rows.ranked(job, rows.front(job, trials))
+        best = rows.best(job, trials)
         return [] if best is None else [best]
 
     def study(self) -> optuna.Study:
@@ -282,10 +282,10 @@ class RunHandle:
             InputError: The run is not active.
             TargetError: The run has not stopped after `patience` seconds.
         """
-        seen, name = self.observe(), self.name
-        if not seen.is_active:
-            raise InputError(f"{name} is not active but {seen.status.state}; `platform resume {name}` continues it")
-        return self._end(seen.status, RunState.PAUSED, now, patience)
+        observed, name = self.observe(), self.name
+        if not observed.is_active:
+            raise InputError(f"{name} is not active but {observed.status.state}; `platform resume {name}` continues it")
+        return self._end(observed.status, RunState.PAUSED, now, patience)
 
     def cancel(self, *, now: bool = False, patience: float | None = None) -> RunStatus:
         """End the run as CANCELLED, and wait until it has ended and holds no resources.
@@ -301,20 +301,20 @@ class RunHandle:
             InputError: The run has already ended.
             TargetError: The run has not ended after `patience` seconds.
         """
-        seen = self.observe()
-        if seen.status.state.is_ended and not seen.is_active:
-            raise InputError(f"the run {self.name} has ended already ({seen.status.state}); nothing was changed")
-        return self._end(seen.status, RunState.CANCELLED, now, patience)
+        observed = self.observe()
+        if observed.status.state.is_ended and not observed.is_active:
+            raise InputError(f"the run {self.name} has ended already ({observed.status.state}); nothing was changed")
+        return self._end(observed.status, RunState.CANCELLED, now, patience)
 
     def _patience(self) -> float:
-        """Seconds that a run may take to end, with the time that its trials have to save themselves."""
+        """Return the seconds that a run may take to end, including the time to save checkpoints."""
         with contextlib.suppress(RunDamaged, RunNotFound):  # its controller has read the job and keeps working
             job = self.job
             return _PATIENCE + (job.checkpoints.grace or _GRACE if job.keeps_checkpoints else 0.0)
         return _PATIENCE + _GRACE
 
     def _end(self, before: RunStatus, state: RunState, now: bool, patience: float | None) -> RunStatus:
-        """End a run and return its last status; that of an unstarted or damaged run is derived from `before`."""
+        """End the run and return its last status. For an unstarted or damaged run, derive it from `before`."""
         patience = patience or self._patience()  # before the run ends, while it is known
         self.target.desire(self.name, state, now=now)
         otherwise = dataclasses.replace(before, state=state, running=0)
@@ -353,23 +353,23 @@ class RunHandle:
                 f"{self.name} is one training, whose ranks are fixed; {first}"
                 f"`platform submit train {job.name} --resume {self.name} {others}` continues with others"
             )
-        seen = self._active(job, parallel)
+        observed = self._active(job, parallel)
         self.target.desire(self.name, parallel=parallel, now=now)
         while not self.target.fit(self.name, parallel, now=now):
-            yield seen.status
+            yield observed.status
             time.sleep(self.target.poll)
-            seen = self._active(job, parallel)
-            newest = seen.desired.parallel
+            observed = self._active(job, parallel)
+            newest = observed.desired.parallel
             if newest not in (None, parallel):
                 raise InputError(f"{self.name} was scaled to {newest} in the meantime; scaling to {parallel} was abandoned")
 
     def _active(self, job: Job, parallel: int) -> Observed:
-        """The state of an active run that is to be scaled."""
-        seen = self.observe()
-        if not seen.is_active:
+        """Return the state of the run, which must be active to be scaled."""
+        observed = self.observe()
+        if not observed.is_active:
             again = f"`platform resume {self.name} {job.width_option} {parallel}` continues with that many at a time"
             raise InputError(f"{self.name} is not active; {again}")
-        return seen
+        return observed
 
     def delete(self) -> None:
         """Delete the run, and cancel it first if it is active. Records in MLflow are kept."""
@@ -390,30 +390,30 @@ class RunHandle:
             InputError: The run is active, or has succeeded and nothing is left to do.
             SpecError: A field cannot change, or the run does not fit its target.
         """
-        name, seen = self.name, self.observe()
-        if seen.is_active:
+        name, observed = self.name, self.observe()
+        if observed.is_active:
             raise InputError(
                 f"the run {name} is running; `platform status {name}` shows it, `platform cancel {name}` ends it"
             )
         old = self.job
-        old = old.widened(seen.desired.parallel or seen.status.parallel or old.width)  # as it was scaled
+        old = old.widened(observed.desired.parallel or observed.status.parallel or old.width)  # as it was scaled
         job = changing.changed(old, changes or {}, sets, started=len({row.trial for row in self.attempts()}))
-        found, _ = self.target.check(job)
-        if found:
-            raise SpecError(found)
+        issues, _ = self.target.check(job)
+        if issues:
+            raise SpecError(issues)
         where = "" if self.target.remote else " --local"
-        why = "" if seen.status.unrecorded else changing.nothing_to_do(seen.status, old, job, where)
-        if why:
-            raise InputError(why)
-        self.target.restart(name, job, seen.status)
+        reason = "" if observed.status.unrecorded else changing.nothing_to_do(observed.status, old, job, where)
+        if reason:
+            raise InputError(reason)
+        self.target.restart(name, job, observed.status)
 
     @property
     def exit_code(self) -> int:
         """Exit code of the run, as in `errors`. It is the controller's if that did not end cleanly."""
-        seen = self.observe()
-        if seen.exit_code in (errors.EXIT_BAD_INPUT, errors.EXIT_PLATFORM):
-            return seen.exit_code
-        state, code = seen.status.state, seen.exit_code or 0
+        observed = self.observe()
+        if observed.exit_code in (errors.EXIT_BAD_INPUT, errors.EXIT_PLATFORM):
+            return observed.exit_code
+        state, code = observed.status.state, observed.exit_code or 0
         if state is RunState.PAUSED and code > 0 and code != state.exit_code:
             return errors.EXIT_PLATFORM  # not stopped by a user: it broke
         return state.exit_code

@@ -36,7 +36,7 @@ from trialplane.wire import cluster
 
 
 @dataclasses.dataclass(frozen=True)
-class _Given:
+class _Request:
     """Overrides of a job's file; see `Platform.prepare`."""
 
     profile: str | None
@@ -103,84 +103,86 @@ class Platform:
             InputError: The code cannot be packed.
         """
         if isinstance(job, (str, Path)) and (script := _script(Path(job))) is not None:
-            given = _Given(profile, sets, overrides or {}, params or {}, kind or "hpo", script.name, offline)
-            return self._prepared(script.parent, given, name, _provenance(script.parent, command), issues)
+            request = _Request(profile, sets, overrides or {}, params or {}, kind or "hpo", script.name, offline)
+            return self._prepared(script.parent, request, name, _provenance(script.parent, command), issues)
         if isinstance(job, (str, Path)):
             folder = load.find_job(str(job), Path.cwd())
-            given = _Given(profile, sets, overrides or {}, params or {}, kind, offline=offline)
-            return self._prepared(folder, given, name, _provenance(folder, command), issues)
+            request = _Request(profile, sets, overrides or {}, params or {}, kind, offline=offline)
+            return self._prepared(folder, request, name, _provenance(folder, command), issues)
         if not callable(job):
-            what = f"is a {type(job).__name__}; give the name of a job, the path of its folder, or a function"
-            raise SpecError([*issues, Issue(("job",), what, "submit(…)")])
-        made = functions.job_of(job, params or {})
-        laid = {**(overrides or {}), "params": Flag(dict(params) if params else None, "submit(params=…)")}
-        space = laid.get("space")
+            problem = f"is a {type(job).__name__}; give the name of a job, the path of its folder, or a function"
+            raise SpecError([*issues, Issue(("job",), problem, "submit(…)")])
+        function_job = functions.job_of(job, params or {})
+        fields = {**(overrides or {}), "params": Flag(dict(params) if params else None, "submit(params=…)")}
+        space = fields.get("space")
         searched = space.value if isinstance(space, Flag) else space
-        wrong = made.check(searched if isinstance(searched, Mapping) else {}, params or {})
+        argument_issues = function_job.check(searched if isinstance(searched, Mapping) else {}, params or {})
         with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
-            folder = Path(scratch, made.name)
-            made.write(folder)
-            given = _Given(profile, sets, laid, {}, kind, offline=offline)
-            return self._prepared(folder, given, name, _provenance(made.origin, command), [*issues, *wrong])
+            folder = Path(scratch, function_job.name)
+            function_job.write(folder)
+            request = _Request(profile, sets, fields, {}, kind, offline=offline)
+            return self._prepared(
+                folder, request, name, _provenance(function_job.origin, command), [*issues, *argument_issues]
+            )
 
     def _prepared(
-        self, folder: Path, given: _Given, name: str | None, provenance: Provenance, issues: Sequence[Issue]
+        self, folder: Path, request: _Request, name: str | None, provenance: Provenance, issues: Sequence[Issue]
     ) -> Prepared:
-        """See `prepare`, for a job's folder."""
-        found, notes = list(issues), list[str]()
+        """Prepare a job in a folder; see `prepare`."""
+        issues_found, notes = list(issues), list[str]()
         resolved: Job | None = None
         try:
             resolved = load.load_job(
                 folder,
-                profile=given.profile,
-                sets=given.sets,
-                overrides=given.overrides,
-                params=given.params,
+                profile=request.profile,
+                sets=request.sets,
+                overrides=request.overrides,
+                params=request.params,
                 environ=os.environ,
-                kind=given.kind,
-                script=given.script,
+                kind=request.kind,
+                script=request.script,
             )
-            away = given.offline is not None or self.target.remote
-            found += inputs.check_inputs(resolved, folder, cluster.DATA if away else "", away=away)
+            away = request.offline is not None or self.target.remote
+            issues_found += inputs.check_inputs(resolved, folder, cluster.DATA if away else "", away=away)
             needed = requirements.of(resolved, folder, requirements.prefix(folder))
-            found += packing.left_out(folder, (name for name, _ in needed.files))
+            issues_found += packing.left_out(folder, (name for name, _ in needed.files))
             if resolved.install and away:
-                found += installable.refused(needed)
+                issues_found += installable.refused(needed)
             else:
-                notes += [str(one) for one in needed.unchecked]
+                notes += [str(line) for line in needed.unchecked]
             if not away:  # the image of the trial pods is known to a trial pod only, whose slot looks before the first trial
-                found += requirements.unmet(needed)
+                issues_found += requirements.unmet(needed)
         except SpecError as error:
-            found += error.issues
+            issues_found += error.issues
         if name is not None:
-            found += planning.check_name(name)
+            issues_found += planning.check_name(name)
         try:
-            obstacles, warnings = (given.offline or self.target).check(resolved)
-            found += obstacles
-            found += [] if given.offline else self._check_resumed(resolved, name)
+            obstacles, warnings = (request.offline or self.target).check(resolved)
+            issues_found += obstacles
+            issues_found += [] if request.offline else self._check_resumed(resolved, name)
         except InputError as error:  # about the place itself: no such context, or no kubeconfig
-            found.append(Issue(("--context",), str(error)))
-        if found or resolved is None:
-            raise SpecError(found)
-        taken = () if given.offline else self.target.runs()
+            issues_found.append(Issue(("--context",), str(error)))
+        if issues_found or resolved is None:
+            raise SpecError(issues_found)
+        taken = () if request.offline else self.target.runs()
         name = name or planning.default_name(resolved.name, taken, time.localtime())
-        made = planning.plan(resolved, folder, name, provenance)
-        return Prepared(made, (*notes, *resolved.advice(), *warnings))
+        plan = planning.plan(resolved, folder, name, provenance)
+        return Prepared(plan, (*notes, *resolved.advice(), *warnings))
 
     def _check_resumed(self, job: Job | None, name: str | None) -> list[Issue]:
-        """Issues of the run from whose checkpoint a training, or a collection, is to start."""
+        """Return issues of the run from whose checkpoint a training or a collection starts."""
         if job is None or job.resume is None:
             return []
         if job.resume == name:
             return [Issue(("resume",), f"is this run itself; `platform resume {name}` continues it", "--resume")]
         try:
-            why = self._unfit(self.target.job(job.resume), job, job.resume)
+            reason = self._unfit(self.target.job(job.resume), job, job.resume)
         except RunNotFound as error:
-            why = str(error)
-        return [Issue(("resume",), why, "--resume")] if why else []
+            reason = str(error)
+        return [Issue(("resume",), reason, "--resume")] if reason else []
 
     def _unfit(self, old: Job, new: Job, run: str) -> str:
-        """Why a training or a collection cannot start from a run of the job `old`, or ""."""
+        """Return why a training or a collection cannot start from a run of the job `old`, or ""."""
         if old.title != new.title:
             hint = f"; `platform best {run}` has its parameters" if old.search.space else ""
             return f"{run} is a {old.title}, and a {new.title} starts from another {new.title}{hint}"
@@ -248,16 +250,19 @@ class Platform:
             SpecError: The job has issues, or a function uses something that cannot be sent. Nothing was started.
             RunExists: A run with this name exists and has another spec.
         """
-        laid: dict[str, Any] = dict(overrides or {})
-        if callable(job) and not space and not {"space", "trials"} & set(laid):
-            laid["trials"] = 1
+        fields: dict[str, Any] = dict(overrides or {})
+        if callable(job) and not space and not {"space", "trials"} & set(fields):
+            fields["trials"] = 1
         drawn = None if space is None else short.space(space, "submit(space=…)")
-        given = {"space": drawn, "trials": trials, "parallel": parallel, "seed": seed}
-        laid |= {field: Flag(value, f"submit({field}=…)") for field, value in given.items() if value is not None}
-        laid |= _objectives(objective, direction, is_function=callable(job))
+        arguments = {"space": drawn, "trials": trials, "parallel": parallel, "seed": seed}
+        fields |= {field: Flag(value, f"submit({field}=…)") for field, value in arguments.items() if value is not None}
+        fields |= _objectives(objective, direction, is_function=callable(job))
         both = sorted(set(space or ()) & set(params or ()))
-        issues = [Issue(("params", one), "is searched as well; leave it out of one", "submit(space=…)") for one in both]
-        prepared = self.prepare(job, name=name, profile=profile, overrides=laid, params=params, issues=issues)
+        issues = [
+            Issue(("params", name_in_both), "is searched as well; leave it out of one", "submit(space=…)")
+            for name_in_both in both
+        ]
+        prepared = self.prepare(job, name=name, profile=profile, overrides=fields, params=params, issues=issues)
         return self.start(prepared.plan)[0]
 
     def list(self) -> list[RunHandle]:
@@ -285,21 +290,24 @@ class Platform:
 def _objectives(
     objective: str | Sequence[str] | None, direction: str | Sequence[str] | None, *, is_function: bool
 ) -> dict[str, Flag]:
-    """The objectives of `submit`, as fields with their values.
+    """Return the objectives of `submit`, as fields with their values.
 
     Raises:
         SpecError: several directions are given, and not one for each objective.
     """
     if objective is None and not is_function:
         return {} if direction is None else {"objective.direction": Flag(direction, "submit(direction=…)")}
-    given = functions.METRIC if objective is None else objective
-    metrics = [given] if isinstance(given, str) else list(given)
-    ways = list(direction) if direction is not None and not isinstance(direction, str) else [direction] * len(metrics)
-    if len(ways) != len(metrics):
-        counts = f"{errors.counted(len(metrics), 'objective')} and {errors.counted(len(ways), 'direction')}"
+    objectives = functions.METRIC if objective is None else objective
+    metrics = [objectives] if isinstance(objectives, str) else list(objectives)
+    directions = list(direction) if direction is not None and not isinstance(direction, str) else [direction] * len(metrics)
+    if len(directions) != len(metrics):
+        counts = f"{errors.counted(len(metrics), 'objective')} and {errors.counted(len(directions), 'direction')}"
         raise SpecError([Issue(("objectives",), f"{counts}; give one direction for each", "submit(direction=…)")])
-    found = [{"metric": metric, "direction": way or "minimize"} for metric, way in zip(metrics, ways, strict=True)]
-    return {"objectives": Flag(found, "submit(objective=…)")}
+    fields = [
+        {"metric": metric, "direction": direction_of or "minimize"}
+        for metric, direction_of in zip(metrics, directions, strict=True)
+    ]
+    return {"objectives": Flag(fields, "submit(objective=…)")}
 
 
 def _script(path: Path) -> Path | None:

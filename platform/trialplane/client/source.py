@@ -30,21 +30,21 @@ _NOT_FOUND = "import importlib.util as u, sys; print(*(n for n in sys.argv[1:] i
 
 
 def module_of(function: types.FunctionType) -> str:
-    """The text of a module with a function, and all that it uses of its own module.
+    """Return the text of a module with a function and everything that it uses of its own module.
 
     Raises:
         SpecError: something that it uses cannot be written as source; holds every reason, with its cure.
     """
-    made = _Source(function)
-    made.define(function, function.__name__, function.__name__)
-    made.check_installed()
-    if made.issues:
-        raise SpecError(list(dict.fromkeys(made.issues)))
-    return made.text()
+    module_source = _Source(function)
+    module_source.define(function, function.__name__, function.__name__)
+    module_source.check_installed()
+    if module_source.issues:
+        raise SpecError(list(dict.fromkeys(module_source.issues)))
+    return module_source.text()
 
 
 class _Source:
-    """The module that is written for a function, and what cannot be in it.
+    """Module written for a function, and the reasons why parts of it cannot be written.
 
     Args:
         function: the one that is submitted; what else is defined in its module travels along.
@@ -60,10 +60,10 @@ class _Source:
         self._constants: dict[str, str] = {}
         self._definitions: dict[str, str] = {}
         self._libraries: dict[str, Issue] = {}  # top-level module → the complaint if it is not installed
-        self._where = _place(function)
+        self._where = _location(function)
         self._cells = _cells() if self._module == "__main__" else []
         texts = self._cells or ["".join(linecache.getlines(function.__code__.co_filename))]
-        self._statements = [one for text in texts for one in _imports(text)]
+        self._statements = [statement for text in texts for statement in _imports(text)]
 
     def text(self) -> str:
         """The module."""
@@ -81,13 +81,13 @@ class _Source:
             user: name of the definition that uses it.
         """
         self._bound[name] = value
-        own = value.__name__
-        if own != name:
-            if self._bound.get(own, value) is not value:
-                self._refuse_conflict(user, own)
-            elif own not in self._bound:
-                self.define(value, own, user)
-            self._definitions[name] = f"{name} = {own}"
+        own_name = value.__name__
+        if own_name != name:
+            if self._bound.get(own_name, value) is not value:
+                self._refuse_conflict(user, own_name)
+            elif own_name not in self._bound:
+                self.define(value, own_name, user)
+            self._definitions[name] = f"{name} = {own_name}"
             return
         try:
             text = self._source_of(value)
@@ -96,21 +96,21 @@ class _Source:
             where = "in a file, or in a notebook's cell that does not begin with %%"
             self._refuse(user, f"the source of {name} cannot be found; define it {where}")
             return
-        if len(tree.body) != 1 or getattr(tree.body[0], "name", None) != own:
+        if len(tree.body) != 1 or getattr(tree.body[0], "name", None) != own_name:
             self._refuse(user, f"the source of {name} cannot be told from what surrounds it; define it with def on its own")
             return
         namespace = _namespace(value)
         used, noted = _names(tree)
-        for below in sorted(used - {own}):
-            self._need(below, namespace, own)
-        for below in sorted(noted - used):  # annotations are not evaluated, but a library may read them
-            if below in namespace and below not in self._bound:
-                self._import(below, namespace[below])
+        for used_name in sorted(used - {own_name}):
+            self._need(used_name, namespace, own_name)
+        for used_name in sorted(noted - used):  # annotations are not evaluated, but a library may read them
+            if used_name in namespace and used_name not in self._bound:
+                self._import(used_name, namespace[used_name])
         self._import_submodules(tree, namespace)
-        self._definitions[own] = text
+        self._definitions[own_name] = text
 
     def _need(self, name: str, namespace: Mapping[str, Any], user: str) -> None:
-        """Add what a global name stands for."""
+        """Add the value of a global name."""
         value = namespace.get(name, getattr(builtins, name, None))
         plain = _unwrapped(value)
         home = getattr(plain, "__module__", None)
@@ -131,13 +131,13 @@ class _Source:
         elif home == self._module and isinstance(plain, (types.FunctionType, type)):
             self._add_definition(plain, name, user)
         elif text is not None:
-            cure = "save it to a file, and pass the path in params"
-            self._refuse(user, f"uses {name}, which is {len(text):,} characters of data; {cure}")
+            advice = "save it to a file, and pass the path in params"
+            self._refuse(user, f"uses {name}, which is {len(text):,} characters of data; {advice}")
         else:
             kind = type(value).__name__
             article = "an" if kind[:1].lower() in "aeiou" else "a"
-            cure = f"make it inside {user}, or pass plain values through params"
-            self._refuse(user, f"uses {name}, {article} {kind}, which cannot be written as source; {cure}")
+            advice = f"make it inside {user}, or pass plain values through params"
+            self._refuse(user, f"uses {name}, {article} {kind}, which cannot be written as source; {advice}")
 
     def _add_definition(self, plain: Any, name: str, user: str) -> None:
         if plain.__name__ == "<lambda>":
@@ -151,15 +151,15 @@ class _Source:
         """Add the import by which a name has its value; return whether there is one."""
         if name in self._imports:
             return True
-        found = self._statement(name, value)
-        if found is None:
+        statement_and_module = self._statement(name, value)
+        if statement_and_module is None:
             return False
-        self._imports[name], module = found
+        self._imports[name], module = statement_and_module
         self._bound.setdefault(name, _unwrapped(value))
         library = module.partition(".")[0]
         if library not in sys.stdlib_module_names:
-            cure = "install it as a package, or submit a job's folder that holds it"
-            complaint = f"uses {name} of {library}, a module beside your code, which does not travel with it; {cure}"
+            advice = "install it as a package, or submit a job's folder that holds it"
+            complaint = f"uses {name} of {library}, a module beside your code, which does not travel with it; {advice}"
             self._libraries.setdefault(library, Issue((name,), complaint, *self._where))
         return True
 
@@ -180,26 +180,30 @@ class _Source:
                 if getattr(sys.modules.get(module), alias.name, self) is value:
                     return _from(module, alias.name, name), module
         if isinstance(value, types.ModuleType):
-            own = value.__name__
-            if own == "__main__" or sys.modules.get(own) is not value:
+            own_name = value.__name__
+            if own_name == "__main__" or sys.modules.get(own_name) is not value:
                 return None
-            return (f"import {own}" if own == name else f"import {own} as {name}"), own
-        home, own = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
-        if not isinstance(home, str) or home in (self._module, "__main__") or not callable(value):
+            return (f"import {own_name}" if own_name == name else f"import {own_name} as {name}"), own_name
+        home_module, own_name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+        if not isinstance(home_module, str) or home_module in (self._module, "__main__") or not callable(value):
             return None
-        return (_from(home, own, name), home) if getattr(sys.modules.get(home), own, None) is value else None
+        return (
+            (_from(home_module, own_name, name), home_module)
+            if getattr(sys.modules.get(home_module), own_name, None) is value
+            else None
+        )
 
     def _import_submodules(self, tree: ast.Module, namespace: Mapping[str, Any]) -> None:
         """Add `import a.b` for each `a.b.c` in the code: something else may have imported it here, and not in a trial."""
         for node in ast.walk(tree):
             steps: list[str] = []
-            here: ast.expr | ast.AST = node
-            while isinstance(here, ast.Attribute):
-                steps.insert(0, here.attr)
-                here = here.value
-            if not isinstance(here, ast.Name) or here.id not in self._imports:
+            expression: ast.expr | ast.AST = node
+            while isinstance(expression, ast.Attribute):
+                steps.insert(0, expression.attr)
+                expression = expression.value
+            if not isinstance(expression, ast.Name) or expression.id not in self._imports:
                 continue
-            module = namespace.get(here.id)
+            module = namespace.get(expression.id)
             for step in steps:
                 if not isinstance(module, types.ModuleType) or f"{module.__name__}.{step}" not in sys.modules:
                     break
@@ -234,20 +238,20 @@ class _Source:
 
 
 def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """The global names that a definition uses when it runs, and those in its annotations."""
+    """Return the global names that a definition uses, and those in its annotations."""
     bare = _Unannotated()
     text = ast.unparse(bare.visit(ast.parse(ast.unparse(tree))))
 
     def walk(table: symtable.SymbolTable) -> Iterator[str]:
-        yield from (one.get_name() for one in table.get_symbols() if one.is_global() and one.is_referenced())
-        for below in table.get_children():
-            yield from walk(below)
+        yield from (symbol.get_name() for symbol in table.get_symbols() if symbol.is_global() and symbol.is_referenced())
+        for child in table.get_children():
+            yield from walk(child)
 
     return set(walk(symtable.symtable(text, "submitted", "exec"))), bare.names
 
 
 class _Unannotated(ast.NodeTransformer):
-    """Takes out annotations, but those of a class's fields, which dataclasses and the like read; collects their names."""
+    """Transformer that removes annotations, except those of a class's fields, and collects their names."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -257,13 +261,13 @@ class _Unannotated(ast.NodeTransformer):
         """See `ast.NodeTransformer`."""
         self._note(node.returns)
         node.returns = None
-        return self._below(node, in_class=False)
+        return self._visit_children(node, in_class=False)
 
     visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         """See `ast.NodeTransformer`."""
-        return self._below(node, in_class=True)
+        return self._visit_children(node, in_class=True)
 
     def visit_arg(self, node: ast.arg) -> ast.AST:
         """See `ast.NodeTransformer`."""
@@ -278,7 +282,7 @@ class _Unannotated(ast.NodeTransformer):
             node.annotation = ast.Constant(None)
         return self.generic_visit(node)
 
-    def _below(self, node: ast.AST, *, in_class: bool) -> ast.AST:
+    def _visit_children(self, node: ast.AST, *, in_class: bool) -> ast.AST:
         before, self._in_class = self._in_class, in_class
         self.generic_visit(node)
         self._in_class = before
@@ -290,7 +294,7 @@ class _Unannotated(ast.NodeTransformer):
 
 
 def _namespace(value: Any) -> Mapping[str, Any]:
-    """The names that a function or class can see: its module's, and those that it closes over."""
+    """Return the names that a function or class can use: its module's, and those of its closure."""
     if isinstance(value, type):
         return vars(sys.modules[value.__module__])
     closed = {}
@@ -303,7 +307,7 @@ def _namespace(value: Any) -> Mapping[str, Any]:
 
 
 def _unwrapped(value: Any) -> Any:
-    """A function as it was written, of what decorators made of it; anything else as it is."""
+    """Return a decorated function without its decorators, and anything else unchanged."""
     try:
         plain = inspect.unwrap(value) if callable(value) and not isinstance(value, type) else value
     except ValueError:  # an object that has any attribute, `__wrapped__` among them
@@ -312,15 +316,15 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _literal(value: Any) -> str | None:
-    """A plain value as source; None for any other."""
+    """Return a plain value as source. None for any other value."""
     kind = type(value)
     if value is None or kind in (bool, int, str, bytes):
         return repr(value)
     if kind is float:
         return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
     if kind is dict:
-        pairs = [(_literal(key), _literal(below)) for key, below in value.items()]
-        inner = ", ".join(f"{key}: {below}" for key, below in pairs)
+        pairs = [(_literal(key), _literal(item)) for key, item in value.items()]
+        inner = ", ".join(f"{key}: {item}" for key, item in pairs)
         return None if any(None in pair for pair in pairs) else f"{{{inner}}}"
     if kind in (list, tuple, set):
         items = [_literal(item) for item in value]
@@ -345,15 +349,15 @@ def _parsed(text: str) -> ast.Module:
 
 
 def _cells() -> list[str]:
-    """What was run in a notebook, the newest first; none outside of one."""
+    """Return the executed cells of a notebook, newest first. Empty outside of one."""
     return [str(text) for text in reversed(vars(sys.modules["__main__"]).get("In", [])) if text]
 
 
-def _from(module: str, own: str, name: str) -> str:
-    return f"from {module} import {own}" + ("" if own == name else f" as {name}")
+def _from(module: str, original: str, name: str) -> str:
+    return f"from {module} import {original}" + ("" if original == name else f" as {name}")
 
 
-def _place(function: types.FunctionType) -> tuple[str, int]:
-    """File and line of a function; of a notebook's cell there is no file."""
+def _location(function: types.FunctionType) -> tuple[str, int]:
+    """Return file and line of a function. A notebook's cell has no file."""
     file = function.__code__.co_filename
     return (file, function.__code__.co_firstlineno) if Path(file).is_file() else ("notebook", 0)

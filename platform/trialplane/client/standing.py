@@ -25,14 +25,14 @@ _UNENDED = (RunState.PENDING, RunState.RUNNING)
 
 @dataclasses.dataclass(frozen=True)
 class RunSources:
-    """Facts about one run from the API server and the gateway; at least one of them has it.
+    """Snapshot of a run, from the API server and the gateway. At least one of them knows it.
 
     Attributes:
-        run: the object, or None.
-        status: of the ledger, or None if the run is not in it.
-        alive: whether a controller holds the run.
+        run: the Run object, or None.
+        status: status in the ledger, or None.
+        alive: whether a controller holds the lock of the run.
         away: why the gateway could not be reached, or "".
-        desired: the desired state, of the Run or else of the ledger.
+        desired: desired state of the Run object, or else of the ledger.
     """
 
     run: Run | None
@@ -68,26 +68,26 @@ class RunSources:
 
 
 def status(view: RunSources, operator: str) -> RunStatus:
-    """One status from both sources, with the owner, whom the Run names, and the digests, which the ledger has if it answers.
+    """Return the status of a run from both sources, with its owner and the digests of its images.
 
-    It warns of images of which the run's pods have run more than one version.
+    Warn about images with more than one digest.
 
     Args:
         view: of the run.
         operator: command that shows whether the operator runs.
     """
-    made = _status(view, operator)
-    images = dict(made.images)
-    for one in view.run.status.images if view.run else ():
-        images[one.image] = tuple(dict.fromkeys((*images.get(one.image, ()), one.digest)))
+    merged = _status(view, operator)
+    images = dict(merged.images)
+    for image in view.run.status.images if view.run else ():
+        images[image.image] = tuple(dict.fromkeys((*images.get(image.image, ()), image.digest)))
     moved = [
         f"its pods have run {len(digests)} digests of {image}: the tag was pushed again, or nodes have different "
         "architectures; give each build a tag of its own (`platform docs gpus`)"
         for image, digests in images.items()
         if len(digests) > 1
     ]
-    owner = view.run.owner if view.run else made.owner
-    return dataclasses.replace(made, owner=owner, images=images, warnings=(*made.warnings, *moved))
+    owner = view.run.owner if view.run else merged.owner
+    return dataclasses.replace(merged, owner=owner, images=images, warnings=(*merged.warnings, *moved))
 
 
 def _status(view: RunSources, operator: str) -> RunStatus:
@@ -120,9 +120,9 @@ def _status(view: RunSources, operator: str) -> RunStatus:
 
 
 def _unseen(run: Run, operator: str) -> str:
-    """What a Run waits for whose newest spec the operator has not followed yet."""
+    """Return what a Run waits for if the operator has not handled its newest spec yet."""
     if run.read.issues:
-        return "; ".join(f"{one.field}: {one.message}" for one in run.read.issues[:3])
+        return "; ".join(f"{issue.field}: {issue.message}" for issue in run.read.issues[:3])
     if run.status.observedGeneration:
         return f"the operator is about to follow the change; if that lasts, `{operator}` shows whether it runs"
     age = time.time() - run.created
@@ -132,20 +132,20 @@ def _unseen(run: Run, operator: str) -> str:
 
 
 def _bare(run: Run) -> RunStatus:
-    """The status of a run that only the API server has."""
+    """Return the status of a run that only the API server knows."""
     if run.read.job is None or run.read.spec is None:
         label = (run.thing["metadata"].get("labels") or {}).get(names.JOB, "")
         return RunStatus(run.name, label, RunState.UNKNOWN, trials=0, created=run.created, updated=time.time())
-    found = planning.pending(run.name, run.read.job, run.submitted)
+    pending = planning.pending(run.name, run.read.job, run.submitted)
     parallel = run.read.spec.parallel
-    return found if parallel is None else dataclasses.replace(found, parallel=parallel)
+    return pending if parallel is None else dataclasses.replace(pending, parallel=parallel)
 
 
 def _idle(status: RunStatus, state: RunState, reason: str, ended: float | None = None) -> RunStatus:
-    """The status of an inactive run."""
+    """Return the status of an inactive run."""
     return dataclasses.replace(ledger_standing.idle(status, state, reason), ended=ended)
 
 
 def _joined(*reasons: str) -> str:
-    """Reasons of both sources in one; the operator's may have the controller's in it."""
+    """Return reasons of both sources as one text, without repetitions."""
     return "; ".join(dict.fromkeys(part for reason in reasons for part in reason.split("; ") if part))

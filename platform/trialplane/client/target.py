@@ -1,6 +1,6 @@
-"""The port: operations of a place where runs live; `local` is this machine, `kubernetes` a namespace of a cluster.
+"""The port between the client and a target of runs: `local` is this machine, `kubernetes` a namespace of a cluster.
 
-Primitives only: how submissions, pauses and resumes use them is decided once for both places, in `run`.
+It has only primitive operations. `run` combines them to submissions, pauses and resumes, for both targets.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:  # pydantic costs `platform status --help` a tenth of a second
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Where runs live: `local`, or a cluster's namespace; None for the kubeconfig's default."""
+class TargetName:
+    """Name of a target: `local`, or a cluster's namespace. None for the kubeconfig's default."""
 
     local: bool = False
     context: str | None = None
@@ -30,22 +30,22 @@ class Place:
 
     @property
     def flags(self) -> str:
-        """The flags that name it; for a place from a target, which has context and namespace."""
+        """Flags for this target. Only for a name returned by a target, which has context and namespace."""
         return "--local" if self.local else f"--context {self.context} --namespace {self.namespace}"
 
 
-HERE = Place(local=True)
+HERE = TargetName(local=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class Observed:
-    """A run at one moment.
+    """Snapshot of a run.
 
     Attributes:
-        status: checked against the controller: a run without one is never RUNNING.
-        is_active: whether a controller works on it, or is being started; without one the status is final.
-        desired: its desired state, as `desire` records it; a controller on this machine gets signals instead.
-        exit_code: of the controller, where this process started it and it has ended.
+        status: status of the run; a run without a controller is never RUNNING.
+        is_active: whether a controller is running or starting; otherwise the status is final.
+        desired: desired state recorded by `desire`; a controller on this machine gets signals instead.
+        exit_code: exit code of the controller, if this process started it and it has ended.
     """
 
     status: RunStatus
@@ -56,12 +56,12 @@ class Observed:
 
 @dataclasses.dataclass(frozen=True)
 class Log:
-    """Which log of a run: its controller's, if nothing else is given.
+    """Selection of a log of a run. Default: the controller's.
 
     Attributes:
         trial: the log of this trial.
-        attempt: of the trial; the newest when None.
-        worker: of a collection, in the iteration `trial`; all its processes append to one log.
+        attempt: attempt of the trial; None for the newest.
+        worker: worker of a collection in the iteration `trial`; all its processes append to one log.
     """
 
     trial: int | None = None
@@ -70,93 +70,93 @@ class Log:
 
 
 class Target(Protocol):
-    """A place where runs live.
+    """A target of runs.
 
     Contract:
         - Methods that read never write, not even a lock file, and work while a controller writes.
-        - A run is identified by its name alone. For the name of no run a method raises `unknown`.
-        - Reads return what was durable at that moment.
-        - A refusal is a `TargetError` (the place's fault) or an `InputError` (the user's), with what to do.
+        - A run is identified by its name alone. For an unknown name a method raises the error of `unknown`.
+        - Reads return durable data.
+        - A refusal is a `TargetError` (the target's fault) or an `InputError` (the user's), with what to do.
         - All methods are thread-safe.
 
     Attributes:
-        remote: whether runs live elsewhere: then Ctrl-C in the foreground does not stop them, and reading costs requests.
+        remote: whether runs are on a cluster: then Ctrl-C in the foreground does not stop them, and reading costs requests.
         poll: seconds between two reads of a run.
-        place: names it for later commands.
+        place: name of the target.
     """
 
     remote: bool
     poll: float
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TargetName:
         """See above."""
 
     def where(self, run: str = "") -> str:
-        """Where runs, or the logs of one, are; for messages."""
+        """Return the location of runs, or of a run's logs, for messages."""
 
     def check(self, job: Job | None) -> tuple[list[Issue], list[str]]:
-        """Issues that prevent a run here, and warnings about what will be slow; starts and writes nothing.
+        """Return issues that prevent a run here, and warnings. Start and write nothing.
 
         Args:
-            job: the resolved job, or None when it is invalid: then only what every run needs is checked.
+            job: the resolved job; None if it is invalid, to check only the requirements of all runs.
         """
 
     def missing_checkpoint(self, run: str, job: Job) -> str:
-        """Why a new training of `job` would find no checkpoint of the training `run`; "" when it would.
+        """Return why a training of `job` would find no checkpoint of the training `run`, or "".
 
         Also "" if that cannot be checked: in an object store, or while the gateway does not answer.
         """
 
     def describe(self, plan: Plan) -> dict[str, Any]:
-        """What `apply` would write and start, as plain values for people."""
+        """Return the objects that `apply` would write and start, as plain values for people."""
 
-    # What there is
+    # Reading
 
     def runs(self) -> list[str]:
-        """Names of all runs, the newest first."""
+        """Return the names of all runs, newest first."""
 
     def observe(self, run: str) -> Observed | None:
-        """The state of a run; None when there is none of that name."""
+        """Return the state of a run. None if there is no run with this name."""
 
     def is_active(self, run: str) -> bool:
-        """As in `observe`, but cheaper, and also for a run whose status is damaged."""
+        """Return `observe(run).is_active`, but faster, and also for a run whose status is damaged."""
 
     def job(self, run: str) -> Job:
-        """The job of a run, as resolved when it was submitted or changed since."""
+        """Return the job of a run, as submitted or changed since."""
 
     def differences(self, plan: Plan) -> list[str] | None:
-        """How a plan differs from the run of its name.
+        """Return the differences between a plan and the run with its name.
 
-        None when the submission of that run is not complete: the same plan, applied again, completes it.
+        None if the submission of this run is incomplete. Applying the same plan again completes it.
         """
 
     def rows(self, run: str, after: int | None = None) -> tuple[int, list[TrialRow]]:
-        """The attempts that ended since the place `after` (0 at first), and the place to continue from.
+        """Return the attempts that ended after the position `after` (0 at first), and the next position.
 
-        Without a place every attempt that started, in that order.
+        Without a position, return all attempts, in the order of their start.
         """
 
     def attempts(self, run: str, after: int) -> tuple[list[Attempt], bool]:
-        """The attempts that run and those that ended since the place `after`, with Optuna's view of them.
+        """Return running attempts and those that ended after the position `after`, with Optuna's view of them.
 
-        The second is whether a controller worked on the run at any moment of that: without one no attempt runs.
+        The second value is whether a controller was running in the meantime. Without one, no attempt is running.
         """
 
     def changes(self, run: str) -> list[Change]:
-        """Who changed what of what the run is to be, in the order of the changes; empty where nobody records it."""
+        """Return the changes of the run's desired state and their users, in order. Empty if they are not recorded."""
 
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
-        """Lines of a log, with line ends.
+        """Return the lines of a log, with line ends.
 
-        With `follow` the iterator continues until the run, or the attempt, has ended. A log that does not exist and will
-        not is an `InputError`.
+        With `follow`, the iterator continues until the run or the attempt has ended. A log that will never exist is an
+        `InputError`.
         """
 
-    # What there is to be
+    # Changing
 
     def apply(self, plan: Plan) -> None:
-        """Create a run and start its controller, or does neither. The run outlives the caller.
+        """Create a run and start its controller, or do neither. The run outlives the caller.
 
         Raises:
             RunExists: a concurrent submission has the name.
@@ -177,44 +177,43 @@ class Target(Protocol):
         Args:
             run: its name.
             state: PAUSED, so that `restart` can continue, or CANCELLED, also for an inactive run.
-            parallel: trials at a time; `fit` has the place follow.
-            now: whether the controller and its trials are killed, instead of ended cleanly.
+            parallel: trials at a time; `fit` applies it.
+            now: kill the controller and its trials instead of ending them cleanly.
 
         Raises:
-            InputError: the place cannot change how many trials run at a time, or not yet.
+            InputError: the target cannot change the number of trials, or not yet.
         """
 
     def fit(self, run: str, parallel: int, *, now: bool = False) -> bool:
-        """Allocate the room for the desired number of trials, and return whether that is done.
+        """Allocate resources for the desired number of trials, and return whether this is done.
 
-        With fewer than before it takes until trials end; no running one is lost. `now` frees the room at once, and the
-        trials in it are retried.
+        With a lower number, this waits for trials to end. `now` ends them at once, and they are retried.
         """
 
     def remove(self, run: str, *, forget: bool) -> None:
-        """Free the resources of a run: nothing locally, its pods on a cluster. Returns when that is done.
+        """Free the resources of a run: nothing locally, its pods on a cluster. Return when this is done.
 
         Args:
             run: its name.
-            forget: also delete its ledger and its logs; its records in MLflow stay.
+            forget: also delete its ledger and logs; its records in MLflow are kept.
 
         Raises:
-            InputError: it is to be deleted, and a controller works on it.
+            InputError: `forget` is set, and a controller is running.
         """
 
 
 def unknown(target: Target, run: str) -> RunNotFound:
-    """The error for an unknown run, with the nearest names."""
-    known = target.runs()
-    hint = (errors.nearest(run, known) or "`platform list` shows all") if known else nothing_yet(target)
+    """Return the error for an unknown run, with similar names."""
+    run_names = target.runs()
+    hint = (errors.nearest(run, run_names) or "`platform list` shows all") if run_names else nothing_yet(target)
     return RunNotFound(f"there is no run {run!r} in {target.where()}; {hint}")
 
 
 def nothing_yet(target: Target) -> str:
-    """The message for a place without runs."""
+    """Return the message for a target without runs."""
     return f"there are no runs yet; `platform submit hpo NAME{'' if target.remote else ' --local'}` starts one"
 
 
 def active(run: str) -> InputError:
-    """The error for a run that is to be deleted while a controller works on it."""
+    """Return the error for deleting a run while its controller is running."""
     return InputError(f"the run {run} is active; `platform cancel {run}` ends it first")

@@ -1,4 +1,4 @@
-"""How trials are drawn, compared and stopped. Does not import Optuna."""
+"""The search of a study: how trials are drawn, compared and stopped. Does not import Optuna."""
 
 from __future__ import annotations
 

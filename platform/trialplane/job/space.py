@@ -259,13 +259,13 @@ Parameter = Annotated[AnyParameter, Field(discriminator="type")]
 TYPES: tuple[str, ...] = ("float", "int", "categorical", "normal")
 
 
-def same(left: Any, right: Any) -> bool:
+def same(first: Any, second: Any) -> bool:
     """Whether two JSON values are the same. 1 is the same as 1.0, but not as true."""
-    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
-        return len(left) == len(right) and all(map(same, left, right))
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(same(value, right[key]) for key, value in left.items())
-    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
+    if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
+        return len(first) == len(second) and all(map(same, first, second))
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(same(value, second[key]) for key, value in first.items())
+    return isinstance(first, bool) == isinstance(second, bool) and bool(first == second)
 
 
 def is_active(parameter: AnyParameter, drawn: Mapping[str, Any]) -> bool:

@@ -68,7 +68,7 @@ class Budget:
         Raises:
             LedgerFull: there is no room for them.
         """
-        used_bytes = _kept(connection, ARTIFACTS)
+        used_bytes = _bytes_in_mlflow(connection, ARTIFACTS)
         if self.artifacts is not None and used_bytes + more > self.artifacts:
             raise LedgerFull(
                 f"the runs in {self.namespace} have logged {shown(used_bytes)} of artifacts to MLflow, and "
@@ -123,7 +123,7 @@ def used(connection: sa.Connection) -> int:
         sa.select(sa.func.coalesce(sa.func.sum(sizes.c.bytes), 0)).scalar_subquery(),
         _code().scalar_subquery(),
     )
-    return int(connection.execute(sa.select(sum(parts, sa.literal(0)))).scalar_one()) + _kept(connection, MLFLOW)
+    return int(connection.execute(sa.select(sum(parts, sa.literal(0)))).scalar_one()) + _bytes_in_mlflow(connection, MLFLOW)
 
 
 def _parts(connection: sa.Connection) -> str:
@@ -131,12 +131,12 @@ def _parts(connection: sa.Connection) -> str:
     query = sa.select(runs.c.name, sizes.c.bytes).join(runs).order_by(sizes.c.bytes.desc()).limit(_LARGEST)
     largest = ", ".join(f"{name} {shown(size)}" for name, size in connection.execute(query))
     code = int(connection.execute(_code()).scalar_one())
-    return f"code {shown(code)}, MLflow {shown(_kept(connection, MLFLOW))}" + (
+    return f"code {shown(code)}, MLflow {shown(_bytes_in_mlflow(connection, MLFLOW))}" + (
         f", the largest runs: {largest}" if largest else ""
     )
 
 
-def _kept(connection: sa.Connection, category: Category) -> int:
+def _bytes_in_mlflow(connection: sa.Connection, category: Category) -> int:
     return int(connection.execute(sa.select(usage.c.bytes).where(usage.c.what == category)).scalar() or 0)
 
 

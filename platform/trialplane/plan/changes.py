@@ -207,9 +207,9 @@ def _flat(job: Job) -> dict[str, Any]:
     return flat
 
 
-def _equal(left: Any, right: Any) -> bool:
+def _equal(first: Any, second: Any) -> bool:
     """Whether two JSON values are equal. 1 equals 1.0, but not true."""
-    return bool(left == right) and isinstance(left, bool) == isinstance(right, bool)
+    return bool(first == second) and isinstance(first, bool) == isinstance(second, bool)
 
 
 def _show(fields: dict[str, Any], field: str) -> str:

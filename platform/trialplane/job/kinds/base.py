@@ -194,7 +194,7 @@ class Base(models.Model):
 
     @property
     def search(self) -> Search:
-        """How parameters are drawn and trials are compared. Only a study has a search."""
+        """Search for parameters. Only a study has one."""
         return NO_SEARCH
 
     @property

@@ -77,7 +77,7 @@ class Study(Ranked):
 
     @property
     def search(self) -> Search:
-        """How parameters are drawn and trials are compared."""
+        """Search for parameters: space, sampler, pruner and constraints."""
         return Search(self.space, self.sampler, self.pruner, self.enqueue, self.constraints, self._style == "optuna")
 
     @property
