@@ -166,7 +166,7 @@ def _of_another_kind(whole: Draft, kind: str | None) -> list[Issue]:
     return [Issue(("kind",), message, origin.source, origin.line)]
 
 
-def _settled(text: Document, plain: verdict.Verdict) -> list[Place]:
+def _settled(text: Document, plain: verdict.Judgment) -> list[Place]:
     """Return the variables that refer to valid fields of the file's job. A profile may remove these fields."""
     broken_fields = {issue.field for issue in plain.issues}
     environment = text.data.get("environment")
@@ -213,7 +213,7 @@ def _lay_profile(base: Draft, text: Document, name: str) -> None:
     base.lay(text.data["profiles"][name], origins)
 
 
-def _judge_profile(base: Draft, text: Document, name: str, plain: verdict.Verdict, singular: bool) -> list[Issue]:
+def _judge_profile(base: Draft, text: Document, name: str, plain: verdict.Judgment, singular: bool) -> list[Issue]:
     """Return issues that the job only has with a profile, selected or not."""
     trial = base.copy()
     _lay_profile(trial, text, name)
@@ -264,7 +264,7 @@ def _lay_set(whole: Draft, assignment_text: str) -> tuple[Place, Any] | None:
     return field_path, value
 
 
-def _check_code(whole: Draft, judged: verdict.Verdict, folder: Path) -> list[Issue]:
+def _check_code(whole: Draft, judged: verdict.Judgment, folder: Path) -> list[Issue]:
     """Return issues of the files that the job names, with the lines that name them."""
     if judged.sound is None or ("kind",) in judged.broken:  # the default entrypoint depends on the kind
         return []

@@ -148,10 +148,10 @@ def _option(name: str, signature: str) -> Option:
 
 
 def _choice(kind: ValueKind, name: str, cls: str, arguments: Mapping[str, str]) -> Choice:
-    own = {key: text for key, text in arguments.items() if key not in (*_PLATFORM, *_IGNORED)}
+    job_options = {key: text for key, text in arguments.items() if key not in (*_PLATFORM, *_IGNORED)}
     return Choice(
         cls,
-        {key: _option(key, text) for key, text in own.items()},
+        {key: _option(key, text) for key, text in job_options.items()},
         {key: field for key, field in _PLATFORM.items() if key in arguments},
         **{"objectives": 1 if kind is ValueKind.PRUNER else None, **_TRAITS.get(name, {})},
     )

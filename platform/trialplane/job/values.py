@@ -83,64 +83,64 @@ def bytes_of(quantity: str) -> int:
 
 
 def times(quantity: Any, factor: float) -> str | None:
-    """A multiple of a Kubernetes quantity, in its unit; None if it is not one."""
+    """Return a multiple of a Kubernetes quantity, in its unit. None if it is not a quantity."""
     match = _QUANTITY.fullmatch(str(quantity))
     return None if match is None else f"{float(match[1]) * factor:.3f}".rstrip("0").rstrip(".") + (match[2] or "")
 
 
 def key(name: str) -> str:
-    """A parameter's name without the + in front that MLflow does not take."""
+    """Return a parameter's name without the leading + that MLflow refuses."""
     return name.lstrip("+")
 
 
-def parameter(given: str, taken: Container[str]) -> str:
-    """A name that a parameter may have, as near to `given` as that allows.
+def parameter(foreign_name: str, taken: Container[str]) -> str:
+    """Return a valid parameter name that is close to another tool's name.
 
     Args:
-        given: what another tool calls it.
+        foreign_name: the other tool's name.
         taken: names of other parameters.
     """
-    made = given[:200]
-    if not re.fullmatch(NAME, made):
-        made = re.sub(r"[^A-Za-z0-9_-]", "_", made)
-    made = made if re.fullmatch(NAME, made) else f"_{made}"
-    while made in taken:
-        made += "_"
-    return made
+    name = foreign_name[:200]
+    if not re.fullmatch(NAME, name):
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+    name = name if re.fullmatch(NAME, name) else f"_{name}"
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _plain(value: Any) -> Any:
-    """Refuse what JSON cannot hold, by its place: dates, sets, NaN; keys that are no strings. And what is over 64 bits."""
-    found: list[Issue] = []
+    """Refuse values that JSON cannot represent: dates, sets, NaN, keys that are not strings, integers over 64 bits."""
+    issues: list[Issue] = []
 
     def walk(item: Any, path: Place) -> None:
         if isinstance(item, dict):
-            for key, below in item.items():
+            for key, child in item.items():
                 if isinstance(key, str):
-                    walk(below, (*path, key))
+                    walk(child, (*path, key))
                 else:
-                    found.append(Issue(path, f"the key {key!r} must be a string; put it in quotes"))
+                    issues.append(Issue(path, f"the key {key!r} must be a string; put it in quotes"))
         elif isinstance(item, (list, tuple)):
-            for index, below in enumerate(item):
-                walk(below, (*path, index))
+            for index, child in enumerate(item):
+                walk(child, (*path, index))
         elif isinstance(item, float) and not math.isfinite(item):
-            found.append(Issue(path, f"{item} is not a number that can be written down"))
+            issues.append(Issue(path, f"{item} is not a number that can be written down"))
         elif isinstance(item, int) and not -_OVER <= item < _OVER:
-            found.append(Issue(path, "has more than 64 bits, which no array or database takes; put it in quotes"))
+            issues.append(Issue(path, "has more than 64 bits, which no array or database takes; put it in quotes"))
         elif item is not None and not isinstance(item, (str, int, float, bool)):
-            found.append(Issue(path, f"a {type(item).__name__} is not allowed in a job; put it in quotes"))
+            issues.append(Issue(path, f"a {type(item).__name__} is not allowed in a job; put it in quotes"))
 
     walk(value, ())
-    models.refuse(found)
+    models.refuse(issues)
     return value
 
 
 def _listed(value: Any) -> Any:
-    """Tuples as lists, so that a value equals its JSON round trip."""
+    """Return a value with lists instead of tuples, so that it equals its JSON round trip."""
     if isinstance(value, dict):
-        return {key: _listed(below) for key, below in value.items()}
+        return {key: _listed(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_listed(below) for below in value]
+        return [_listed(item) for item in value]
     return value
 
 

@@ -1,4 +1,4 @@
-"""Turns a draft into a job, or into the list of all its issues."""
+"""Validation of a draft: a job, or all of its issues."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _STAND_INS: Mapping[str, Any] = {
 }
 
 
-class Verdict(NamedTuple):
+class Judgment(NamedTuple):
     """The result of validating a draft.
 
     Attributes:
-        job: None when anything is wrong.
-        issues: what is wrong.
-        sound: the job without its wrong parts; None when nothing can be saved.
-        broken: those parts.
+        job: the job; None if there are issues.
+        issues: all issues.
+        sound: the job without invalid parts; None if too little is valid.
+        broken: the invalid parts.
     """
 
     job: Job | None
@@ -35,7 +35,7 @@ class Verdict(NamedTuple):
     broken: frozenset[Place]
 
 
-def judge(draft: Draft, singular: bool = False, settled: Collection[Place] = ()) -> Verdict:
+def judge(draft: Draft, singular: bool = False, settled: Collection[Place] = ()) -> Judgment:
     """Validate a draft.
 
     Args:
@@ -44,71 +44,71 @@ def judge(draft: Draft, singular: bool = False, settled: Collection[Place] = ())
         settled: fields that are valid in the file alone and that no override can invalidate.
     """
     if "objective" in draft.data:
-        found = [Issue(("objective",), "stands beside objectives; keep one of them")]
+        issues_found = [Issue(("objective",), "stands beside objectives; keep one of them")]
         data = {key: value for key, value in draft.data.items() if key != "objective"}
     else:
-        found, data = [], draft.data
+        issues_found, data = [], draft.data
     kind = kinds.of_kind(data.get("kind"))
     job: Job | None = None
     broken = set[Place]()
     try:
         job = kind.model_validate(data)
     except ValidationError as error:
-        found += wording.translate(error, data)
-        broken = {_part(issue.place) for issue in found}
+        issues_found += wording.translate(error, data)
+        broken = {_part(issue.place) for issue in issues_found}
     partial = job or _partial(kind, data, broken)
     if partial is not None:
-        # A field with an issue gets no second one from the rules across fields.
-        taken = {issue.place for issue in found}
-        seen = [issue for issue in partial.check(broken) if issue.place not in (*taken, *settled)]
-        found += _hinted(draft, seen)
-    issues = [*draft.issues, *(located(draft, issue, singular) for issue in found)]
-    return Verdict(None if issues else job, issues, partial, frozenset(broken))
+        # Rules across fields report no second issue of a field.
+        reported = {issue.place for issue in issues_found}
+        rule_issues = [issue for issue in partial.check(broken) if issue.place not in (*reported, *settled)]
+        issues_found += _hinted(draft, rule_issues)
+    issues = [*draft.issues, *(located(draft, issue, singular) for issue in issues_found)]
+    return Judgment(None if issues else job, issues, partial, frozenset(broken))
 
 
-def _part(place: Place) -> Place:
-    """The smallest part that can be left out of a job: a top-level field or one parameter."""
-    return place[:2] if place[:1] == ("space",) and len(place) > 1 else place[:1]
+def _part(field_path: Place) -> Place:
+    """Return the smallest part that can be left out of a job: a top-level field or one parameter."""
+    return field_path[:2] if field_path[:1] == ("space",) and len(field_path) > 1 else field_path[:1]
 
 
 def _partial(kind: type[Job], data: Mapping[str, Any], broken: set[Place]) -> Job | None:
-    """The job without its broken parts, so that the rules can check the rest; None if nothing remains."""
-    kept = {key: value for key, value in data.items() if (key,) not in broken and key in kind.model_fields}
-    if isinstance(kept.get("space"), dict):
-        kept["space"] = {key: value for key, value in kept["space"].items() if ("space", key) not in broken}
+    """Return the job without its invalid parts, for further checks. None if too little is valid."""
+    valid_fields = {key: value for key, value in data.items() if (key,) not in broken and key in kind.model_fields}
+    if isinstance(valid_fields.get("space"), dict):
+        valid_fields["space"] = {key: value for key, value in valid_fields["space"].items() if ("space", key) not in broken}
     name = next(name for name, cls in kinds.CLASSES.items() if cls is kind)
     for key, value in {**_STAND_INS, "kind": name}.items():
         if key in kind.model_fields:
-            kept.setdefault(key, value)
+            valid_fields.setdefault(key, value)
     try:
-        return kind.model_validate(kept)
+        return kind.model_validate(valid_fields)
     except ValidationError:  # the cause is in another part; show the issues found so far
         return None
 
 
-def _hinted(draft: Draft, found: Collection[Issue]) -> Iterator[Issue]:
-    """Add a hint where an override narrowed the space so that fields of the file no longer fit."""
+def _hinted(draft: Draft, issues: Collection[Issue]) -> Iterator[Issue]:
+    """Yield issues, with a hint if an override narrowed the space so that fields of the file no longer fit."""
     origins: dict[str | int, list[Origin]] = {}
-    for place, origin in draft.origins.items():
-        if place[:1] == ("space",) and len(place) > 1:
-            origins.setdefault(place[1], []).append(origin)
-    for issue in found:
+    for field_path, origin in draft.origins.items():
+        if field_path[:1] == ("space",) and len(field_path) > 1:
+            origins.setdefault(field_path[1], []).append(origin)
+    for issue in issues:
         name = {"enqueue": issue.place[2:3], "space": issue.place[3:4]}.get(str(issue.place[0]), ())
         if not name or (issue.place[0] == "space" and issue.place[2:3] != ("when",)):
             yield issue
             continue
-        own = draft.origin(issue.place).source
-        narrowed = [origin.source for origin in origins.get(name[0], ()) if origin.source != own]
+        own_source = draft.origin(issue.place).source
+        narrowed = [origin.source for origin in origins.get(name[0], ()) if origin.source != own_source]
         if not narrowed:
             yield issue
         elif issue.place[0] == "enqueue":
             hint = f" (by {narrowed[0]}; --set 'enqueue=[]' drops the points)"
             yield Issue(issue.place, issue.message + hint)
-        # A condition that can no longer come true costs nothing: its parameter is never drawn.
+        # No issue for a condition that can no longer be true: its parameter is just never drawn.
 
 
 def located(draft: Draft, issue: Issue, singular: bool = False) -> Issue:
-    """An issue with the origin of its value, and the place it has there."""
-    place, origin = issue.place, draft.origin(issue.place)
-    shown = ("objective", *place[2:]) if singular and place[:1] == ("objectives",) else place
+    """Return an issue with the source and the line of its value."""
+    field_path, origin = issue.place, draft.origin(issue.place)
+    shown = ("objective", *field_path[2:]) if singular and field_path[:1] == ("objectives",) else field_path
     return Issue((*origin.within, *(shown or ("job",))), issue.message, origin.source, origin.line)

@@ -1,4 +1,4 @@
-"""Pydantic's errors as issues: at the path that a user wrote, with a message that explains what would be right."""
+"""Pydantic's errors as issues, with the path that the user wrote and a message that explains what to write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trialplane import errors
 from trialplane.errors import Issue, Place
 from trialplane.job import kinds, models, space
 
-# Parts pydantic puts into a location that are no fields: the forms of a union, and a key as opposed to its value.
+# Parts of pydantic's locations that are not fields: forms of a union, and the mark of a key.
 _FORMS = ("parameters", "function")
 _UNKNOWN = "there is no such field"
 _MISSING = "is missing"
@@ -26,32 +26,32 @@ _PARAMETERS: Mapping[str, type[models.Model]] = {
 
 
 def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Issue]:
-    """Every issue in `error`, raised when validating `data` as a job."""
-    found: list[Issue] = []
+    """Return all issues in `error`, raised when validating `data` as a job."""
+    issues: list[Issue] = []
     for entry in error.errors(include_url=False):
-        place = _place(entry["loc"])
+        field_path = _field_path(entry["loc"])
         if entry["type"] == models.ISSUES:
-            found += [issue.below(*place) for issue in entry["ctx"][models.ISSUES]]
+            issues += [issue.below(*field_path) for issue in entry["ctx"][models.ISSUES]]
         else:
-            found.append(Issue(place, message(entry, place, data)))
+            issues.append(Issue(field_path, message(entry, field_path, data)))
     # A list with invalid items is reported as too short as well, because those items do not count.
-    wrong = [issue.place for issue in found if issue.message.startswith(_UNKNOWN)]
-    found = [issue for issue in found if not (issue.message == _MISSING and _is_misspelt(issue.place, wrong))]
-    if any(issue.place == ("kind",) for issue in found):  # checked as a study, whose fields another kind may lack
-        own = {name for kind in kinds.CLASSES.values() for name in kind.model_fields}
-        named = any(issue.place == ("kind",) and not issue.message.startswith(_MISSING) for issue in found)
-        found = [
+    unknown_fields = [issue.place for issue in issues if issue.message.startswith(_UNKNOWN)]
+    issues = [issue for issue in issues if not (issue.message == _MISSING and _is_misspelt(issue.place, unknown_fields))]
+    if any(issue.place == ("kind",) for issue in issues):  # checked as a study, whose fields another kind may lack
+        known_fields = {name for kind in kinds.CLASSES.values() for name in kind.model_fields}
+        has_invalid_kind = any(issue.place == ("kind",) and not issue.message.startswith(_MISSING) for issue in issues)
+        issues = [
             issue
-            for issue in found
-            if not (named and issue.place == ("objectives",))
-            and not (issue.message.startswith(_UNKNOWN) and issue.place[0] in own and len(issue.place) == 1)
+            for issue in issues
+            if not (has_invalid_kind and issue.place == ("objectives",))
+            and not (issue.message.startswith(_UNKNOWN) and issue.place[0] in known_fields and len(issue.place) == 1)
         ]
-    deeper = {issue.place[:1] for issue in found if len(issue.place) > 1}
-    return [issue for issue in found if not (issue.place in deeper and issue.message.startswith("needs at least"))]
+    deeper = {issue.place[:1] for issue in issues if len(issue.place) > 1}
+    return [issue for issue in issues if not (issue.place in deeper and issue.message.startswith("needs at least"))]
 
 
-def _place(loc: tuple[str | int, ...]) -> Place:
-    """A pydantic location as the path that a user wrote."""
+def _field_path(loc: tuple[str | int, ...]) -> Place:
+    """Return a pydantic location as the path that the user wrote."""
     if loc[:1] == ("space",) and len(loc) > 1 and loc[1] in _FORMS:
         name, rest = loc[2:3], loc[3:]
         loc = ("space", *name, *(rest[1:] if rest[:1] and rest[0] in _PARAMETERS else rest))
@@ -62,39 +62,39 @@ def _place(loc: tuple[str | int, ...]) -> Place:
     return tuple(step for step in loc if step != "[key]")
 
 
-def message(entry: Any, place: Place, data: Mapping[str, Any]) -> str:
-    """Our message for one of pydantic's errors.
+def message(entry: Any, field_path: Place, data: Mapping[str, Any]) -> str:
+    """Return our message for an error of pydantic.
 
     Args:
-        entry: of `ValidationError.errors`.
-        place: where it is.
-        data: all that was validated.
+        entry: error of `ValidationError.errors`.
+        field_path: path of the field.
+        data: the validated data.
     """
-    kind, given, context = entry["type"], entry.get("input"), entry.get("ctx", {})
-    shown = _short(given)
+    kind, value, context = entry["type"], entry.get("input"), entry.get("ctx", {})
+    shown = _short(value)
     if kind == "extra_forbidden":
-        if place == ("name",):
+        if field_path == ("name",):
             return "is the name of the job's folder; drop this line"
-        foreign = kinds.of_kind(data.get("kind")).foreign if len(place) == 1 else {}
-        if place[-1] in foreign and data.get("kind") in list(kinds.CLASSES):
-            return f"{foreign[str(place[-1])]}; drop it"
-        meant = _elsewhere(place, data) or errors.nearest(str(place[-1]), _fields(place[:-1], data))
-        return f"{_UNKNOWN}; {meant}".rstrip("; ")
-    if kind == "missing" or (place == ("collect",) and given is None):
-        return _missing(place)
+        foreign = kinds.of_kind(data.get("kind")).foreign if len(field_path) == 1 else {}
+        if field_path[-1] in foreign and data.get("kind") in list(kinds.CLASSES):
+            return f"{foreign[str(field_path[-1])]}; drop it"
+        hint = _elsewhere(field_path, data) or errors.nearest(str(field_path[-1]), _fields(field_path[:-1], data))
+        return f"{_UNKNOWN}; {hint}".rstrip("; ")
+    if kind == "missing" or (field_path == ("collect",) and value is None):
+        return _missing(field_path)
     if kind == "union_tag_not_found":
         return f"has no type; write type: {', '.join(space.TYPES[:-1])} or {space.TYPES[-1]}"
     if kind == "union_tag_invalid":
         return f"type {context['tag']!r} is unknown; {errors.nearest(str(context['tag']), space.TYPES)}"
     if kind == "value_error":
         return str(context["error"])
-    if kind == "literal_error" and place == ("kind",):
+    if kind == "literal_error" and field_path == ("kind",):
         *most, last = map(repr, kinds.CLASSES)
         return f"{shown} is not {', '.join(most)} or {last}"
     if kind == "literal_error":
         return f"{shown} is not {context['expected']}"
     if kind == "string_pattern_mismatch":
-        return _PATTERNS.get(str(place[0]), f"{shown} must be module:function, for example train:run")
+        return _PATTERNS.get(str(field_path[0]), f"{shown} must be module:function, for example train:run")
     bound = {
         "greater_than": "over",
         "greater_than_equal": "at least",
@@ -133,61 +133,61 @@ _PATTERNS = {
 }
 
 
-def _is_misspelt(place: Place, wrong: Collection[Place]) -> bool:
-    """Whether one of the unknown fields `wrong` is the missing field `place` with an error in it."""
-    beside = [str(other[-1]) for other in wrong if other[:-1] == place[:-1]]
-    return bool(difflib.get_close_matches(str(place[-1]), beside, n=1, cutoff=0.6))
+def _is_misspelt(field_path: Place, unknown_fields: Collection[Place]) -> bool:
+    """Whether the missing field is one of the unknown fields with a typo."""
+    siblings = [str(other[-1]) for other in unknown_fields if other[:-1] == field_path[:-1]]
+    return bool(difflib.get_close_matches(str(field_path[-1]), siblings, n=1, cutoff=0.6))
 
 
-def _missing(place: Place) -> str:
-    if place == ("objectives",):
+def _missing(field_path: Place) -> str:
+    if field_path == ("objectives",):
         return "is missing; write objective: {metric: …, direction: maximize}, or --objective METRIC:max"
-    if place == ("kind",):
+    if field_path == ("kind",):
         return "is missing; write kind: hpo (a search), kind: train (one training) or kind: collect (self-play)"
-    if place == ("collect",):
+    if field_path == ("collect",):
         return "is missing; write collect: {units: 80, workers: 2, learner: train:learn}"
-    if len(place) == 3 and place[0] == "space" and place[2] == "choices":
+    if len(field_path) == 3 and field_path[0] == "space" and field_path[2] == "choices":
         return "is missing; write choices: [a, b]"
     return _MISSING
 
 
-def _elsewhere(place: Place, data: Mapping[str, Any]) -> str:
-    """The field meant by a top-level name that belongs in a section: collect.workers for workers."""
-    if len(place) != 1:
+def _elsewhere(field_path: Place, data: Mapping[str, Any]) -> str:
+    """Return a hint for a top-level name that belongs in a section: collect.workers for workers."""
+    if len(field_path) != 1:
         return ""
-    found = []
-    for where, model in _sections(kinds.of_kind(data.get("kind"))):
-        found += [".".join(map(str, (*where, place[0])))] if place[0] in model.model_fields else []
-    return f"did you mean {' or '.join(found)}?" if found else ""
+    candidates = []
+    for section, model in _sections(kinds.of_kind(data.get("kind"))):
+        candidates += [".".join(map(str, (*section, field_path[0])))] if field_path[0] in model.model_fields else []
+    return f"did you mean {' or '.join(candidates)}?" if candidates else ""
 
 
-def _sections(model: type[models.Model], above: Place = ()) -> Iterator[tuple[Place, type[models.Model]]]:
-    """The fields that are mappings of fields themselves, and those below; not a sampler, whose options are Optuna's."""
+def _sections(model: type[models.Model], parents: Place = ()) -> Iterator[tuple[Place, type[models.Model]]]:
+    """Yield the sections of a model: fields that are mappings of fields, except a sampler, whose options are Optuna's."""
     for name, field in model.model_fields.items():
-        below = _model(field.annotation, items=False)
-        if below and "options" not in below.model_fields:
-            yield (*above, name), below
-            yield from _sections(below, (*above, name))
+        section = _model(field.annotation, items=False)
+        if section and "options" not in section.model_fields:
+            yield (*parents, name), section
+            yield from _sections(section, (*parents, name))
 
 
 def _model(annotation: Any, items: bool = True) -> type[models.Model] | None:
-    """The model in the type of a field: itself, that of an optional value, or with `items` that of those."""
+    """Return the model in the type of a field: the type itself, an optional one, or with `items` that of the items."""
     if isinstance(annotation, type) and issubclass(annotation, models.Model):
         return annotation
-    below = () if typing.get_origin(annotation) in (dict, tuple) and not items else typing.get_args(annotation)
-    return next((found for one in below if (found := _model(one, items))), None)
+    arguments = () if typing.get_origin(annotation) in (dict, tuple) and not items else typing.get_args(annotation)
+    return next((model for argument in arguments if (model := _model(argument, items))), None)
 
 
-def _fields(place: Place, data: Mapping[str, Any]) -> Collection[str]:
-    """Names of the fields at a place, for the nearest to a misspelt one."""
+def _fields(field_path: Place, data: Mapping[str, Any]) -> Collection[str]:
+    """Return the names of the fields at a path, for hints."""
     model: type[models.Model] | None = kinds.of_kind(data.get("kind"))
-    for step in place:  # a key or an index is none of the fields
+    for step in field_path:  # keys and indices are not fields
         if model and step in model.model_fields:
             model = _model(model.model_fields[str(step)].annotation)
-    if place[:1] == ("space",) and len(place) == 2:
-        model = _PARAMETERS.get(data["space"][place[1]].get("type"))
+    if field_path[:1] == ("space",) and len(field_path) == 2:
+        model = _PARAMETERS.get(data["space"][field_path[1]].get("type"))
     names = list(model.model_fields) if model else []
-    return names if place else [name for name in (*names, "objective", "profiles") if name != "name"]
+    return names if field_path else [name for name in (*names, "objective", "profiles") if name != "name"]
 
 
 def _short(value: Any) -> str:
