@@ -134,7 +134,7 @@ def test_a_training_needs_a_checkpoint_to_start_from(platform, runs):
     elsewhere = ("--resume", "a", "--set", "checkpoints.url=memory://b/c")
     result = platform(*SUBMIT, *elsewhere)
     assert result.exit_code == 2
-    assert "this run would look in memory://b/c; --set checkpoints.url=null makes them the same" in result.stderr
+    assert "but this run would look in memory://b/c. Add --set checkpoints.url=null" in result.stderr
     runs.make("b", **{"checkpoints.url": "memory://b/c"})
     assert platform(*SUBMIT, *elsewhere, "--resume", "b").exit_code == 0  # nobody here can look into it
     assert "--set checkpoints.url=memory://b/c makes them" in platform(*SUBMIT, "--resume", "b").stderr

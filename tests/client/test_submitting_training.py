@@ -62,7 +62,7 @@ def test_a_checkpoint_is_looked_for_where_it_would_be(platform, namespace, chart
     for study.saved in (True, None):  # None: a gateway that cannot tell stands in nobody's way
         assert said(platform, resume="a") == []
     (issue,) = said(platform, "checkpoints.url=s3://b/c", resume="a")
-    assert issue.startswith("resume: a saved checkpoints in /checkpoints, and this run would look in s3://b/c;")
+    assert issue.startswith("resume: a saved checkpoints in /checkpoints, but this run would look in s3://b/c.")
     assert namespace.cluster.objects["rayclusters"].keys() == {"a"}
 
 
