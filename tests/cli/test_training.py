@@ -137,7 +137,7 @@ def test_a_training_needs_a_checkpoint_to_start_from(platform, runs):
     assert "but this run would look in memory://b/c. Add --set checkpoints.url=null" in result.stderr
     runs.make("b", **{"checkpoints.url": "memory://b/c"})
     assert platform(*SUBMIT, *elsewhere, "--resume", "b").exit_code == 0  # nobody here can look into it
-    assert "--set checkpoints.url=memory://b/c makes them" in platform(*SUBMIT, "--resume", "b").stderr
+    assert "Add --set checkpoints.url=memory://b/c" in platform(*SUBMIT, "--resume", "b").stderr
 
 
 def test_a_training_starts_from_another_of_its_job_only(platform, job, runs):
