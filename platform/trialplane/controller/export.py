@@ -93,7 +93,7 @@ def _attributes(attempt: Attempt) -> dict[str, Any]:
     asked, end = attempt.request, attempt.outcome
     found: dict[str, Any] = {"trial": asked.trial, "attempt": asked.attempt, "seed": asked.seed, "retry_of": asked.retry_of}
     if end is not None:
-        fields = ("failure", "message", "exit_code", "node", "log", "start_method", "peak_memory", "mlflow")
+        fields = ("failure", "message", "exit_code", "node", "log", "start_method", "peak_memory")
         found |= {name: getattr(end, name) for name in fields}
         found |= {f"metrics.{name}": value for name, value in end.metrics.items()}
         returned = end.returned if asked.objectives else rows.cells(end.returned)
