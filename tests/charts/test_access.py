@@ -72,7 +72,7 @@ def test_users_may_do_what_the_doctor_asks_for(role: Thing, render: Render, name
     for one in doctor.permissions(site):
         there = {"": role, CONTROL: at_the_gateway}[one.namespace]
         for verb in one.verbs:
-            resource = f"{one.resource}/{one.subresource}" if one.below else one.resource
+            resource = f"{one.resource}/{one.subresource}" if one.subresource else one.resource
             assert allowed(there, one.group, resource, verb, one.name), f"{verb} {one}"
 
 

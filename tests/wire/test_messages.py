@@ -30,7 +30,7 @@ OUTCOME = TrialOutcome(7, TrialState.FAILED, FailureClass.ERROR, {"loss": 0.5}, 
 EXAMPLES = [
     (messages.START, messages.StartAttempt(REQUEST)),
     (messages.REMOVE, messages.RemoveCheckpoints((3, 4))),
-    (messages.SEND_FILES, messages.SendFiles(3, "0a1b", 60.0)),
+    (messages.SEND_FILES, messages.SendFiles(3, 7, 60.0)),
     (messages.FILES_SENT, messages.FilesSent("model.pt (too large)", again=True)),
     (messages.ANSWER, messages.AnswerReport()),
     (messages.CONTROL, messages.KillTrial(FailureClass.TIMEOUT, "too late")),

@@ -116,6 +116,7 @@ def test_a_long_log_comes_in_pieces_without_its_middle(pod: Pod) -> None:
     assert [event.outcome is None for event in events[:-1]] == [True] * (len(events) - 1)
 
 
+@pytest.mark.services
 def test_a_worker_leaves_the_store_of_its_learner_alone(pod: Pod) -> None:
     """Both work on the same attempt, and may share a home."""
     learners = pod.files.trial_store(0)
@@ -155,6 +156,7 @@ def test_answers_go_to_reports_and_not_to_logs(pod: Pod, monkeypatch: pytest.Mon
     assert False in waited
 
 
+@pytest.mark.services
 def test_the_trials_own_mlflow_store_comes_along(pod: Pod, tmp_path: Path) -> None:
     event = pod.events(pod.request("store"))[-1]
     assert event.store is not None
