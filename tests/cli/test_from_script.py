@@ -136,14 +136,25 @@ def test_without_a_smoke_run_the_metric_is_a_guess(platform, written: Path) -> N
     (written / "fit.py").write_text("import fire\ndef main(lr=0.1): ...\nfire.Fire(main)\n" + BODY)
     result = platform("init", "--from", str(written / "fit.py"), "--no-smoke")
     assert result.exit_code == 0 and "runs once" not in result.stderr
-    assert "# guessed: the script was not run; name a metric that it prints" in Path("src/job.yaml").read_text()
+    assert "# a stand-in: no metric was found" in Path("src/job.yaml").read_text()
+    assert (
+        "the script was not run: name a metric that it prints in src/job.yaml, as in `objective: {metric: NAME, "
+        "direction: minimize}`" in result.stderr
+    )
+
+
+def test_a_name_that_is_no_metrics_is_not_guessed_to_be_the_objective(platform, written: Path) -> None:
+    (written / "fit.py").write_text(ARGPARSE.replace('"data"', '"--data"') + "print('y=1 eval_mode=3')\n")
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert "nothing that it printed is named like an objective (eval_mode, y): name a metric" in result.stderr
+    assert made().objectives[0].metric == "loss" and "a stand-in" in Path("src/job.yaml").read_text()
 
 
 def test_what_a_script_logs_to_wandb_alone_is_captured(platform, written: Path) -> None:
     (written / "fit.py").write_text("import wandb\n" + ARGPARSE.replace('"data"', '"--data"'))
     result = platform("init", "--from", str(written / "fit.py"))
     assert result.exit_code == 0 and "no metrics were found" in result.stderr, result.output
-    assert made().capture == ("wandb",) and "name a metric that it logs to W&B" in Path("src/job.yaml").read_text()
+    assert made().capture == ("wandb",) and "name a metric that it logs to W&B in src/job.yaml" in result.stderr
 
 
 def test_a_smoke_run_is_bounded(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +196,7 @@ def test_of_a_run_that_failed_only_a_known_metric_is_the_objective(
             "searches it: `platform submit hpo src/fit.py --space NAME=LOW..HIGH --objective METRIC:min --local`",
         ),
         ("import sys\nprint(sys.argv)\n", "if it takes values alone, with --set 'arguments=[\"{NAME}\"]'"),
-        ("SEED = 1\nprint('loss=1')\n", "assigns nothing at its top level that looks like something to search"),
+        ("SEED = 1\nprint('loss=1')\n", "gives no name one single value that looks like something to search"),
         (
             "import wandb, yaml\nwandb.agent(wandb.sweep(yaml.safe_load(open('s.yaml'))), print)\nprint(wandb.config.lr)\n",
             "--objective METRIC:min --local --set arguments=none --set capture=wandb`",

@@ -188,6 +188,23 @@ STYLES: dict[str, tuple[str, set[str], list[str]]] = {
         {"LEARNING_RATE", "batch_size"},
         [],
     ),
+    "values in functions": (
+        """
+        from dataclasses import dataclass
+        @dataclass
+        class Config:
+            hidden: int = 16
+        def fit(config, learning_rate=0.1, momentum=0.5):
+            assert (config["batch_size"], learning_rate) == (32, 0.1)
+        def main():
+            config = {"batch_size": 32}
+            fit(config, momentum=0.5)  # two values, of which neither is the one
+        if __name__ == "__main__":
+            main()
+        """,
+        {"hidden", "learning_rate", "batch_size"},
+        [],
+    ),
     "attributes": (
         """
         import sys
@@ -202,6 +219,41 @@ STYLES: dict[str, tuple[str, set[str], list[str]]] = {
         ["--trainer.lr=0.1"],
     ),
 }
+
+
+def test_variables_of_the_environment_are_given_by_a_command(platform, written: Path) -> None:
+    text = """
+        import os
+        lr, layers = float(os.environ.get("LR", "0.1")), int(os.getenv("LAYERS", 2))
+        home, width = os.environ["HOME"], int(os.environ["WIDTH"])
+    """
+    (written / "fit.py").write_text(textwrap.dedent(text))
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 2 and "fit.py needs a value for WIDTH" in result.stderr, result.output
+    file = Path("src/job.yaml")
+    file.write_text(file.read_text().replace("WIDTH: null", "WIDTH: 4"))
+    job = made()
+    assert set(job.search.parameters) == {"LR", "LAYERS"} and job.params == {"WIDTH": 4}
+    assert job.command == ("env", "LR={LR}", "LAYERS={LAYERS}", "WIDTH={WIDTH}", "python", "fit.py")
+
+
+def test_booleans_are_given_as_the_parser_reads_them(platform, written: Path) -> None:
+    text = """
+        import argparse
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--plot", nargs="?", const=True, default=False)
+        parser.add_argument("--bias", nargs="?", const=True, default=False, type=lambda text: text == "True")
+        parser.add_argument("--norm", default=True)
+        parser.add_argument("--shuffle", type=bool, default=True)
+        args = parser.parse_args()
+        assert (args.plot, args.bias) == (False, False)
+    """
+    (written / "fit.py").write_text(textwrap.dedent(text) + BODY)
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "fit.py ended after" in result.stderr, result.output
+    for name, how in (("norm", "without a type"), ("shuffle", "`type=bool`")):
+        assert f"--{name}: takes a boolean {how}, which does not read the texts True and False" in result.stderr
+    assert given(made()) == ["--bias=False"]
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -82,6 +82,8 @@ def test_choices_are_searched_where_they_are_what_is_learnt() -> None:
         (["eval/perplexity", "tokens"], ("eval/perplexity", "minimize")),
         (["quality", "seconds"], ("quality", "maximize")),
         (["lr", "time"], None),
+        (["eval_mode", "y", "i"], None),
+        (["HYDRA_FULL_ERROR"], None),
     ],
 )
 def test_the_objective(metrics: list[str], expected: tuple[str, str] | None) -> None:

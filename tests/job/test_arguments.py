@@ -6,6 +6,7 @@ Not checked here: that a script gets it (tests/worker/test_programs.py), what a 
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 from typing import Any
 
@@ -127,6 +128,24 @@ def test_parsers_of_dataclasses_read_flags_as_they_were_meant() -> None:
     assert simple_parsing.parse(Options, args=made) == Options(1e-05, True, False, [64, 32])
     (read,) = transformers.HfArgumentParser(Options).parse_args_into_dataclasses(args=made)
     assert read == Options(1e-05, True, False, [64, 32])
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("lr = 1\nfit(lr=2)", "lr = 5\nfit(lr=2)"),
+        ("fit(lr=2)", "fit(lr=5)"),
+        ("fit(lr=2)\nfit(lr=3)", "fit(lr=2)\nfit(lr=3)"),
+        ("fit(lr=other)", "fit(lr=other)"),
+        ("config = {'lr': 2, **more}", "config = {'lr': 5, **more}"),
+        ("class Config:\n    lr: float = 2\n    size: int", "class Config:\n    lr: float = 5\n    size: int"),
+        ("def fit(data, lr=2, *, size, decay=0):\n    pass", "def fit(data, lr=5, *, size, decay=7):\n    pass"),
+        ("def fit():\n    lr = 2", "def fit():\n    lr = 5"),
+    ],
+)
+def test_globals_replace_the_one_value_of_a_name(text: str, made: str) -> None:
+    tree = arguments.replaced(ast.parse(text), {"lr": 5, "decay": 7, "size": 9})
+    assert ast.unparse(tree) == made
 
 
 _TEXTS = given.text(given.characters(min_codepoint=32, max_codepoint=0x2FF), max_size=12)

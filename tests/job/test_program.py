@@ -130,7 +130,7 @@ def test_one_mistake_is_one_issue(job: Path, text: str, field: str, line: int, p
         ('script: tools/fit.py\narguments: ["{size}", "{globals}"]\nparams: {size: 4}\n', ""),
         (
             "script: tools/fit.py\narguments: globals\nparams: {stpes: 4}\n",
-            "assigns no stpes at its top level; did you mean steps?",
+            "fit.py gives stpes no single value; did you mean steps?",
         ),
         ("command: [sh, x]\narguments: globals\n", "and a command has none: write script: train.py"),
     ],

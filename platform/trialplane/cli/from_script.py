@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,12 @@ _PATIENCE = 60.0  # seconds for a script's imports, and what else it does before
 _MOST_PARAMS = 40  # of a script with more arguments those that are neither searched nor required are comments
 _MOST_SEARCHED = 6  # at most so many parameters are searched; the other likely ones are comments
 _TRIALS, _PARALLEL = 20, 2
-_REST = {arguments.HYDRA: arguments.HYDRA, script.SACRED: arguments.HYDRA, arguments.GLOBALS: arguments.GLOBALS}
+_REST = {
+    arguments.HYDRA: arguments.HYDRA,
+    script.SACRED: arguments.HYDRA,
+    arguments.GLOBALS: arguments.GLOBALS,
+    script.ENVIRONMENT: script.ENVIRONMENT,
+}
 _CALLBACK = "--trainer.callbacks+=trialplane.integrations.lightning.TrialCallback"  # reports what a LightningModule logs
 
 
@@ -37,6 +42,7 @@ class _Job:
     Attributes:
         script: its path in the job's folder.
         arguments: the field of job.yaml; None for the default.
+        command: that starts the script, where it needs one.
         params: those given to every trial, with a comment each.
         space: those searched, with the reason for the guess.
         others: lines of further parameters, as comments, of the space and of the params.
@@ -48,6 +54,7 @@ class _Job:
 
     script: str
     arguments: Any
+    command: list[str]
     params: dict[str, tuple[Any, str]]
     space: dict[str, tuple[dict[str, Any], str]]
     others: tuple[list[str], list[str]]
@@ -124,6 +131,8 @@ def make(file: Path, *, with_smoke: bool) -> int:
     guessed = f"{errors.counted(len(made_job.space), 'parameter')} to search, in ranges that are guessed"
     needed = f"nothing looks like something to search: write `space: {{NAME: …}}` into {importing.shown(job_file)}"
     summary = guessed if made_job.space else needed
+    if _objective(found) is None:
+        summary += f"; {_without_objective(made_job, found, importing.shown(job_file))}"
     return _written(folder, _text(made_job, found), summary)
 
 
@@ -203,10 +212,11 @@ def _unknown(file: Path) -> str:
         why = "has its parameters from wandb.config, and no sweep that can be read in it"
         return f"{file.name} {why}; this searches it: {_command(file, '--set arguments=none --set capture=wandb')}"
     return (
-        f"{file.name} uses no parser that is known, and assigns nothing at its top level that looks like something to "
-        f"search. If it takes --NAME=VALUE, this searches it: {_command(file)}; if it takes NAME=VALUE, with --set "
-        "arguments=hydra; if it takes values alone, with --set 'arguments=[\"{NAME}\"]'; if NAME is assigned at its top "
-        "level, with --set arguments=globals. If none of these holds, let it take them as arguments first"
+        f"{file.name} uses no parser that is known, and gives no name one single value that looks like something to search. "
+        f"If it takes --NAME=VALUE, this searches it: {_command(file)}; if it takes NAME=VALUE, with --set arguments=hydra; "
+        "if it takes values alone, with --set 'arguments=[\"{NAME}\"]'; if NAME has one single value in its text, with "
+        "--set arguments=globals. If none of these holds, write `from trialplane import params` at its top and "
+        '`params().get("NAME", VALUE)` in place of a value, and run this with --set arguments=none'
     )
 
 
@@ -286,9 +296,10 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
     if lists - {"spread"}:
         field["lists"] = min(lists - {"spread"})
     given = field["items"] if len(field) == 1 else field
+    in_environment = read.style == script.ENVIRONMENT
     comments = [f"Made from {name} by `platform init --from`."]
     if read.style == arguments.GLOBALS:
-        comments.append("A parameter replaces the value that the script assigns to its name at its top level.")
+        comments.append("A parameter replaces the value that the script gives to its name.")
     if read.style == arguments.HYDRA:
         comments.append(f"{read.config}.yaml has the other defaults; a parameter here overrides one of them.")
     late = [module for module in read.late if _is_heavy(module)]
@@ -296,19 +307,22 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
     start = {option.name: option.default for option in options if option.default is not None and option.name in space}
     return _Job(
         script=name,
-        arguments=None if given == arguments.FLAGS else given,
+        arguments=None if in_environment or given == arguments.FLAGS else given,
+        command=["env", *items, "python", name] if in_environment else [],
         params=params,
         space=space,
         others=others,
         start=start,
         comments=comments,
         preload=[*top, *late] if late else [],
-        uses_wandb=any(module.partition(".")[0] == "wandb" for module in (*read.top, *read.late)),
+        uses_wandb=not in_environment and any(module.partition(".")[0] == "wandb" for module in (*read.top, *read.late)),
     )
 
 
 def _item(option: Option, rest: str, style: str, lacks: bool) -> list[str]:
     """How an argument is written where {flags} or {hydra} would not do; they leave out one that lacks its value."""
+    if rest == script.ENVIRONMENT:
+        return [f"{option.name}={{{option.name}}}"]
     if rest != arguments.FLAGS:
         is_pythons = option.kind == "bool" and not option.style  # Sacred's True, and not Hydra's true
         return [f"{option.name}={{{option.name}}}"] if lacks or (rest == arguments.HYDRA and is_pythons) else []
@@ -327,6 +341,8 @@ def _is_heavy(module: str) -> bool:
 
 def _line(job: _Job) -> list[str]:
     """The arguments of a run with the defaults."""
+    if job.command:
+        return []
     field = job.arguments
     given = field if isinstance(field, dict) else {"items": field or arguments.FLAGS}
     items = [f"{{{given['items']}}}"] if isinstance(given["items"], str) else given["items"]
@@ -349,10 +365,12 @@ def _text(job: _Job, found: smoke.Smoke | None) -> str:
     lines = [f"# {comment}" for comment in job.comments]
     if job.space:
         lines.append("# Check what is marked as guessed.")
-    lines += ["kind: hpo", _field("script", job.script)]
+    lines += ["kind: hpo", _field("command", job.command) if job.command else _field("script", job.script)]
     if job.arguments is not None:
         lines.append(_field("arguments", job.arguments))
-    if job.preload:
+    if job.command:
+        pass  # a process of its own imports for itself
+    elif job.preload:
         lines.append(_field("preload", job.preload, "imported once per slot; the script imports some of them in functions"))
     else:
         lines.append("# preload: []  # what the script imports at its top is imported once per slot anyway")
@@ -366,7 +384,7 @@ def _text(job: _Job, found: smoke.Smoke | None) -> str:
         lines += [f"  {_field(name, made, f'guessed: {reason}')}" for name, (made, reason) in job.space.items()]
         lines += ["  # Others that could be searched; drop one from params if you do:", *likely] if likely else []
         lines += _enqueue(job)
-    lines += ["", *_metrics(found, _CALLBACK in str(job.arguments), job.uses_wandb), "sampler: tpe", "pruner: median", ""]
+    lines += ["", *_metrics(job, found), "sampler: tpe", "pruner: median", ""]
     lines += [f"trials: {_TRIALS if job.space else 1}", f"parallel: {_PARALLEL if job.space else 1}"]
     lines += ["budget: {max_failed: 5, timeout: 1h}", "resources: {cpus: 1, memory: 2Gi}"]
     return "\n".join(lines) + "\n"
@@ -389,27 +407,39 @@ def _holds(made: dict[str, Any], value: Any) -> bool:
     return value in made["choices"] if "choices" in made else bool(made["low"] <= value <= made["high"])
 
 
-def _metrics(found: smoke.Smoke | None, reported: bool, uses_wandb: bool) -> list[str]:
+def _objective(found: smoke.Smoke | None) -> tuple[str, dict[str, str]] | None:
+    """The metric of a run that is optimized, behind the source that it was found in; None where none is named like one."""
+    sources = found.metrics if found else {}
+    return next(((source, best) for source, metrics in sources.items() if (best := guess.objective(metrics))), None)
+
+
+def _without_objective(job: _Job, found: smoke.Smoke | None, file: str) -> str:
+    """That the objective is a stand-in, and the line to write for it."""
+    if found is None:
+        why = "the script was not run"
+    else:
+        names = sorted({metric for metrics in found.metrics.values() for metric in metrics})
+        why = (
+            f"nothing that it printed is named like an objective ({', '.join(names[:20])})"
+            if names
+            else "it printed no metric"
+        )
+    what = "logs to W&B" if found is not None and job.uses_wandb else "prints"
+    return f"{why}: name a metric that it {what} in {file}, as in `objective: {{metric: NAME, direction: minimize}}`"
+
+
+def _metrics(job: _Job, found: smoke.Smoke | None) -> list[str]:
     """The objective, and where its metric is found unless the trial reports it; of W&B alone only the calls can be seen."""
-    seen: dict[str, Mapping[str, float]] = dict(found.metrics) if found else {}
-    if found and found.failure:  # an error's text has numbers too, and names of variables
-        for source, metrics in found.metrics.items():
-            likely = {name for name in metrics if guess.is_known(name) and not ("_" in name and name.isupper())}
-            seen[source] = {name: metrics[name] for name in likely}
-    guessed = [(source, metrics, guess.objective(metrics)) for source, metrics in seen.items()]
-    guessed.sort(key=lambda one: not (one[2] and guess.is_known(one[2]["metric"])))
-    for source, metrics, best in guessed:
-        if best:
-            others = ", ".join(sorted(name for name in metrics if name != best["metric"])[:20])
-            beside = f"; the others: {others}" if others else ""
-            where = "" if reported or source in ("stdout", "mlflow") else _field("metrics", source, "where they were found")
-            return [*([where] if where else []), _field("objective", best, f"guessed from the metrics of one run{beside}")]
-    why = "no metric was found in a run" if found else "the script was not run"
-    by_wandb = found is not None and uses_wandb
-    comment = f"guessed: {why}; name a metric that it {'logs to W&B' if by_wandb else 'prints'}"
-    objective = _field("objective", {"metric": "loss", "direction": "minimize"}, comment)
+    if (chosen := _objective(found)) is not None and found is not None:
+        source, best = chosen
+        others = ", ".join(sorted(name for name in found.metrics[source] if name != best["metric"])[:20])
+        beside = f"; the others: {others}" if others else ""
+        where = [] if _CALLBACK in str(job.arguments) or source in ("stdout", "mlflow") else [source]
+        lines = [_field("metrics", one, "where they were found") for one in where]
+        return [*lines, _field("objective", best, f"guessed from the metrics of one run{beside}")]
+    objective = _field("objective", {"metric": "loss", "direction": "minimize"}, "a stand-in: no metric was found")
     captured = _field("capture", "wandb", "what it logs there is reported, and W&B gets nothing")
-    return [captured, objective] if by_wandb else [objective]
+    return [captured, objective] if found is not None and job.uses_wandb else [objective]
 
 
 def _field(name: str, value: Any, comment: str = "") -> str:

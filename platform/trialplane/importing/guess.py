@@ -47,17 +47,15 @@ _SWITCHES = _set(
 )
 
 _LOSSES = _set(
-    "loss error err mae mse rmse mape nll ce bce perplexity ppl wer cer fid bpc bpb kl regret cost latency distance logloss"
+    "loss error err mae mse rmse mape smape rmsle nll ce bce perplexity ppl wer cer fid bpc bpb kl regret cost latency "
+    "distance logloss deviance energy brier"
 )
 _SCORES = _set(
     "accuracy acc f1 auc auroc score bleu rouge map iou miou dice precision recall r2 reward return psnr ssim ndcg mrr em "
-    "exact top1 elo kappa mcc objective"
+    "exact top1 elo kappa mcc objective quality fitness likelihood elbo silhouette ari nmi jaccard correlation spearman "
+    "pearson concordance sharpe"
 )
 _HELD_OUT = ("val", "valid", "validation", "eval", "test", "dev")
-_NO_METRIC = _set(
-    "lr learning epoch epochs step steps iter iteration time seconds sec elapsed eta speed rate s ms it batch batches size "
-    "samples seed params parameters total num number n memory mem gpu grad norm tokens"
-)
 
 
 def _words(name: str) -> list[str]:
@@ -153,7 +151,7 @@ def _rounded(value: float) -> float:
 
 
 def objective(metrics: Mapping[str, float]) -> dict[str, str] | None:
-    """The metric to optimize of those that a script has printed, with its direction; None where none looks like one.
+    """The metric to optimize of those that a script has printed, with its direction; None where none is named like one.
 
     One of held-out data counts more than one of training, a score more than a loss.
     """
@@ -162,17 +160,14 @@ def objective(metrics: Mapping[str, float]) -> dict[str, str] | None:
         words = set(_words(name))
         return bool(words & set(_HELD_OUT)), "train" not in words, bool(words & _SCORES)
 
-    known = [name for name in metrics if is_known(name)]
-    others = [name for name in metrics if not set(_words(name)) & _NO_METRIC]
-    best = max(known or others, key=rank, default=None)
-    if best is None:
-        return None
-    return {"metric": best, "direction": direction(best)}
+    best = max(filter(_is_known, metrics), key=rank, default=None)
+    return None if best is None else {"metric": best, "direction": direction(best)}
 
 
-def is_known(metric: str) -> bool:
-    """Whether a metric's name is one of what is optimized: a loss, or a score."""
-    return bool(set(_words(metric)) & (_LOSSES | _SCORES))
+def _is_known(metric: str) -> bool:
+    """Whether a metric's name is one of what is optimized: a loss, or a score; a variable like `HYDRA_FULL_ERROR` is not."""
+    is_variable = "_" in metric and metric.isupper()
+    return not is_variable and bool(set(_words(metric)) & (_LOSSES | _SCORES))
 
 
 def direction(metric: str) -> str:

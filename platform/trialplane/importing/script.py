@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from trialplane.errors import Issue, SpecError
-from trialplane.importing import folding
+from trialplane.importing import folding, guess
 from trialplane.job import arguments, document
 from trialplane.job import options as optuna_options
 from trialplane.wire.declared import Option
@@ -20,6 +20,7 @@ WANDB = "wandb"  # by `wandb.config`, from a sweep in the script
 ATTRIBUTES = "attributes"  # by assignments like `config.trainer.lr = 0.1`, which the script overwrites from `sys.argv`
 SACRED = "sacred"  # by `with lr=0.1`
 POSITIONS = "positions"  # by `sys.argv[1]`, `sys.argv[2]`, …
+ENVIRONMENT = "environment"  # by `os.environ["LR"]`
 PARSED = "parsed"  # by argparse, click or what stands on these: the script itself knows its arguments
 _PARSERS = re.compile(
     r"\b(parse_args|parse_known_args|parse_args_into_dataclasses|simple_parsing|tyro|jsonargparse|LightningCLI|"
@@ -40,9 +41,9 @@ class Script:
     """What the text of a script says.
 
     Attributes:
-        style: how it takes arguments: OPTUNA, WANDB, SACRED, POSITIONS, PARSED, ATTRIBUTES, "hydra", "fire", "flags"
-            (absl's), "configurator" (assignments that one overwrites, as nanoGPT's does), "globals" (assignments, without
-            any arguments), or "" where nothing is recognised.
+        style: how it takes arguments: OPTUNA, WANDB, SACRED, POSITIONS, PARSED, ATTRIBUTES, ENVIRONMENT, "hydra", "fire",
+            "flags" (absl's), "configurator" (assignments that one overwrites, as nanoGPT's does), "globals" (values in its
+            text, without any arguments), or "" where nothing is recognised.
         options: of all but OPTUNA, WANDB, PARSED and hydra, whose options are elsewhere.
         config: of hydra: the path of its configuration without the suffix, relative to the script.
         top: the modules that it imports at its top, in their order.
@@ -106,6 +107,8 @@ def read(text: str, name: str, others: str = "") -> Script:
         style = ATTRIBUTES
     elif not ARGUMENTS.search(both):
         style, options = arguments.GLOBALS, tuple(_globals(tree))
+    if style in ("", arguments.GLOBALS) and guess.space(variables := tuple(_of_environment(tree))):
+        style, options = ENVIRONMENT, variables
     top = list(dict.fromkeys(_imported(tree.body)))
     late = [module for module in dict.fromkeys(_imported(list(ast.walk(tree)))) if module not in top]
     return Script(style, options, config, tuple(top), tuple(late), search, tuple(notes))
@@ -313,11 +316,40 @@ def _before_the_configurator(tree: ast.Module) -> Iterator[Option]:
 
 
 def _globals(tree: ast.Module) -> Iterator[Option]:
-    """The numbers, texts and booleans that a script assigns at its top level."""
-    for name, node in arguments.assigned(tree).items():
-        value = _literal(node.value)
+    """The numbers, texts and booleans that a script assigns at its top level, and of those elsewhere the likely ones."""
+    above = arguments.assigned(tree)
+    for name, spot in arguments.spots(tree).items():
+        value = _literal(spot.value)
         if value is not None and not isinstance(value, list) and not name.startswith("_"):
-            yield Option(name, value, _kind(value), f"--{name}")
+            option = Option(name, value, _kind(value), f"--{name}")
+            if name in above or guess.parameter(option):
+                yield option
+
+
+def _of_environment(tree: ast.Module) -> Iterator[Option]:
+    """The variables that a script reads: `os.environ["LR"]`, `os.environ.get("LR", 0.1)`, `os.getenv("LR")`."""
+    found: dict[str, Option] = {}
+    kinds: dict[ast.expr, str] = {}  # of what `float(…)` or `int(…)` converts
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            if _called(node.func) in ("float", "int") and node.args:
+                kinds[node.args[0]] = _called(node.func)
+            of, given = _called(node.func), _arguments(node, "key", "default")
+            is_read = of.endswith(("environ.get", "getenv"))
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            is_read, given = _called(node.value).endswith("environ"), {"key": node.slice}
+        else:
+            continue
+        name, value = _literal(given.get("key")), _literal(given.get("default"))
+        if is_read and isinstance(name, str):
+            kind = kinds.get(node) or _kind(value)
+            try:
+                value = {"float": float, "int": int}.get(kind, lambda value: value)(value)
+            except (TypeError, ValueError):  # there is none, or it is not converted itself
+                value = None
+            is_needed = "default" not in given and kind in ("float", "int")  # others may be the machine's, as HOME is
+            found.setdefault(name, Option(name, value, kind, name, required=is_needed))
+    yield from found.values()
 
 
 def _of_absl(calls: Sequence[ast.Call]) -> Iterator[Option]:

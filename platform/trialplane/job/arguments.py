@@ -2,13 +2,14 @@
 
 An argument may contain placeholders: `{lr}` is the value of a parameter, `{checkpoints}` a fact about the trial (`FACTS`),
 and `{{` a brace. An argument `{flags}` or `{hydra}` expands to arguments for all parameters that no other placeholder names:
-`--lr=0.1`, or `lr=0.1` in Hydra's grammar. With `{globals}`, parameters replace the values that the script assigns to their
+`--lr=0.1`, or `lr=0.1` in Hydra's grammar. With `{globals}`, parameters replace the values that the script gives to their
 names. Pure, and imports nothing heavy.
 """
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
@@ -112,11 +113,69 @@ def is_main(node: ast.stmt) -> TypeGuard[ast.If]:
     return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
 
 
+@dataclasses.dataclass(frozen=True)
+class Spot:
+    """The position of a name's value in a script.
+
+    Attributes:
+        holder: a node with `value`, or a list of nodes.
+        index: in a list.
+    """
+
+    holder: Any
+    index: int = 0
+
+    @property
+    def value(self) -> ast.expr | None:
+        """The value's expression."""
+        value: ast.expr | None = self.holder[self.index] if isinstance(self.holder, list) else self.holder.value
+        return value
+
+    def put(self, value: ast.expr) -> None:
+        """Replace the value."""
+        if isinstance(self.holder, list):
+            self.holder[self.index] = value
+        else:
+            self.holder.value = value
+
+
+def spots(tree: ast.Module) -> dict[str, Spot]:
+    """Return the values that parameters can replace, by name: the first assignment at the top level, see `assigned`.
+
+    For a name without one, this is its only number, text or boolean in a call, a dict, a class, a function or a default. A
+    name with several of these has no spot.
+    """
+    made = {name: Spot(node) for name, node in assigned(tree).items()}
+    below: dict[str, list[Spot]] = {}
+    for node in ast.walk(tree):
+        for name, spot in _below(node):
+            if name not in made and isinstance(spot.value, ast.Constant) and isinstance(spot.value.value, (int, float, str)):
+                below.setdefault(name, []).append(spot)
+    return made | {name: found[0] for name, found in below.items() if len(found) == 1}
+
+
+def _below(node: ast.AST) -> Iterator[tuple[str, Spot]]:
+    """Yield the names with values in a node."""
+    match node:
+        case ast.keyword(arg=str(name)) | ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            yield name, Spot(node)
+        case ast.Dict():
+            for index, key in enumerate(node.keys):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield key.value, Spot(node.values, index)
+        case ast.arguments():
+            for names, values in (
+                ([*node.posonlyargs, *node.args][-len(node.defaults) :], node.defaults),
+                (node.kwonlyargs, node.kw_defaults),
+            ):
+                yield from ((one.arg, Spot(values, index)) for index, one in enumerate(names[: len(values)]))
+
+
 def replaced(tree: ast.Module, params: Mapping[str, Any]) -> ast.Module:
-    """Return a script in which the first assignments of parameters have the parameters' values."""
-    for name, node in assigned(tree).items():
-        if name in params:
-            node.value = ast.copy_location(_tree(params[name]), node)
+    """Return a script in which parameters replace the values of their names, see `spots`."""
+    for name, spot in spots(tree).items():
+        if name in params and (value := spot.value) is not None:
+            spot.put(ast.copy_location(_tree(params[name]), value))
     return ast.fix_missing_locations(tree)
 
 

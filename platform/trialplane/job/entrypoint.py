@@ -109,17 +109,17 @@ def _look_at_file(field_path: Place, text: str, folder: Path, is_python: bool) -
 
 
 def _look_at_globals(job: Job, file: Path, broken: Collection[Place]) -> Iterator[Issue]:
-    """Yield issues of parameters that replace no assignment of a script with `arguments: globals`."""
+    """Yield issues of parameters that replace no value in a script with `arguments: globals`."""
     tree = _parsed(file, file.name) if file.is_file() else None
     job_arguments = getattr(job, "arguments", None)
     if job_arguments is None or f"{{{arguments.GLOBALS}}}" not in job_arguments.items or not isinstance(tree, ast.Module):
         return
-    assignments = arguments.assigned(tree)
+    spots = arguments.spots(tree)
     named = {name for _, name in arguments.placeholders(job_arguments.items)}
     for field, names in (("params", job.params), ("space", job.search.names)):
         for name in names:
-            if (field,) not in broken and name not in assignments and name not in named:
-                text = f"{file.name} assigns no {name} at its top level; {errors.nearest(name, assignments)}".rstrip("; ")
+            if (field,) not in broken and name not in spots and name not in named:
+                text = f"{file.name} gives {name} no single value; {errors.nearest(name, spots)}".rstrip("; ")
                 yield Issue((field, name), text)
 
 

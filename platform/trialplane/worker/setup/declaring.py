@@ -205,8 +205,9 @@ def _is_installed(module: str) -> bool:
 
 def _unfit(action: argparse.Action) -> str:
     """Why a job cannot give an argument, or ""."""
-    if action.type is bool and not hasattr(action, "_typehint"):  # jsonargparse reads it
-        return "`type=bool` makes every text True, even the text False"
+    if _style(action) == "value" and not _reads_booleans(action):
+        how = "without a type" if action.type is None else f"`type={getattr(action.type, '__name__', action.type)}`"
+        return f"takes a boolean {how}, which does not read the texts True and False"
     if action.nargs == 0 and not isinstance(action, (argparse._StoreTrueAction, argparse._StoreFalseAction)):
         return "is neither a value nor an on/off switch, so a job cannot set it"
     if action.nargs in (argparse.REMAINDER, argparse.PARSER):
@@ -222,7 +223,20 @@ def _style(action: argparse.Action) -> str:
     if action.nargs == 0 and f"--no-{flag}" in action.option_strings:  # argparse's BooleanOptionalAction, and tyro's
         return "negated"
     is_boolean = "bool" in getattr(action.type, "__name__", "").lower() or isinstance(action.default, bool)
+    if is_boolean and action.nargs == "?" and action.const and not action.default and not _reads_booleans(action):
+        return "switch"  # alone it is `const`
     return "value" if is_boolean else ""
+
+
+def _reads_booleans(action: argparse.Action) -> bool:
+    """Whether a boolean can be given to an argument as a text; `bool` itself makes every text True."""
+    if hasattr(action, "_typehint"):  # jsonargparse reads it
+        return True
+    convert: Any = action.type or str
+    try:
+        return bool(convert("True")) and not convert("False")
+    except Exception:  # noqa: BLE001  a function of the script's, which may raise anything
+        return False
 
 
 def _click_type(parameter: Any) -> Any:
