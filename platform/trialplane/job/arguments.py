@@ -145,16 +145,20 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
     For a name without one, this is its only number, text or boolean in a call, a dict, a class, a function or a default. A
     name with several of these has no spot.
     """
-    made = {name: Spot(node) for name, node in assigned(tree).items()}
-    below: dict[str, list[Spot]] = {}
+    at_top = {name: Spot(node) for name, node in assigned(tree).items()}
+    elsewhere: dict[str, list[Spot]] = {}
     for node in ast.walk(tree):
-        for name, spot in _below(node):
-            if name not in made and isinstance(spot.value, ast.Constant) and isinstance(spot.value.value, (int, float, str)):
-                below.setdefault(name, []).append(spot)
-    return made | {name: found[0] for name, found in below.items() if len(found) == 1}
+        for name, spot in _values_in(node):
+            if (
+                name not in at_top
+                and isinstance(spot.value, ast.Constant)
+                and isinstance(spot.value.value, (int, float, str))
+            ):
+                elsewhere.setdefault(name, []).append(spot)
+    return at_top | {name: values[0] for name, values in elsewhere.items() if len(values) == 1}
 
 
-def _below(node: ast.AST) -> Iterator[tuple[str, Spot]]:
+def _values_in(node: ast.AST) -> Iterator[tuple[str, Spot]]:
     """Yield the names with values in a node."""
     match node:
         case ast.keyword(arg=str(name)) | ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
@@ -168,7 +172,7 @@ def _below(node: ast.AST) -> Iterator[tuple[str, Spot]]:
                 ([*node.posonlyargs, *node.args][-len(node.defaults) :], node.defaults),
                 (node.kwonlyargs, node.kw_defaults),
             ):
-                yield from ((one.arg, Spot(values, index)) for index, one in enumerate(names[: len(values)]))
+                yield from ((argument.arg, Spot(values, index)) for index, argument in enumerate(names[: len(values)]))
 
 
 def replaced(tree: ast.Module, params: Mapping[str, Any]) -> ast.Module:
