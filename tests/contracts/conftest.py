@@ -234,10 +234,10 @@ class Backend:
     def lock(self) -> Path:
         return self.folder / "controller.lock"
 
-    def open(self, job: Job, *, lock: Path | None = None, left_at: int = 0, **patience: Any) -> Ledger:
+    def open(self, job: Job, *, lock: Path | None = None, **patience: Any) -> Ledger:
         """A ledger, as a controller with such a patience opens it; closed at the end of the test if not before."""
         parts = (self.ledger("toy", job), job, "toy", self.code, lock or self.lock)
-        ledger = Ledger(*parts, patience=Patience(**patience), left_at=left_at)
+        ledger = Ledger(*parts, patience=Patience(**patience))
         self.opened.append(ledger)
         return ledger
 

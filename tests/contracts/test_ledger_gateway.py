@@ -79,7 +79,7 @@ def test_a_gateway_killed_at_any_moment_loses_and_doubles_nothing(served: Backen
 def test_what_was_committed_without_an_answer_is_sent_again_and_there_once(served: Backend, moment: str) -> None:
     door(served).admit("toy", ["maximize"])
     request = TrialRequest(run="toy", trial=0, attempt=1, number=0, params={"x": 0.5}, seed=1, metrics=("score",))
-    attempt = ledgers.Attempt(request, optuna={"reports": {"0": 0.1, "1": "nan"}})
+    attempt = ledgers.Attempt(request, optuna={"values": [0.1, "nan"]})
     outcome = TrialOutcome(0, TrialState.COMPLETE, metrics={"score": 0.5})
     status = {"run": "toy", "job": "toy", "state": "RUNNING", "trials": 3}
     with contextlib.closing(Cut(door(served).port)) as cut:

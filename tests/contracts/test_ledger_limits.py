@@ -98,7 +98,7 @@ def test_a_record_is_no_larger_than_every_reader_of_the_run_can_bear(service: le
     request = TrialRequest("toy", 0, 1, 0, {"x": 0.5}, seed=0, metrics=("score",))
     large = TrialRequest("toy", 0, 1, 0, {"x": [[]] * 500_000}, seed=0, metrics=("score",))
     assert refused(connection, ledger.BeginAttempt(large, "{}", None)) == ledger.TOO_LARGE
-    connection.answer(ledger.encode(ledger.BeginAttempt(request, json.dumps({"reports": "x" * (2 << 20)}), None)))
+    connection.answer(ledger.encode(ledger.BeginAttempt(request, json.dumps({"params": "x" * (2 << 20)}), None)))
     outcome = TrialOutcome(0, TrialState.COMPLETE, metrics={f"{number}": 0.5 for number in range(100_000)})
     assert refused(connection, ledger.FinishAttempt(request, outcome, "{}", None)) == ledger.TOO_LARGE
     connection.close()

@@ -16,6 +16,7 @@ import sys
 import uuid
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import optuna
 import pytest
@@ -26,8 +27,10 @@ from tests.contracts.conftest import Backend, ask, complete, drive, failed, make
 
 from trialplane.controller import export
 from trialplane.ledger import attempts as reading
+from trialplane.ledger import tables
 from trialplane.ledger.attempts import Order
 from trialplane.wire import records
+from trialplane.wire.records import ReportRow
 from trialplane.wire.states import FailureClass
 from trialplane.wire.states import TrialState as State
 
@@ -39,16 +42,23 @@ def load(backend: Backend, *, alive: bool = True) -> optuna.Study:
         url = f"sqlite:///{backend.folder}/{uuid.uuid4()}.db"
     engine = sa.create_engine(backend.url)
     with engine.connect() as connection:
-        found = reading.whole(lambda query, values: connection.execute(sa.text(query), values).all(), name)
+        select = tables.select(connection)
+        found, reports = reading.whole(select, name), reading.reports(select, name, 0).rows
         ((directions,),) = connection.execute(sa.text("SELECT directions FROM runs WHERE name = 'toy'")).all()
-        tables = sa.inspect(connection).get_table_names()
+        names = sa.inspect(connection).get_table_names()
     engine.dispose()
-    if "studies" in tables:  # of a former export
+    if "studies" in names:  # of a former export
         optuna.delete_study(study_name=name, storage=url)
     ways = tuple(json.loads(directions))
     order = Order(name, ways, tuple(f"metric {index}" for index, _ in enumerate(ways)), {"job": "toy"}, url)
-    export.write(order, [json.dumps({"attempts": records.to_dict(found), "alive": alive})])
+    export.write(order, [line(records.to_dict(found), reports, alive=alive)])
     return optuna.load_study(study_name=name, storage=url)
+
+
+def line(found: Any, reports: Sequence[ReportRow] = (), *, alive: bool = False) -> str:
+    """What an export is sent; each report has one metric."""
+    points = [[one.number, one.step, value] for one in reports for value in one.metrics.values()]
+    return json.dumps({"attempts": found, "alive": alive, "reports": records.to_dict(points)})
 
 
 def trials(backend: Backend, *, alive: bool = True) -> Sequence[FrozenTrial]:
@@ -195,7 +205,7 @@ def test_a_study_that_is_not_written_whole_is_not_there(sqlite: Backend) -> None
     url = f"sqlite:///{sqlite.folder}/x.db"
     order = Order("toy", ("maximize",), ("score",), {}, url)
     with pytest.raises(json.JSONDecodeError):
-        export.write(order, [json.dumps({"attempts": found, "alive": False}), "{cut off"])
+        export.write(order, [line(found), "{cut off"])
     assert optuna.get_all_study_names(storage=url) == []
 
 
@@ -217,10 +227,10 @@ export.main()
 
 @pytest.mark.parametrize("table", ["trials", "trial_params", "trial_intermediate_values"])
 def test_a_killed_export_leaves_nothing_and_is_repeated(backend: Backend, table: str) -> None:
-    found = _reported(backend, trials=3)
+    found, reports = _reported(backend, trials=3)
     url = f"sqlite:///{backend.folder}/{uuid.uuid4()}.db" if backend.kind == "sqlite" else backend.url
     order = Order("toy", ("maximize",), ("score",), {}, url)
-    lines = f"{records.to_json(order)}\n{json.dumps({'attempts': found, 'alive': False})}\n"
+    lines = f"{records.to_json(order)}\n{line(found, reports)}\n"
     done = subprocess.run([sys.executable, "-c", KILLED, table], input=lines, text=True, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert optuna.get_all_study_names(storage=url) == []
@@ -232,7 +242,7 @@ def test_a_killed_export_leaves_nothing_and_is_repeated(backend: Backend, table:
 
 def test_an_export_asks_the_database_a_few_times(sqlite: Backend) -> None:
     """However many values there are."""
-    found = _reported(sqlite, trials=4)
+    found, reports = _reported(sqlite, trials=4)
     url = f"sqlite:///{sqlite.folder}/{uuid.uuid4()}.db"
     optuna.storages.RDBStorage(url).engine.dispose()  # its tables are there
     statements: list[str] = []
@@ -242,7 +252,7 @@ def test_an_export_asks_the_database_a_few_times(sqlite: Backend) -> None:
 
     sa.event.listen(sa.engine.Engine, "before_cursor_execute", note)
     try:
-        export.write(Order("toy", ("maximize",), ("score",), {}, url), [json.dumps({"attempts": found, "alive": False})])
+        export.write(Order("toy", ("maximize",), ("score",), {}, url), [line(found, reports)])
     finally:
         sa.event.remove(sa.engine.Engine, "before_cursor_execute", note)
     inserts = [text.split()[2] for text in statements if text.startswith("INSERT")]
@@ -250,14 +260,15 @@ def test_an_export_asks_the_database_a_few_times(sqlite: Backend) -> None:
     assert len(statements) < 40
 
 
-def _reported(backend: Backend, trials: int) -> list[object]:
-    """The attempts of a run whose trials have reported 40 times."""
+def _reported(backend: Backend, trials: int) -> tuple[list[object], list[ReportRow]]:
+    """The attempts and the reports of a run whose trials have reported 40 times."""
     with backend.open(make_job(pruner="none", trials=trials)) as ledger:
         while (request := ledger.ask()) is not None:
             for step in range(40):
                 ledger.report(report(request, step, score=float(step)))
             ledger.tell(complete(request))
-        return [records.to_dict(attempt) for attempt in storage_of(ledger).load()[0]]
+        storage = storage_of(ledger)
+        return [records.to_dict(attempt) for attempt in storage.load()[0]], storage.reports(0).rows
 
 
 def test_the_dashboards_copy_is_whole_before_it_can_be_seen(sqlite: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +286,7 @@ def test_the_dashboards_copy_is_whole_before_it_can_be_seen(sqlite: Backend, mon
     listener.bind("")  # at a name that the system chooses
     listener.listen()
     order = Order("toy", ("maximize",), ("score",), {}, listener=listener.detach())  # closed by `show`
-    export.show(order, [json.dumps({"attempts": found, "alive": False})])
+    export.show(order, [line(found)])
     assert served == [[0, 1]]
 
 

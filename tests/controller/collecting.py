@@ -15,7 +15,7 @@ from trialplane.controller.pool import SlotReady, SlotTrial
 from trialplane.controller.workloads.collection import CollectionWorkload, ObjectStores
 from trialplane.job import kinds
 from trialplane.job.kinds import Job
-from trialplane.wire.records import TrialOutcome
+from trialplane.wire.records import TrialOutcome, TrialReport
 from trialplane.wire.units import Offer, Parcel, Unit
 
 UNITS = 6
@@ -95,7 +95,9 @@ class Collecting:
         self.exchange = Exchange(self.learner, self.workers)
         self.store = 0
         self.spilled: int | None = 0
-        parts: tuple[Any, ...] = (types.SimpleNamespace(job=job(**collect)), self.learner, self.workers, self.exchange)
+        self.reported: list[TrialReport] = []
+        ledger = types.SimpleNamespace(job=job(**collect), report=self.reported.append)
+        parts: tuple[Any, ...] = (ledger, self.learner, self.workers, self.exchange)
         self.work = CollectionWorkload(*parts, ObjectStores(lambda: self.store, lambda: self.spilled))
         self.ready: list[SlotReady] = []
 

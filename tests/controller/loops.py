@@ -33,9 +33,6 @@ class Recorder:
     def reported(self, reports: tuple[TrialReport, ...]) -> None:
         self.reports += reports
 
-    def last_step(self, number: int) -> int:
-        return max((report.step for report in self.reports if report.number == number), default=0)
-
     def started(self, *_: Any, **__: Any) -> None:
         """Takes note."""
 

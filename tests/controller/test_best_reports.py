@@ -38,7 +38,8 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
 
 
 def report(ledger: Ledger, of: TrialRequest, *values: float, first: int = 0) -> None:
-    ledger.note([TrialReport(of.number, first + step, {"score": value}, time.time()) for step, value in enumerate(values)])
+    for step, value in enumerate(values):
+        ledger.report(TrialReport(of.number, first + step, {"score": value}, time.time()))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_of_several_objectives_each_has_its_own(opened: Opened) -> None:
     ledger = opened.open(job(**{**SEARCH, "objectives": of}))
     first = asked(ledger)
     for step, (score, size) in enumerate([(0.9, 1.0), (0.5, 2.0)]):
-        ledger.note([TrialReport(first.number, step, {"score": score, "size": size}, 1.0)])
+        ledger.report(TrialReport(first.number, step, {"score": score, "size": size}, 1.0))
     ended = ledger.tell(outcome(first.number, metrics={"score": 0.5, "size": 2.0}))
     assert ended is not None and ended.metrics == {"score": 0.9, "size": 2.0}
     assert first.reported == ("score",)

@@ -65,6 +65,7 @@ def test_an_iteration_goes_from_units_to_its_outcome() -> None:
     run.learner.say(0, reports=(TrialReport(7, 1, {"loss": 2.0}, 1.0),), log=b"learning\n")
     (said,) = [said for said in run.listen() if said.reports]
     assert said.reports[0].metrics == {"loss": 2.0}
+    assert [one.metrics for one in run.reported] == [{"loss": 2.0}]
     run.learner.end(0, metrics={"loss": 1.0}, arrays="packed")
     told = run.end()
     assert told.state is TrialState.COMPLETE

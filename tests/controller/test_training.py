@@ -21,8 +21,7 @@ from trialplane.controller.setting import Setting
 from trialplane.job import kinds
 from trialplane.job.kinds import Job
 from trialplane.wire import labels, records
-from trialplane.wire.progress import TrainingProgress
-from trialplane.wire.records import RunStatus, StopRule, TrialRequest
+from trialplane.wire.records import RunStatus, StopRule, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, RunState
 
 
@@ -109,25 +108,19 @@ def test_a_search_that_keeps_checkpoints_gets_on_like_a_training(opened: Opened)
     assert ends(opened, kept, FailureClass.LOST, [10, 20, 20]) == [True, True, False]
 
 
-def test_how_far_a_killed_controller_had_it_is_known_by_its_last_status(opened: Opened) -> None:
+def test_how_far_a_killed_controller_had_it_is_known_by_its_reports(opened: Opened) -> None:
     of = job(retries={"lost": 1})
-    for step in (10, 20, 30):
-        asked(opened.open(of))
-        ledger = opened.open(of, left_at=step)
-        assert (ledger.counts.failed, len(ledger.running())) == (0, 0)
+    ledger = opened.open(of)
+    for step in (10, 20, 30, 30):
+        request = asked(ledger)
+        for one in (step - 1, step, step - 5):
+            ledger.report(TrialReport(request.number, one, {"loss": 1.0}, 1.0))
+        ledger.write_reports(patient=True)
+        assert ledger._frozen(0).intermediate_values == {}, "which Optuna would copy for each new one"
+        ledger = opened.open(of)
+        assert not ledger.running()
         assert list(ledger.attempts())[-1][1].step == step  # type: ignore[union-attr]
-    asked(ledger)
-    assert opened.open(of, left_at=30).counts.failed == 1, "nobody came further than step 30"
-
-
-def test_the_status_in_the_database_is_newer_than_any_file(opened: Opened) -> None:
-    ledger = opened.open(job())
-    status = RunStatus("toy", "toy", RunState.RUNNING, 1, progress=TrainingProgress(40))
-    ledger.describe({labels.LEDGER_STATUS: records.to_dict(status)})
-    asked(ledger)
-    ((_, told),) = opened.open(job(), left_at=30).attempts()
-    assert told is not None
-    assert told.step == 40
+    assert ledger.counts.failed == 1, "nobody came further than step 30"
 
 
 def test_a_ledger_with_a_status_of_another_version_is_not_opened(opened: Opened) -> None:

@@ -30,10 +30,10 @@ class Opened:
         self.run.root.mkdir(parents=True)
         self._ledger: Ledger | None = None
 
-    def open(self, of: Job, left_at: int = 0) -> Ledger:
+    def open(self, of: Job) -> Ledger:
         self.close()
         url = f"sqlite:///{self.run.ledger}"
-        self._ledger = Ledger(url, of, "toy-1", self.run.code, self.run.lock, left_at=left_at)
+        self._ledger = Ledger(url, of, "toy-1", self.run.code, self.run.lock)
         return self._ledger
 
     def close(self) -> None:

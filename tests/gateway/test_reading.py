@@ -70,7 +70,7 @@ def large(site: Site) -> Site:
     metrics = {f"metric_{number:04}": number / 7 for number in range(SIZE // ATTEMPTS // 30)}
     outcome = records.to_json(TrialOutcome(0, TrialState.COMPLETE, metrics={"score": 1.0, **metrics}, saved=False))
     request = records.to_json(TrialRequest("large", 0, 1, 0, {"x": 0.5}, seed=0, metrics=("score",)))
-    optuna = json.dumps({"state": "COMPLETE", "values": [1.0], "params": {}, "attributes": {}, "reports": {}})
+    optuna = json.dumps({"state": "COMPLETE", "values": [1.0], "params": {}, "attributes": {}})
     for run, count in (("small", 1), ("large", ATTEMPTS)):
         site.postgres.execute(
             "INSERT INTO attempts (run_id, number, trial, place, request, outcome, optuna) "

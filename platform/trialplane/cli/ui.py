@@ -125,7 +125,8 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
     from trialplane.client.pages import Pages, PrivateServer
 
     exporting.check("optuna", "sqlalchemy", "optuna_dashboard")
-    line, after = exporting.changes(handle.target, handle.name, 0)  # errors are raised before anything starts
+    job = handle.job
+    line, after = exporting.changes(handle.target, handle.name, job, exporting.Position())  # errors precede any start
 
     def feed(stdin: IO[bytes]) -> None:
         """Write the changes until the server ends."""
@@ -136,7 +137,7 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
                 stdin.flush()
                 time.sleep(_REFRESH)
                 try:
-                    text, place = exporting.changes(handle.target, handle.name, place)
+                    text, place = exporting.changes(handle.target, handle.name, job, place)
                     shown = ""
                 except errors.TrialplaneError as error:
                     text, line = "\n", errors.first_line(error)
@@ -145,7 +146,7 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
                     shown = line
 
     with PrivateServer(listener.getsockname()) as server:
-        first = exporting.order(handle.name, handle.job, listener=server.listener.fileno()) + line
+        first = exporting.order(handle.name, job, listener=server.listener.fileno()) + line
         with Pages(server.ask, listener, lambda: f"/dashboard/studies/{_STUDY}", output.note) as pages:
             output.note(pages.address)
             output.note(f"Showing a copy of {handle.name} in optuna-dashboard, which is kept up to date; Ctrl-C stops it")

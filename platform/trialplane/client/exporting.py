@@ -1,7 +1,7 @@
-"""A run as an Optuna study: its attempts are sent to `trialplane.controller.export`, a process that has Optuna.
+"""A run as an Optuna study: what the ledger has of it is sent to `trialplane.controller.export`, a process that has Optuna.
 
-The process receives the order and the attempts on its standard input, one JSON document per line. What it has written into a
-file is read back for a notebook, the one place of the laptop's rooms that imports Optuna.
+The process receives the order, the attempts and the reports on its standard input, one JSON document per line. What it has
+written into a file is read back for a notebook, the one place of the laptop's packages that imports Optuna.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 import urllib.parse
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trialplane import errors
 from trialplane.errors import InputError, TargetError
@@ -54,11 +54,22 @@ def order(run: str, job: Job, **where: Any) -> str:
     return f"{records.to_json(made)}\n"
 
 
-def changes(target: Target, run: str, after: int) -> tuple[str, int]:
-    """The attempts that run and those that ended since a place, as a line, and the place to continue from."""
-    found, alive = target.attempts(run, after)
-    line = json.dumps({"attempts": records.to_dict(found), "alive": alive})
-    return f"{line}\n", attempts.newest_place(found, after)
+class Position(NamedTuple):
+    """Up to where a run was read: the order of its last end, and the mark of its last report."""
+
+    end: int = 0
+    mark: int = 0
+
+
+def changes(target: Target, run: str, job: Job, after: Position) -> tuple[str, Position]:
+    """The attempts that run, and ends and reports since a position, as a line, and the position to continue from."""
+    found, alive = target.attempts(run, after.end)
+    metric = job.watched_metric
+    curves = target.curves(run, after.mark) if metric else []  # later: an attempt that ended has all of its reports
+    reports = [[one.number, one.step, one.metrics[metric]] for one in curves if metric in one.metrics]
+    line = json.dumps({"attempts": records.to_dict(found), "alive": alive, "reports": records.to_dict(reports)})
+    mark = curves[-1].mark if curves else after.mark
+    return f"{line}\n", Position(attempts.newest_place(found, after.end), mark)
 
 
 def check(*libraries: str, extra: str = "local") -> None:
@@ -82,10 +93,11 @@ def write(target: Target, run: str, url: str) -> None:
     """
     check("optuna", "sqlalchemy")
     _check_folder(url)
-    line, _ = changes(target, run, 0)
+    job = target.job(run)
+    line, _ = changes(target, run, job, Position())
     done = subprocess.run(
         COMMAND,
-        input=order(run, target.job(run), url=url) + line,
+        input=order(run, job, url=url) + line,
         env=environ(),
         capture_output=True,
         encoding="utf-8",

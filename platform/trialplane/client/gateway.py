@@ -23,7 +23,7 @@ from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 from trialplane.wire import ledger, mlflow, records
 from trialplane.wire.mlflow import Scope
-from trialplane.wire.records import Change, Desired, RunStatus, TrialRow
+from trialplane.wire.records import Change, Desired, ReportRow, RunStatus, TrialRow
 
 TOKEN_SECONDS = 600  # the shortest that Kubernetes makes
 _RENEWAL = 0.8  # of its life, after which a token is not used any more
@@ -123,6 +123,11 @@ class Gateway:
             return None
         attempts = [records.from_dict(Attempt, attempt) for page in pages for attempt in page["attempts"]]
         return attempts, any(page["alive"] for page in pages)
+
+    def curves(self, run: str, after: int) -> list[ReportRow] | None:
+        """The reports with marks above `after`, in order."""
+        pages = self._pages(run, "curves", {"after": str(after)})
+        return None if pages is None else [records.from_dict(ReportRow, one) for page in pages for one in page["reports"]]
 
     def changes(self, run: str) -> list[Change]:
         """Return the changes of the desired state, in order."""

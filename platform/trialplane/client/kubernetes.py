@@ -30,7 +30,7 @@ from trialplane.plan import run as runs
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.wire import cluster as names
-from trialplane.wire.records import Change, Desired, RunStatus, TrialRow
+from trialplane.wire.records import Change, Desired, ReportRow, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 _REMOVAL = 120.0  # seconds for the operator to remove the files of a deleted run
@@ -173,6 +173,13 @@ class KubernetesTarget:
         if ledger_attempts is None:
             self._view_of(run)
         return ledger_attempts or ([], False)
+
+    def curves(self, run: str, after: int = 0) -> list[ReportRow]:
+        """See `Target`."""
+        reports = self.gateway.curves(run, after)
+        if reports is None:
+            self._view_of(run)
+        return reports or []
 
     def changes(self, run: str) -> list[Change]:
         """See `Target`."""

@@ -26,7 +26,7 @@ from trialplane.plan import saving
 from trialplane.plan.plan import Plan
 from trialplane.wire import paths, records
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import Change, Desired, RunStatus, TrialRow
+from trialplane.wire.records import Change, Desired, ReportRow, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 _COUNTED = "Removing that file repairs the run: its counts are in the ledger, only the used budget.time is lost."
@@ -177,6 +177,12 @@ class LocalTarget:
         return ledger_attempts, alive or self.is_active(
             run
         )  # also if it started or ended meanwhile: attempts may still be running
+
+    @_of_run
+    def curves(self, run: str, after: int = 0) -> list[ReportRow]:
+        """See `Target`."""
+        files = self._find(run)
+        return results.curves(files.ledger, run, self.is_active(run), after)
 
     @_of_run
     def changes(self, run: str) -> list[Change]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from trialplane import errors
 from trialplane.errors import InputError, Issue, RunNotFound
 from trialplane.ledger.attempts import Attempt
-from trialplane.wire.records import Change, Desired, RunStatus, TrialRow
+from trialplane.wire.records import Change, Desired, ReportRow, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 if TYPE_CHECKING:  # pydantic costs `platform status --help` a tenth of a second
@@ -142,6 +142,9 @@ class Target(Protocol):
 
         The second value is whether a controller was running in the meantime. Without one, no attempt is running.
         """
+
+    def curves(self, run: str, after: int = 0) -> list[ReportRow]:
+        """The reports of all attempts with marks above `after`, in order, those of running attempts included."""
 
     def changes(self, run: str) -> list[Change]:
         """Return the changes of the run's desired state and their users, in order. Empty if they are not recorded."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trialplane.job.resources import Retries
 from trialplane.job.search import Objective
-from trialplane.wire.records import BestReport, TrialOutcome, TrialReport, TrialRequest
+from trialplane.wire.records import BestReport, TrialOutcome, TrialRequest
 from trialplane.wire.states import FAILURE_RULES, FailureClass, TrialState
 
 
@@ -156,8 +156,7 @@ class Repeats:
 class BestReports:
     """The best report of each objective that is the best of a trial's reports.
 
-    Reports of former attempts count where the next one continues from a checkpoint. Those of an attempt that was lost with
-    its controller are not known.
+    Reports of former attempts count where the next one continues from a checkpoint.
 
     Args:
         objectives: the job's.
@@ -179,13 +178,13 @@ class BestReports:
         if not self._keeps_checkpoints:
             self._found.pop(trial, None)
 
-    def add(self, trial: int, report: TrialReport) -> None:
+    def add(self, trial: int, step: int, metrics: Mapping[str, float]) -> None:
         """Takes a report of a trial; of equal values the first counts."""
         for metric, objective in self._objectives.items():
-            value = report.metrics.get(metric, math.nan)
+            value = metrics.get(metric, math.nan)
             found = self._found.setdefault(trial, {})
             if math.isfinite(value) and (metric not in found or objective.is_better(value, found[metric].value)):
-                found[metric] = BestReport(value, report.step)
+                found[metric] = BestReport(value, step)
 
     def applied(self, trial: int, outcome: TrialOutcome) -> TrialOutcome:
         """An outcome with the best reports; those of a trial that completed replace worse values of its result."""

@@ -1,8 +1,8 @@
 """`python -m trialplane.controller.export`: writes attempts as an Optuna study to a database, or serves optuna-dashboard.
 
 The client, which does not import Optuna, starts it and sends what it has read of a ledger. On stdin the first line is an
-`Order`, and each further line has attempts: those of the study so far, then what has changed since. The URL is not an
-argument, as other users of the machine could see it. The process ends with its stdin.
+`Order`, and each further line has attempts and reports: those of the study so far, then what has changed since. The URL is
+not an argument, as other users of the machine could see it. The process ends with its stdin.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from trialplane.ledger import tables
 from trialplane.ledger.attempts import Attempt, Order, Range
 from trialplane.wire import escapes, records, rows
 
+Curves = dict[int, dict[int, float]]  # number of an attempt → step → the first value that was reported
+
 _STORAGE_ERRORS = (tables.DATABASE_ERRORS, optuna.exceptions.StorageInternalError)  # Optuna wraps some of the former
 
 
@@ -50,9 +52,14 @@ def create(storage: BaseStorage, order: Order) -> optuna.Study:
 
 
 def add(
-    storage: BaseStorage, study: optuna.Study, attempts: Iterable[Attempt], alive: bool, ranges: Mapping[str, Range]
+    storage: BaseStorage,
+    study: optuna.Study,
+    attempts: Iterable[Attempt],
+    alive: bool,
+    ranges: Mapping[str, Range],
+    curves: Curves | None = None,
 ) -> None:
-    """Adds attempts to a study, and the ends of those that were running in it.
+    """Adds attempts to a study, and the reports and the ends of those that were running in it.
 
     Args:
         storage: the study's.
@@ -60,10 +67,17 @@ def add(
         attempts: in order of their numbers, from n on without a gap.
         alive: whether a controller works on the run; otherwise no attempt runs.
         ranges: those of the order.
+        curves: the reports that have come so far.
     """
-    known = study.get_trials(deepcopy=False)
+    known, curves = study.get_trials(deepcopy=False), curves or {}
+    for trial in known:
+        if not trial.state.is_finished():
+            for step, value in curves.get(trial.number, {}).items():
+                if step not in trial.intermediate_values:
+                    storage.set_trial_intermediate_value(trial._trial_id, step, value)
     for attempt in attempts:
         trial = _trial(attempt, alive)
+        trial.intermediate_values = curves.get(trial.number, {})
         for name in ranges.keys() & trial.params.keys():
             at = ranges[name]
             trial.distributions[name] = FloatDistribution(at.low, at.high, log=at.log)
@@ -106,8 +120,6 @@ def _end(storage: BaseStorage, known: FrozenTrial, trial: FrozenTrial) -> None:
     for name, distribution in trial.distributions.items():
         if name not in known.params:  # drawn since, for an objective of Optuna
             storage.set_trial_param(trial_id, name, distribution.to_internal_repr(trial.params[name]), distribution)
-    for step, value in trial.intermediate_values.items():
-        storage.set_trial_intermediate_value(trial_id, step, value)
     for name, value in trial.system_attrs.items():
         storage.set_trial_system_attr(trial_id, name, value)
     for name, value in trial.user_attrs.items():
@@ -123,9 +135,9 @@ def write(order: Order, lines: Iterable[str]) -> None:
         TargetError: the database cannot be written.
     """
     storage = optuna.storages.InMemoryStorage()
-    study = create(storage, order)
+    study, curves = create(storage, order), Curves()
     for line in lines:
-        add(storage, study, *_read(line), order.ranges)
+        add(storage, study, *_read(line, curves), order.ranges, curves)
     try:
         place = tables.shown(order.url)
     except tables.DATABASE_ERRORS as error:
@@ -223,12 +235,12 @@ def show(order: Order, lines: Iterable[str]) -> None:
     import optuna_dashboard  # not part of the controller's images
 
     storage = optuna.storages.InMemoryStorage()
-    study = create(storage, order)
+    study, curves = create(storage, order), Curves()
     coming = iter(lines)
     first = next(coming, None)
     if first is None:  # the command has ended
         return
-    add(storage, study, *_read(first), order.ranges)
+    add(storage, study, *_read(first, curves), order.ranges, curves)
     server = _Server(socket.socket(fileno=order.listener))
     server.set_app(optuna_dashboard.wsgi(storage))
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -236,7 +248,7 @@ def show(order: Order, lines: Iterable[str]) -> None:
         if not storage.get_all_studies():
             raise errors.InputError(f"the copy of {order.run} was deleted in the dashboard; the run itself is as it was")
         if line.strip():  # an empty one only tests whether this process still reads
-            add(storage, study, *_read(line), order.ranges)
+            add(storage, study, *_read(line, curves), order.ranges, curves)
     server.shutdown()  # its thread would wait on a closed socket
     server.server_close()
 
@@ -263,8 +275,11 @@ class _Handler(wsgiref.simple_server.WSGIRequestHandler):
         """Prints nothing: the terminal is the user's."""
 
 
-def _read(line: str) -> tuple[list[Attempt], bool]:
+def _read(line: str, curves: Curves) -> tuple[list[Attempt], bool]:
+    """The attempts of a line, and whether a controller works on the run; its reports are added to the others."""
     data: Mapping[str, Any] = json.loads(line)
+    for number, step, value in data["reports"]:
+        curves.setdefault(number, {}).setdefault(step, float(value))
     return [records.from_dict(Attempt, attempt) for attempt in data["attempts"]], bool(data["alive"])
 
 

@@ -1,7 +1,7 @@
 """The memory of samplers and pruners: one Optuna trial per logical trial, of which a sampler sees a bounded part.
 
 Optuna's storage exists only here, in memory. For each attempt the ledger stores a document from which its trial is restored
-(`document`, `trial`), exact to the last bit.
+(`document`, `trial`), exact to the last bit; its reports are in the ledger as well, with those of all trials.
 
 Attempts that were stopped or lost are not in it: a retry takes the place of the attempt before. So its number, its order and
 its share of all trials are those of an undisturbed study, on which samplers and pruners rely.
@@ -56,7 +56,7 @@ def document(trial: FrozenTrial, sign: float = 1.0) -> dict[str, Any]:
 
     Returns:
         `state` and `values` as samplers see them; `params`: by name the value inside Optuna and its distribution as JSON;
-        `attributes`, which samplers keep; `reports`: value by step; `started` and `ended` in seconds since the epoch.
+        `attributes`, which samplers keep; `started` and `ended` in seconds since the epoch.
     """
     of_values = sign if trial.state == TrialState.PRUNED else 1.0  # the value of a pruned trial is its last report
     return {
@@ -67,14 +67,13 @@ def document(trial: FrozenTrial, sign: float = 1.0) -> dict[str, Any]:
             for name, value in trial.params.items()
         },
         "attributes": trial.system_attrs,
-        "reports": {str(step): _number(sign * value) for step, value in trial.intermediate_values.items()},
         "started": None if trial.datetime_start is None else trial.datetime_start.timestamp(),
         "ended": None if trial.datetime_complete is None else trial.datetime_complete.timestamp(),
     }
 
 
 def trial(number: int, document: Mapping[str, Any], sign: float = 1.0) -> FrozenTrial:
-    """The trial restored from its document, see `document`; equal distributions are one object."""
+    """The trial restored from its document, see `document`, without its reports; equal distributions are one object."""
     of_values = sign if document["state"] == TrialState.PRUNED.name else 1.0
     distributions = {name: _distribution(text) for name, (_, text) in document["params"].items()}
     values = document["values"]
@@ -90,7 +89,7 @@ def trial(number: int, document: Mapping[str, Any], sign: float = 1.0) -> Frozen
         distributions=distributions,
         user_attrs={},
         system_attrs=dict(document["attributes"]),
-        intermediate_values={int(step): sign * float(value) for step, value in document["reports"].items()},
+        intermediate_values={},
     )
 
 

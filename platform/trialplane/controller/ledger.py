@@ -1,8 +1,9 @@
 """The ledger: takes trials from Optuna's `ask` and reports their ends by `tell`, each logical trial once.
 
 The study exists twice: in memory (`History`), where samplers and pruners work without delay, and in the database
-(`Store`), where a trial with its parameters is written before it starts and its end before the next decision. On opening,
-memory is filled from the database, and attempts that were running are recorded as lost and retried.
+(`Store`), where a trial with its parameters is written before it starts, its reports a few times a second, and its end,
+after its last report, before the next decision. On opening, memory is filled from the database, and attempts that were
+running are recorded as lost, with what they had reported, and retried.
 
 Logical trials are numbered 0 to `trials` - 1. Each attempt at one is a row in the database; a retry has the same parameters
 and names in its request the attempt that it repeats. In memory, which is Optuna's, it takes the place of the attempt before.
@@ -18,7 +19,7 @@ import gc
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +29,22 @@ from optuna.trial import FrozenTrial, TrialState
 from trialplane import errors
 from trialplane.controller import history, samplers, suggesting
 from trialplane.controller.counts import BestReports, Counts, Repeats
+from trialplane.controller.curves import Curves
 from trialplane.controller.patience import Patience
 from trialplane.controller.pruning import Pruning
 from trialplane.job.kinds import Job
 from trialplane.ledger import Store, remote, study
 from trialplane.ledger.attempts import Attempt
-from trialplane.wire import labels, messages, progress, records, rows
-from trialplane.wire.records import Desired, RunStatus, TrialOutcome, TrialRequest, TrialRow
+from trialplane.wire import labels, messages, records, rows
+from trialplane.wire.records import Desired, ReportRow, RunStatus, TrialOutcome, TrialReport, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass
 from trialplane.wire.states import TrialState as State
 
 log = logging.getLogger(__name__)
 
 _LONGEST_REASON = 1000  # characters of a status that was refused
+_REPORT_SECONDS = 0.25  # between two batches of reports
+_REPORT_PAUSE = 5.0  # the same after one that could not be written
 
 
 @dataclasses.dataclass
@@ -70,7 +74,6 @@ class Ledger:
         code: folder of the job's code, for spaces and options given as functions.
         lock: file to lock when the database is SQLite.
         patience: how long to wait for a database that is away, or that another controller holds.
-        left_at: the last known step of a training, where the database does not hold the run's status.
 
     Raises:
         LedgerError: see `store.study.Storage` and `store.remote.Storage`.
@@ -85,7 +88,6 @@ class Ledger:
         lock: Path,
         *,
         patience: Patience | None = None,
-        left_at: int = 0,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.job = job
@@ -95,7 +97,6 @@ class Ledger:
         self.newest: dict[int, TrialRow] = {}
         self.best: TrialRow | None = None
         self.status: RunStatus | None = None  # the run's last one in the database
-        self._left_at = left_at
         self._refusal = ""  # of the last status that was refused, which is logged once
         self._code = samplers.JobCode(code)
         self._patiently = patience or Patience()
@@ -107,6 +108,10 @@ class Ledger:
         self._again = Repeats(self.counts)
         self._stop = tuple(records.StopRule(**rule.model_dump()) for rule in job.stops)
         self._best_reports = BestReports(job.objectives, job.keeps_checkpoints)
+        named = (*job.required_metrics, job.watched_metric, *(rule.metric for rule in job.stops))
+        self._curves = Curves({metric for metric in named if metric})
+        self._write_at = 0.0  # when the next reports are written, by the monotonic clock
+        self._unwritable = ""  # why some reports are not in the database
         self._memory = history.History(job)
         self.pruning = Pruning(job, self._code)
         self._study = self._memory_study()
@@ -206,23 +211,59 @@ class Ledger:
             self._show(rows.row(self.job, attempt.request, sampled, None))
         return answer
 
-    def note(self, reports: Iterable[records.TrialReport]) -> None:
-        """Takes reports for the objectives that are their best; those of an attempt that is not running are ignored."""
-        for report in reports:
-            if report.number in self._open:
-                self._best_reports.add(self._open[report.number].request.trial, report)
-
-    def report(self, report: records.TrialReport) -> bool:
-        """Takes the metrics of one step of a study; True when the pruner decides to end the trial.
+    def report(self, report: TrialReport) -> bool:
+        """Takes the metrics of one step, in the order they were reported; True when the pruner decides to end the trial.
 
         A report of an attempt that is not running is ignored.
         """
         attempt = self._open.get(report.number)
-        if attempt is None or len(self.job.objectives) > 1:
+        if attempt is None:
+            return False
+        self._curves.add(attempt.request, report)
+        return self._compare(attempt, report.step, report.metrics)
+
+    def _compare(self, attempt: _Attempt, step: int, metrics: Mapping[str, float]) -> bool:
+        """Takes a report for the objectives that are the best of them, and for the pruner; True when that ends the trial."""
+        self._best_reports.add(attempt.request.trial, step, metrics)
+        if not self.job.watched_metric:  # Optuna copies all reports for each new one, and a training may have millions
             return False
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # optuna on a step reported twice: the first counts
-            return self.pruning.report(attempt.trial, report.step, report.metrics)
+            return self.pruning.report(attempt.trial, step, metrics)
+
+    def write_reports(self, *, patient: bool = False) -> None:
+        """Writes the reports that have come since the last time, unless that was a moment ago.
+
+        While the database is away they are kept, as many as it would keep. Results go before reports: those for which a
+        namespace has no room are left out.
+
+        Args:
+            patient: whether to write them in any case, and to wait for a database that is away.
+        """
+        if not patient and time.monotonic() < self._write_at:
+            return
+        self._write_at = time.monotonic() + _REPORT_SECONDS
+        while (batch := self._curves.batch()) is not None:
+            write = functools.partial(self._storage.report, batch.reports, batch.deleted)
+            try:
+                if patient:
+                    self._patiently(write)
+                else:
+                    write()
+            except errors.LedgerUnavailable:
+                if patient:
+                    raise
+                self._write_at = time.monotonic() + _REPORT_PAUSE
+                return
+            except (errors.LedgerFull, errors.LedgerRefused) as error:
+                self._unwritable = self._unwritable or f"curves lack reports that the ledger does not take: {error}"
+                self._write_at = time.monotonic() + _REPORT_PAUSE
+            self._curves.written()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the user should know of the curves in the database."""
+        return tuple(filter(None, (self._curves.remark, self._unwritable)))
 
     def tell(self, outcome: TrialOutcome) -> TrialOutcome | None:
         """Writes how an attempt ended, once.
@@ -235,6 +276,8 @@ class Ledger:
         if attempt is None:
             return None
         request = attempt.request
+        outcome = dataclasses.replace(outcome, step=max(outcome.step, self._curves.end(outcome.number)))
+        self.write_reports(patient=True)
         retried = outcome.failure is not None and self.counts.may_retry(
             request.trial, outcome.failure, self.job.retries, outcome.step
         )
@@ -444,12 +487,14 @@ class Ledger:
             self._memory.set_study_system_attr(self._study_id, key, value)
         self._saved_attributes = attributes
         self.pruning.restore(attributes)
+        curves, unfinished = self._load_reports({one.request.number for one in attempts if one.outcome is None})
         left = []
         for attempt in attempts:
             request, outcome = attempt.request, attempt.outcome
             frozen = history.trial(request.number, attempt.optuna, self.pruning.sign)
             self._attempts[request.number] = request, outcome
-            self.pruning.has_come = self.pruning.has_come or bool(frozen.intermediate_values)
+            curve = curves.get(request.number, {})
+            self.pruning.has_come = self.pruning.has_come or bool(curve)
             if request.trial > self._next:
                 raise errors.LedgerCorrupt(
                     f"trial {self._next} of the study {self.run} is missing from its ledger, so the others cannot be "
@@ -458,8 +503,10 @@ class Ledger:
             if request.trial < self._next:
                 trial_id = self._trial_id(request.trial)
                 self.pruning.replaced(trial_id, self._memory.get_trial(trial_id))
+                frozen.intermediate_values = self.pruning.restored(trial_id, curve)
                 self._memory.replace(trial_id, frozen)
             else:
+                frozen.intermediate_values = curve
                 self._study.add_trial(frozen)
                 self._next += 1
             self._again.begun(request)
@@ -470,26 +517,50 @@ class Ledger:
             self._memory.ended(self._frozen(request.trial), samplers.is_bad(self.job, outcome))
             self._count(request, dict(request.params), outcome)
         for request in left:
-            self._end_left(request)
+            self._end_left(request, unfinished.get(request.number, []))
         samplers.stop_if_exhausted(self.job, self._study, self._code)
 
+    def _load_reports(self, running: Collection[int]) -> tuple[dict[int, dict[int, float]], dict[int, list[ReportRow]]]:
+        """The reports in the database.
+
+        Args:
+            running: numbers of the attempts that have not ended.
+
+        Returns:
+            By number of the attempt: of those that have ended the first value of each step, as Optuna compares it; and the
+            reports of the others.
+        """
+        curves: dict[int, dict[int, float]] = {}
+        unfinished: dict[int, list[ReportRow]] = {}
+        more = True
+        while more:
+            page = self._storage.reports(self._curves.mark)
+            for row in page.rows:
+                if row.number in running:
+                    unfinished.setdefault(row.number, []).append(row)
+                elif self.job.watched_metric in row.metrics:
+                    value = self.pruning.sign * row.metrics[self.job.watched_metric]
+                    curves.setdefault(row.number, {}).setdefault(row.step, value)
+                self._curves.mark = row.mark
+            more = page.more
+        return curves, unfinished
+
     def _go_on_from(self, described: Mapping[str, Any]) -> None:
-        """Restores from the last status in the database how long the run has worked and how far a training was."""
+        """Restores the last status in the database, which has how long the run has worked."""
         try:
-            status = records.from_dict(RunStatus, described)
+            self.status = records.from_dict(RunStatus, described)
         except ValueError as error:
             raise errors.LedgerCorrupt(
                 f"the status of the study {self.run} in its ledger cannot be read ({error}); resume it with the version of "
                 f"trialplane that wrote it, or delete it: `platform delete {self.run}`"
             ) from error
-        self.status = status
-        step = progress.step_of(status.progress)
-        self._left_at = self._left_at if step is None else step
 
-    def _end_left(self, request: TrialRequest) -> None:
+    def _end_left(self, request: TrialRequest, reports: list[ReportRow]) -> None:
         drawn = optuna.trial.Trial(self._study, self._trial_id(request.trial))
-        self._open[request.number] = _Attempt(request, drawn, time.time())
+        self._open[request.number] = attempt = _Attempt(request, drawn, time.time())
         self.counts.running += 1
+        for report in reports:  # again, as a retry that continues from a checkpoint has its rungs
+            self._compare(attempt, report.step, report.metrics)
         self.tell(
             TrialOutcome(
                 number=request.number,
@@ -497,7 +568,7 @@ class Ledger:
                 failure=FailureClass.LOST,
                 message="the controller ended while this attempt ran",
                 ended=time.time(),
-                step=self._left_at,
+                step=max((report.step for report in reports), default=0),
             )
         )
 

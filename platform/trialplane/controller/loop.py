@@ -98,8 +98,10 @@ class Loop:
                     self._uses_mlflow = self._uses_mlflow or event.mlflow
                 else:
                     self._take(event)
-            if complaint := self._ledger.pruning.complaint:
-                self._warn(complaint)
+            self._ledger.write_reports()
+            for remark in (self._ledger.pruning.complaint, *self._ledger.remarks):
+                if remark:
+                    self._warn(remark)
             self._recorder.tick()
             self.show(
                 RunState.RUNNING, "the running trials save themselves and end" if self._stopping else self._workload.trouble
@@ -156,7 +158,6 @@ class Loop:
             if isinstance(message, LogGrown):
                 arrival.add_to_log(self._run, event.request, message.data)
         self._recorder.reported(event.reports)
-        self._ledger.note(event.reports)
         for report in event.reports:
             if report.remark:
                 self._warn(report.remark)
@@ -175,8 +176,7 @@ class Loop:
             arrival.arrays_to_file(event.arrays, arrays)
         if event.store is not None:
             arrival.unpack_store(self._run, number, event.store)
-        outcome = _bounded(self._as_stopped(outcome))
-        ended = self._ledger.tell(dataclasses.replace(outcome, step=self._recorder.last_step(number)))
+        ended = self._ledger.tell(_bounded(self._as_stopped(outcome)))
         assert ended is not None
         self._is_dry = self._is_full = False
         self._recorder.ended(request, ended, arrays)

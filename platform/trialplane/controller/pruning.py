@@ -71,8 +71,7 @@ class Pruning:
                 self._names.update(dict.fromkeys(metrics))
             return False
         self.has_come = True
-        former = self._former.pop(trial._trial_id, None)
-        if former is not None and step > min(former.intermediate_values):
+        if (former := self._continued(trial._trial_id, step)) is not None:
             self._continue(trial, step, former)
         try:
             trial.report(self.sign * metrics[watched], step)
@@ -97,6 +96,19 @@ class Pruning:
         if attempt.intermediate_values:
             self._former[trial_id] = attempt
         return {key: value for key, value in attempt.system_attrs.items() if not key.startswith(_RUNG)}
+
+    def restored(self, trial_id: int, curve: dict[int, float]) -> dict[int, float]:
+        """The reports of a retry under a former controller, with those of the attempt before where it continues that one."""
+        first = next(iter(curve), -1)
+        former = self._continued(trial_id, first) if curve else None
+        if former is None:
+            return curve
+        return {step: value for step, value in former.intermediate_values.items() if step < first} | curve
+
+    def _continued(self, trial_id: int, step: int) -> FrozenTrial | None:
+        """The attempt that a retry continues, if its first report is of this step; asked for once."""
+        former = self._former.pop(trial_id, None)
+        return former if former is not None and step > min(former.intermediate_values) else None
 
     def _continue(self, trial: optuna.trial.Trial, step: int, former: FrozenTrial) -> None:
         for earlier, value in former.intermediate_values.items():

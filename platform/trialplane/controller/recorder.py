@@ -125,10 +125,6 @@ class Recorder:
         self._is_over = True
         self._tell_writer(b"end\n")
 
-    def last_step(self, number: int) -> int:
-        """The last step that an attempt reported, or 0."""
-        return self._steps.get(number, 0)
-
     def has(self, kind: str, number: int) -> bool:
         """Whether the spool holds the event of that kind for that attempt."""
         return (kind, number) in self._seen

@@ -203,9 +203,8 @@ class Session:
 
         def opened() -> Ledger:
             url = self._setting.ledger or f"sqlite:///{run.ledger}"
-            left_at = 0 if self._last is None else progress.step_of(self._last.progress) or 0
             patience = Patience(on_wait=wait, give_up=give_up, lock_seconds=HEAD_LOCK_PATIENCE)
-            return Ledger(url, self._job, run.root.name, run.code, run.lock, patience=patience, left_at=left_at)
+            return Ledger(url, self._job, run.root.name, run.code, run.lock, patience=patience)
 
         try:
             return Patience(OPEN_PATIENCE if self._setting.ledger else 0.0, wait, give_up)(opened)

@@ -12,7 +12,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeVar
 
 from trialplane import errors
@@ -35,7 +35,7 @@ _MAX_STATUS = 1 << 20  # bytes of a status, of which the operator and every list
 _MAX_RECORD = 1 << 20  # bytes of a request or an outcome, which is parsed for every read of the run
 _AHEAD = 3600.0  # seconds by which a controller's clock may be ahead
 _COLUMNS = (labels.LEDGER_JOB, labels.LEDGER_SUBMISSION, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)
-_GROWING = (ledger.BeginAttempt, ledger.DrawAttempt, ledger.FinishAttempt)
+_GROWING = (ledger.BeginAttempt, ledger.DrawAttempt, ledger.FinishAttempt, ledger.WriteReports)
 _REFUSAL = "the token does not open this run: each start of a run has its own, which is gone when the run has ended"
 # The first that fits, so the more special one comes before its base.
 _CODES: tuple[tuple[type[errors.LedgerError], str], ...] = (
@@ -132,7 +132,11 @@ class Connection:
                 _check_status(request.status, len(body))
             if isinstance(request, _GROWING) and len(body) > _MAX_RECORD:
                 _check_records(request)
-            with self._service.large if isinstance(request, ledger.LoadAttempts) else contextlib.nullcontext():
+            with (
+                self._service.large
+                if isinstance(request, ledger.LoadAttempts | ledger.LoadReports)
+                else contextlib.nullcontext()
+            ):
                 return ledger.encode(self._answer(request))
 
     def close(self) -> None:
@@ -191,6 +195,11 @@ class Connection:
                 found, kept = storage.page(after, ledger.PAGE_BYTES)
                 stored = (ledger.StoredAttempt(one.request, one.outcome, one.place, json.dumps(one.optuna)) for one in found)
                 return ledger.AttemptsLoaded(tuple(stored), kept)
+            case ledger.LoadReports(after=after):
+                page = storage.reports(after)
+                return ledger.ReportsLoaded(tuple(page.rows), page.more)
+            case ledger.WriteReports(reports=reports, deleted=deleted):
+                storage.report(reports, deleted)
             case ledger.BeginAttempt():
                 storage.begin(Attempt(self._own(request.request), optuna=_object(request.optuna)), _kept(request.kept))
             case ledger.DrawAttempt():
@@ -223,9 +232,16 @@ def _check_status(status: RunStatus, size: int) -> None:
         raise Failure(ledger.INVALID, "a run's status has a time that is in the future, or none at all")
 
 
-def _check_records(request: ledger.BeginAttempt | ledger.DrawAttempt | ledger.FinishAttempt) -> None:
+def _check_records(
+    request: ledger.BeginAttempt | ledger.DrawAttempt | ledger.FinishAttempt | ledger.WriteReports,
+) -> None:
     """Refuses records that are larger than what a slot takes from a trial can make them."""
-    for record in (request.request, request.outcome if isinstance(request, ledger.FinishAttempt) else None):
+    found: Iterable[Any]
+    if isinstance(request, ledger.WriteReports):
+        found = request.reports
+    else:
+        found = (request.request, request.outcome if isinstance(request, ledger.FinishAttempt) else None)
+    for record in found:
         if (size := len(records.to_json(record))) > _MAX_RECORD:
             raise Failure(ledger.TOO_LARGE, f"a {type(record).__name__} may have {_MAX_RECORD:,} bytes, not {size:,}")
 

@@ -155,6 +155,11 @@ class Gateway:
         rows, after, place = self._runs.ends(run, _number(options, "after", 0))
         return as_json({"place": place, "rows": rows, "next": None if after is None else {"after": after}})
 
+    def curves(self, run: str, options: Options) -> Response:
+        """A page of reports, those of running attempts included, in the order they arrived."""
+        page = self._runs.curves(run, _number(options, "after", 0))
+        return as_json({"reports": page.rows, "next": {"after": page.rows[-1].mark} if page.more else None})
+
     def changes(self, run: str, options: Options) -> Response:
         """The changes of the desired state."""
         return as_json(self._runs.changes(run))
@@ -311,6 +316,7 @@ ROUTES: tuple[Route, ...] = (
         Gateway.whole,
         ("after", "number", "until"),
     ),
+    Route("GET", f"{_RUN}/curves", Authority.VIEWER, "A page of reports after a mark.", Gateway.curves, ("after",)),
     Route("GET", f"{_RUN}/changes", Authority.VIEWER, "The changes of the desired state.", Gateway.changes),
     Route(
         "GET",

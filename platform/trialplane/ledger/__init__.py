@@ -7,10 +7,11 @@ may keep, `locking` ensures one controller per run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from trialplane.ledger.attempts import Attempt
+from trialplane.ledger.attempts import Attempt, Reports
+from trialplane.wire.records import ReportRow
 
 
 class Store(Protocol):
@@ -25,6 +26,12 @@ class Store(Protocol):
 
     def load(self) -> tuple[list[Attempt], dict[str, Any]]:
         """All attempts in order of their numbers, and what samplers store beside them."""
+
+    def reports(self, after: int) -> Reports:
+        """A page of the reports with marks above `after`, 0 at first."""
+
+    def report(self, reports: Sequence[ReportRow], deleted: Sequence[int]) -> None:
+        """Writes reports, and deletes earlier ones by their marks."""
 
     def begin(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
         """Writes an attempt that is about to start; `kept` is what samplers store beside the trials, None if unchanged."""

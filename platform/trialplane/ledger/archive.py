@@ -24,9 +24,9 @@ from trialplane.job.kinds import Job
 from trialplane.ledger import attempts as reading
 from trialplane.ledger import budget as budgets
 from trialplane.ledger import locking, tables
-from trialplane.ledger.attempts import Page
+from trialplane.ledger.attempts import Page, Reports
 from trialplane.ledger.budget import Budget
-from trialplane.ledger.tables import attempts, changes, codes, runs, sizes
+from trialplane.ledger.tables import attempts, changes, codes, reports, runs, sizes
 from trialplane.plan import plan as planning
 from trialplane.wire import labels, ledger, mlflow, records
 from trialplane.wire.records import Change, Desired, RunStatus, TrialRow
@@ -218,6 +218,11 @@ class Archive:
             page = reading.page(tables.select(connection), run, after, PAGE, order="place")
             place = page.stored[-1][0] if page.stored else after
             return [reading.row(job, attempt, True) for attempt in page.attempts], _last(page, "place"), place
+
+    def curves(self, run: str, after: int) -> Reports:
+        """A page of the reports with marks above `after`, 0 at first."""
+        with self._connected(run) as (connection, _):
+            return reading.reports(tables.select(connection), run, after, PAGE)
 
     def whole(self, run: str, after: int, number: int = -1, until: int | None = None) -> Whole:
         """A page of the attempts that run and those that ended since the place `after`, with numbers above `number`.
@@ -457,7 +462,7 @@ class Archive:
         """
         with self._connected(run) as (connection, mine):
             _claim(connection, run)
-            for below in (attempts, changes, sizes):
+            for below in (attempts, reports, changes, sizes):
                 connection.execute(sa.delete(below).where(below.c.run_id.in_(sa.select(runs.c.id).where(mine))))
             connection.execute(sa.delete(runs).where(mine))
             tables.drop_code(connection)

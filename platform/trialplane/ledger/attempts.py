@@ -1,4 +1,4 @@
-"""The attempts in a ledger, and how they are read: one SQL for SQLite and PostgreSQL, which a laptop and the gateway share.
+"""The attempts and reports in a ledger, and how they are read: one SQL for both databases, which laptop and gateway share.
 
 A reader brings its own connection, as a function that runs a SELECT: the laptop has no library for databases but Python's.
 Documents are records of the wire as text; PostgreSQL reads no JSON in which a text has a NUL. `ledger` makes the
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trialplane import errors
 from trialplane.wire import records, rows
-from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
+from trialplane.wire.records import ReportRow, TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import TrialState
 
 if TYPE_CHECKING:  # the value is the caller's: this room itself needs no pydantic
     from trialplane.job.kinds import Job
 
-VERSION = 2  # of the tables; counted up with every change of them
+VERSION = 3  # of the tables; counted up with every change of them
 INTERRUPTED = "interrupted: the controller ended while this attempt ran"
 
 # Runs a SELECT with `:name` for each value; the rows in order.
@@ -30,7 +30,7 @@ Select = Callable[[str, Mapping[str, Any]], Sequence[Sequence[Any]]]
 _OF_RUN = "FROM attempts JOIN runs ON runs.id = attempts.run_id WHERE runs.name = :run"
 _PLAIN = f"SELECT place, request, outcome, NULL {_OF_RUN}"
 _WHOLE = f"SELECT place, request, outcome, attempts.optuna {_OF_RUN}"
-_PAGE = 2000  # attempts of one page at most
+_PAGE = 2000  # attempts, or reports, of one page at most
 # What a file holds that is damaged, or another program's; SQLite has no code of its own for a missing table.
 _DAMAGE = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
 
@@ -175,6 +175,39 @@ def pages(select: Select, run: str, size: int, where: str = "", **values: Any) -
         after, more = found.stored[-1][-1] if found.stored else after, found.more
 
 
+@dataclasses.dataclass(frozen=True)
+class Reports:
+    """Reports in order of their marks, and whether more may follow."""
+
+    rows: list[ReportRow]
+    more: bool
+
+
+def reports(select: Select, run: str, after: int, size: int = 1 << 20) -> Reports:
+    """The reports with marks above one, as many as it takes for their metrics to reach `size` bytes.
+
+    Marks grow in the order in which reports are committed. So whoever goes on after the last one that he has read misses
+    none, but those that were thinned out meanwhile.
+
+    Args:
+        select: reads.
+        run: its name.
+        after: mark of the last report of the page before; 0 at first.
+        size: bytes.
+    """
+    found = f"""
+        SELECT mark, trial, attempt, number, step, metrics, moment FROM reports
+        WHERE run_id = (SELECT id FROM runs WHERE name = :run) AND mark > :after ORDER BY mark LIMIT {_PAGE}
+    """
+    # Metrics are stored in ASCII.
+    counted = f"SELECT *, length(metrics) AS own, sum(length(metrics)) OVER (ORDER BY mark) AS upto FROM ({found}) AS found"
+    columns = "mark, trial, attempt, number, step, metrics, moment, upto"
+    chosen = f"SELECT {columns} FROM ({counted}) AS counted WHERE upto - own < :size ORDER BY mark"
+    stored = select(chosen, {"run": run, "after": after, "size": size})
+    more = len(stored) == _PAGE or (bool(stored) and stored[-1][7] >= size)
+    return Reports([ReportRow(one[0], one[1], one[2], one[3], one[4], _metrics(one[5]), one[6]) for one in stored], more)
+
+
 def row(job: Job, attempt: Attempt, alive: bool) -> TrialRow:
     """An attempt as a row.
 
@@ -206,6 +239,10 @@ def is_damage(error: sqlite3.Error) -> bool:
     """Whether SQLite found that a file is damaged, or no ledger; else it cannot be used at the moment."""
     code = getattr(error, "sqlite_errorcode", None)  # missing where Python itself could not decode SQLite's data
     return code is None or code & 0xFF in _DAMAGE
+
+
+def _metrics(text: str) -> dict[str, float]:
+    return {name: float(value) for name, value in json.loads(text).items()}
 
 
 def _read(select: Select, query: str, **values: Any) -> list[Attempt]:

@@ -1,8 +1,9 @@
 """The budget of a namespace: how many bytes its runs may keep in PostgreSQL, MLflow's part included, and of artifacts.
 
-Every writer checks it: the operator before it records a run (`archive`), the gateway for each attempt (`served`) and for
-requests to MLflow (`archive`, `spend`). Bytes of attempts are counted by run, in the transaction that writes them, so
-deleting a run frees them. Bytes in MLflow are counted by namespace, because MLflow keeps them after the run is deleted.
+Every writer checks it: the operator before it records a run (`archive`), the gateway for each attempt and for reports
+(`served`) and for requests to MLflow (`archive`, `spend`). Bytes of attempts and reports are counted by run, in the
+transaction that writes them, so deleting a run frees them. Bytes in MLflow are counted by namespace, because MLflow keeps
+them after the run is deleted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from trialplane.errors import InputError, LedgerFull
-from trialplane.ledger.tables import attempts, codes, runs, sizes, usage
+from trialplane.ledger.tables import attempts, codes, reports, runs, sizes, usage
 
 MLFLOW: Final = "mlflow"
 ARTIFACTS: Final = "artifacts"
@@ -91,7 +92,7 @@ def read(text: str, namespaces: Sequence[str]) -> dict[str, Budget]:
 
 
 def grow(connection: sa.Connection, run_id: int, size: int) -> None:
-    """Add bytes to the count of a run's attempts."""
+    """Add bytes to the count of a run's attempts and reports."""
     new = postgresql.insert(sizes).values(run_id=run_id, bytes=size)
     connection.execute(new.on_conflict_do_update(index_elements=[sizes.c.run_id], set_={"bytes": sizes.c.bytes + size}))
 
@@ -107,6 +108,14 @@ def size_of(connection: sa.Connection, run_id: int, number: int) -> int:
     texts = sum((sa.func.coalesce(sa.func.octet_length(c), 0) for c in _texts(attempts)), sa.literal(ROW))
     is_attempt = (attempts.c.run_id == run_id) & (attempts.c.number == number)
     return int(connection.execute(sa.select(texts).where(is_attempt)).scalar() or 0)
+
+
+def size_of_reports(connection: sa.Connection, run_id: int, marks: Sequence[int]) -> int:
+    """Bytes of reports, of those marks that there are."""
+    texts = sa.func.coalesce(sa.func.sum(sa.func.octet_length(reports.c.metrics) + ROW), 0)
+    return int(
+        connection.execute(sa.select(texts).where(reports.c.run_id == run_id, reports.c.mark.in_(marks))).scalar_one()
+    )
 
 
 def shown(size: int) -> str:

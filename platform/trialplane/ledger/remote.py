@@ -13,14 +13,14 @@ import json
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from trialplane import errors
 from trialplane.ledger import locking
-from trialplane.ledger.attempts import Attempt
+from trialplane.ledger.attempts import Attempt, Reports
 from trialplane.wire import cluster, labels, ledger, records
-from trialplane.wire.records import RunStatus
+from trialplane.wire.records import ReportRow, RunStatus
 
 A = TypeVar("A", bound=ledger.Answer)
 
@@ -95,6 +95,15 @@ class Storage:
             found += [Attempt(one.request, one.outcome, one.place, json.loads(one.optuna)) for one in page.attempts]
             page = self._request(ledger.LoadAttempts(found[-1].request.number), ledger.AttemptsLoaded)
         return found, json.loads(first.kept)
+
+    def reports(self, after: int) -> Reports:
+        """A page of the reports with marks above `after`, 0 at first."""
+        page = self._request(ledger.LoadReports(after), ledger.ReportsLoaded)
+        return Reports(list(page.reports), page.more)
+
+    def report(self, reports: Sequence[ReportRow], deleted: Sequence[int]) -> None:
+        """Writes reports, and deletes earlier ones by their marks."""
+        self._request(ledger.WriteReports(tuple(reports), tuple(deleted)), ledger.Written)
 
     def begin(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
         """Writes an attempt that is about to start."""

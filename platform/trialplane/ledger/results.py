@@ -16,7 +16,7 @@ from trialplane.job.kinds import Job
 from trialplane.ledger import attempts as reading
 from trialplane.ledger.attempts import Attempt, Select
 from trialplane.wire import rows
-from trialplane.wire.records import TrialRow
+from trialplane.wire.records import ReportRow, TrialRow
 from trialplane.wire.states import TrialState
 
 
@@ -56,6 +56,18 @@ def whole(ledger: Path, run: str, alive: bool, after: int) -> list[Attempt]:
     """See `ledger.attempts.whole`; errors are those of `attempts`."""
     with _opened(ledger, run, alive) as select:
         return reading.whole(select, run, after)
+
+
+def curves(ledger: Path, run: str, alive: bool, after: int) -> list[ReportRow]:
+    """The reports with marks above `after`, in order; errors are those of `attempts`."""
+    found: list[ReportRow] = []
+    with _opened(ledger, run, alive) as select:
+        more = True
+        while more:
+            page = reading.reports(select, run, found[-1].mark if found else after)
+            found += page.rows
+            more = page.more
+    return found
 
 
 @contextlib.contextmanager

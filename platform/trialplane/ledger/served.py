@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -97,27 +97,33 @@ class Served(Storage):
             self._id, self._epoch = found.id, found.epoch
 
     @contextlib.contextmanager
-    def _transaction(self, kept: Mapping[str, Any] | None, attempt: Attempt | None = None) -> Iterator[sa.Connection]:
-        """See `study.Storage`; what an attempt grows by is counted, and refused beyond the namespace's budget.
+    def _transaction(self, kept: Mapping[str, Any] | None, written: Attempt | Sequence[int] = ()) -> Iterator[sa.Connection]:
+        """See `study.Storage`; what attempts and reports grow by is counted, and refused beyond the namespace's budget.
+
+        What a budget has to spare is for attempts.
 
         Raises:
             LedgerFull: it is.
         """
         with super()._transaction(kept) as connection:
-            if attempt is None:
+            if not written:
                 yield connection
                 return
-            number = attempt.request.number
-            before = budgets.size_of(connection, self._id, number)
+            before = self._size(connection, written)
             yield connection
-            grown = budgets.size_of(connection, self._id, number) - before
+            grown = self._size(connection, written) - before
             kept_size = self._kept if kept is None else len(json.dumps(kept))
             more = grown + max(0, kept_size - self._kept)
             if more > self._room:
-                left = self._budget.check(connection, more, may_exceed=before > 0)
+                left = self._budget.check(connection, more, may_exceed=isinstance(written, Attempt) and before > 0)
                 self._room = min(left + more, budgets.AT_ONCE)
             budgets.grow(connection, self._id, grown)
         self._room, self._kept = self._room - more, kept_size
+
+    def _size(self, connection: sa.Connection, written: Attempt | Sequence[int]) -> int:
+        if isinstance(written, Attempt):
+            return budgets.size_of(connection, self._id, written.request.number)
+        return budgets.size_of_reports(connection, self._id, written)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:

@@ -1,6 +1,6 @@
 """One run in a database, written by its controller: one transaction per start of an attempt, and one per end.
 
-Where trials ask for their parameters one by one there is one more for each of these.
+There is one more for each batch of reports, and for each parameter where trials ask for them one by one.
 
 One writer at a time: a lock is held while the storage is open (a file lock beside a SQLite file, an advisory lock on
 PostgreSQL), and every transaction checks that the run's epoch is still the one this controller set, so that a controller
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,9 +21,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from trialplane import errors
 from trialplane.ledger import attempts as reading
 from trialplane.ledger import locking, tables
-from trialplane.ledger.attempts import Attempt
+from trialplane.ledger.attempts import Attempt, Reports
 from trialplane.ledger.tables import attempts, runs
 from trialplane.wire import records
+from trialplane.wire.records import ReportRow
 
 
 class Storage:
@@ -80,13 +81,37 @@ class Storage:
         """All attempts in order of their numbers, and what samplers store beside them."""
         with self._reading() as connection:
             kept = connection.execute(sa.select(runs.c.optuna).where(runs.c.id == self._id)).scalar_one()
-            try:
+            with self._intact():
                 found = reading.whole(tables.select(connection), self._run)
-            except ValueError as error:
-                raise errors.LedgerCorrupt(
-                    f"the ledger {tables.shown(self._url)} is damaged ({error}); put a good copy in its place"
-                ) from error
         return found, json.loads(kept)
+
+    def reports(self, after: int) -> Reports:
+        """A page of the reports with marks above `after`, 0 at first."""
+        with self._reading() as connection, self._intact():
+            return reading.reports(tables.select(connection), self._run, after)
+
+    def report(self, reports: Sequence[ReportRow], deleted: Sequence[int]) -> None:
+        """Writes reports, and deletes earlier ones by their marks, in one transaction; doing it twice changes nothing."""
+        rows = [
+            {
+                "run_id": self._id,
+                "mark": one.mark,
+                "trial": one.trial,
+                "attempt": one.attempt,
+                "number": one.number,
+                "step": one.step,
+                "metrics": json.dumps(records.to_dict(one.metrics)),
+                "moment": one.time,
+            }
+            for one in reports
+        ]
+        with self._transaction(None, [*(one.mark for one in reports), *deleted]) as connection:
+            if rows:
+                insert = sqlite.insert if self._engine.dialect.name == "sqlite" else postgresql.insert
+                connection.execute(insert(tables.reports).on_conflict_do_nothing(), rows)
+            if deleted:
+                mine = (tables.reports.c.run_id == self._id) & tables.reports.c.mark.in_(deleted)
+                connection.execute(sa.delete(tables.reports).where(mine))
 
     def begin(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
         """Writes an attempt that is about to start, in one transaction.
@@ -184,8 +209,23 @@ class Storage:
             yield connection
 
     @contextlib.contextmanager
-    def _transaction(self, kept: Mapping[str, Any] | None, attempt: Attempt | None = None) -> Iterator[sa.Connection]:
-        """One transaction that only the controller of the current epoch can commit; `attempt` is the one that it writes."""
+    def _intact(self) -> Iterator[None]:
+        """Maps records that cannot be read to our error."""
+        try:
+            yield
+        except ValueError as error:
+            raise errors.LedgerCorrupt(
+                f"the ledger {tables.shown(self._url)} is damaged ({error}); put a good copy in its place"
+            ) from error
+
+    @contextlib.contextmanager
+    def _transaction(self, kept: Mapping[str, Any] | None, written: Attempt | Sequence[int] = ()) -> Iterator[sa.Connection]:
+        """One transaction that only the controller of the current epoch can commit.
+
+        Args:
+            kept: what samplers store beside the trials; None if unchanged.
+            written: the attempt that it writes, or the marks of the reports that it writes or deletes.
+        """
         changed: dict[str, Any] = {"epoch": self._epoch}  # a write, so that it also locks the row until the commit
         if kept is not None:
             changed["optuna"] = json.dumps(kept)

@@ -2,9 +2,10 @@
 
     runs            one row per run: its facts, and the epoch, which fences controllers
     attempts        one row per attempt: request and outcome, and what Optuna's samplers need of it when the run resumes
+    reports         one row per report of an attempt, in the order they arrived
     changes         one row per change of what a run on a cluster is to be, in their order
     codes           the code of runs, one row per SHA-256 of it
-    sizes           bytes of the attempts of a run, as the gateway has written them
+    sizes           bytes of the attempts and reports of a run, as the gateway has written them
     usage           bytes of the namespace's records and artifacts that MLflow has got
     schema_version  one row
 
@@ -69,6 +70,18 @@ attempts = sa.Table(
     sa.Column("optuna", sa.Text, nullable=False),
     sa.UniqueConstraint("run_id", "place"),
     sa.Index("attempts_at", "run_id", "trial"),
+)
+reports = sa.Table(
+    "reports",
+    _all,
+    sa.Column("run_id", sa.ForeignKey(runs.c.id), primary_key=True),
+    sa.Column("mark", sa.BigInteger, primary_key=True, autoincrement=False),  # counted up by the controller
+    sa.Column("trial", sa.BigInteger, nullable=False),
+    sa.Column("attempt", sa.BigInteger, nullable=False),
+    sa.Column("number", sa.BigInteger, nullable=False),  # of the attempt
+    sa.Column("step", sa.BigInteger, nullable=False),
+    sa.Column("metrics", sa.Text, nullable=False),
+    sa.Column("moment", sa.Double, nullable=False),
 )
 changes = sa.Table(
     "changes",

@@ -15,7 +15,7 @@ import re
 
 from trialplane.wire import messages
 from trialplane.wire.messages import Direction
-from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest
+from trialplane.wire.records import ReportRow, RunStatus, TrialOutcome, TrialRequest
 
 MAX_BYTES = 16 << 20  # of a request's body; what a hundred thousand reports of a trial take is a sixth of that
 PAGE_BYTES = 4 << 20  # of attempts in an answer, but at least one
@@ -110,6 +110,13 @@ class LoadAttempts:
 
 
 @dataclasses.dataclass(frozen=True)
+class LoadReports:
+    """Read reports with marks above `after`, as many as fit into an answer."""
+
+    after: int
+
+
+@dataclasses.dataclass(frozen=True)
 class BeginAttempt:
     """Write an attempt that is about to start; in this and the next two `optuna` and `kept` are JSON, as rows hold them.
 
@@ -141,6 +148,14 @@ class FinishAttempt:
     outcome: TrialOutcome
     optuna: str
     kept: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class WriteReports:
+    """Write reports, and delete earlier ones by their marks."""
+
+    reports: tuple[ReportRow, ...]
+    deleted: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,6 +198,14 @@ class AttemptsLoaded:
 
 
 @dataclasses.dataclass(frozen=True)
+class ReportsLoaded:
+    """Reports in order of their marks; `more` is whether there may be others after them."""
+
+    reports: tuple[ReportRow, ...]
+    more: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class Written:
     """It is committed, or released."""
 
@@ -194,9 +217,9 @@ class ColumnRead:
     document: str
 
 
-Write = BeginAttempt | DrawAttempt | FinishAttempt | WriteStatus
-Request = OpenLedger | CloseLedger | LoadAttempts | Write | ReadColumn
-Answer = LedgerOpened | AttemptsLoaded | Written | ColumnRead
+Write = BeginAttempt | DrawAttempt | FinishAttempt | WriteReports | WriteStatus
+Request = OpenLedger | CloseLedger | LoadAttempts | LoadReports | Write | ReadColumn
+Answer = LedgerOpened | AttemptsLoaded | ReportsLoaded | Written | ColumnRead
 REQUEST = Direction[Request]("a controller", Request)
 ANSWER = Direction[Answer]("the gateway", Answer)
 encode, decode = messages.encode, messages.decode

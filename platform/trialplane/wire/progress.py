@@ -97,11 +97,6 @@ def initial(kind: str) -> RunProgress:
     return _KINDS[kind]()
 
 
-def step_of(progress: RunProgress) -> int | None:
-    """The newest step of a training; None for anything else, or before its first report."""
-    return progress.step if isinstance(progress, TrainingProgress) else None
-
-
 def whole(value: Any) -> int | None:
     """A count that a job reported, as an integer; None for one that is none or no finite number."""
     return int(value) if value is not None and math.isfinite(value := float(value)) else None

@@ -161,6 +161,29 @@ class TrialReport:
 
 
 @dataclasses.dataclass(frozen=True)
+class ReportRow:
+    """Report of an attempt in the ledger.
+
+    Attributes:
+        mark: Position among the reports of the run, in the order they arrived, from 1. Some positions may be missing.
+        trial: Number of the trial, from 0.
+        attempt: Number of the attempt, from 1.
+        number: Number of the attempt among all attempts of the run.
+        step: Step.
+        metrics: Metrics, by name.
+        time: Time of the report, in seconds since the epoch.
+    """
+
+    mark: int
+    trial: int
+    attempt: int
+    number: int
+    step: int
+    metrics: Mapping[str, float]
+    time: float
+
+
+@dataclasses.dataclass(frozen=True)
 class BestReport:
     """The best value that a trial has reported of a metric, in any of its attempts, and the step of the report."""
 

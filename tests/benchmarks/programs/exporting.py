@@ -19,7 +19,7 @@ def main() -> None:
     arguments = json.loads(sys.argv[1])
     found = results.whole(Path(arguments["folder"]) / "ledger.db", studies.NAME, False, 0)
     order = Order(studies.NAME, ("minimize",), ("loss",), {}, f"sqlite:///{arguments['target']}")
-    export.write(order, [json.dumps({"attempts": records.to_dict(found), "alive": False})])
+    export.write(order, [json.dumps({"attempts": records.to_dict(found), "alive": False, "reports": []})])
     print(json.dumps({"trials": len(found)}))  # noqa: T201  this is the answer
 
 

@@ -203,6 +203,8 @@ class CollectionWorkload(Workload):
         now = self._of(event.request)
         if now is None:
             return  # of a former attempt
+        for report in event.reports:
+            self._ledger.report(report)
         for message in event.messages:
             if isinstance(message, messages.WeightsOffered) and event.outcome is None:
                 self._offered_weights(now, message.bytes)

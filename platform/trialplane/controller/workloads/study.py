@@ -13,7 +13,7 @@ from trialplane.controller.workloads.workload import Workload
 from trialplane.job.kinds import Study
 from trialplane.wire import messages
 from trialplane.wire.progress import StudyProgress
-from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
+from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import RunState
 
 
@@ -28,9 +28,6 @@ class StudyWorkload(Workload):
             self._keeping = keeping.Keeping(job, slots, ledger.newest.values())
             self.keeps_files = bool(job.keep.files)
         self._alike = Alike(ledger.job.budget.failed_alike, bool(counts.complete or counts.pruned))
-
-    def _prunes(self, report: TrialReport) -> bool:
-        return self._ledger.report(report)
 
     def _suggested(self, request: TrialRequest, wanted: messages.Suggest) -> messages.Suggested:
         return self._ledger.suggest(request.number, wanted)

@@ -28,9 +28,8 @@ class TrainingWorkload(Workload):
         self._reports = TrainingReports()
 
     def _prunes(self, report: TrialReport) -> bool:
-        # Optuna copies all of a trial's reports for each new one, and a training may have millions: they stay here.
         self._reports.add(report)
-        return False
+        return super()._prunes(report)
 
     def finished(self) -> Ending:
         """The ending of its last attempt."""

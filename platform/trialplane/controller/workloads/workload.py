@@ -99,7 +99,7 @@ class Workload(abc.ABC):
 
     def _prunes(self, report: TrialReport) -> bool:
         """Takes a report; returns whether the attempt is to be pruned."""
-        return False
+        return self._ledger.report(report)
 
     def _suggested(self, request: TrialRequest, wanted: messages.Suggest) -> messages.Suggested:
         """Draws a parameter that an attempt asks for."""

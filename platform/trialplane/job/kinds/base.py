@@ -217,6 +217,13 @@ class Base(models.Model):
         return tuple(dict.fromkeys(names))
 
     @property
+    def watched_metric(self) -> str:
+        """The metric by whose reports trials are compared; "" where they are not."""
+        if self.is_sequential or len(self.objectives) > 1:
+            return ""
+        return self.search.watched(self.objectives[0]).metric
+
+    @property
     def world_size(self) -> int:
         """Number of processes of one trial."""
         return 1

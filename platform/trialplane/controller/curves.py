@@ -1,0 +1,156 @@
+"""The reports of running attempts on their way into the ledger: which of them it keeps, and which are still to be written.
+
+The ledger gets them in batches. A batch that was sent stays as it is until it is written, as it may have been committed
+without an answer; what comes meanwhile is for the next one. Pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection
+
+from trialplane.wire.records import ReportRow, TrialReport, TrialRequest
+
+MOST = 5000  # reports of an attempt that the ledger keeps
+MOST_BYTES = 4 << 20  # of their metrics
+_BATCH = 1000  # reports, or deletions, of one batch
+_BATCH_BYTES = 1 << 20
+_VALUE = 24  # bytes of a value beside its name
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """What is written in one transaction: reports, and the marks of earlier ones that are deleted."""
+
+    reports: tuple[ReportRow, ...]
+    deleted: tuple[int, ...]
+
+
+class Curve:
+    """Chooses which reports of one attempt the ledger keeps, as they come.
+
+    Of more than `MOST` reports, or `MOST_BYTES`, an even sample: each `stride`th, and `stride` doubles whenever they are too
+    many. Besides, the first minimum and the first maximum of each metric that the job names, and the last report.
+
+    Args:
+        names: metrics that the job names.
+
+    Attributes:
+        step: the largest one reported, or 0.
+        stride: see above; 1 while every report is kept.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.step = 0
+        self.stride = 1
+        self._names = names
+        self._count = 0
+        self._kept: dict[int, tuple[int, int]] = {}  # number of a report → its mark, and its bytes
+        self._bytes = 0
+        self._lows: dict[str, tuple[float, int]] = {}  # metric → its minimum, and the number of the report
+        self._highs: dict[str, tuple[float, int]] = {}
+
+    def add(self, mark: int, report: TrialReport) -> list[int]:
+        """Takes the next report; returns the marks of those that are not kept any more."""
+        number, size = self._count, sum(len(name) + _VALUE for name in report.metrics)
+        self._count += 1
+        self.step = max(self.step, report.step)
+        self._kept[number] = mark, size
+        self._bytes += size
+        replaced = [number - 1]
+        for name in self._names:
+            value = report.metrics.get(name, math.nan)
+            if not math.isfinite(value):
+                continue
+            for extremes, sign in ((self._lows, 1.0), (self._highs, -1.0)):
+                if name not in extremes or sign * value < sign * extremes[name][0]:
+                    if name in extremes:
+                        replaced.append(extremes[name][1])
+                    extremes[name] = value, number
+        dropped = self._drop(replaced)
+        while (len(self._kept) > MOST or self._bytes > MOST_BYTES) and self.stride <= number:
+            self.stride *= 2
+            dropped += self._drop(list(self._kept))
+        return dropped
+
+    def _drop(self, numbers: list[int]) -> list[int]:
+        """Drops those of these reports that are not to be kept; returns their marks."""
+        spare = [number for number in numbers if number % self.stride and number in self._kept]
+        if not spare:
+            return []
+        needed = {number for extremes in (self._lows, self._highs) for _, number in extremes.values()}
+        needed.add(self._count - 1)
+        marks = []
+        for number in spare:
+            if number not in needed:
+                mark, size = self._kept.pop(number)
+                self._bytes -= size
+                marks.append(mark)
+        return marks
+
+
+class Curves:
+    """The curves of the running attempts, and what of them is still to be written.
+
+    Args:
+        names: metrics that the job names.
+
+    Attributes:
+        mark: of the newest report of the run.
+        remark: what the user should know, once a curve was thinned out, or "".
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.mark = 0
+        self.remark = ""
+        self._names = names
+        self._of: dict[int, Curve] = {}  # number of the attempt → its curve
+        self._new: dict[int, ReportRow] = {}  # by mark
+        self._deleted: list[int] = []
+        self._sent: Batch | None = None
+
+    def add(self, request: TrialRequest, report: TrialReport) -> None:
+        """Takes a report of a running attempt."""
+        curve = self._of.get(request.number)
+        if curve is None:
+            curve = self._of[request.number] = Curve(self._names)
+        self.mark += 1
+        self._new[self.mark] = ReportRow(
+            self.mark, request.trial, request.attempt, request.number, report.step, report.metrics, report.time
+        )
+        for mark in curve.add(self.mark, report):
+            if self._new.pop(mark, None) is None:
+                self._deleted.append(mark)
+        if curve.stride > 1 and not self.remark:
+            self.remark = (
+                f"trial {request.trial} reports more than the ledger keeps of an attempt ({MOST:,} reports of "
+                f"{MOST_BYTES >> 20} MiB in all): of its curve, and of others as long, it keeps an even sample"
+            )
+            if self._names:
+                self.remark += f", with the minimum and maximum of {', '.join(sorted(self._names))}"
+
+    def end(self, number: int) -> int:
+        """Records the end of an attempt; returns the largest step that it has reported, or 0."""
+        curve = self._of.pop(number, None)
+        return 0 if curve is None else curve.step
+
+    def batch(self) -> Batch | None:
+        """What is to be written next, the same until it is; None when nothing is."""
+        if self._sent is None and (self._new or self._deleted):
+            rows: list[ReportRow] = []
+            size = 0
+            for row in self._new.values():
+                if len(rows) == _BATCH or size > _BATCH_BYTES:
+                    break
+                rows.append(row)
+                size += sum(len(name) + _VALUE for name in row.metrics)
+            for row in rows:
+                del self._new[row.mark]
+            self._sent = Batch(tuple(rows), tuple(self._deleted[:_BATCH]))
+            del self._deleted[:_BATCH]
+        return self._sent
+
+    def written(self) -> None:
+        """Records that the batch was written, or cannot be."""
+        self._sent = None
