@@ -55,6 +55,23 @@ def test_data_has_the_run_in_each_row(platform, two):
     assert [(row["run"], bool(row["params.other"])) for row in table] == [("a", False)] * 2 + [("b", True)] * 3
 
 
+def test_curves_are_the_reports_of_trials(platform, runs):
+    runs.report(runs.make("live"), steps=3)
+    runs.report(runs.make("other"), steps=1)
+    header, *lines = platform("results", "live", "--curves").stdout.splitlines()
+    assert header.split() == ["trial", "attempt", "step", "metric", "value", "time"]
+    assert [line.split()[2:4] for line in lines] == [[str(step), name] for step in range(3) for name in ("loss", "lr")]
+    assert platform("results", "live", "--curves", "--limit", "1").stdout.count("\n") == 3
+    both = list(csv.DictReader(io.StringIO(platform("results", "live", "other", "--curves", "--output", "csv").stdout)))
+    assert [row["run"] for row in both] == ["live"] * 6 + ["other"] * 2
+    data = json.loads(platform("results", "live", "--curves", "--output", "json").stdout)
+    assert data[2] == {**data[2], "mark": 3, "trial": 0, "attempt": 1, "step": 2, "metrics": {"loss": 1 / 3, "lr": 0.5}}
+    runs.make("none")
+    done = platform("results", "none", "--curves")
+    assert (done.stdout, "none has no reports yet" in done.stderr) == ("", True)
+    assert json.loads(platform("results", "none", "--curves", "--output", "json").stdout) == []
+
+
 def test_one_of_them_without_trials_is_noted_and_an_unknown_one_refused(platform, two, runs):
     runs.make("c")
     done = platform("results", "a", "c")

@@ -90,7 +90,8 @@ def test_the_step_of_the_best_report_is_in_results(platform, runs):
     made = runs.make("a")
     with Ledger(f"sqlite:///{made.ledger}", folder.load_job(made), "a", made.code, made.lock) as ledger:
         request = ledger.ask()
-        ledger.note([TrialReport(request.number, step, {"loss": value}, 1.0) for step, value in enumerate((3.0, -9.0))])
+        for step, value in enumerate((3.0, -9.0)):
+            ledger.report(TrialReport(request.number, step, {"loss": value}, 1.0))
         ledger.tell(complete(request))
     head, line = platform("results").stdout.splitlines()
     assert head.split()[:6] == ["trial", "state", "loss", "loss", "at", "step"]

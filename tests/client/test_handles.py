@@ -58,11 +58,25 @@ def test_trials_are_a_table_with_a_column_for_each_value(handle):
     table = handle.trials()
     assert table["trial"].tolist() == [row.trial for row in handle.rows()]
     assert table["params.lr"].tolist() == [row.params["lr"] for row in handle.rows()]
+    assert set(table[table["state"] == "COMPLETE"]["ended"] - table[table["state"] == "COMPLETE"]["started"]) == {2.0}
     assert table.set_index("trial")["metrics.loss"].idxmin() == handle.best.trial
     assert set(table["state"]) == {"COMPLETE", "FAILED", "LOST"}
 
 
-@pytest.mark.parametrize(("library", "ask"), [("pandas", RunHandle.trials), ("optuna", RunHandle.study)])
+def test_curves_are_a_table_with_a_row_for_each_metric(runs):
+    runs.report(runs.make("live"), steps=3)
+    table = RunHandle("live", runs.target).curves()
+    assert table.columns.tolist() == ["trial", "attempt", "step", "metric", "value", "time"]
+    assert table[table["metric"] == "loss"]["value"].tolist() == [1.0, 1 / 2, 1 / 3]
+    assert str(table["time"][0]) == "1970-01-01 00:01:40+00:00"
+    assert table.pivot_table("value", "step", "trial").shape == (3, 1)
+    (newest,) = RunHandle("live", runs.target).reports(after=2)
+    assert (newest.mark, newest.step) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("library", "ask"), [("pandas", RunHandle.trials), ("pandas", RunHandle.curves), ("optuna", RunHandle.study)]
+)
 def test_without_the_library_it_says_what_to_install(handle, monkeypatch, library, ask):
     find = exporting.importlib.util.find_spec
     monkeypatch.setattr(exporting.importlib.util, "find_spec", lambda name: None if name == library else find(name))

@@ -23,14 +23,20 @@ if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
 @names.place_options()
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of rows per run.")
 @click.option("--all-attempts", is_flag=True, help="Include retried attempts, in the order they started.")
+@click.option("--curves", is_flag=True, help="Show reported metrics instead, those of running trials included.")
 @output.option("table", "json", "yaml", "csv")
-def results_command(runs: tuple[str, ...], place: TargetName, limit: int | None, all_attempts: bool, kind: str) -> None:
+def results_command(
+    runs: tuple[str, ...], place: TargetName, limit: int | None, all_attempts: bool, curves: bool, kind: str
+) -> None:
     """Show the trials of RUN (default: the newest run), best first.
 
     For a training, this shows its metrics. For a collection, it shows the iterations in order, with counts and the metrics
     that the learner returned. Several runs are shown in one table.
     """
     handles = [names.find_run(run, place) for run in dict.fromkeys(runs or (None,))]
+    if curves:
+        _show_curves(handles, limit, kind)
+        return
     found = [(handle, _found(handle, limit, all_attempts)) for handle in handles]
     several = len(found) > 1
     if kind == "csv":
@@ -49,6 +55,21 @@ def results_command(runs: tuple[str, ...], place: TargetName, limit: int | None,
 
     data = [(handle.name, records.to_dict(row)) for handle, trials in found for row in trials]
     output.emit(kind, [{"run": run, **row} if several else row for run, row in data], table)
+
+
+def _show_curves(handles: Sequence[RunHandle], limit: int | None, kind: str) -> None:
+    """Show reports: as a table or CSV a line for each metric, as JSON or YAML an item for each report."""
+    reports = [(handle.name, handle.reports()[:limit]) for handle in handles]
+    several = len(reports) > 1
+    for run, rows_of_run in reports:
+        if kind == "table" and not rows_of_run:
+            output.note(f"{run} has no reports yet; `platform status {run}`")
+    if kind == "csv" or (kind == "table" and any(rows_of_run for _, rows_of_run in reports)):
+        header, lines = _joined([(run, rows.curves(rows_of_run)) for run, rows_of_run in reports], several)
+        click.echo(output.as_csv(header, lines) if kind == "csv" else output.as_table(header, lines))
+    elif kind != "table":
+        data = [(run, records.to_dict(row)) for run, rows_of_run in reports for row in rows_of_run]
+        output.emit(kind, [{"run": run, **row} if several else row for run, row in data], str)
 
 
 def _found(handle: RunHandle, limit: int | None, all_attempts: bool) -> list[TrialRow]:

@@ -20,7 +20,7 @@ from trialplane.job.kinds import Job
 from trialplane.plan import changes as changing
 from trialplane.plan.plan import Plan
 from trialplane.wire import rows
-from trialplane.wire.records import RunStatus, TrialRow
+from trialplane.wire.records import ReportRow, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 if TYPE_CHECKING:
@@ -211,6 +211,32 @@ class RunHandle:
 
         header, lines = rows.flat(self.rows())
         return pandas.DataFrame(lines, columns=header)
+
+    def reports(self, after: int = 0) -> list[ReportRow]:
+        """List the reports of all attempts in the order they arrived, those of running attempts included.
+
+        Args:
+            after: `mark` of the last report that is known already.
+        """
+        return self.target.curves(self.name, after)
+
+    def curves(self) -> pandas.DataFrame:
+        """Return the reports as a table, those of running attempts included.
+
+        Returns:
+            One row per report and metric, in the order they arrived, with `trial`, `attempt`, `step`, `metric`, `value` and
+            `time` (UTC). `curves().pivot_table("value", "step", "trial")` compares trials that report one metric.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        exporting.check("pandas", extra="notebook")
+        import pandas  # as in `trials`
+
+        header, lines = rows.curves(self.reports())
+        table = pandas.DataFrame(lines, columns=header)
+        table["time"] = pandas.to_datetime(table["time"], unit="s", utc=True)
+        return table
 
     @property
     def best(self) -> TrialRow:

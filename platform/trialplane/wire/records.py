@@ -292,6 +292,8 @@ class TrialRow:
         message: One line about the failure, or "".
         feasible: Whether the metrics are within the job's constraints.
         seconds: Duration of the attempt, in seconds.
+        started: Time of its start, in seconds since the epoch. None before its trial's process has ended.
+        ended: Time of its end, in seconds since the epoch. None before that.
         node: Host or pod that ran it.
         log: Path of the log, relative to the run's folder.
         best_steps: Step at which a metric had its final value, by metric, for objectives with `of: best`.
@@ -309,6 +311,8 @@ class TrialRow:
     message: str = ""
     feasible: bool = True
     seconds: float | None = None
+    started: float | None = None
+    ended: float | None = None
     node: str = ""
     log: str = ""
     best_steps: Mapping[str, int] = dataclasses.field(default_factory=dict)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialplane.errors import shortened
-from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
+from trialplane.wire.records import ReportRow, TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass, TrialState
 
 if TYPE_CHECKING:  # only a type here: this module must not import pydantic
@@ -53,6 +53,8 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         if complete
         else True,
         seconds=outcome.ended - outcome.started if outcome.ended and outcome.started else None,
+        started=outcome.started or None,
+        ended=outcome.ended or None,
         node=outcome.node,
         log=outcome.log,
         best_steps=outcome.best_steps,
@@ -135,7 +137,20 @@ def flat(rows: Sequence[TrialRow]) -> tuple[list[str], list[list[Any]]]:
     Returns:
         The header, and a line for each row; None where a row lacks a parameter, metric or value.
     """
-    plain = ("trial", "attempt", "number", "state", "feasible", "failure", "message", "seconds", "node", "log")
+    plain = (
+        "trial",
+        "attempt",
+        "number",
+        "state",
+        "feasible",
+        "failure",
+        "message",
+        "seconds",
+        "started",
+        "ended",
+        "node",
+        "log",
+    )
     nested = [
         (kind, name)
         for kind in ("metrics", "best_steps", "params", "returned")
@@ -151,6 +166,21 @@ def flat(rows: Sequence[TrialRow]) -> tuple[list[str], list[list[Any]]]:
         }
         lines.append([*(getattr(row, name) for name in plain), *(nested_values[kind].get(name) for kind, name in nested)])
     return [*plain, *(f"{kind}.{name}" for kind, name in nested)], lines
+
+
+def curves(reports: Iterable[ReportRow]) -> tuple[list[str], list[list[Any]]]:
+    """Return reports as a table, with a line for each metric of each report.
+
+    Returns:
+        The header, and the lines in the order of the reports.
+    """
+    header = ["trial", "attempt", "step", "metric", "value", "time"]
+    lines = [
+        [report.trial, report.attempt, report.step, name, value, report.time]
+        for report in reports
+        for name, value in report.metrics.items()
+    ]
+    return header, lines
 
 
 def cells(values: Mapping[str, Any]) -> dict[str, Any]:
