@@ -1,12 +1,13 @@
 """The reports of attempts in a ledger, on SQLite, on PostgreSQL and through the gateway.
 
-Not checked here: what pruners make of them (tests/controller/test_pruning.py), what the budget counts (test_budget.py).
+Not checked here: what pruners make of them (tests/controller/test_pruning.py), the budget of a namespace (test_budget.py).
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 import pytest
 import sqlalchemy as sa
@@ -16,7 +17,8 @@ from trialplane import errors
 from trialplane.controller import curves
 from trialplane.ledger import attempts as reading
 from trialplane.ledger import tables
-from trialplane.wire.records import ReportRow
+from trialplane.wire.ledger import MAX_BATCH
+from trialplane.wire.records import ReportRow, TrialReport
 
 
 def stored(backend: Backend) -> list[ReportRow]:
@@ -75,7 +77,13 @@ def test_the_curve_of_an_attempt_that_was_lost_stays_and_marks_go_on(backend: Ba
         ledger.report(report(again, 3, score=0.5))
         told = ledger.tell(complete(again, score=0.5))
         assert told is not None and told.metrics == {"score": 0.9}
-    assert [(one.mark, one.attempt, one.step) for one in stored(backend)] == [(1, 1, 0), (2, 1, 1), (3, 1, 2), (4, 2, 3)]
+    next_mark = 3 + curves._GAP + 1  # the last marks of the former controller may have been deleted
+    assert [(one.mark, one.attempt, one.step) for one in stored(backend)] == [
+        (1, 1, 0),
+        (2, 1, 1),
+        (3, 1, 2),
+        (next_mark, 2, 3),
+    ]
 
 
 def test_what_is_written_twice_is_there_once(backend: Backend) -> None:
@@ -102,7 +110,9 @@ def test_a_controller_that_was_taken_over_writes_no_report(sqlite: Backend) -> N
 def test_pages_of_reports_miss_none(backend: Backend) -> None:
     ledger = backend.open(make_job())
     ask(ledger)
-    ledger._storage.report([row(mark, step=mark, score=1.0) for mark in range(1, 2502)], [])
+    for first_mark in range(1, 2502, MAX_BATCH):
+        marks = range(first_mark, min(first_mark + MAX_BATCH, 2502))
+        ledger._storage.report([row(mark, step=mark, score=1.0) for mark in marks], [])
     first = ledger._storage.reports(0)
     second = ledger._storage.reports(first.rows[-1].mark)
     assert (first.more, second.more) == (True, False)
@@ -125,3 +135,55 @@ def test_a_long_curve_is_thinned_evenly_with_its_extremes(backend: Backend, monk
     ledger.tell(complete(request))
     steps = [one.step for one in stored(backend)]
     assert steps == sorted({*range(0, 1000, 16), 333, 777, 999})
+
+
+def test_a_curve_that_only_improves_is_thinned_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each report has the new minimum of one metric and the new maximum of another, and is the last one."""
+    monkeypatch.setattr(curves, "MOST", 100)
+    curve = curves.Curve(["loss", "accuracy"])
+    kept: set[int] = set()
+    for step in range(1000):
+        kept.add(step)
+        report = TrialReport(0, step, {"loss": -float(step), "accuracy": float(step)}, 0.0)
+        kept.difference_update(curve.add(step, report))
+        assert len(kept) <= 100
+    assert kept == {*range(0, 1000, 16), 999}
+
+
+def test_reports_without_room_are_left_out_and_deletions_are_written(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(curves, "MOST", 4)
+    ledger = backend.open(make_job())
+    request = ask(ledger)
+    for step in range(5):
+        ledger.report(report(request, step, score=0.0))
+    ledger.write_reports(patient=True)
+    before = [one.step for one in stored(backend)]
+    write = ledger._storage.report
+
+    def full(reports: Sequence[ReportRow], deleted: Sequence[int]) -> None:
+        if reports:
+            raise errors.LedgerFull("there is no room")
+        write(reports, deleted)
+
+    for step in range(5, 17):
+        ledger.report(report(request, step, score=0.0))
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger._storage, "report", full)
+        ledger.write_reports(patient=True)
+    after = [one.step for one in stored(backend)]
+    assert set(after) < set(before)
+    assert "curves lack reports that the ledger does not take: there is no room" in ledger.remarks[-1]
+    ledger.report(report(request, 17, score=0.0))
+    ledger.write_reports(patient=True)
+    assert [one.step for one in stored(backend)] == [*after, 17]
+
+
+def test_a_time_that_no_clock_shows_is_replaced(backend: Backend) -> None:
+    ledger = backend.open(make_job())
+    request = ask(ledger)
+    for moment in (math.inf, math.nan, -1.0, time.time() + 1e9):
+        ledger.report(TrialReport(request.number, 0, {"score": 0.0}, moment))
+    ledger.write_reports(patient=True)
+    assert all(abs(one.time - time.time()) < 600 for one in stored(backend))

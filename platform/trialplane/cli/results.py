@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
 @names.place_options()
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of rows per run.")
 @click.option("--all-attempts", is_flag=True, help="Include retried attempts, in the order they started.")
-@click.option("--curves", is_flag=True, help="Show reported metrics instead, those of running trials included.")
+@click.option("--curves", is_flag=True, help="Show the reports of all attempts instead, those of running ones included.")
 @output.option("table", "json", "yaml", "csv")
 def results_command(
     runs: tuple[str, ...], place: TargetName, limit: int | None, all_attempts: bool, curves: bool, kind: str

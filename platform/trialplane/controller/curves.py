@@ -10,12 +10,13 @@ import dataclasses
 import math
 from collections.abc import Collection
 
+from trialplane.wire.ledger import MAX_BATCH
 from trialplane.wire.records import ReportRow, TrialReport, TrialRequest
 
 MOST = 5000  # reports of an attempt that the ledger keeps
 MOST_BYTES = 4 << 20  # of their metrics
-_BATCH = 1000  # reports, or deletions, of one batch
 _BATCH_BYTES = 1 << 20
+_GAP = 1 << 20  # marks that are left out after a restart, so that none is used twice
 _VALUE = 24  # bytes of a value beside its name
 
 
@@ -76,7 +77,7 @@ class Curve:
 
     def _drop(self, numbers: list[int]) -> list[int]:
         """Drops those of these reports that are not to be kept; returns their marks."""
-        spare = [number for number in numbers if number % self.stride and number in self._kept]
+        spare = [number for number in dict.fromkeys(numbers) if number % self.stride and number in self._kept]
         if not spare:
             return []
         needed = {number for extremes in (self._lows, self._highs) for _, number in extremes.values()}
@@ -141,16 +142,25 @@ class Curves:
             rows: list[ReportRow] = []
             size = 0
             for row in self._new.values():
-                if len(rows) == _BATCH or size > _BATCH_BYTES:
+                if len(rows) == MAX_BATCH or size > _BATCH_BYTES:
                     break
                 rows.append(row)
                 size += sum(len(name) + _VALUE for name in row.metrics)
             for row in rows:
                 del self._new[row.mark]
-            self._sent = Batch(tuple(rows), tuple(self._deleted[:_BATCH]))
-            del self._deleted[:_BATCH]
+            self._sent = Batch(tuple(rows), tuple(self._deleted[:MAX_BATCH]))
+            del self._deleted[:MAX_BATCH]
         return self._sent
 
     def written(self) -> None:
-        """Records that the batch was written, or cannot be."""
+        """Record that the batch was written."""
         self._sent = None
+
+    def refused(self) -> None:
+        """Drop the reports of the batch, which the ledger does not take; its deletions make room."""
+        assert self._sent is not None
+        self._sent = Batch((), self._sent.deleted) if self._sent.reports and self._sent.deleted else None
+
+    def resume(self, mark: int) -> None:
+        """Continue behind the reports of a former controller; some of its last marks may be of reports it had to drop."""
+        self.mark = mark + _GAP if mark else 0

@@ -1,7 +1,7 @@
 """The memory of samplers and pruners: one Optuna trial per logical trial, of which a sampler sees a bounded part.
 
 Optuna's storage exists only here, in memory. For each attempt the ledger stores a document from which its trial is restored
-(`document`, `trial`), exact to the last bit; its reports are in the ledger as well, with those of all trials.
+(`document`, `trial`), exact to the last bit. Its reports are in the ledger as well; of a very long curve a sample.
 
 Attempts that were stopped or lost are not in it: a retry takes the place of the attempt before. So its number, its order and
 its share of all trials are those of an undisturbed study, on which samplers and pruners rely.

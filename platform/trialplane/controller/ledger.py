@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 _LONGEST_REASON = 1000  # characters of a status that was refused
 _REPORT_SECONDS = 0.25  # between two batches of reports
+_AHEAD = 1800.0  # seconds by which the clock of a trial may be ahead
 _REPORT_PAUSE = 5.0  # the same after one that could not be written
 
 
@@ -219,6 +220,9 @@ class Ledger:
         attempt = self._open.get(report.number)
         if attempt is None:
             return False
+        now = time.time()
+        if not 0 <= report.time <= now + _AHEAD:  # a trial may say anything
+            report = dataclasses.replace(report, time=now)
         self._curves.add(attempt.request, report)
         return self._compare(attempt, report.step, report.metrics)
 
@@ -258,7 +262,9 @@ class Ledger:
             except (errors.LedgerFull, errors.LedgerRefused) as error:
                 self._unwritable = self._unwritable or f"curves lack reports that the ledger does not take: {error}"
                 self._write_at = time.monotonic() + _REPORT_PAUSE
-            self._curves.written()
+                self._curves.refused()
+            else:
+                self._curves.written()
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -532,17 +538,18 @@ class Ledger:
         """
         curves: dict[int, dict[int, float]] = {}
         unfinished: dict[int, list[ReportRow]] = {}
-        more = True
+        mark, more = 0, True
         while more:
-            page = self._storage.reports(self._curves.mark)
+            page = self._storage.reports(mark)
             for row in page.rows:
                 if row.number in running:
                     unfinished.setdefault(row.number, []).append(row)
                 elif self.job.watched_metric in row.metrics:
                     value = self.pruning.sign * row.metrics[self.job.watched_metric]
                     curves.setdefault(row.number, {}).setdefault(row.step, value)
-                self._curves.mark = row.mark
+                mark = row.mark
             more = page.more
+        self._curves.resume(mark)
         return curves, unfinished
 
     def _go_on_from(self, described: Mapping[str, Any]) -> None:

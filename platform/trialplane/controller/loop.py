@@ -280,9 +280,13 @@ class Loop:
 
 
 def _bounded(outcome: TrialOutcome) -> TrialOutcome:
-    """The outcome with bounded texts, as they get into warnings and into the reason for which a run ends."""
+    """The outcome with bounded texts, as they get into warnings and into the reason for which a run ends.
+
+    Its step comes from its reports, and not from what its process says.
+    """
     return dataclasses.replace(
         outcome,
+        step=0,
         message=errors.shortened(outcome.message, _LONGEST_MESSAGE),
         place=errors.shortened(outcome.place, _LONGEST_REMARK),
         advice=errors.shortened(outcome.advice, _LONGEST_REMARK),

@@ -239,6 +239,10 @@ def _check_records(
     found: Iterable[Any]
     if isinstance(request, ledger.WriteReports):
         found = request.reports
+        if max(len(request.reports), len(request.deleted)) > ledger.MAX_BATCH:
+            raise Failure(ledger.TOO_LARGE, f"a request may write {ledger.MAX_BATCH:,} reports, and delete as many")
+        if not all(0 <= report.time <= time.time() + _AHEAD for report in request.reports):
+            raise Failure(ledger.INVALID, "a report has a time that is in the future, or none at all")
     else:
         found = (request.request, request.outcome if isinstance(request, ledger.FinishAttempt) else None)
     for record in found:

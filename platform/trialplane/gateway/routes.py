@@ -180,7 +180,8 @@ class Gateway:
             known = records.from_dict(RunStatus, status)
             if not records.misfit(known):
                 target, begun = RunState(desired.get("state", RunState.RUNNING)), 0.0 if own else self._begun(run)
-                status = records.to_dict(standing.current(known, target, alive=alive, begun=begun))
+                current = records.to_dict(standing.current(known, target, alive=alive, begun=begun))
+                status = {**status, **current}  # a newer controller may have fields that this gateway does not know
         status = {**status, "images": self._runs.images(run)}
         return as_json({"status": status, "alive": alive, "desired": desired})
 

@@ -462,6 +462,7 @@ class Archive:
         """
         with self._connected(run) as (connection, mine):
             _claim(connection, run)
+            connection.execute(sa.text("SET LOCAL statement_timeout = 0"))  # a large run has millions of reports
             for below in (attempts, reports, changes, sizes):
                 connection.execute(sa.delete(below).where(below.c.run_id.in_(sa.select(runs.c.id).where(mine))))
             connection.execute(sa.delete(runs).where(mine))

@@ -100,7 +100,7 @@ class Served(Storage):
     def _transaction(self, kept: Mapping[str, Any] | None, written: Attempt | Sequence[int] = ()) -> Iterator[sa.Connection]:
         """See `study.Storage`; what attempts and reports grow by is counted, and refused beyond the namespace's budget.
 
-        What a budget has to spare is for attempts.
+        Reports get three quarters of a budget at most, and what it has to spare is for attempts: a run must be able to end.
 
         Raises:
             LedgerFull: it is.
@@ -115,10 +115,12 @@ class Served(Storage):
             kept_size = self._kept if kept is None else len(json.dumps(kept))
             more = grown + max(0, kept_size - self._kept)
             if more > self._room:
-                left = self._budget.check(connection, more, may_exceed=isinstance(written, Attempt) and before > 0)
+                is_attempt = isinstance(written, Attempt)
+                reserve = 0 if is_attempt else self._budget.database // 4
+                left = self._budget.check(connection, more + reserve, may_exceed=is_attempt and before > 0)
                 self._room = min(left + more, budgets.AT_ONCE)
             budgets.grow(connection, self._id, grown)
-        self._room, self._kept = self._room - more, kept_size
+        self._room, self._kept = min(self._room - more, budgets.AT_ONCE), kept_size
 
     def _size(self, connection: sa.Connection, written: Attempt | Sequence[int]) -> int:
         if isinstance(written, Attempt):

@@ -17,7 +17,8 @@ from trialplane.wire import messages
 from trialplane.wire.messages import Direction
 from trialplane.wire.records import ReportRow, RunStatus, TrialOutcome, TrialRequest
 
-MAX_BYTES = 16 << 20  # of a request's body; what a hundred thousand reports of a trial take is a sixth of that
+MAX_BYTES = 16 << 20  # of a request's body
+MAX_BATCH = 1000  # reports, or marks of deleted ones, in a request
 PAGE_BYTES = 4 << 20  # of attempts in an answer, but at least one
 
 _ADDRESS = re.compile(r"/namespaces/([^/]+)/runs/([^/]+)/ledger")
