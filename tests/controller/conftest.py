@@ -237,11 +237,12 @@ class Place:
             self.client.search_runs([experiment.experiment_id], f"tags.`trialplane.kind` = '{kind}'", max_results=5000)
         )
 
-    def trials_own(self, number: int) -> str:
-        """The id of a run that a trial's process creates before the recorder does."""
+    def trials_own(self, number: int, *, program: bool = False) -> str:
+        """The id of a run that a trial's process creates before the recorder does, or a program that it has started."""
         experiment = self.client.get_experiment_by_name("toy")
         where = experiment.experiment_id if experiment else self.client.create_experiment("toy")
-        tags = {labels.NUMBER: str(number), labels.LOGGED_BY: str(number)}
+        own = {labels.NUMBER: str(number), labels.STATE: labels.LOGGED}
+        tags = {labels.LOGGED_BY: str(number)} if program else own
         tags |= {labels.RUN: "toy-1", **dict([journal.identity({"submitted": 1000.0})])}
         return str(self.client.create_run(where, tags=tags).info.run_id)
 

@@ -72,17 +72,26 @@ def test_a_run_that_a_trial_created_at_the_same_moment_is_below_its_run(place: P
     recorder.study(FACTS)
     recorder.started(request(0), uses_mlflow=False)
     wait_until(lambda: recorder.tick() or not recorder.behind, "the start is in MLflow")
-    late, program = place.trials_own(0), place.trials_own(0)
-    place.client.delete_tag(program, labels.NUMBER)
-    child = place.trials_own(0)
-    place.client.delete_tag(child, labels.NUMBER)
+    late, program, child = place.trials_own(0), place.trials_own(0, program=True), place.trials_own(0, program=True)
     place.client.set_tag(child, labels.PARENT, program)
     recorder.ended(request(0), outcome(0))
     assert recorder.close(60)
     own = place.trial(0).info.run_id
     parents = {run_id: place.client.get_run(run_id).data.tags[labels.PARENT] for run_id in (late, program, child)}
     assert parents == {late: own, program: own, child: program}
-    assert not any(labels.LOGGED_BY in place.client.get_run(run_id).data.tags for run_id in parents)
+    marks = {labels.LOGGED_BY, labels.NUMBER, labels.STATE}
+    assert not any(marks & place.client.get_run(run_id).data.tags.keys() for run_id in parents)
+    assert {place.client.get_run(run_id).info.status for run_id in parents} == {"KILLED"}
+
+
+def test_a_tag_that_is_no_number_holds_nothing_up(place: Place) -> None:
+    recorder = place.recorder()
+    recorder.study(FACTS)
+    play(recorder, 0)
+    odd = place.trials_own(0, program=True)
+    place.client.set_tag(odd, labels.LOGGED_BY, "9" * 4500)
+    assert recorder.close(60)
+    assert labels.LOGGED_BY not in place.client.get_run(odd).data.tags
 
 
 def test_what_a_trial_logged_while_mlflow_was_away_is_taken_over(place: Place) -> None:

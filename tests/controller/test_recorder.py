@@ -154,7 +154,7 @@ def test_a_killed_writer_loses_and_doubles_nothing(place: Place) -> None:
     for number in range(trials):
         play(recorder, number)
         if number in kills:
-            wait_until(lambda: recorder.tick() or recorder._answered, "the writer is at work")
+            wait_until(lambda: recorder.tick() or recorder._done, "the writer is at work")
             time.sleep(rng.uniform(0, 0.1))  # the random moment itself
             victim = recorder._writer
             os.kill(victim.pid, signal.SIGKILL)

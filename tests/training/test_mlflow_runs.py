@@ -10,6 +10,8 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,17 @@ def thread():
 def program():
     import subprocess, sys
     subprocess.run([sys.executable, "-c", "import mlflow; mlflow.log_metric('inside', 1.0)"], check=True)
+
+def as_a_second_rank():
+    from trialplane.training import mlflow_runs
+    trial = mlflow_runs._trial
+    trial.locate()
+    client = mlflow.MlflowClient()
+    other, trial.tags = trial.tags, {}
+    mlflow_runs._trial = None  # the first rank
+    client.create_run(trial.experiment, start_time=1, tags=dict(other), run_name="of the first")
+    mlflow_runs._trial, trial.tags = trial, other
+    log_metric("first", 1.0)
 
 def left_open():
     mlflow.start_run()
@@ -237,14 +250,43 @@ def test_the_trials_run_is_found_by_its_tags(bench: Bench, store: Store, what: s
 
 def test_a_trial_that_is_faster_than_the_recorder_creates_its_run(bench: Bench, store: Store) -> None:
     number = str(bench.next)
+    store.client.create_experiment("toy")
     complete(bench, "several", looked_up(store))
     everywhere = [experiment.experiment_id for experiment in store.client.search_experiments()]
     (own,) = [run for run in store.client.search_runs(everywhere) if labels.PARENT not in run.data.tags]
-    assert {**CONTEXT, labels.NUMBER: number, labels.LOGGED_BY: number}.items() <= own.data.tags.items()
+    assert {**CONTEXT, labels.NUMBER: number, labels.STATE: labels.LOGGED}.items() <= own.data.tags.items()
     assert store.experiments() == {"toy"}
     below = store.below(own.info.run_id)
     assert below.keys() == {"inner", "fold 1", "of a logger"}
-    assert not any({labels.NUMBER, labels.LOGGED_BY} & run.data.tags.keys() for run in below.values())
+    assert not any({labels.NUMBER, labels.LOGGED_BY, labels.STATE} & run.data.tags.keys() for run in below.values())
+
+
+def test_a_trial_waits_for_tables_and_experiment(bench: Bench, empty: Path, tmp_path: Path) -> None:
+    """Two processes that create MLflow's tables at the same time break the database."""
+    file = tmp_path / "later.db"
+
+    def create() -> None:
+        while not (Path(bench.config.root) / "trials" / f"{number:04d}").exists():
+            time.sleep(0.02)
+        shutil.copy(empty, file)
+        store.client.create_experiment("toy")
+
+    number, store = bench.next, Store(f"sqlite:///{file}")
+    recorder = threading.Thread(target=create)
+    recorder.start()
+    complete(bench, "thread", looked_up(store))
+    recorder.join()
+    assert store.experiments() == {"toy"}
+    assert store.count() == 1
+
+
+def test_of_two_processes_that_create_the_run_the_first_counts(bench: Bench, store: Store) -> None:
+    """As of two ranks: the other one finds nothing, and then the first one's run."""
+    experiment = store.client.create_experiment("toy")
+    number = bench.next
+    complete(bench, "as_a_second_rank", looked_up(store))
+    (run,) = store.client.search_runs([experiment], f"tags.`{labels.NUMBER}` = '{number}'")
+    assert (run.info.run_name, run.data.metrics) == ("of the first", {"first": 1.0})
 
 
 def test_a_program_that_a_trial_starts_leaves_its_attempts_number(bench: Bench, store: Store) -> None:
@@ -262,7 +304,8 @@ def test_while_mlflow_is_away_a_trial_logs_to_a_store_of_its_own(bench: Bench, t
     away = {env.MLFLOW_TRACKING_URI: "http://127.0.0.1:9", env.MLFLOW_CONTEXT: json.dumps(CONTEXT)}
     log = complete(bench, "opening", away)
     file = RunPaths(Path(bench.config.root)).trial_store(number)
-    assert f"MLflow is away (MlflowException): this trial logs to {file}" in log
+    assert "MLflow is away (MlflowException: API request to http://127.0.0.1:9" in log
+    assert f"this trial logs to {file}\n" in log
     store = Store(f"sqlite:///{file}")
     (run,) = store.client.search_runs([store.client.get_experiment_by_name("toy").experiment_id])
     assert run.data.metrics == {"first": 1.0}

@@ -137,8 +137,12 @@ def attempts(client: Any, experiment: str, parent: str) -> Found:
     while token is not None:
         page = client.search_runs([experiment], f"tags.`{labels.PARENT}` = '{parent}'", page_token=token or None)
         for run in page:
-            number = run.data.tags.get(labels.NUMBER)
-            if number is not None and (run.data.tags.get(labels.STATE) != CREATED or int(number) not in found.runs):
+            number = run.data.tags.get(labels.NUMBER, "")
+            if (
+                number.isdecimal()
+                and len(number) < 20
+                and (run.data.tags.get(labels.STATE) != CREATED or int(number) not in found.runs)
+            ):
                 found.runs[int(number)] = run.info.run_id  # of several, the one that was written to
                 if labels.RECORDED in run.data.tags:
                     found.whole.add(int(number))

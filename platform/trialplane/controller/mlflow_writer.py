@@ -75,6 +75,7 @@ class Writer:
         self._marks = look  # mark complete runs in MLflow, for a successor without this journal
         self._look = look and not notes["uri"]
         self._new = not notes["uri"] and not look  # else a crash may have left runs that are not in the journal
+        self.is_behind = True  # at first, and after MLflow was away: then trials may have been faster
         self._whole: set[int] = set()  # attempts that a former writer has completed, according to MLflow
         self._runs: dict[int, str] = {int(number): run_id for number, run_id in notes["run"].items()}
         self.offset, mark = notes["written"].get("", (0, ""))
@@ -100,6 +101,7 @@ class Writer:
         """Write the next events of the spool; False when there are none."""
         lines, size = self._next_lines()
         if not lines:
+            self.is_behind = False
             return False
         batches: dict[str, Batch] = collections.defaultdict(Batch)
         for line in lines:
@@ -119,8 +121,11 @@ class Writer:
         """Put runs that trials have created outside of their own below these, and delete duplicates."""
         if self._parent is None:
             return
-        for run in self._tagged(f"tags.`{labels.LOGGED_BY}` != ''"):
-            self._adopt(run)
+        strays = self._tagged(f"tags.`{labels.LOGGED_BY}` != ''")
+        strays += self._tagged(f"tags.`{labels.STATE}` = '{labels.LOGGED}'")
+        for run in strays:
+            with _skipping(f"MLflow's run {run.info.run_id} stays where it is"):
+                self._adopt(run)
         # MLflow made these although its answers were lost, or late.
         duplicates = self._tagged(f"tags.`{labels.STATE}` = '{journal.CREATED}'")
         duplicates += [study for study in self._studies() if labels.STATE not in study.data.tags]
@@ -142,14 +147,17 @@ class Writer:
 
     def _adopt(self, run: Any) -> None:
         """Put a run that a trial's process has created below the trial's run, unless it is that."""
-        number = run.data.tags[labels.LOGGED_BY]
-        own = self._runs.get(int(number)) if number.isdecimal() else None
-        if own != run.info.run_id:
-            if labels.NUMBER in run.data.tags:  # the writer was as fast
-                self._client.delete_tag(run.info.run_id, labels.NUMBER)
-            if own is not None and labels.PARENT not in run.data.tags:
-                self._client.set_tag(run.info.run_id, labels.PARENT, own)
-        self._client.delete_tag(run.info.run_id, labels.LOGGED_BY)  # last: this is repeated until then
+        tags, run_id = run.data.tags, run.info.run_id
+        number = tags.get(labels.NUMBER, tags.get(labels.LOGGED_BY))
+        own = next((own for known, own in self._runs.items() if str(known) == number), None)
+        if own is not None and own != run_id:
+            if labels.PARENT not in tags:
+                self._client.set_tag(run_id, labels.PARENT, own)
+            if run.info.status == "RUNNING":
+                self._client.set_terminated(run_id, "KILLED")
+        for tag in (labels.LOGGED_BY,) if own == run_id else (labels.NUMBER, labels.STATE, labels.LOGGED_BY):
+            if tag in tags:
+                self._client.delete_tag(run_id, tag)  # last: all of this is repeated until then
 
     def _take(self, event: Mapping[str, Any], batches: dict[str, Batch]) -> None:
         """Adds one event to the batch of the MLflow run it belongs to."""
@@ -191,7 +199,7 @@ class Writer:
         parent = self._require_parent()
         if request.number not in self._runs:
             # A crash may have left a run that is not in the journal, and the trial may have been faster.
-            known = "" if self._new and not uses_mlflow else self._find(request.number)
+            known = self._find(request.number) if uses_mlflow or self.is_behind or not self._new else ""
             self._runs[request.number] = known or self._create_trial(request.number, name)
             self._journal.note("run", str(request.number), self._runs[request.number])
         batch = batches[self._runs[request.number]]
@@ -418,6 +426,8 @@ def main() -> None:
         except Exception as error:  # noqa: BLE001 - the border of the process: the next one would do no better
             if not isinstance(error, (MlflowException, OSError)):
                 write_log(f"the MLflow writer failed and retries; {describe(error)}")
+            if writer is not None:
+                writer.is_behind = True
             why = f"MLflow at {uri} cannot be written to: {errors.first_line(error)[:300]}"
             if isinstance(error, BlockingIOError):  # the journal's lock: waiting for it would delay each trial that starts
                 why = f"the MLflow writer of this run's former controller has not ended and still holds {run.written}"

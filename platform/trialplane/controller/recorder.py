@@ -56,7 +56,6 @@ class Recorder:
         self._done = 0  # bytes of the spool that are in MLflow
         self._left = 0  # files on their way there
         self._files = ""  # why files are missing in MLflow
-        self._answered = False
         self.away = ""
         self._complete: bool | None = None  # what `close` answered
         self._ends: list[int] = []  # bytes of the spool up to the end of each attempt
@@ -289,7 +288,6 @@ class Recorder:
             assert pipe is not None
             pipe.close()
         self._partial = b""
-        self._answered = False
         self._writer = self._start_writer()
 
     def _tell_writer(self, line: bytes) -> None:
@@ -311,7 +309,6 @@ class Recorder:
         *lines, self._partial = (self._partial + data).split(b"\n")
         for line in lines:
             message = json.loads(line)
-            self._answered = True
             if "done" in message:
                 self._done, self._left, self._files = message["done"], message["left"], message["trouble"]
             self.away = message.get("away", "")

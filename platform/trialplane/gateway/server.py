@@ -51,6 +51,7 @@ UNKNOWN_SECONDS = 10.0  # for the first request of a connection to arrive
 REQUEST_SECONDS = 30.0  # for a controller's request to arrive, and for each piece of what goes to MLflow or comes from it
 STOP_SECONDS = 20  # for requests that are under way when the gateway stops
 THREADS = 512  # for laptops and MLflow
+ADMISSIONS = 32  # threads for controllers that open a ledger, whatever the others do
 SHARE = 256  # of them, that one namespace may have at a time
 
 
@@ -71,6 +72,7 @@ class Peer(H11Protocol):
 
     Attributes:
         ledger: what a controller at the other end has open.
+        uses_ledger: whether a request has asked for one.
         on_ledger: is held while a request for that is answered, at whose end it may be closed.
     """
 
@@ -82,6 +84,7 @@ class Peer(H11Protocol):
         self._holder: str | _Namespace | None = None
         self._changing = threading.Lock()
         self.on_ledger = asyncio.Lock()
+        self.uses_ledger = False
 
     @property
     def is_known(self) -> bool:
@@ -109,6 +112,8 @@ class Peer(H11Protocol):
             holder, self._holder = self._holder, None
         if holder is not None:
             self._holders.leave(holder)
+        if not self.uses_ledger:
+            return
         closing = self.loop.create_task(self._close_ledger())
         self.tasks.add(closing)  # uvicorn waits for these when it stops
         closing.add_done_callback(self.tasks.discard)
@@ -189,6 +194,7 @@ class _Requests:
         self._laptops = laptops
         self._door = door
         self._threads = anyio.CapacityLimiter(THREADS)
+        self._admissions = anyio.CapacityLimiter(ADMISSIONS)
         self._ledger_threads = anyio.CapacityLimiter(service.most_runs * services.CONNECTIONS)
         self._shares = Limit()  # by namespace
 
@@ -226,7 +232,8 @@ class _Requests:
                 if peer.transport.is_closing():
                     raise ClientDisconnect
                 if not peer.ledger.is_of(whose, token):
-                    await anyio.to_thread.run_sync(peer.ledger.admit, whose, token, limiter=self._threads)
+                    peer.uses_ledger = True
+                    await anyio.to_thread.run_sync(peer.ledger.admit, whose, token, limiter=self._admissions)
                 if not peer.admit(whose.namespace):
                     raise services.Failure(ledger.BUSY, crowded(whose.namespace))
                 body = await _body(request)

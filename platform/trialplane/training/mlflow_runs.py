@@ -17,12 +17,16 @@ puts their runs below the trial's.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import functools
 import json
 import os
+import sqlite3
 import sys
 import threading
+import time
+import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +40,8 @@ _CLIENT = "mlflow.tracking.client"
 _FLUENT = "mlflow.tracking.fluent"
 
 
+_PATIENCE = 60.0  # seconds for the recorder to make MLflow's tables and the experiment, after which MLflow counts as away
+_PAUSE = 0.1  # seconds between two looks
 # Of the lookup; MLflow's own patience is minutes.
 _LOOKUP = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 
@@ -60,31 +66,46 @@ class _Trial:
     store: Path | None = None
     experiment: str = ""
     _is_located: bool = False
-    _locating: threading.RLock = dataclasses.field(default_factory=threading.RLock)
+    locating: threading.RLock = dataclasses.field(default_factory=threading.RLock)
 
     def locate(self) -> None:
         """Look the trial's run up, once; turn to a store of its own if MLflow is away."""
-        with self._locating:
+        with self.locating:
             if self._is_located or self.run or not self.tags:
                 return
             self._is_located = True  # first, as the client below comes through here
             before = {name: os.environ.get(name) for name in _LOOKUP}
             os.environ.update(_LOOKUP)
             try:
-                self.run = find(sys.modules[_CLIENT].MlflowClient(self.uri), self.name, self.tags)
+                self.experiment, client = self._wait()
+                self.run = find(client, self.name, self.tags)
             except Exception as error:
                 if self.store is None:
                     raise
-                sys.stderr.write(
-                    f"trialplane: MLflow is away ({type(error).__name__}): this trial logs to {self.store}, which is copied "
-                    "to MLflow later\n"
-                )
+                reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+                sys.stderr.write(f"trialplane: MLflow is away ({reason}): this trial logs to {self.store}\n")
                 self._use_own_store(self.store)
             finally:
                 for name, value in before.items():
                     os.environ.pop(name) if value is None else os.environ.update({name: value})
             if self.run:
                 os.environ[env.MLFLOW_RUN_ID] = self.run
+
+    def _wait(self) -> tuple[str, Any]:
+        """Wait until the recorder has created the experiment; return its id and a client.
+
+        A trial creates neither tables nor experiments: two processes that do so at the same time break the database.
+        """
+        deadline = time.monotonic() + _PATIENCE
+        file = self.uri.removeprefix("sqlite:///") if self.uri.startswith("sqlite:///") else ""
+        client = None
+        while time.monotonic() < deadline:
+            if client is None and (not file or _has_experiment(file, self.name)):
+                client = sys.modules[_CLIENT].MlflowClient(self.uri)
+            if client is not None and (experiment := client.get_experiment_by_name(self.name)) is not None:
+                return experiment.experiment_id, client
+            time.sleep(_PAUSE)
+        raise TimeoutError(f"it had no experiment {self.name} within {_PATIENCE:.0f} s")
 
     def _use_own_store(self, store: Path) -> None:
         store.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +114,7 @@ class _Trial:
         sys.modules[_SERVICE]._tracking_uri = self.uri  # type: ignore[attr-defined]
 
     def experiment_of(self, client: Any) -> str:
-        """Return the id of the experiment; create it if needed."""
+        """Return the id of the experiment; create it in a store of the trial's own."""
         if not self.experiment:
             if self.run:
                 self.experiment = client.get_run(self.run).info.experiment_id
@@ -103,8 +124,18 @@ class _Trial:
         return self.experiment
 
 
+def _has_experiment(file: str, name: str) -> bool:
+    """Whether an MLflow database has an experiment; it is neither created nor changed."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{urllib.parse.quote(file)}?mode=ro", uri=True)) as database:
+            query = "SELECT 1 FROM experiments WHERE name = ?"
+            return database.execute(query, (name,)).fetchone() is not None
+    except sqlite3.OperationalError:  # there is no file, or no table yet
+        return False
+
+
 def find(client: Any, experiment: str, tags: Mapping[str, str]) -> str:
-    """Return the id of the run with all of these tags in an experiment, "" for none.
+    """Return the id of the run with all of these tags in an experiment, the first one created, or "".
 
     Args:
         client: MLflow's.
@@ -115,7 +146,7 @@ def find(client: Any, experiment: str, tags: Mapping[str, str]) -> str:
     if in_experiment is None:
         return ""
     query = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
-    runs = client.search_runs([in_experiment.experiment_id], query, max_results=1)
+    runs = client.search_runs([in_experiment.experiment_id], query, max_results=1, order_by=["attributes.start_time ASC"])
     return str(runs[0].info.run_id) if runs else ""
 
 
@@ -241,17 +272,27 @@ def _replace_in_client(module: ModuleType) -> None:
     ) -> Any:
         if _trial is None or client.tracking_uri != _trial.uri:
             return original(client, experiment_id, start_time, tags, run_name)
-        experiment, tags = _trial.experiment_of(client), dict(tags or {})
-        logged_by = tags.pop(labels.LOGGED_BY, "")  # MLflow adds it to each run that a process starts
-        if _trial.run:
-            tags.setdefault(labels.PARENT, _trial.run)
-        else:
-            if run_name:
-                tags[labels.RUN_NAME] = run_name
-            if _trial.tags:
-                tags |= {**_trial.tags, labels.LOGGED_BY: logged_by or _trial.tags[labels.NUMBER]}
-        run = original(client, experiment, start_time, tags, run_name)
-        _trial.run = _trial.run or run.info.run_id
+        _trial.locate()  # the client may be older than the trial
+        if client.tracking_uri != _trial.uri:
+            initialize(client, _trial.uri)
+        tags = dict(tags or {})
+        tags.pop(labels.LOGGED_BY, None)  # MLflow adds it to each run that a process starts
+        with _trial.locating:
+            experiment = _trial.experiment_of(client)
+            if _trial.run:
+                tags.setdefault(labels.PARENT, _trial.run)
+            else:
+                if run_name:
+                    tags[labels.RUN_NAME] = run_name
+                if _trial.tags:
+                    tags |= {**_trial.tags, labels.STATE: labels.LOGGED}
+            run = original(client, experiment, start_time, tags, run_name)
+            if not _trial.run:
+                first = find(client, _trial.name, _trial.tags) if _trial.tags else ""
+                if first and first != run.info.run_id:  # of another rank, or of the recorder
+                    client.delete_run(run.info.run_id)
+                    run = client.get_run(first)
+                _trial.run = run.info.run_id
         return run
 
     module.MlflowClient.create_run = create_run

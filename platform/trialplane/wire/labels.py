@@ -25,6 +25,7 @@ START_METHOD = "trialplane.start_method"
 RETRY_OF = "trialplane.retry_of"
 PARAM = "trialplane.param."  # plus a parameter's name; its value, even if MLflow refused the parameter
 RUN_NAME = "trialplane.run_name"  # name that the job gave its MLflow run, which is named after the trial
+LOGGED = "LOGGED"  # state of a trial's run that its process has created, until the recorder has recorded its start
 LOGGED_BY = "trialplane.logged_by"  # on a run that a trial's process created: number of the attempt; removed by the recorder
 COPY_OF = "trialplane.copy_of"  # of a child of a trial's run: its id in the trial's own store
 GIT_REVISION = "trialplane.git_revision"

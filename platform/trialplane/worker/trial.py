@@ -164,7 +164,7 @@ def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: P
             **request.env,
         }
     )
-    store = paths.RunPaths(Path(config.root)).trial_store(request.number, request.worker)
+    store = paths.RunPaths(Path(config.root)).trial_store(request.number, request.worker if config.ship else None)
     mlflow_runs.enter({**config.env, **request.env}, request.number, store)
     tempfile.tempdir = None  # read TMPDIR again
     os.chdir(workdir)

@@ -164,7 +164,7 @@ def _enter(job: Job, place: Place) -> None:
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]  # a TextIOWrapper here
     # The same in all attempts, as torchrun's; torch takes it for the sign that it was launched so.
     os.environ.update({**place.env(job.workdir), "TORCHELASTIC_RUN_ID": f"{job.request.run}-{job.request.trial}"})
-    store = RunPaths(Path(job.config.root)).trial_store(job.request.number, job.request.worker)
+    store = RunPaths(Path(job.config.root)).trial_store(job.request.number, job.request.worker if job.config.ship else None)
     mlflow_runs.enter({**job.config.env, **job.request.env}, job.request.number, store)
     tempfile.tempdir = None  # read TMPDIR again
     own = place.workdir(job.workdir)
