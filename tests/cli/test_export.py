@@ -15,7 +15,7 @@ from tests.client.conftest import complete, failed
 from trialplane.client import exporting
 from trialplane.client.run import RunHandle, submit
 from trialplane.ledger import results
-from trialplane.wire.records import TrialRow
+from trialplane.wire.records import ReportRow, TrialRow
 from trialplane.wire.states import FailureClass
 from trialplane.wire.states import TrialState as State
 
@@ -131,10 +131,14 @@ def test_a_run_on_a_cluster_comes_through_the_gateway(platform, runs, target, na
     submit(target, planned("a"))
     namespace.studies["a"].whole = results.whole(run.ledger, "here", True, 0)
     namespace.studies["a"].rows = RunHandle("here", runs.target).attempts()
+    namespace.studies["a"].curves = [
+        ReportRow(mark, 0, 1, 0, step, {"loss": 1.0 / mark}, 1.0) for mark, step in enumerate(range(250), 1)
+    ]
     done = platform("export", "a", "sqlite:///study.db", "--context", "lab")
     assert done.exit_code == 0, done.stderr
     trials = optuna.load_study(study_name="a", storage=f"sqlite:///{workplace}/study.db").get_trials()
     assert_same(trials[:-1], namespace.studies["a"].rows[:-1])
+    assert trials[0].intermediate_values == {step: 1.0 / (step + 1) for step in range(250)}, "of several pages"
     assert trials[-1].state is TrialState.RUNNING, "its controller lives"
 
 

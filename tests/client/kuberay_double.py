@@ -24,7 +24,7 @@ from trialplane.ledger.attempts import Attempt
 from trialplane.plan import plan as planning
 from trialplane.wire import cluster as names
 from trialplane.wire import labels, progress, records
-from trialplane.wire.records import Change, RunStatus, TrialRow
+from trialplane.wire.records import Change, ReportRow, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 GATEWAY = "http:trialplane-gateway:8080"
@@ -56,6 +56,7 @@ class Study:
     token: str | None = None  # which opens it at the gateway
     rows: list[TrialRow] = dataclasses.field(default_factory=list)
     whole: list[Attempt] | None = None  # what an export reads; None for a gateway of before there was one
+    curves: list[ReportRow] = dataclasses.field(default_factory=list)
     changes: list[Change] = dataclasses.field(default_factory=list)
     images: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # the digests that its pods have run
     saved: bool | None = None  # whether there is a checkpoint; None for a gateway without the volume
@@ -278,6 +279,10 @@ class NamespaceDouble:
             if study.whole is None:
                 return _json({"error": "a run has no whole"}, 404)
             return _page("attempts", study.whole, int(query.get("number", -1)) + 1, "number", alive=study.alive)
+        if what == "curves":
+            reports = [report for report in study.curves if report.mark > int(query["after"])]
+            following = {"after": reports[PAGE - 1].mark} if len(reports) > PAGE else None
+            return _json({"reports": [records.to_dict(report) for report in reports[:PAGE]], "next": following})
         if what == "ends":
             after = int(query["after"])
             return _page("rows", study.rows, after, "after", 0, place=min(after + PAGE, len(study.rows)))

@@ -132,7 +132,7 @@ def test_a_schema_is_made_when_there_is_something_to_record(url: str) -> None:
     assert sa.inspect(engine).get_schema_names() == ["information_schema", "public"]
     archive.record("toy", make_job(), FACTS, b"", new=True)
     made_tables = sorted(sa.inspect(engine).get_table_names("team-a"))
-    assert made_tables == ["attempts", "changes", "codes", "runs", "schema_version", "sizes", "usage"]
+    assert made_tables == ["attempts", "changes", "codes", "reports", "runs", "schema_version", "sizes", "usage"]
     assert sa.inspect(engine).get_table_names("public") == []
     engine.dispose()
     made.close()

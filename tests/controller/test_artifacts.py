@@ -187,7 +187,8 @@ def test_an_mlflow_that_is_away_costs_a_file_none_of_its_attempts(
 def test_only_a_log_is_cut(place: Place, store: Store, tmp_path: Path) -> None:
     place.run.spool.mkdir()
     writer = place.writer()
-    run_id = writer.reserve()
+    writer._ensure_parent()
+    run_id = writer._create_trial(0, "trial-0000")
     content = b"begin" + b"x" * logs.KEPT
     for name in ("model.log", "attempt.log"):
         (tmp_path / name).write_bytes(content)

@@ -26,7 +26,7 @@ def test_a_name_that_is_used_again_is_another_study(place: Place) -> None:
     facts = json.loads(place.run.submission.read_text())
     place.run.submission.write_text(json.dumps({**facts, "submitted": facts["submitted"] + 60}))
 
-    second = Recorder(place.run, place.uri, 1, keeps_folder=False)
+    second = Recorder(place.run, place.uri, keeps_folder=False)
     place.recorders.append(second)
     second.study(FACTS)
     for number in range(2):
