@@ -80,7 +80,7 @@ def test_a_writer_waits_while_mlflow_is_away_or_the_token_is_another(place: Plac
     before = len(place.runs())  # of another test's run of this name
     spool = place.spooler()
     spool.study(FACTS)
-    play(spool, 0)
+    play(spool, 7)  # which the other test has not
     writer = place.writer()
     site.archive.revoke("toy-1")
     with pytest.raises(MlflowException) as shut:
