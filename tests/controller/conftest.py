@@ -243,7 +243,7 @@ class Place:
         where = experiment.experiment_id if experiment else self.client.create_experiment("toy")
         own = {labels.NUMBER: str(number), labels.STATE: labels.LOGGED}
         tags = {labels.LOGGED_BY: str(number)} if program else own
-        tags |= {labels.RUN: "toy-1", **dict([journal.identity({"submitted": 1000.0})])}
+        tags |= journal.identity("toy-1", {"submitted": 1000.0})
         return str(self.client.create_run(where, tags=tags).info.run_id)
 
     def trial(self, number: int) -> Any:

@@ -11,14 +11,13 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mlflow.tracking import MlflowClient
-from tests.worker.conftest import Bench, Event
+from tests.worker.conftest import Bench, Event, wait_until
 
 from trialplane.wire import env, labels
 from trialplane.wire.paths import RunPaths
@@ -266,8 +265,7 @@ def test_a_trial_waits_for_tables_and_experiment(bench: Bench, empty: Path, tmp_
     file = tmp_path / "later.db"
 
     def create() -> None:
-        while not (Path(bench.config.root) / "trials" / f"{number:04d}").exists():
-            time.sleep(0.02)
+        wait_until((Path(bench.config.root) / "trials" / f"{number:04d}").exists, "the trial has begun")
         shutil.copy(empty, file)
         store.client.create_experiment("toy")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +12,7 @@ from trialplane.cli.kinds.presenter import Table
 from trialplane.client.target import TargetName
 from trialplane.errors import InputError
 from trialplane.wire import records, rows
-from trialplane.wire.records import TrialRow
+from trialplane.wire.records import ReportRow, TrialRow
 
 if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
     from trialplane.client.run import RunHandle
@@ -53,8 +53,7 @@ def results_command(
         shown = [(handle.name, kinds.of(handle.job).results(handle.job, trials)) for handle, trials in found if trials]
         return output.as_table(*_joined(shown, several))
 
-    data = [(handle.name, records.to_dict(row)) for handle, trials in found for row in trials]
-    output.emit(kind, [{"run": run, **row} if several else row for run, row in data], table)
+    output.emit(kind, _items([(handle.name, trials) for handle, trials in found]), table)
 
 
 def _show_curves(handles: Sequence[RunHandle], limit: int | None, kind: str) -> None:
@@ -68,12 +67,19 @@ def _show_curves(handles: Sequence[RunHandle], limit: int | None, kind: str) -> 
         header, lines = _joined([(run, rows.curves(rows_of_run)) for run, rows_of_run in reports], several)
         click.echo(output.as_csv(header, lines) if kind == "csv" else output.as_table(header, lines))
     elif kind != "table":
-        data = [(run, records.to_dict(row)) for run, rows_of_run in reports for row in rows_of_run]
-        output.emit(kind, [{"run": run, **row} if several else row for run, row in data], str)
+        output.emit(kind, _items(reports), str)
 
 
 def _found(handle: RunHandle, limit: int | None, all_attempts: bool) -> list[TrialRow]:
     return (handle.attempts() if all_attempts else kinds.of(handle.job).ordered(handle.rows()))[:limit]
+
+
+def _items(rows_by_run: Sequence[tuple[str, Sequence[TrialRow | ReportRow]]]) -> list[dict[str, Any]]:
+    """Rows of runs as data; with several runs each has the run's name."""
+    several = len(rows_by_run) > 1
+    return [
+        {**({"run": run} if several else {}), **records.to_dict(row)} for run, its_rows in rows_by_run for row in its_rows
+    ]
 
 
 def _joined(tables: Sequence[tuple[str, Table]], several: bool) -> Table:

@@ -54,7 +54,7 @@ class Curve:
 
     def add(self, mark: int, report: TrialReport) -> list[int]:
         """Takes the next report; returns the marks of those that are not kept any more."""
-        number, size = self._count, sum(len(name) + _VALUE for name in report.metrics)
+        number, size = self._count, _size(report.metrics)
         self._count += 1
         self.step = max(self.step, report.step)
         self._kept[number] = mark, size
@@ -145,7 +145,7 @@ class Curves:
                 if len(rows) == MAX_BATCH or size > _BATCH_BYTES:
                     break
                 rows.append(row)
-                size += sum(len(name) + _VALUE for name in row.metrics)
+                size += _size(row.metrics)
             for row in rows:
                 del self._new[row.mark]
             self._sent = Batch(tuple(rows), tuple(self._deleted[:MAX_BATCH]))
@@ -164,3 +164,8 @@ class Curves:
     def resume(self, mark: int) -> None:
         """Continue behind the reports of a former controller; some of its last marks may be of reports it had to drop."""
         self.mark = mark + _GAP if mark else 0
+
+
+def _size(metrics: Collection[str]) -> int:
+    """Return about how many bytes metrics of these names take."""
+    return sum(len(name) + _VALUE for name in metrics)

@@ -8,7 +8,7 @@ import datetime
 import fcntl
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -106,17 +106,31 @@ def studies(client: Any, experiment: str, run: str, submission: Mapping[str, Any
         run: the name.
         submission: the facts of it.
     """
-    key, value = identity(submission)
-    query = f"tags.`{labels.RUN}` = '{run}' and tags.`{labels.KIND}` = 'study'"
-    known = [study for study in client.search_runs([experiment], query) if study.data.tags.get(key) == value]
-    return sorted(known, key=lambda study: labels.STATE not in study.data.tags)
+    tags = identity(run, submission)
+    runs = search(client, experiment, f"tags.`{labels.RUN}` = '{run}' and tags.`{labels.KIND}` = 'study'")
+    mine = [study for study in runs if tags.items() <= study.data.tags.items()]
+    return sorted(mine, key=lambda study: labels.STATE not in study.data.tags)
 
 
-def identity(submission: Mapping[str, Any]) -> tuple[str, str]:
-    """The tag, with its value, that tells a study's record from that of another run of its name."""
+def identity(run: str, submission: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tags of each record in MLflow that belongs to a run, and not to another run of its name."""
     if uid := submission.get(labels.RECORD_UID):
-        return labels.RECORD, str(uid)
-    return labels.SUBMITTED, moment(float(submission.get("submitted", 0.0)))
+        return {labels.RUN: run, labels.RECORD: str(uid)}
+    return {labels.RUN: run, labels.SUBMITTED: moment(float(submission.get("submitted", 0.0)))}
+
+
+def search(client: Any, experiment: str, condition: str) -> Iterator[Any]:
+    """Yield all MLflow runs of an experiment that meet a condition, page by page."""
+    token: str | None = ""
+    while token is not None:
+        page = client.search_runs([experiment], condition, page_token=token or None)
+        yield from page
+        token = page.token or None
+
+
+def number(text: str) -> int | None:
+    """Return the number of an attempt from a tag, or None: a trial may set any."""
+    return int(text) if text.isdecimal() and len(text) < 20 else None
 
 
 def moment(submitted: float) -> str:
@@ -133,18 +147,11 @@ def attempts(client: Any, experiment: str, parent: str) -> Found:
         parent: id of the study's run.
     """
     found = Found()
-    token: str | None = ""
-    while token is not None:
-        page = client.search_runs([experiment], f"tags.`{labels.PARENT}` = '{parent}'", page_token=token or None)
-        for run in page:
-            number = run.data.tags.get(labels.NUMBER, "")
-            if (
-                number.isdecimal()
-                and len(number) < 20
-                and (run.data.tags.get(labels.STATE) != CREATED or int(number) not in found.runs)
-            ):
-                found.runs[int(number)] = run.info.run_id  # of several, the one that was written to
-                if labels.RECORDED in run.data.tags:
-                    found.whole.add(int(number))
-        token = page.token or None
+    for run in search(client, experiment, f"tags.`{labels.PARENT}` = '{parent}'"):
+        tags = run.data.tags
+        attempt = number(tags.get(labels.NUMBER, ""))
+        if attempt is not None and (tags.get(labels.STATE) != CREATED or attempt not in found.runs):
+            found.runs[attempt] = run.info.run_id  # of several, the one that was written to
+            if labels.RECORDED in tags:
+                found.whole.add(attempt)
     return found

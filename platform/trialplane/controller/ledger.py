@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 
 _LONGEST_REASON = 1000  # characters of a status that was refused
 _REPORT_SECONDS = 0.25  # between two batches of reports
-_AHEAD = 1800.0  # seconds by which the clock of a trial may be ahead
 _REPORT_PAUSE = 5.0  # the same after one that could not be written
+_AHEAD = 1800.0  # seconds by which the clock of a trial may be ahead
 
 
 @dataclasses.dataclass

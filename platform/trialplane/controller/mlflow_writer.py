@@ -136,20 +136,14 @@ class Writer:
     def _tagged(self, condition: str) -> list[Any]:
         """Return all MLflow runs of this run that meet a condition."""
         condition = f"tags.`{labels.RUN}` = '{self._run.root.name}' and {condition}"
-        key, value = journal.identity(self._submission)
-        runs: list[Any] = []
-        token: str | None = ""
-        while token is not None:
-            page = self._client.search_runs([self._experiment or ""], condition, page_token=token or None)
-            runs += [run for run in page if run.data.tags.get(key) == value]
-            token = page.token or None
-        return runs
+        runs = journal.search(self._client, self._experiment or "", condition)
+        return [run for run in runs if self._identity.items() <= run.data.tags.items()]
 
     def _adopt(self, run: Any) -> None:
         """Put a run that a trial's process has created below the trial's run, unless it is that."""
         tags, run_id = run.data.tags, run.info.run_id
-        number = tags.get(labels.NUMBER, tags.get(labels.LOGGED_BY))
-        own = next((own for known, own in self._runs.items() if str(known) == number), None)
+        number = journal.number(tags.get(labels.NUMBER, tags.get(labels.LOGGED_BY, "")))
+        own = None if number is None else self._runs.get(number)
         if own is not None and own != run_id:
             if labels.PARENT not in tags:
                 self._client.set_tag(run_id, labels.PARENT, own)
@@ -321,12 +315,12 @@ class Writer:
 
     def _find(self, number: int) -> str:
         """Return the id of an attempt's run in MLflow, "" for none."""
-        return mlflow_runs.find(self._client, self._job["name"], {**self._identity, labels.NUMBER: str(number)})
+        return mlflow_runs.find(self._client, self._experiment or "", {**self._identity, labels.NUMBER: str(number)})
 
     @property
     def _identity(self) -> dict[str, str]:
         """Tags of each run in MLflow that belongs to this run."""
-        return {labels.RUN: self._run.root.name, **dict([journal.identity(self._submission)])}
+        return journal.identity(self._run.root.name, self._submission)
 
     def _require_parent(self) -> str:
         self._ensure_parent()

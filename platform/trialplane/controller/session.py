@@ -320,7 +320,7 @@ class Session:
             env={
                 env.MLFLOW_TRACKING_URI: uri,
                 env.MLFLOW_EXPERIMENT_NAME: job.name,
-                env.MLFLOW_CONTEXT: json.dumps({labels.RUN: run.root.name, **dict([journal.identity(self._submission)])}),
+                env.MLFLOW_CONTEXT: json.dumps(journal.identity(run.root.name, self._submission)),
                 **({env.MLFLOW_TOKEN: setting.mlflow_token} if setting.mlflow_token else {}),
                 **_without_gpus(role, job),
             },

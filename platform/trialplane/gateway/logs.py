@@ -160,9 +160,9 @@ class Mlflow:
         experiment = found.get("experiment", {}).get("experiment_id")
         if not isinstance(experiment, str):
             return None
-        key, value = journal.identity(submission)
+        identity = journal.identity(run, submission)
         studies = self._search(experiment, f"tags.`{labels.RUN}` = '{run}' and tags.`{labels.KIND}` = 'study'")
-        mine = [id_ for id_, tags in studies if tags.get(key) == value and labels.STATE in tags]
+        mine = [id_ for id_, tags in studies if identity.items() <= tags.items() and labels.STATE in tags]
         if chosen.trial is None or not mine:
             return mine[0] if mine else None
         query = f"tags.`{labels.PARENT}` = '{mine[0]}' and tags.`{labels.NUMBER}` = '{chosen.number}'"

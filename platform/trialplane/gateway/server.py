@@ -5,8 +5,8 @@ which there is little time and room, and then for the namespace of that: all lap
 ledger that is opened on it is closed with it, which releases the run's lock. And while one is open, it may be quiet for as
 long as its controller likes.
 
-What blocks is done in threads: one for each connection with a ledger, as that has its own to the database, and others for
-laptops, MLflow and tokens, of which a namespace may have half at a time.
+What blocks is done in threads: one for each connection with a ledger, as that has its own to the database, a few in which
+ledgers are opened, and others for laptops and MLflow, of which a namespace may have half at a time.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ UNKNOWN_SECONDS = 10.0  # for the first request of a connection to arrive
 REQUEST_SECONDS = 30.0  # for a controller's request to arrive, and for each piece of what goes to MLflow or comes from it
 STOP_SECONDS = 20  # for requests that are under way when the gateway stops
 THREADS = 512  # for laptops and MLflow
-ADMISSIONS = 32  # threads for controllers that open a ledger, whatever the others do
 SHARE = 256  # of them, that one namespace may have at a time
+ADMISSIONS = 32  # threads for controllers that open a ledger, whatever the others do
 
 
 @dataclasses.dataclass(frozen=True)

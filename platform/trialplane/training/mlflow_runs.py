@@ -38,8 +38,6 @@ from trialplane.wire import env, labels
 _SERVICE = "mlflow.tracking._tracking_service.utils"
 _CLIENT = "mlflow.tracking.client"
 _FLUENT = "mlflow.tracking.fluent"
-
-
 _PATIENCE = 60.0  # seconds for the recorder to make MLflow's tables and the experiment, after which MLflow counts as away
 _PAUSE = 0.1  # seconds between two looks
 # Of the lookup; MLflow's own patience is minutes.
@@ -74,11 +72,11 @@ class _Trial:
             if self._is_located or self.run or not self.tags:
                 return
             self._is_located = True  # first, as the client below comes through here
-            before = {name: os.environ.get(name) for name in _LOOKUP}
+            before = {name: os.environ[name] for name in _LOOKUP if name in os.environ}
             os.environ.update(_LOOKUP)
             try:
                 self.experiment, client = self._wait()
-                self.run = find(client, self.name, self.tags)
+                self.run = find(client, self.experiment, self.tags)
             except Exception as error:
                 if self.store is None:
                     raise
@@ -86,8 +84,9 @@ class _Trial:
                 sys.stderr.write(f"trialplane: MLflow is away ({reason}): this trial logs to {self.store}\n")
                 self._use_own_store(self.store)
             finally:
-                for name, value in before.items():
-                    os.environ.pop(name) if value is None else os.environ.update({name: value})
+                for name in _LOOKUP:
+                    os.environ.pop(name, None)
+                os.environ.update(before)
             if self.run:
                 os.environ[env.MLFLOW_RUN_ID] = self.run
 
@@ -139,14 +138,11 @@ def find(client: Any, experiment: str, tags: Mapping[str, str]) -> str:
 
     Args:
         client: MLflow's.
-        experiment: Name of the experiment.
+        experiment: Id of the experiment.
         tags: Tags of the run.
     """
-    in_experiment = client.get_experiment_by_name(experiment)
-    if in_experiment is None:
-        return ""
     query = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
-    runs = client.search_runs([in_experiment.experiment_id], query, max_results=1, order_by=["attributes.start_time ASC"])
+    runs = client.search_runs([experiment], query, max_results=1, order_by=["attributes.start_time ASC"])
     return str(runs[0].info.run_id) if runs else ""
 
 
@@ -288,7 +284,7 @@ def _replace_in_client(module: ModuleType) -> None:
                     tags |= {**_trial.tags, labels.STATE: labels.LOGGED}
             run = original(client, experiment, start_time, tags, run_name)
             if not _trial.run:
-                first = find(client, _trial.name, _trial.tags) if _trial.tags else ""
+                first = find(client, experiment, _trial.tags) if _trial.tags else ""
                 if first and first != run.info.run_id:  # of another rank, or of the recorder
                     client.delete_run(run.info.run_id)
                     run = client.get_run(first)

@@ -76,7 +76,9 @@ def _sent(number: int, place: str) -> messages.FilesSent:
     import mlflow  # seconds, and only this process needs it
 
     client = mlflow.MlflowClient()
-    run = mlflow_runs.find(client, os.environ[env.MLFLOW_EXPERIMENT_NAME], mlflow_runs.tags_of(os.environ, number))
+    experiment = client.get_experiment_by_name(os.environ[env.MLFLOW_EXPERIMENT_NAME])
+    tags = mlflow_runs.tags_of(os.environ, number)
+    run = mlflow_runs.find(client, experiment.experiment_id, tags) if experiment else ""
     if not run:
         return messages.FilesSent("MLflow does not have the trial's run yet", again=True)
     return _send(client, run, place, by_http=mlflow.get_tracking_uri().startswith(("http://", "https://")))

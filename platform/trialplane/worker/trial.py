@@ -164,14 +164,19 @@ def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: P
             **request.env,
         }
     )
-    store = paths.RunPaths(Path(config.root)).trial_store(request.number, request.worker if config.ship else None)
-    mlflow_runs.enter({**config.env, **request.env}, request.number, store)
+    enter_mlflow(config, request)
     tempfile.tempdir = None  # read TMPDIR again
     os.chdir(workdir)
     policies.apply_all()
     if not has_ranks(config):  # it starts threads, and a supervisor forks
         environment.use_cores(config.cpus)
     process.seed_everything(request.seed)
+
+
+def enter_mlflow(config: records.SlotConfig, request: records.TrialRequest) -> None:
+    """Direct the MLflow calls of this process, a trial's or a rank's, to the trial's run."""
+    store = paths.RunPaths(Path(config.root)).trial_store(request.number, request.worker if config.ship else None)
+    mlflow_runs.enter({**config.env, **request.env}, request.number, store)
 
 
 def _plainly(run: context.Run, given: Mapping[str, Any]) -> context.Result:

@@ -19,9 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trialplane import policies
-from trialplane.training import mlflow_runs, process
+from trialplane.training import process
 from trialplane.wire import messages, records
-from trialplane.wire.paths import RunPaths
 from trialplane.worker import context, environment, trial
 from trialplane.worker.channel import Channel
 from trialplane.worker.ranks import meeting
@@ -164,8 +163,7 @@ def _enter(job: Job, place: Place) -> None:
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]  # a TextIOWrapper here
     # The same in all attempts, as torchrun's; torch takes it for the sign that it was launched so.
     os.environ.update({**place.env(job.workdir), "TORCHELASTIC_RUN_ID": f"{job.request.run}-{job.request.trial}"})
-    store = RunPaths(Path(job.config.root)).trial_store(job.request.number, job.request.worker if job.config.ship else None)
-    mlflow_runs.enter({**job.config.env, **job.request.env}, job.request.number, store)
+    trial.enter_mlflow(job.config, job.request)
     tempfile.tempdir = None  # read TMPDIR again
     own = place.workdir(job.workdir)
     own.mkdir(exist_ok=True)
