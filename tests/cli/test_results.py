@@ -12,6 +12,7 @@ import json
 import pytest
 from tests.client.conftest import complete
 
+from trialplane.cli import output
 from trialplane.wire.states import RunState
 
 
@@ -61,6 +62,7 @@ def test_curves_are_the_reports_of_trials(platform, runs):
     header, *lines = platform("results", "live", "--curves").stdout.splitlines()
     assert header.split() == ["trial", "attempt", "step", "metric", "value", "time"]
     assert [line.split()[2:4] for line in lines] == [[str(step), name] for step in range(3) for name in ("loss", "lr")]
+    assert lines[0].split()[-2:] == output.moment(100.0).split()
     assert platform("results", "live", "--curves", "--limit", "1").stdout.count("\n") == 3
     both = list(csv.DictReader(io.StringIO(platform("results", "live", "other", "--curves", "--output", "csv").stdout)))
     assert [row["run"] for row in both] == ["live"] * 6 + ["other"] * 2

@@ -65,7 +65,10 @@ def _show_curves(handles: Sequence[RunHandle], limit: int | None, kind: str) -> 
             output.note(f"{run} has no reports yet; `platform status {run}`")
     if kind == "csv" or (kind == "table" and any(rows_of_run for _, rows_of_run in reports)):
         header, lines = _joined([(run, rows.curves(rows_of_run)) for run, rows_of_run in reports], several)
-        click.echo(output.as_csv(header, lines) if kind == "csv" else output.as_table(header, lines))
+        if kind == "csv":
+            click.echo(output.as_csv(header, lines))
+        else:
+            click.echo(output.as_table(header, [[*line[:-1], output.moment(line[-1])] for line in lines]))
     elif kind != "table":
         output.emit(kind, _items(reports), str)
 
