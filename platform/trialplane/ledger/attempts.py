@@ -160,10 +160,8 @@ def page(
     """
     # Of a text that is stored compressed this takes no decompression, as `length` does.
     bytes_of = "octet_length(request) + coalesce(octet_length(outcome), 0) + coalesce(octet_length(optuna), 0)"
-    counted = f"SELECT *, {bytes_of} AS own, sum({bytes_of}) OVER (ORDER BY {order}) AS upto FROM ({found}) AS found"
-    chosen = f"SELECT place, request, outcome, optuna, number, upto FROM ({counted}) AS counted WHERE upto - own < :size"
-    read = select(f"{chosen} ORDER BY {order}", {"run": run, "after": after, "size": size, **values})
-    return Page([stored[:5] for stored in read], len(read) == _PAGE or (bool(read) and read[-1][5] >= size))
+    columns = "place, request, outcome, optuna, number"
+    return Page(*_filled(select, found, columns, order, bytes_of, size, {"run": run, "after": after, **values}))
 
 
 def pages(select: Select, run: str, size: int, where: str = "", **values: Any) -> Iterator[Attempt]:
@@ -199,13 +197,34 @@ def reports(select: Select, run: str, after: int, size: int = 1 << 20) -> Report
         SELECT mark, trial, attempt, number, step, metrics, moment FROM reports
         WHERE run_id = (SELECT id FROM runs WHERE name = :run) AND mark > :after ORDER BY mark LIMIT {_PAGE}
     """
-    # Metrics are stored in ASCII.
-    counted = f"SELECT *, length(metrics) AS own, sum(length(metrics)) OVER (ORDER BY mark) AS upto FROM ({found}) AS found"
-    columns = "mark, trial, attempt, number, step, metrics, moment, upto"
-    chosen = f"SELECT {columns} FROM ({counted}) AS counted WHERE upto - own < :size ORDER BY mark"
-    stored = select(chosen, {"run": run, "after": after, "size": size})
-    more = len(stored) == _PAGE or (bool(stored) and stored[-1][7] >= size)
-    return Reports([ReportRow(one[0], one[1], one[2], one[3], one[4], _metrics(one[5]), one[6]) for one in stored], more)
+    columns = "mark, trial, attempt, number, step, metrics, moment"
+    bytes_of = "length(metrics)"  # which are stored in ASCII
+    stored, more = _filled(select, found, columns, "mark", bytes_of, size, {"run": run, "after": after})
+    report_rows = [
+        ReportRow(mark, trial, attempt, number, step, _metrics(metrics), moment)
+        for mark, trial, attempt, number, step, metrics, moment in stored
+    ]
+    return Reports(report_rows, more)
+
+
+def _filled(
+    select: Select, query: str, columns: str, order: str, bytes_of: str, size: int, values: Mapping[str, Any]
+) -> tuple[list[Sequence[Any]], bool]:
+    """Return the first rows of a query that reach `size` bytes together, and whether more may follow.
+
+    Args:
+        select: reads.
+        query: SQL of at most `_PAGE` rows, in order.
+        columns: those that are returned.
+        order: column that the rows are ordered by.
+        bytes_of: SQL of the bytes of a row.
+        size: bytes.
+        values: of the query.
+    """
+    counted = f"SELECT *, {bytes_of} AS own, sum({bytes_of}) OVER (ORDER BY {order}) AS upto FROM ({query}) AS found"
+    chosen = f"SELECT {columns}, upto FROM ({counted}) AS counted WHERE upto - own < :size ORDER BY {order}"
+    stored = select(chosen, {**values, "size": size})
+    return [row[:-1] for row in stored], len(stored) == _PAGE or (bool(stored) and stored[-1][-1] >= size)
 
 
 def row(job: Job, attempt: Attempt, alive: bool) -> TrialRow:
