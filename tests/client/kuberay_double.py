@@ -19,8 +19,9 @@ from tests.kube.cluster_double import ClusterDouble
 
 from trialplane.job import kinds
 from trialplane.job.kinds import Job
-from trialplane.ledger import standing
+from trialplane.ledger import run_status
 from trialplane.ledger.attempts import Attempt
+from trialplane.ledger.run_status import LedgerView
 from trialplane.plan import plan as planning
 from trialplane.wire import cluster as names
 from trialplane.wire import labels, progress, records
@@ -254,12 +255,13 @@ class NamespaceDouble:
 
     def _entry(self, run: str) -> dict[str, Any]:
         study = self.studies[run]
-        facts = {"run": run, "job": study.status.job, "submitted": study.submission["submitted"]}
-        return {**facts, "state": study.status.state.value}
+        return {"run": run, "job": study.status.job, "submitted": study.submission["submitted"]}
 
     def _read(self, study: Study, what: str, query: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
         if what == "status":
-            status = standing.current(study.status, study.desired, alive=study.alive)
+            status = run_status.current(view := LedgerView(study.status, study.desired, study.alive))
+            if view.is_killed:
+                status = run_status.recounted(status, kinds.read(study.job), study.rows)
             status = dataclasses.replace(status, images=study.images)
             recorded = {"state": study.desired, "parallel": study.parallel}
             return _json({"status": records.to_dict(status), "alive": study.alive, "desired": recorded})

@@ -15,7 +15,7 @@ from tests.client.conftest import scaled, submitted
 from tests.client.kuberay_double import PAGE
 from tests.kube.cluster_double import Problem
 
-from trialplane.client import standing
+from trialplane.client import sources
 from trialplane.client.gateway import Gateway
 from trialplane.client.run import RunHandle, submit
 from trialplane.client.target import Observed
@@ -215,7 +215,7 @@ def test_pausing_gives_the_pods_back_and_resuming_brings_the_same_code(target, n
 def test_a_change_that_the_operator_does_not_follow_is_kept_and_reported(target, namespace, planned, monkeypatch):
     handle = submitted(target, planned())
     namespace.unattended = True
-    monkeypatch.setattr(standing, "PATIENCE", 0.1)
+    monkeypatch.setattr(sources, "PATIENCE", 0.1)
     with pytest.raises(TargetError, match=r"written into the Run a in .*, but the operator has not followed it for 0 s"):
         handle.pause()
     namespace.unattended = False

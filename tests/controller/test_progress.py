@@ -101,6 +101,7 @@ def test_progress_is_in_the_status_and_among_the_metrics(board: StatusBoard, tmp
     assert math.isnan(kept.progress.metrics["grad_norm"])
     assert json.loads(page(board, "/status"))["progress"]["metrics"]["samples/s"] == 310.0
     shown = page(board, "/metrics")
+    assert 'trialplane_run_state{run="pretrain",trialplane_run_state="RUNNING"} 1.0' in shown
     assert 'trialplane_training_step{run="pretrain"} 20.0' in shown
     assert 'trialplane_training_loss{run="pretrain"} 1.5' in shown
     assert 'trialplane_training_samples_s{run="pretrain"} 310.0' in shown

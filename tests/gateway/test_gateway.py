@@ -32,10 +32,7 @@ def test_a_living_run_and_an_ended_one(site: Site) -> None:
         ask(old)  # still running when its controller goes away
     with site.ledger("new", submitted=2.0) as new:
         ask(new)
-        assert [(run["run"], run["job"], run["state"]) for run in site.get("/runs")] == [
-            ("new", "toy", "RUNNING"),
-            ("old", "toy", "RUNNING"),
-        ]
+        assert [(run["run"], run["job"]) for run in site.get("/runs")] == [("new", "toy"), ("old", "toy")]
         assert site.get("/runs/new/status")["alive"] is True
         wait_until(lambda: not site.get("/runs/old/status")["alive"], "PostgreSQL sees that the controller is gone")
         assert site.get("/runs/new/attempts")["rows"][0]["state"] == "RUNNING"
@@ -53,6 +50,15 @@ def test_a_status_has_the_digests_that_the_operator_kept(site: Site) -> None:
         site.archive.keep_images("toy", [("a:1", "sha256:1")])
         status = records.from_dict(RunStatus, site.get("/runs/toy/status")["status"])
     assert (status.images, records.misfit(status)) == ({"a:1": ("sha256:1",)}, "")
+
+
+def test_the_trials_of_a_killed_controller_are_counted_by_the_ledger(site: Site) -> None:
+    with site.ledger("toy") as ledger:
+        ledger.tell(complete(ask(ledger)))
+        assert site.get("/runs/toy/status")["status"]["complete"] == 0, "as its controller said last"
+    wait_until(lambda: not site.get("/runs/toy/status")["alive"], "PostgreSQL sees that the controller is gone")
+    status = site.get("/runs/toy/status")["status"]
+    assert (status["complete"], status["best"]["trial"]) == (1, 0)
 
 
 def test_a_run_whose_controller_is_gone_is_paused_and_cancelled_as_desired(site: Site) -> None:

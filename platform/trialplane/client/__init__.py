@@ -1,18 +1,13 @@
-"""The laptop: submits runs to a target and reads them back. Imports no torch, ray, numpy, optuna or mlflow.
+"""Client of runs: submits them to a target and reads them back. Imports no torch, ray, numpy, optuna or mlflow.
 
-what a user holds     sdk (`Platform`) and run (`RunHandle`, and a run's life), which know of a place only the port: target
-a function as a job   functions, and source: the module that is written for it
-who watches a run     events (for programs), live (for people)
-which place           places: flags, environment, memory → this machine or a namespace
-this machine          local, on machine (does a job fit), folder, process, results (its ledger)
-a cluster             kubernetes, from two sources:
-                        objects  the API server: Runs with their code, pods
-                        gateway  the ledger and the logs (remote_log), through the API server
-                      standing makes one status of both
-how to reach one      kubeconfig → cluster (objects of the kinds in its table), pages (MLflow's),
-                      refusal (explains what it refuses)
-                      preflight: does a job fit; offline: the same as far as a chart's values say it, without a cluster
-                      phases and waiting explain to the operator why pods do not run
-both places           changes (what a resubmission or `resume` may change, why nothing is left to do)
+public interface      sdk (`Platform`) and run (`RunHandle`), which use targets only through the port `target`
+function as a job     functions, and source: the module that is written for it
+following a run       events (for programs), live (for people)
+choice of a target    places: flags, environment, memory → this machine or a namespace
+this machine          local, on machine (does a job fit), folder, process
+a cluster             kubernetes, gateway (ledger and logs, with remote_log), sources (status of a run from Run and ledger),
+                      pages (MLflow's), offline (checks against a chart's values without a cluster)
 apart from runs       doctor and doctor_*, images
+
+The client of the API server is in `kube`, the reader of a local ledger in `ledger.results`.
 """

@@ -64,7 +64,7 @@ class Gateway:
         self._asking = threading.Lock()
 
     def runs(self) -> list[dict[str, Any]]:
-        """Return all runs in the ledger, newest first: run, job, submitted, state."""
+        """Return all runs in the ledger, newest first: run, job, submitted."""
         runs: list[dict[str, Any]] = self._need(self._get("runs")).json()
         return runs
 

@@ -1,7 +1,7 @@
 """A namespace of a Kubernetes cluster as a target: a run is a Run, and a study in the ledger for good.
 
 What is to be is written into the Run's spec, which the operator follows. A run has two sources: the API server has the Run,
-the gateway has the ledger. `standing` combines both into one status.
+the gateway has the ledger. `sources` combines both into one status.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from trialplane.client import remote_log, standing, target
+from trialplane.client import remote_log, sources, target
 from trialplane.client.gateway import Gateway
-from trialplane.client.standing import RunSources
+from trialplane.client.sources import RunSources
 from trialplane.client.target import Log, Observed, TargetName
 from trialplane.errors import InputError, Issue, LedgerLocked, RunDamaged, TargetError
 from trialplane.job import kinds as job_kinds
@@ -22,7 +22,6 @@ from trialplane.job.kinds import Job
 from trialplane.kube import kinds, preflight, waiting
 from trialplane.kube.cluster import Cluster
 from trialplane.kube.objects import Objects, Run, Submission
-from trialplane.ledger import standing as ledger_standing
 from trialplane.ledger.attempts import Attempt
 from trialplane.plan import changes as changing
 from trialplane.plan import raycluster, saving
@@ -306,12 +305,12 @@ class KubernetesTarget:
         if run.is_deleted:
             raise TargetError(f"the Run {run.name} in {self.cluster.place} is being removed; try again in a moment")
         self.objects.change(run, **fields)
-        deadline = time.monotonic() + standing.PATIENCE
+        deadline = time.monotonic() + sources.PATIENCE
         while (current := self.objects.run(run.name)) is not None and not current.is_seen:
             if time.monotonic() > deadline:
                 raise TargetError(
                     f"the change is written into the Run {run.name} in {self.cluster.place}, but the operator has not "
-                    f"followed it for {standing.PATIENCE:.0f} s: is it running? `{self._operator}`"
+                    f"followed it for {sources.PATIENCE:.0f} s: is it running? `{self._operator}`"
                 )
             time.sleep(self.poll / 5)
 
@@ -327,7 +326,7 @@ class KubernetesTarget:
         )
 
     def _status(self, view: RunSources) -> RunStatus:
-        return standing.status(view, self._operator)
+        return sources.status(view, self._operator)
 
     def _view(self, run: str) -> RunSources | None:
         """Return the view of a run from both sources. None if it is unknown to both."""
@@ -347,17 +346,7 @@ class KubernetesTarget:
         if answer is None:
             return None if run_object is None else RunSources(run_object, None, False, "", desired)
         status, alive, recorded = answer
-        killed = not alive and status.started is not None and status.ended is None
-        return RunSources(
-            run_object, self._recounted(status) if killed else status, alive, "", desired if run_object else recorded
-        )
-
-    def _recounted(self, status: RunStatus) -> RunStatus:
-        """Return the status of a killed controller, with the counts of the ledger."""
-        ledger_rows, job = self.gateway.attempts(status.run), self.gateway.job(status.run)
-        if ledger_rows is None or job is None:
-            return status
-        return ledger_standing.recounted(status, job_kinds.read(job), ledger_rows)
+        return RunSources(run_object, status, alive, "", desired if run_object else recorded)
 
     def _view_of(self, run: str) -> RunSources:
         view = self._view(run)

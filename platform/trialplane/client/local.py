@@ -19,8 +19,9 @@ from trialplane.client.target import HERE, Log, Observed
 from trialplane.errors import InputError, Issue, LedgerError, RunNotFound, TargetError
 from trialplane.job.kinds import Job
 from trialplane.ledger import attempts as reading
-from trialplane.ledger import results, standing
+from trialplane.ledger import results, run_status
 from trialplane.ledger.attempts import Attempt
+from trialplane.ledger.run_status import LedgerView, OperatorView
 from trialplane.plan import plan as planning
 from trialplane.plan import saving
 from trialplane.plan.plan import Plan
@@ -119,11 +120,10 @@ class LocalTarget:
     def _inactive_status(self, files: RunPaths, status: RunStatus) -> RunStatus:
         """Return the status of an inactive run, with counts and best trial of its ledger."""
         run = files.root.name
-        if files.cancelled.exists() and not status.state.is_ended:  # its controller was killed, or ended before it noticed
-            status = _cancelled(status)
-        elif status.state in (RunState.PENDING, RunState.RUNNING):
-            reason = f"the controller is not running (killed?); `platform resume {run}` continues it"
-            status = dataclasses.replace(standing.idle(status, RunState.PAUSED, reason), ended=None)
+        # The controller was killed after a cancel, or ended before it noticed that.
+        desired = RunState.CANCELLED if files.cancelled.exists() else RunState.RUNNING
+        reason = f"the controller is not running (killed?); `platform resume {run}` continues it"
+        status = run_status.current(LedgerView(status, desired), OperatorView(RunState.PAUSED, reason))
         job = folder.load_job(files)
         # A failed controller has recorded its last counts; one that succeeded with all trials has recorded all.
         is_complete = status.state is RunState.SUCCEEDED and status.ended_trials == status.trials
@@ -135,7 +135,7 @@ class LocalTarget:
                 reason = status.reason if text in status.reason else f"{status.reason}; {text}".removeprefix("; ")
                 status = dataclasses.replace(status, reason=reason)
             else:
-                status = standing.recounted(status, job, ledger_rows)
+                status = run_status.recounted(status, job, ledger_rows)
         self._find(run)  # deleted while being counted: the counts would be wrong
         return status
 
@@ -266,7 +266,8 @@ class LocalTarget:
             process.signal_stop(run, controller, now=now)
         if state is RunState.CANCELLED and (controller is None or now) and not status.state.is_ended:
             with folder.written(files.root, "the run counts as cancelled anyway"):
-                process.replace(files.status, records.to_json(_cancelled(status)))
+                cancelled = LedgerView(dataclasses.replace(status, updated=time.time()), state)
+                process.replace(files.status, records.to_json(run_status.current(cancelled)))
 
     def fit(self, run: str, parallel: int, *, now: bool = False) -> bool:
         """See `Target`: nothing to do, as `desire` has refused every change."""
@@ -338,17 +339,3 @@ def _lines(file: Path, is_growing: Callable[[], bool]) -> Iterator[str]:
             time.sleep(_POLL)
         if pending:
             yield pending
-
-
-def _cancelled(status: RunStatus) -> RunStatus:
-    """Return the status of an inactive run that was cancelled, regardless of its last recorded status."""
-    return dataclasses.replace(
-        status,
-        state=RunState.CANCELLED,
-        reason="cancelled by the user",
-        running=0,
-        slots_ready=0,
-        eta=None,
-        rate=None,
-        ended=status.ended or time.time(),
-    )

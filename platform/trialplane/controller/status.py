@@ -25,6 +25,7 @@ from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import RunStatus
+from trialplane.wire.states import RunState
 from trialplane.wire.units import WorkerStatus
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,9 @@ class StatusBoard:
         self._recorded = 0.0  # when
         self._registry = prometheus_client.CollectorRegistry()
         labels = [run.root.name]
+        self._state = prometheus_client.Enum(
+            "trialplane_run_state", "State of the run.", ["run"], registry=self._registry, states=[*RunState]
+        ).labels(*labels)
         trials = prometheus_client.Gauge(
             "trialplane_trials", "Logical trials by state.", ["run", "state"], registry=self._registry
         )
@@ -82,6 +86,7 @@ class StatusBoard:
     def show(self, status: RunStatus, *, now: bool = False) -> None:
         """Takes the newest status; writes it when the last write is a while ago, or `now`."""
         self._status = status
+        self._state.state(status.state)
         for state, gauge in self._trials.items():
             gauge.set(getattr(status, state))
         self._retried.set(status.retried)

@@ -22,8 +22,9 @@ from trialplane.gateway.callers import Callers, User
 from trialplane.gateway.limits import Admit, crowded
 from trialplane.gateway.logs import Chosen, Controllers, Mlflow, NoLog, Piece
 from trialplane.gateway.route import Authority, Route
-from trialplane.ledger import archive, standing
+from trialplane.ledger import archive, run_status
 from trialplane.ledger.archive import Archive
+from trialplane.ledger.run_status import LedgerView
 from trialplane.plan import plan as planning
 from trialplane.wire import cluster, labels, logs, mlflow, records
 from trialplane.wire.mlflow import Scope
@@ -177,11 +178,13 @@ class Gateway:
         status = _there(own or recorded, run, "status")
         desired = self._runs.attribute(run, labels.LEDGER_DESIRED) or {}
         with contextlib.suppress(ValueError):  # the laptop says what is wrong with a status that cannot be read
-            known = records.from_dict(RunStatus, status)
-            if not records.misfit(known):
+            last = records.from_dict(RunStatus, status)
+            if not records.misfit(last):
                 target, begun = RunState(desired.get("state", RunState.RUNNING)), 0.0 if own else self._begun(run)
-                current = records.to_dict(standing.current(known, target, alive=alive, begun=begun))
-                status = {**status, **current}  # a newer controller may have fields that this gateway does not know
+                current = run_status.current(view := LedgerView(last, target, alive, begun))
+                if view.is_killed:
+                    current = run_status.recounted(current, *self._runs.counted(run))
+                status |= records.to_dict(current)  # a newer controller may have fields that this gateway does not know
         status = {**status, "images": self._runs.images(run)}
         return as_json({"status": status, "alive": alive, "desired": desired})
 

@@ -53,7 +53,6 @@ class Known:
     run: str
     job: str
     submitted: float
-    state: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,15 +114,14 @@ class Archive:
 
     def runs(self) -> list[Known]:
         """All runs, the newest first."""
-        query = sa.select(runs.c.name, runs.c.job, runs.c.submission, runs.c.status).where(runs.c.job.is_not(None))
+        query = sa.select(runs.c.name, runs.c.job, runs.c.submission).where(runs.c.job.is_not(None))
         found = []
         with self._connections.begin() as connection:
             if not tables.is_there(connection):
                 return []  # nothing has ever been submitted here
-            for run, job, submission, status in connection.execution_options(yield_per=10).execute(query):
+            for run, job, submission in connection.execution_options(yield_per=10).execute(query):
                 submitted = float(json.loads(submission or "{}").get("submitted", 0.0))
-                state = json.loads(status or "{}").get("state", "UNKNOWN")
-                found.append(Known(run, json.loads(job)["name"], submitted, state))
+                found.append(Known(run, json.loads(job)["name"], submitted))
         return sorted(found, key=lambda known: (-known.submitted, known.run))
 
     def attribute(self, run: str, name: str) -> Any:
@@ -187,6 +185,13 @@ class Archive:
             job = _job(connection, mine)
             page = reading.page(tables.select(connection), run, after, PAGE)
             return [reading.row(job, attempt, alive) for attempt in page.attempts], _last(page, "number")
+
+    def counted(self, run: str) -> tuple[Job, list[TrialRow]]:
+        """Return the job and all attempts of a run without a controller."""
+        with self._connected(run) as (connection, mine):
+            job = _job(connection, mine)
+            pages = reading.pages(tables.select(connection), run, PAGE)
+            return job, [reading.row(job, attempt, False) for attempt in pages]
 
     def attempt(self, run: str, trial: int, attempt: int | None = None) -> TrialRow | None:
         """The newest attempt at one trial, or the one with that number among them; None if there is none."""

@@ -1,5 +1,5 @@
-"""The operator: makes of each Run what it asks for, and writes its status.
+"""The operator: reconciles each Run with its spec, and writes its status.
 
-`view` is what there is of a Run at one moment, `decisions` what is to be done next and `standing` its status, all three
-pure; `observing` reads, `reconciler` does, and `removal` deletes the files and the record of a run.
+`observation` is a snapshot of a Run, `decisions` its next actions and `run_status` its status; all three are pure.
+`observing` reads, `reconciler` acts, and `removal` deletes the files and the record of a run.
 """

@@ -30,7 +30,7 @@ from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.plan.run import Status
 from trialplane.plan.site import Site
-from trialplane.reconciler import decisions, problems, standing
+from trialplane.reconciler import decisions, problems, run_status
 from trialplane.reconciler.decisions import (
     Action,
     Admit,
@@ -121,7 +121,7 @@ class Reconciler:
         try:
             if left := self._removal.step(name, observed.uid):  # of an earlier Run of its name
                 text = f"an earlier run of this name was deleted, and its files are being removed: {left}"
-                self._write(observed, standing.explained(observed, "FormerRun", text, self._clock()))
+                self._write(observed, run_status.explained(observed, "FormerRun", text, self._clock()))
                 return REMOVING
             observed = self._observer.look(observed)
             for _ in range(_ROUNDS):
@@ -132,22 +132,24 @@ class Reconciler:
                     self._do(observed, action)
                 observed = self._observer.look(observed)
         except LedgerCorrupt as error:  # only its record; other Runs go on
-            self._write(observed, standing.explained(observed, "LedgerUnreadable", str(error), self._clock()))
+            self._write(observed, run_status.explained(observed, "LedgerUnreadable", str(error), self._clock()))
             return self._patience(observed, Problem("LedgerUnreadable", str(error)))
         except errors.LedgerLocked as error:  # by a controller that is about to end
-            self._write(observed, standing.explained(observed, "LedgerLocked", str(error), self._clock()))
+            self._write(observed, run_status.explained(observed, "LedgerLocked", str(error), self._clock()))
             return LIVING
         except LedgerFull as error:
-            self._write(observed, standing.explained(observed, "BudgetSpent", str(error), self._clock()))
+            self._write(observed, run_status.explained(observed, "BudgetSpent", str(error), self._clock()))
             return self._patience(observed, Problem("BudgetSpent", ""))  # the amounts in the text may change
         except _LEDGER_AWAY as error:
             text = f"the ledger's database does not answer: {archive.reason(error)}"
-            self._write(observed, standing.explained(observed, "LedgerAway", f"{text}; all records are safe", self._clock()))
+            self._write(
+                observed, run_status.explained(observed, "LedgerAway", f"{text}; all records are safe", self._clock())
+            )
             return LIVING
         except (TargetError, InputError) as error:  # of the API server: a quota, an admission policy, a conflict
-            self._write(observed, standing.explained(observed, "Refused", str(error), self._clock()))
+            self._write(observed, run_status.explained(observed, "Refused", str(error), self._clock()))
             raise
-        status = standing.status(observed, self._clock())
+        status = run_status.status(observed, self._clock())
         self._write(observed, status)
         return self._next(observed, status)
 
@@ -214,7 +216,7 @@ class Reconciler:
 
     def _post(self, observed: Observation, change: Change) -> None:
         """Says a change as an Event of the Run, which has one name however often it is made."""
-        when, who = standing.moment(change.at), f" by {change.by}" if change.by else ""
+        when, who = run_status.moment(change.at), f" by {change.by}" if change.by else ""
         about = {"apiVersion": runs.API_VERSION, "kind": runs.KIND, "name": observed.name, "uid": observed.uid}
         event = {
             "apiVersion": "v1",

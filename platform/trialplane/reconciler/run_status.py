@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, cast
 
 from trialplane.kube import metadata
-from trialplane.ledger import standing as ledger_standing
+from trialplane.ledger import run_status as ledger_status
+from trialplane.ledger.archive import Recorded
+from trialplane.ledger.run_status import LedgerView
 from trialplane.plan import run as runs
 from trialplane.plan.run import Condition, State, Status
 from trialplane.reconciler import problems
 from trialplane.reconciler.observation import Observation, Phase
 from trialplane.wire.records import RunStatus
-from trialplane.wire.states import RunState
 
 LONGEST = 2000  # characters of a reason, which a controller may have chosen; of a condition the API server takes 32,768
 Holds = Literal["True", "False"]
@@ -77,43 +79,47 @@ def moment(seconds: float) -> str:
 
 
 def _state(observed: Observation) -> tuple[State, str]:
-    """The state, and why it is that."""
-    problem, known = problems.problem(observed), observed.recorded.status if observed.recorded is not None else None
+    """Return the state of the run, and its reason."""
+    problem = problems.problem(observed)
     if problem is not None and observed.mine is None and not observed.is_recorded:
         return "Pending" if problem.reason == runs.CODE_MISSING else "Invalid", problem.message
+    if observed.recorded is not None:
+        waits = observed.why
+        if observed.mine is None:
+            waits = "" if observed.recorded.status.reason else "its pods are gone, and its controller is ending"
+        status = ledger_status.reported(_ledger(observed, observed.recorded), waits)
+        if status is not None:
+            return cast(State, status.state.value.title()), status.reason
     if observed.read.spec is None or observed.read.job is None:
-        if observed.is_current and known is not None:
-            return _named(known.state), known.reason
         return (observed.status.state if observed.status.started else "Invalid"), problem.message if problem else ""
-    if observed.mine is not None:
-        return _of_ray_cluster(observed, known)
-    if observed.alive and known is not None:
-        return _named(known.state), known.reason or "its pods are gone, and its controller is ending"
-    if known is not None and observed.is_current and known.state.is_ended:
-        return _named(known.state), known.reason
-    if observed.asked.state != "Running":
-        return observed.asked.state, ledger_standing.stopped(observed.name, observed.asked.desired)
-    if observed.is_failing:
+    if observed.is_failing and (observed.mine is not None or observed.asked.state == "Running"):
         return _overdue(observed)
-    has_paused = observed.is_recorded and observed.is_current  # by itself, unless it is to stop or was resumed since
-    if known is not None and has_paused and not observed.is_superseded and not observed.is_stopping:
-        return _named(known.state), known.reason
+    if observed.mine is not None:
+        return _of_ray_cluster(observed)
+    if observed.asked.state != "Running":
+        return observed.asked.state, ledger_status.stopped(observed.name, observed.asked.desired)
     if problem is None and observed.leftovers:
         return "Pending", _leaving("the pods of its former start are being removed", observed.leftovers)
     return "Pending", problem.message if problem else "its pods are about to be made"
 
 
-def _of_ray_cluster(observed: Observation, known: RunStatus | None) -> tuple[State, str]:
-    """The state of a run that has a RayCluster."""
-    if observed.is_current and known is not None:
-        return _named(known.state), _joined(known.reason, observed.why if observed.alive else "")
-    if observed.is_failing:
-        return _overdue(observed)
+def _ledger(observed: Observation, recorded: Recorded) -> LedgerView:
+    """Return the ledger's view of the run, with the state that its Run asks for."""
+    if observed.mine is not None or observed.read.spec is None:  # it stops when its pods are gone
+        return LedgerView(recorded.status, alive=recorded.alive, begun=observed.begun)
+    # A paused run is about to start again. Whether it is at all, a new Run of its name decides.
+    again = not observed.is_recorded or observed.is_superseded or observed.is_stopping or observed.is_failing
+    begun = math.inf if again and not recorded.status.state.is_ended and not recorded.alive else observed.begun
+    return LedgerView(recorded.status, observed.asked.desired, recorded.alive, begun)
+
+
+def _of_ray_cluster(observed: Observation) -> tuple[State, str]:
+    """Return the state of a run that has a RayCluster and whose controller has reported nothing yet."""
     if observed.mine is not None and metadata.is_deleted(observed.mine):
         if observed.asked.state == "Running":
             return "Pending", _leaving("the pods of its former start are being removed", observed.leftovers)
         return observed.asked.state, _leaving("its pods are being removed", observed.leftovers)
-    return "Pending", observed.why or f"the controller is {'restarting' if observed.has_begun else 'starting'}"
+    return "Pending", observed.why or ("the controller is restarting" if observed.has_begun else ledger_status.STARTING)
 
 
 def _overdue(observed: Observation) -> tuple[State, str]:
@@ -122,7 +128,7 @@ def _overdue(observed: Observation) -> tuple[State, str]:
     if before.state == "Failed":
         return "Failed", before.reason
     waited = f"at last: {before.reason}" if before.state == "Pending" and before.reason else ""
-    return "Failed", _joined(observed.overdue, waited, f"`platform resume {observed.name}` starts it again")
+    return "Failed", ledger_status.joined(observed.overdue, waited, f"`platform resume {observed.name}` starts it again")
 
 
 def _conditions(observed: Observation, state: State, reason: str, now: float) -> Iterator[Condition]:
@@ -162,10 +168,6 @@ def _best(known: RunStatus) -> str:
     return ", ".join(f"{name}={value:.5g}" for name, value in pairs)
 
 
-def _named(state: RunState) -> State:
-    return cast(State, state.value.title())
-
-
 def _leaving(what: str, pods: Sequence[str]) -> str:
     """What is said of pods that are being removed."""
     if not pods:
@@ -175,7 +177,3 @@ def _leaving(what: str, pods: Sequence[str]) -> str:
 
 def _some(pods: Sequence[str]) -> str:
     return ", ".join(pods[:3]) + (", …" if len(pods) > 3 else "")
-
-
-def _joined(*parts: str) -> str:
-    return "; ".join(part for part in parts if part)
