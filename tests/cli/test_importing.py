@@ -60,7 +60,7 @@ def test_what_is_not_mapped_stands_in_the_job_too(platform, given: Path) -> None
 
 
 FILES = {
-    "wandb": {"sweep.yaml": "program: fit.py\nparameters: {a: {values: [1, 2]}}\n", "fit.py": ""},
+    "wandb": {"sweep.yaml": "program: fit.py\nmetric: {name: loss}\nparameters: {a: {values: [1, 2]}}\n", "fit.py": ""},
     "sagemaker": {
         "sweep.json": '{"HyperParameterTuningJobObjective": {"Type": "Minimize", "MetricName": "m"}, '
         '"ParameterRanges": {"IntegerParameterRanges": [{"Name": "a", "MinValue": "1", "MaxValue": "3"}]}}',

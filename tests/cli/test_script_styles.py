@@ -395,6 +395,44 @@ def test_hydras_main_may_be_imported_by_its_name(platform, written: Path) -> Non
     assert result.exit_code == 2 and "no configuration has as +NAME" in result.stderr
 
 
+HYDRA = """
+    import hydra
+    @hydra.main(version_base=None, config_path="conf", config_name="config")
+    def main(cfg):
+        return {returned}
+    if __name__ == "__main__":
+        main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("returned", "direction"), [("cfg.val_accuracy", "maximize"), ("-cfg.val_accuracy", "minimize"), ("cfg.x", "minimize")]
+)
+def test_what_a_function_returns_to_hydra_is_the_objective(platform, written: Path, returned: str, direction: str) -> None:
+    (written / "fit.py").write_text(textwrap.dedent(HYDRA.format(returned=returned)))
+    result = platform("init", "--from", str(written / "fit.py"), "--no-smoke")
+    assert result.exit_code == 0 and "what the function returns is the objective" in result.stderr, result.output
+    job = made()
+    assert job.capture == ("hydra",) and job.pruner.name == "none"
+    assert [(one.metric, one.direction) for one in job.objectives] == [("objective", direction)]
+
+
+def test_the_sweep_of_a_hydra_script_is_the_space(platform, written: Path) -> None:
+    (written / "fit.py").write_text(textwrap.dedent(HYDRA.format(returned="cfg.x")))
+    sweep = "{ax_config: {max_trials: 4, params: {optimizer.lr: {type: range, bounds: [0.1, 0.2]}}}}"
+    config = f"defaults: [override hydra/sweeper: ax]\noptimizer: {{lr: 0.1}}\nhydra: {{sweeper: {sweep}}}\n"
+    (written / "conf" / "config.yaml").write_text(config)
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "the sweep in the configuration is the job" in result.stderr, result.output
+    job = made()
+    assert (job.script, job.trials, set(job.search.parameters)) == ("fit.py", 4, {"optimizer.lr"})
+    (written / "job.yaml").unlink()
+    (written / "conf" / "config.yaml").write_text(config.replace("[0.1, 0.2]", "0.1"))
+    result = platform("init", "--from", str(written / "fit.py"), "--no-smoke")
+    assert result.exit_code == 0 and "needs type range with bounds" in result.stderr, result.output
+    assert made().search.parameters["optimizer.lr"].log, "guessed, as the sweep cannot be read"
+
+
 def test_the_direction_of_a_study_may_be_a_member_of_optunas_enum(platform, written: Path) -> None:
     text = """
         import optuna

@@ -47,7 +47,7 @@ def test_a_sweep_of_optuna_is_a_job(loaded) -> None:
     assert job.space["lr"].log and job.space["act"].choices == ("relu", "a,b", "x")
     assert job.space["model.depth"].points() == [2, 4, 6, 8]
     found = reasons(made)
-    assert "what the function returns" in found["hydra.sweeper"]
+    assert job.capture == ("hydra",) and "what the function returns" in found["hydra.sweeper"]
     assert "--name" in found["hydra.sweeper.study_name"] and "started by the platform" in found["hydra.launcher"]
     assert "hydra.sweeper.sampler.consider_prior" in found
     assert not any(field.startswith(("lr", "model", "defaults")) for field in found)
@@ -61,6 +61,64 @@ def test_the_basic_sweeper_tries_all(loaded) -> None:
     assert (job.sampler.name, job.trials) == ("grid", 24)
     assert job.space["b"].points() == [0, 1, 2, 3]  # without its end
     assert job.arguments.items == ("{hydra}",) and "+c" in job.space and made.copies == ("app.py", "config.yaml")
+
+
+AX = """\
+defaults: [override hydra/sweeper: ax]
+hydra:
+  mode: MULTIRUN
+  sweeper:
+    ax_config:
+      max_trials: 9
+      client: {random_seed: 5}
+      early_stop: {max_epochs_without_improvement: 3}
+      experiment: {minimize: false, objective_name: score}
+      params:
+        model.depth: {type: range, bounds: [1, 4]}
+        lr: {type: range, bounds: [0.001, 1], log_scale: true}
+        act: {type: choice, values: [relu, gelu]}
+        fixed: {type: fixed, value: 3}
+        width: int(interval(2, 8))
+"""
+
+
+def test_a_sweep_of_ax_is_a_job(loaded) -> None:
+    made = read(AX)
+    job = loaded(made, app=APP)
+    assert (job.trials, job.seed, job.sampler.name, job.params) == (9, 5, "tpe", {"fixed": 3})
+    assert [(one.metric, one.direction) for one in job.objectives] == [("objective", "maximize")]
+    assert (job.space["model.depth"].type, job.space["lr"].log, job.space["width"].type) == ("int", True, "int")
+    assert job.space["act"].choices == ("relu", "gelu")
+    assert job.arguments.items == ("hydra.mode=RUN", "{hydra}"), "which would sweep otherwise"
+    assert "a study ends with its `trials`" in reasons(made)["hydra.sweeper.ax_config.early_stop"]
+
+
+NEVERGRAD = """\
+defaults: [override hydra/sweeper: nevergrad]
+hydra:
+  sweeper:
+    optim: {optimizer: CMA, budget: 12, num_workers: 3, maximize: true, seed: 2}
+    parametrization:
+      db: [mnist, cifar]
+      act: choice(relu, gelu)
+      lr: {init: 0.1, step: 10, log: true}
+      dropout: {lower: 0.0, upper: 1.0}
+      batch_size: {lower: 4, upper: 16, integer: true}
+      depth: {init: 4, step: 1, integer: true}
+"""
+
+
+def test_a_sweep_of_nevergrad_is_a_job(loaded) -> None:
+    made = read(NEVERGRAD)
+    job = loaded(made, app=APP)
+    assert (job.trials, job.parallel, job.seed, job.sampler.name) == (12, 3, 2, "cmaes")
+    assert job.objectives[0].direction == "maximize"
+    assert job.space["db"].choices == ("mnist", "cifar") and job.space["act"].choices == ("relu", "gelu")
+    rate = job.space["lr"]
+    assert (rate.type, round(rate.mean, 3), round(rate.std, 3), rate.log) == ("normal", -2.303, 2.303, True)
+    assert (job.space["batch_size"].low, job.space["batch_size"].high, job.space["batch_size"].type) == (4, 16, "int")
+    assert (job.space["depth"].low, job.space["depth"].high, job.space["depth"].type) == (1, 7, "int")
+    assert "normal distribution" in reasons(made)["hydra.sweeper.parametrization.lr"]
 
 
 @pytest.mark.parametrize(
@@ -101,6 +159,9 @@ def test_a_script_that_is_not_clear_is_named() -> None:
         ("hydra: {sweeper: {params: {a: 'tag()'}}}", "is not understood"),
         (f"hydra: {{sweeper: {{params: {{a: '{'tag(log, ' * 20}interval(1, 2){')' * 20}'}}}}}}", "is not understood"),
         ("hydra: {sweeper: {params: {a: {type: float}}}}", "needs type int or float"),
+        ("hydra: {sweeper: {ax_config: {params: {a: {type: range}}}}}", "needs type range with bounds"),
+        ("hydra: {sweeper: {optim: {budget: 3}, params: {a: {lower: 1}}}}", "needs lower and upper, or init"),
+        ("hydra: {sweeper: {optim: {budget: 3}, params: {a: {init: 0, log: true}}}}", "above 0 with log"),
         ("hydra: {sweeper: {direction: up, params: {a: '1,2'}}}", "'up' is not minimize"),
     ],
 )

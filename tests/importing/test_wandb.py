@@ -76,12 +76,12 @@ def test_distributions(loaded, given: str, wanted: dict[str, Any], noted: str) -
 
 
 def test_nested_parameters_keep_their_names_as_arguments(loaded) -> None:
-    made = read("program: fit.py\nmethod: random\nparameters: {opt: {parameters: {lr: {min: 0.1, max: 1.0}}}}\n")
+    made = read("program: fit.py\nmetric: {name: loss}\nparameters: {opt: {parameters: {lr: {min: 0.1, max: 1.0}}}}\n")
     job = loaded(made, fit="")
     assert job.arguments.items == ("{flags}",) and list(job.space) == ["opt.lr"]
     found = reasons(made)
     assert "single dict" in found["parameters.opt"] and "parameters.opt.parameters.lr" not in found
-    assert "study needs an objective" in found["metric"] and "must end" in found["run_cap"]
+    assert "must end" in found["run_cap"]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,9 @@ def test_nested_parameters_keep_their_names_as_arguments(loaded) -> None:
 )
 def test_commands(loaded, command: str, head: Any, rest: tuple[str, ...] | None) -> None:
     space = "{lr: {min: 0.1, max: 1.0}, opt: {values: [a, b]}}"
-    job = loaded(read(f"program: fit.py\nmethod: random\ncommand: {command}\nparameters: {space}\n"), fit="")
+    job = loaded(
+        read(f"program: fit.py\nmetric: {{name: x}}\nmethod: random\ncommand: {command}\nparameters: {space}\n"), fit=""
+    )
     assert (job.script or job.command) == head
     assert job.arguments.items == (rest or ("--x", "{{a}}", "{flags}"))
     assert job.arguments.booleans == ("switch" if "boolean" in command else "value")
@@ -107,11 +109,50 @@ def test_a_macro_without_a_counterpart_is_named() -> None:
     assert "no counterpart" in found["command.1"] and "no counterpart" in found["command.2"]
 
 
-def test_what_a_script_logs_is_captured_and_a_command_cannot_be(loaded) -> None:
-    made = read()
-    assert loaded(made, fit="").capture == ("wandb",) and "W&B gets nothing" in reasons(made)["program"]
-    made = read("program: fit.py\ncommand: [torchrun, '${program}']\nparameters: {a: {values: [1, 2]}}\n")
-    assert "capture" not in made.job and "is not read" in reasons(made)["program"]
+@pytest.mark.parametrize("command", ["", "command: [torchrun, '${program}', '${args}']", "command: [python, -m, fit]"])
+def test_what_a_program_logs_is_captured(loaded, command: str) -> None:
+    made = read(f"program: fit.py\n{command}\nmetric: {{name: loss}}\nparameters: {{a: {{values: [1, 2]}}}}\n")
+    assert "W&B gets nothing" in reasons(made)["program"] and made.copies == ("fit.py",)
+    assert loaded(made, fit="").capture == ("wandb",)
+
+
+LOGS = "import wandb\nrun = wandb.init()\nrun.log({'epoch': 1, 'train_loss': 2, **{}})\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "direction"),
+    [
+        (LOGS, "train_loss", "minimize"),
+        (f"{LOGS}wandb.log({{'val_acc': 1}}, step=3)\n", "val_acc", "maximize"),
+        (f"{LOGS}wandb.log({{'other': 1}})\nlogger.log({{'val_loss': 1}})\n", "train_loss", "minimize"),
+        ("import wandb\nwith wandb.init() as run:\n    run.log({'reached': 1})\n", "reached", "maximize"),
+    ],
+)
+def test_a_sweep_without_a_metric_gets_the_one_that_the_program_logs(loaded, text: str, metric: str, direction: str) -> None:
+    sweep = "program: fit.py\nmethod: random\nparameters: {a: {values: [1, 2]}}\n"
+    made = wandb.read(sweep, "sweep.yaml", {"fit.py": text})
+    [objective] = loaded(made, fit="").objectives
+    assert (objective.metric, objective.direction) == (metric, direction)
+    assert f"is missing: {metric} is what the program logs" in reasons(made)["metric"]
+    made = wandb.read(f"{sweep}metric: {{goal: minimize}}\n", "sweep.yaml", {"fit.py": text})
+    assert made.job["objective"]["direction"] == "minimize"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "no name can be read from its wandb.log calls"),
+        ("not Python", "no name can be read"),
+        ("import wandb\nwandb.log(values)\nwandb.log({name: 1})\n", "no name can be read"),
+        (f"{LOGS}wandb.log({{'val_acc': 1, 'val_loss': 2}})\n", "it logs epoch, train_loss, val_acc, val_loss"),
+    ],
+)
+def test_a_sweep_without_a_metric_is_no_whole_job(loaded, text: str, told: str) -> None:
+    sweep = "program: fit.py\nmethod: random\nparameters: {a: {values: [1, 2]}}\n"
+    made = wandb.read(sweep, "sweep.yaml", {"fit.py": text})
+    assert told in reasons(made)["metric"] and "write `objective: {metric: NAME" in reasons(made)["metric"]
+    with pytest.raises(errors.SpecError, match="objectives: is missing"):
+        loaded(made, fit="")
 
 
 def test_a_script_that_takes_no_arguments_gets_its_parameters_by_wandb_config(loaded) -> None:
@@ -124,7 +165,10 @@ def test_a_script_that_takes_no_arguments_gets_its_parameters_by_wandb_config(lo
 
 
 def test_a_grid_ends_with_its_points(loaded) -> None:
-    job = loaded(read("program: fit.py\nmethod: grid\nparameters: {a: {values: [1, 2]}, b: {min: 1, max: 3}}\n"), fit="")
+    job = loaded(
+        read("program: fit.py\nmetric: {name: x}\nmethod: grid\nparameters: {a: {values: [1, 2]}, b: {min: 1, max: 3}}\n"),
+        fit="",
+    )
     assert (job.sampler.name, job.trials) == ("grid", 6)
 
 

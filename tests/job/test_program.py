@@ -106,7 +106,12 @@ def test_sources_of_metrics(job: Path) -> None:
         ("script: train.py\nmetrics: {from: stdout, pattern: '(?P<name>.)'}\n", "metrics.0.pattern.0", 6, "two groups"),
         ("script: train.py\nmetrics: {from: stdoot}\n", "metrics.0.from", 6, "'stdoot' is not 'stdout'"),
         ("script: train.py\ncapture: wandbb\n", "capture.0", 6, "'wandbb' is not 'wandb'"),
-        ("command: [sh, x]\ncapture: wandb\n", "capture", 6, "a command is a process of its own"),
+        (
+            "command: [sh, x]\ncapture: [wandb, hf]\n",
+            "capture",
+            6,
+            "hf reaches into a script, and a command is a process of its own",
+        ),
         (
             "script: train.py\ncapture: tensorboard\nmetrics: [stdout, tensorboard]\n",
             "metrics.1",

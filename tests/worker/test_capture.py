@@ -124,9 +124,11 @@ def run(ctx):
 class Trials(Bench):
     """A slot for trials of the job above; all of their reports are kept."""
 
-    def trial(self, what: str, *, prune: bool = False, **params: Any) -> tuple[list[tuple[int, dict[str, float]]], Event]:
+    def trial(
+        self, what: str, *, prune: bool = False, metrics: tuple[str, ...] = ("score",), **params: Any
+    ) -> tuple[list[tuple[int, dict[str, float]]], Event]:
         """The reports of a trial, and its last event."""
-        request = dataclasses.replace(self.request(what, timeout=120.0, prunable=prune, **params), metrics=("score",))
+        request = dataclasses.replace(self.request(what, timeout=120.0, prunable=prune, **params), metrics=metrics)
         reports: list[tuple[int, dict[str, float]]] = []
         event = self.slot.run(request)
         while True:

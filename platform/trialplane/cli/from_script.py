@@ -14,8 +14,8 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.cli import bounded, importing, output, script_folder, smoke
-from trialplane.errors import InputError
-from trialplane.importing import guess, script, wandb
+from trialplane.errors import InputError, SpecError
+from trialplane.importing import guess, hydra, script, wandb
 from trialplane.importing.script import Script
 from trialplane.job import arguments, load
 from trialplane.plan import pack as packing
@@ -50,6 +50,7 @@ class _Job:
         comments: what the file says about itself at its top.
         preload: modules to import that the template would not find by itself.
         uses_wandb: whether the script imports W&B.
+        returned: the expression that the script's function returns to Hydra, or "".
     """
 
     script: str
@@ -62,6 +63,7 @@ class _Job:
     comments: list[str]
     preload: list[str]
     uses_wandb: bool
+    returned: str
 
     @property
     def missing(self) -> list[str]:
@@ -90,7 +92,8 @@ def make(file: Path, *, with_smoke: bool) -> int:
         raise InputError(f"{file} is not a Python script; nothing was changed")
     real = file.resolve()  # Python imports from where a link leads
     modules = script_folder.modules(real)
-    read = script.read(modules[Path(real.name)][0], str(file), "\n".join(text for text, _ in modules.values()))
+    text = modules[Path(real.name)][0]
+    read = script.read(text, str(file), "\n".join(text for text, _ in modules.values()))
     folder = _folder(real, read)
     job_file = folder / load.FILE
     if job_file.exists():
@@ -103,13 +106,15 @@ def make(file: Path, *, with_smoke: bool) -> int:
             folder, _heading(file.name) + output.as_yaml(dict(read.search)), "the objective of Optuna is the job"
         )
     if read.style == script.WANDB:
-        made = wandb.read(json.dumps(dict(read.search)), str(file), {})
+        made = wandb.read(json.dumps({**read.search, "program": real.name}), str(file), {real.name: text})
         kept = {name: value for name, value in made.job.items() if name != "command"}
         job = kept | {"script": real.name, "arguments": "none", "capture": "wandb"}
         for note in made.notes:
             if not note.field.startswith(("program", "command")):
                 output.note(f"{file.name}: {note}")
         return _written(folder, _heading(file.name) + output.as_yaml(job), "the sweep in the script is the job")
+    if (sweep := _hydra_sweep(real, read, folder)) is not None:
+        return _written(folder, _heading(file.name) + output.as_yaml(sweep), "the sweep in the configuration is the job")
     packed = packing.pack(folder)
     name = real.relative_to(folder).as_posix()
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
@@ -131,9 +136,30 @@ def make(file: Path, *, with_smoke: bool) -> int:
     guessed = f"{errors.counted(len(made_job.space), 'parameter')} to search, in ranges that are guessed"
     needed = f"nothing looks like something to search: write `space: {{NAME: …}}` into {importing.shown(job_file)}"
     summary = guessed if made_job.space else needed
-    if _objective(found) is None:
+    if _objective(found) is None and made_job.returned:
+        summary += "; what the function returns is the objective"
+    elif _objective(found) is None:
         summary += f"; {_without_objective(made_job, found, importing.shown(job_file))}"
     return _written(folder, _text(made_job, found), summary)
+
+
+def _hydra_sweep(file: Path, read: Script, folder: Path) -> dict[str, Any] | None:
+    """The job of the sweep in the configuration of a Hydra script; None without one that can be read."""
+    config = _config(file, read) if read.style == arguments.HYDRA and read.returned else None
+    if config is None:
+        return None
+    text = config.read_text(encoding="utf-8", errors="replace")
+    if not hydra.has_sweep(text, config.name):
+        return None
+    try:
+        imported = hydra.read(text, config.name, {file.name: "@hydra.main("})
+    except SpecError as error:
+        for issue in error.issues:
+            output.note(f"not in the job: {issue}")
+        return None
+    for note in imported.notes:
+        output.note(f"{config.name}: {note}")
+    return {**imported.job, "script": file.relative_to(folder).as_posix()}
 
 
 def _written(folder: Path, text: str, summary: str) -> int:
@@ -316,6 +342,7 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
         comments=comments,
         preload=[*top, *late] if late else [],
         uses_wandb=not in_environment and any(module.partition(".")[0] == "wandb" for module in (*read.top, *read.late)),
+        returned=read.returned,
     )
 
 
@@ -384,7 +411,13 @@ def _text(job: _Job, found: smoke.Smoke | None) -> str:
         lines += [f"  {_field(name, made, f'guessed: {reason}')}" for name, (made, reason) in job.space.items()]
         lines += ["  # Others that could be searched; drop one from params if you do:", *likely] if likely else []
         lines += _enqueue(job)
-    lines += ["", *_metrics(job, found), "sampler: tpe", "pruner: median", ""]
+    lines += [
+        "",
+        *_metrics(job, found),
+        "sampler: tpe",
+        *([] if job.returned and _objective(found) is None else ["pruner: median"]),
+        "",
+    ]
     lines += [f"trials: {_TRIALS if job.space else 1}", f"parallel: {_PARALLEL if job.space else 1}"]
     lines += ["budget: {max_failed: 5, timeout: 1h}", "resources: {cpus: 1, memory: 2Gi}"]
     return "\n".join(lines) + "\n"
@@ -437,6 +470,15 @@ def _metrics(job: _Job, found: smoke.Smoke | None) -> list[str]:
         where = [] if _CALLBACK in str(job.arguments) or source in ("stdout", "mlflow") else [source]
         lines = [_field("metrics", one, "where they were found") for one in where]
         return [*lines, _field("objective", best, f"guessed from the metrics of one run{beside}")]
+    if job.returned:
+        returned = _field(
+            "capture", [*(["wandb"] if job.uses_wandb else []), "hydra"], "what the function returns is reported"
+        )
+        way = guess.objective({job.returned.removeprefix("-"): 0.0}) or {"direction": "minimize"}
+        flipped = {"minimize": "maximize", "maximize": "minimize"}
+        direction = flipped[way["direction"]] if job.returned.startswith("-") else way["direction"]
+        remark = f"returned: {errors.shortened(job.returned, 60)}; the direction is guessed"
+        return [returned, _field("objective", {"metric": hydra.OBJECTIVE, "direction": direction}, remark)]
     objective = _field("objective", {"metric": "loss", "direction": "minimize"}, "a stand-in: no metric was found")
     captured = _field("capture", "wandb", "what it logs there is reported, and W&B gets nothing")
     return [captured, objective] if found is not None and job.uses_wandb else [objective]

@@ -158,10 +158,15 @@ def objective(metrics: Mapping[str, float]) -> dict[str, str] | None:
 
     def rank(name: str) -> tuple[bool, bool, bool]:
         words = set(_words(name))
-        return bool(words & set(_HELD_OUT)), "train" not in words, bool(words & _SCORES)
+        return is_held_out(name), "train" not in words, bool(words & _SCORES)
 
     best = max(filter(_is_known, metrics), key=rank, default=None)
     return None if best is None else {"metric": best, "direction": direction(best)}
+
+
+def is_held_out(metric: str) -> bool:
+    """Whether a metric's name says that it is measured on held-out data."""
+    return bool(set(_words(metric)) & set(_HELD_OUT))
 
 
 def _is_known(metric: str) -> bool:

@@ -1,10 +1,12 @@
-"""A Hydra configuration with a sweep in `hydra.sweeper`, the basic sweeper's or Optuna's: https://hydra.cc/docs/advanced/override_grammar/extended/.
+"""A Hydra configuration with a sweep in `hydra.sweeper`: of the basic sweeper, Optuna's, Ax's or Nevergrad's.
 
-The other keys are the script's own: it reads the file itself, so the job's folder gets it too.
+Its grammar is https://hydra.cc/docs/advanced/override_grammar/extended/. The other keys belong to the script, which reads
+the file itself, so the job's folder gets the file too.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -15,10 +17,19 @@ from trialplane.importing.source import Imported, Source
 from trialplane.job import arguments, document
 
 _SWEEPER = ("hydra", "sweeper")
+_AX = (*_SWEEPER, "ax_config")
+_NEVERGRAD = (*_SWEEPER, "optim")
+# Fields with the parameters, of all sweepers.
+_PARAMETERS: tuple[Place, ...] = (
+    (*_SWEEPER, "params"),
+    (*_SWEEPER, "search_space"),
+    (*_SWEEPER, "parametrization"),
+    (*_AX, "params"),
+)
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
 _PARTS = re.compile(r"""[,=]|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[()\[\]{}]|[^,='"()\[\]{}]+""", re.DOTALL)
 _DEEPEST = 10  # calls within calls; tag(log, int(interval(1, 8))) has three
-_OBJECTIVE = "objective"  # a sweeper's objective has no name
+OBJECTIVE = "objective"  # metric of the returned number, as in `capture: hydra`
 # Options of Optuna's samplers that the platform sets, or that a job has under the same name.
 _OPTIONS = ("n_startup_trials", "n_ei_candidates", "multivariate", "group", "constant_liar", "sigma0", "population_size")
 _REASONS = {
@@ -27,15 +38,21 @@ _REASONS = {
     "sweeper.max_batch_size": "trials start one by one, and `parallel` of them run at a time",
     "sweeper.max_failure_rate": "budget.max_failed is a number of trials, not a share",
     "sweeper.custom_search_space": "a function that defines a space for Optuna can be the job's `space: module:function`",
+    "ax_config.early_stop": "a study ends with its `trials`, or by a `budget`: time, target, max_failed",
+    "experiment.parameter_constraints": "a space has no constraints between parameters; use `constraints` on metrics",
+    "experiment.outcome_constraints": "write them as `constraints`",
+    "optim.max_failure_rate": "budget.max_failed is a number of trials, not a share",
+    "optim.noisy": "a sampler takes each value as it is",
     "hydra.launcher": "trials are started by the platform, `parallel` at a time",
     "hydra.sweep": "a trial has a folder of its own",
+    "hydra.mode": "a trial is a run, so its mode is RUN",
     "hydra.run": "is the script's own: it applies in a trial too",
     "hydra": "is the script's own: it applies in a trial too",
 }
 
 
 def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
-    """The job of a sweep.
+    """Return the job of a sweep.
 
     Args:
         text: of the file.
@@ -45,130 +62,219 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     Raises:
         SpecError: it has no sweep, or one whose values are of the wrong kind.
     """
-    given = Source(document.parse(text, name))
-    if not isinstance(given.look(*_SWEEPER), dict):
-        given.refuse("has no sweep: it needs `hydra.sweeper` with params")
-        return given.imported({}, {})
-    for key in given.look():
+    source = Source(document.parse(text, name))
+    if not isinstance(source.look(*_SWEEPER), dict):
+        source.refuse("has no sweep: it needs `hydra.sweeper` with params")
+        return source.imported({}, {})
+    for key in source.look():
         if key != "hydra":
-            given.take(key)  # the script reads it
-    target = given.text(*_SWEEPER, "_target_")
-    optuna = "optuna" in f"{target}{given.look('defaults')}".lower() or given.look(*_SWEEPER, "n_trials") is not None
+            source.take(key)  # the script reads it
+    sweeper = _sweeper(source)
     space: dict[str, Any] = {}
     params: dict[str, Any] = {}
-    items: list[str] = []
-    for field in ("params", "search_space"):
-        for key in given.keys(*_SWEEPER, field):
-            _add(given, (*_SWEEPER, field, key), key, optuna, space, params, items)
+    items: list[str] = ["hydra.mode=RUN"] if source.look("hydra", "mode") else []
+    for field in _PARAMETERS:
+        for key in source.keys(*field):
+            _add(source, (*field, key), key, sweeper, space, params, items)
     if not space:
-        given.refuse("has no parameters to search", *_SWEEPER, "params")
-    sampler, seed = _sampler(given, optuna)
-    script, above = _script(given, scripts)
-    reason = (
-        "Hydra takes what the function returns; here print it as `objective=…`, or name the metric that the script prints"
-    )
-    given.note(reason, *_SWEEPER)
+        source.refuse("has no parameters to search", *_SWEEPER, "params")
+    sampler, seed = _sampler(source, sweeper)
+    script, above = _script(source, scripts)
+    source.note("what the function returns is reported as the objective (`capture: hydra`)", *_SWEEPER)
     job = {
         "kind": "hpo",
         "script": script,
         "arguments": [*items, f"{{{arguments.HYDRA}}}"] if items else arguments.HYDRA,
+        "capture": "hydra",
         "params": params,
         "space": space,
-        "objectives": _objectives(given),
+        "objectives": _objectives(source, sweeper),
         "sampler": search.short(sampler),
-        "trials": search.trials(given.whole(*_SWEEPER, "n_trials"), sampler, space),
-        "parallel": given.whole(*_SWEEPER, "n_jobs"),
+        "trials": search.trials(_trials(source), sampler, space),
+        "parallel": source.whole(*_SWEEPER, "n_jobs") or source.whole(*_NEVERGRAD, "num_workers"),
         "seed": seed,
     }
     copies = [script] if above else [script, re.split(r"[/\\]", name)[-1]]
-    return given.imported(job, _REASONS, copies=copies, above=above)
+    return source.imported(job, _REASONS, copies=copies, above=above)
 
 
-def _script(given: Source, scripts: Mapping[str, str]) -> tuple[str, bool]:
-    """The script that Hydra starts, and whether it lies above the file's folder."""
-    found = [name for name, text in scripts.items() if "hydra.main" in text]
-    if len(found) != 1:
-        several = f"{', '.join(found)} use Hydra" if found else "no script beside it uses Hydra"
-        given.note(f"the file does not name its script, and {several}: write it into job.yaml", "hydra")
-    script = found[0] if found else "train.py"
+def has_sweep(text: str, name: str) -> bool:
+    """Whether a configuration has parameters to sweep.
+
+    Args:
+        text: of the file.
+        name: of the file, for messages.
+
+    Raises:
+        SpecError: it is not YAML.
+    """
+    source = Source(document.parse(text, name))
+    return any(isinstance(source.look(*field), dict) and source.look(*field) for field in _PARAMETERS)
+
+
+def _sweeper(source: Source) -> str:
+    """Return the sweeper: ax, nevergrad, optuna, or basic."""
+    named = f"{source.text(*_SWEEPER, '_target_')}{source.look('defaults')}".lower()
+    if "nevergrad" in named or source.look(*_NEVERGRAD) is not None:
+        return "nevergrad"
+    if "sweeper: ax" in named.replace("'", "") or "ax_sweeper" in named or source.look(*_AX) is not None:
+        return "ax"
+    return "optuna" if "optuna" in named or source.look(*_SWEEPER, "n_trials") is not None else "basic"
+
+
+def _script(source: Source, scripts: Mapping[str, str]) -> tuple[str, bool]:
+    """Return the script that Hydra starts, and whether it lies above the file's folder."""
+    candidates = [name for name, text in scripts.items() if "hydra" in text and re.search(r"@(?:hydra\.)?main\(", text)]
+    if len(candidates) != 1:
+        several = f"{', '.join(candidates)} use Hydra" if candidates else "no script beside it uses Hydra"
+        source.note(f"the file does not name its script, and {several}: write it into job.yaml", "hydra")
+    script = candidates[0] if candidates else "train.py"
     return script.removeprefix("../"), script.startswith("../")
 
 
-def _objectives(given: Source) -> list[dict[str, str]]:
-    place = (*_SWEEPER, "direction")
-    value = given.look(*place)
-    words = given.texts(*place) if isinstance(value, list) else [given.text(*place) or "minimize"]
-    for word in words:
-        if word not in ("minimize", "maximize"):
-            given.refuse(f"{word!r} is not minimize or maximize", *place)
-    names = [_OBJECTIVE] if len(words) == 1 else [f"{_OBJECTIVE}_{index}" for index in range(len(words))]
-    return [{"metric": name, "direction": word} for name, word in zip(names, words, strict=True)]
+def _objectives(source: Source, sweeper: str) -> list[dict[str, str]]:
+    if sweeper == "ax":
+        minimize = source.take(*_AX, "experiment", "minimize")
+        source.skip("what the function returns is called objective", *_AX, "experiment", "objective_name")
+        return [{"metric": OBJECTIVE, "direction": "maximize" if minimize is False else "minimize"}]
+    if sweeper == "nevergrad":
+        maximize = source.take(*_NEVERGRAD, "maximize")
+        return [{"metric": OBJECTIVE, "direction": "maximize" if maximize is True else "minimize"}]
+    field = (*_SWEEPER, "direction")
+    value = source.look(*field)
+    directions = source.texts(*field) if isinstance(value, list) else [source.text(*field) or "minimize"]
+    for direction in directions:
+        if direction not in ("minimize", "maximize"):
+            source.refuse(f"{direction!r} is not minimize or maximize", *field)
+    names = [OBJECTIVE] if len(directions) == 1 else [f"{OBJECTIVE}_{index}" for index in range(len(directions))]
+    return [{"metric": name, "direction": direction} for name, direction in zip(names, directions, strict=True)]
 
 
-def _sampler(given: Source, optuna: bool) -> tuple[dict[str, Any], int | None]:
-    place = (*_SWEEPER, "sampler")
-    if not optuna:
+def _trials(source: Source) -> int | None:
+    fields = ((*_SWEEPER, "n_trials"), (*_AX, "max_trials"), (*_NEVERGRAD, "budget"))
+    return next((count for field in fields if (count := source.whole(*field)) is not None), None)
+
+
+def _sampler(source: Source, sweeper: str) -> tuple[dict[str, Any], int | None]:
+    if sweeper == "basic":
         return {"name": "grid"}, None
-    if given.look(*place) is None:
+    if sweeper == "ax":
+        return {"name": "tpe"}, source.whole(*_AX, "client", "random_seed")
+    if sweeper == "nevergrad":
+        optimizer = source.text(*_NEVERGRAD, "optimizer")
+        name = "cmaes" if "cma" in optimizer.lower() else "random" if "random" in optimizer.lower() else "tpe"
+        if optimizer:
+            source.note(f"{optimizer} becomes the sampler {name}", *_NEVERGRAD, "optimizer")
+        return {"name": name}, source.whole(*_NEVERGRAD, "seed")
+    field = (*_SWEEPER, "sampler")
+    if source.look(*field) is None:
         return {"name": "tpe"}, None
-    word = given.text(*place, "_target_").rpartition(".")[2]
+    word = source.text(*field, "_target_").rpartition(".")[2]
     sampler = search.sampler(word)
     if sampler is None:
-        given.note(f"{word!r} has no counterpart; tpe is used", *place, "_target_")
+        source.note(f"{word!r} has no counterpart; tpe is used", *field, "_target_")
         sampler = {"name": "tpe"}
     for key in _OPTIONS:
-        if key in given.keys(*place) and given.look(*place, key) is not None:
-            sampler[key] = given.take(*place, key)
-    return sampler, given.whole(*place, "seed")
+        if key in source.keys(*field) and source.look(*field, key) is not None:
+            sampler[key] = source.take(*field, key)
+    return sampler, source.whole(*field, "seed")
 
 
 def _add(
-    given: Source,
-    place: Place,
+    source: Source,
+    field: Place,
     key: str,
-    optuna: bool,
+    sweeper: str,
     space: dict[str, Any],
     params: dict[str, Any],
     items: list[str],
 ) -> None:
-    """One parameter of the sweep: to `space`, or where it has one value, to `params`."""
-    name = given.name(key, *place)
+    """Add a parameter of the sweep to `space`, or to `params` if it has one value."""
+    name = source.name(key, *field)
     if name != key:
         items.append(f"{key.replace('{', '{{').replace('}', '}}')}={{{name}}}")
-    if isinstance(given.look(*place), dict):
-        made = _declared(given, place)
+    value = source.look(*field)
+    if isinstance(value, dict):
+        parameter = _MAPPINGS.get(sweeper, _declared)(source, field)
+    elif isinstance(value, list) and sweeper == "nevergrad":
+        parameter = search.categorical([source.take(*field, index) for index in source.indices(*field)])
     else:
-        value = given.take(*place)
+        value = source.take(*field)
         try:
-            made = _parsed(value if isinstance(value, str) else document.scalar(str(value), ""), optuna)
+            parameter = _parsed(value if isinstance(value, str) else document.scalar(str(value), ""), sweeper != "basic")
         except (SpecError, ValueError, TypeError, ArithmeticError, LookupError):
-            given.refuse(f"{str(value)[:60]!r} is not understood: choice, range, interval and lists are", *place)
+            source.refuse(f"{str(value)[:60]!r} is not understood: choice, range, interval and lists are", *field)
             return
-    if made is None:
+    if parameter is None:
         return
-    if "type" in made:
-        space[name] = made
+    if "type" in parameter:
+        space[name] = parameter
     else:
-        params[name] = made["value"]
+        params[name] = parameter["value"]
 
 
-def _declared(given: Source, place: Place) -> dict[str, Any] | None:
-    """A parameter of `search_space`, as a mapping."""
-    kind = given.text(*place, "type")
+def _declared(source: Source, field: Place) -> dict[str, Any] | None:
+    """Return a parameter of Optuna's `search_space`, written as a mapping."""
+    kind = source.text(*field, "type")
     if kind == "categorical":
-        return search.categorical([given.take(*place, "choices", index) for index in given.indices(*place, "choices")])
-    low, high = given.number(*place, "low"), given.number(*place, "high")
+        return search.categorical([source.take(*field, "choices", index) for index in source.indices(*field, "choices")])
+    low, high = source.number(*field, "low"), source.number(*field, "high")
     if kind not in ("int", "float") or low is None or high is None:
-        given.refuse("needs type int or float with low and high, or categorical with choices", *place)
+        source.refuse("needs type int or float with low and high, or categorical with choices", *field)
         return None
-    log = given.take(*place, "log") is True
-    if log and given.look(*place, "step") is not None:
-        given.skip("a logarithmic range has no step here, so it is left out", *place, "step")
-    return search.span("int" if kind == "int" else "float", low, high, log=log, step=given.number(*place, "step"))
+    log = source.take(*field, "log") is True
+    if log and source.look(*field, "step") is not None:
+        source.skip("a logarithmic range has no step here, so it is left out", *field, "step")
+    return search.span("int" if kind == "int" else "float", low, high, log=log, step=source.number(*field, "step"))
 
 
-def _parsed(value: Any, optuna: bool, depth: int = 0) -> dict[str, Any]:
-    """A value of Hydra's grammar as a parameter, or `{"value": …}`.
+def _of_ax(source: Source, field: Place) -> dict[str, Any] | None:
+    """Return a parameter of Ax: https://ax.dev/api/service.html."""
+    kind = source.text(*field, "type")
+    source.take(*field, "is_ordered")
+    value_type = source.text(*field, "value_type")
+    if kind == "fixed" or "value" in source.keys(*field):
+        return {"value": source.take(*field, "value")}
+    if kind == "choice":
+        return search.categorical([source.take(*field, "values", index) for index in source.indices(*field, "values")])
+    bounds = source.look(*field, "bounds")
+    low, high = source.number(*field, "bounds", 0), source.number(*field, "bounds", 1)
+    if kind != "range" or not isinstance(bounds, list) or low is None or high is None:
+        source.refuse("needs type range with bounds, choice with values, or fixed with a value", *field)
+        return None
+    is_int = value_type == "int" or (not value_type and all(isinstance(bound, int) for bound in bounds))
+    return search.span("int" if is_int else "float", low, high, log=source.take(*field, "log_scale") is True)
+
+
+def _of_nevergrad(source: Source, field: Place) -> dict[str, Any] | None:
+    """Return a scalar of Nevergrad. One without bounds is drawn around `init`, as its optimizers start."""
+    log, integer = source.take(*field, "log") is True, source.take(*field, "integer") is True
+    start, step, low, high = (source.number(*field, key) for key in ("init", "step", "lower", "upper"))
+    if low is not None and high is not None:
+        if step is not None:
+            source.note("is a width to start with, and a sampler has its own", *field, "step")
+        return search.span("int" if integer else "float", low, high, log=log)
+    if start is None or (log and (start <= 0 or (step is not None and step <= 0))):
+        source.refuse("needs lower and upper, or init (above 0 with log)", *field)
+        return None
+    if low is not None or high is not None:
+        source.note("is left out: a range here has two bounds", *field, "upper" if low is None else "lower")
+    mean, deviation = (math.log(start), abs(math.log(step or 2.0))) if log else (start, step or 1.0)
+    source.note("has no two bounds, and becomes a normal distribution around init", *field)
+    parameter = search.normal(mean, deviation or 1.0, log=log, step=1.0 if integer else None)
+    if parameter is None:
+        source.refuse("init and step give values that are too large", *field)
+    elif integer:
+        low_bound = max(1, int(parameter["low"])) if log else int(parameter["low"])
+        return search.span("int", low_bound, max(low_bound, int(parameter["high"])), log=log)
+    return parameter
+
+
+_MAPPINGS = {"ax": _of_ax, "nevergrad": _of_nevergrad}
+
+
+def _parsed(value: Any, includes_end: bool, depth: int = 0) -> dict[str, Any]:
+    """Return a value of Hydra's grammar as a parameter, or `{"value": …}`.
 
     Raises:
         SpecError, ValueError, TypeError, ArithmeticError, LookupError: it is none.
@@ -188,10 +294,11 @@ def _parsed(value: Any, optuna: bool, depth: int = 0) -> dict[str, Any]:
     if word == "choice":
         return search.categorical([document.scalar(part, "") for part in plain])
     if word in ("shuffle", "sort", "tag", "int", "float"):
-        made = _parsed(plain[-1] if word in ("tag", "int", "float") else ",".join(plain), optuna, depth + 1)
-        if word == "int" and made.get("type") == "float":
-            made = search.span("int", made["low"], made["high"], log=made.get("log", False))
-        return made | {"log": True} if word == "tag" and "log" in [part.strip() for part in plain[:-1]] else made
+        parameter = _parsed(plain[-1] if word in ("tag", "int", "float") else ",".join(plain), includes_end, depth + 1)
+        if word == "int" and parameter.get("type") == "float":
+            parameter = search.span("int", parameter["low"], parameter["high"], log=parameter.get("log", False))
+        is_log = word == "tag" and "log" in [part.strip() for part in plain[:-1]]
+        return parameter | {"log": True} if is_log else parameter
     numbers = [document.scalar(part, "") for part in plain]
     if word == "interval":
         return search.span("float", *numbers)
@@ -201,20 +308,20 @@ def _parsed(value: Any, optuna: bool, depth: int = 0) -> dict[str, Any]:
         }
         start, stop = (keys["start"], keys["stop"]) if "stop" in keys else (0, keys["start"])
         step = keys.get("step", 1)
-        form = "int" if all(isinstance(one, int) for one in (start, stop, step)) else "float"
-        # The basic sweeper's range has no end, Optuna's has.
-        high = stop if optuna else start + ((stop - start) / step - 1e-9) // 1 * step
+        form = "int" if all(isinstance(number, int) for number in (start, stop, step)) else "float"
+        # The basic sweeper's range has no end, the others' has.
+        high = stop if includes_end else start + ((stop - start) / step - 1e-9) // 1 * step
         return search.span("int" if form == "int" else "float", start, high, step=step)
     raise ValueError(f"{word} is not known")
 
 
 def _split(text: str) -> list[str]:
-    """What stands between commas that are in no quotes or brackets."""
-    made, depth = [""], 0
+    """Split a text at commas outside of quotes and brackets."""
+    parts, depth = [""], 0
     for part in _PARTS.findall(text):
         depth += (part in "([{") - (part in ")]}")
         if part == "," and depth == 0:
-            made.append("")
+            parts.append("")
         else:
-            made[-1] += part
-    return [part.strip() for part in made if part.strip()]
+            parts[-1] += part
+    return [part.strip() for part in parts if part.strip()]

@@ -50,6 +50,7 @@ class Script:
         late: those it imports in functions.
         search: of OPTUNA the fields of the job; of WANDB the sweep.
         notes: what a search of OPTUNA has and the job does not.
+        returned: of hydra: the expression that the function returns, or "".
     """
 
     style: str
@@ -59,6 +60,7 @@ class Script:
     late: tuple[str, ...]
     search: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    returned: str = ""
 
 
 def read(text: str, name: str, others: str = "") -> Script:
@@ -82,7 +84,7 @@ def read(text: str, name: str, others: str = "") -> Script:
     changed = folding.fold(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     hydra_mains = _hydra_mains(tree)
-    style, options, config = "", tuple[Option, ...](), ""
+    style, options, config, returned = "", tuple[Option, ...](), "", ""
     notes: list[str] = []
     both = f"{text}\n{others}"
     if search := _study(tree, calls, name, notes):
@@ -90,7 +92,7 @@ def read(text: str, name: str, others: str = "") -> Script:
     elif search := _sweep(tree, calls, changed):
         style = WANDB
     elif hydra := next((call for call in calls if _called(call.func) in hydra_mains), None):
-        style, config = arguments.HYDRA, _config(hydra)
+        style, config, returned = arguments.HYDRA, _config(hydra), _returned(tree, hydra)
     elif fire := next((call for call in calls if _called(call.func) == "fire.Fire" and call.args), None):
         style, options = "fire", tuple(_of_function(tree, fire.args[0]))
     elif any(_runs_a_file(call) for call in calls):
@@ -111,7 +113,7 @@ def read(text: str, name: str, others: str = "") -> Script:
         style, options = ENVIRONMENT, variables
     top = list(dict.fromkeys(_imported(tree.body)))
     late = [module for module in dict.fromkeys(_imported(list(ast.walk(tree)))) if module not in top]
-    return Script(style, options, config, tuple(top), tuple(late), search, tuple(notes))
+    return Script(style, options, config, tuple(top), tuple(late), search, tuple(notes), returned)
 
 
 def _called(function: ast.expr) -> str:
@@ -126,6 +128,16 @@ def _hydra_mains(tree: ast.Module) -> set[str]:
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "hydra"]
     names = {alias.asname or alias.name for node in imports for alias in node.names if alias.name == "main"}
     return {"hydra.main"} | names
+
+
+def _returned(tree: ast.Module, decorator: ast.Call) -> str:
+    """The expression that the function below a decorator returns last, or ""."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and decorator in node.decorator_list)
+    for function in functions:
+        returns = [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None]
+        values = [value for value in returns if not (isinstance(value, ast.Constant) and value.value is None)]
+        return ast.unparse(values[-1]) if values else ""
+    return ""
 
 
 def _config(call: ast.Call) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trialplane.errors import Place
-from trialplane.importing import search
+from trialplane.importing import guess, search
 from trialplane.importing.script import ARGUMENTS
 from trialplane.importing.source import Imported, Source
 from trialplane.job import arguments, document
@@ -51,33 +52,70 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     direction = given.text("metric", "goal") or "minimize"
     if direction not in ("minimize", "maximize"):
         given.refuse(f"{direction!r} is not minimize or maximize", "metric", "goal")
-    if not metric:
-        given.note("is missing, but a study needs an objective: write the metric that the script logs", "metric")
     trials = search.trials(cap, sampler, space)
     if cap is None and sampler["name"] != "grid":
         given.note(f"is missing, but a study must end: trials is set to {trials}", "run_cap")
-    script = program.get("script", "")
-    if script:
-        program["capture"] = "wandb"
-        given.note("what it logs to W&B is reported (`capture: wandb`), and W&B gets nothing", "program")
-    else:
-        why = "what a command logs to W&B is not read, only its output, where W&B prints the last values at the end"
-        given.note(f"{why}; set WANDB_MODE=offline to need no account", "program")
-    if "wandb.config" in scripts.get(script, "") and not ARGUMENTS.search(scripts[script]):
+    file = program.get("script") or given.text("program").removeprefix("./")
+    given.note("what it logs to W&B is reported (`capture: wandb`), and W&B gets nothing", "program")
+    if not metric:
+        metric, direction = _logged(given, scripts.get(file, ""), direction)
+    if "wandb.config" in scripts.get(file, "") and not ARGUMENTS.search(scripts[file]):
         program["arguments"] = "none"  # `wandb.config` has the trial's parameters
     job = {
         "kind": "hpo",
         "description": given.text("description"),
         **program,
+        "capture": "wandb",
         "params": params,
         "space": space,
-        "objective": {"metric": metric or "loss", "direction": direction},
+        "objective": {"metric": metric, "direction": direction} if metric else None,
         "sampler": search.short(sampler),
         "pruner": _pruner(given),
         "trials": trials,
         "budget": {} if (target := given.number("metric", "target")) is None else {"target": target},
     }
-    return given.imported(job, _REASONS, copies=[script] if script else [])
+    return given.imported(job, _REASONS, copies=[file] if file.endswith(".py") else [])
+
+
+def _logged(source: Source, text: str, direction: str) -> tuple[str, str]:
+    """Return the metric that a program logs and its direction. "" unless only one can be meant."""
+    names = logged(text)
+    measures = [name for name in names if guess.objective({name: 0.0})]
+    held_out = [name for name in measures if guess.is_held_out(name)]
+    meant = held_out if len(held_out) == 1 else measures if len(measures) == 1 else names if len(names) == 1 else []
+    if meant:
+        [metric] = meant
+        if source.look("metric", "goal") is None:
+            direction = guess.direction(metric)
+        source.note(f"is missing: {metric} is what the program logs, and is set to {direction}; check both", "metric")
+        return metric, direction
+    several = f"it logs {', '.join(names[:20])}" if names else "no name can be read from its wandb.log calls"
+    source.note(
+        f"is missing, and {several}: write `objective: {{metric: NAME, direction: {direction}}}` into job.yaml", "metric"
+    )
+    return "", direction
+
+
+def logged(text: str) -> list[str]:
+    """Return the names of the metrics that a program gives to `wandb.log` or `run.log` in dicts, in their order."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    runs = {"wandb"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("wandb.init("):
+            runs |= {ast.unparse(target) for target in node.targets}
+        elif isinstance(node, ast.withitem) and ast.unparse(node.context_expr).startswith("wandb.init("):
+            runs.add(ast.unparse(node.optional_vars) if node.optional_vars else "wandb")
+    keys: list[ast.expr | None] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=run, attr="log"), args=[ast.Dict(keys=names), *_]) if (
+                ast.unparse(run) in runs
+            ):
+                keys += names
+    return list(dict.fromkeys(key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)))
 
 
 def _sampler(given: Source) -> dict[str, Any]:

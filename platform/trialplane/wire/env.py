@@ -16,6 +16,7 @@ TRIAL = "TRIALPLANE_TRIAL"
 ATTEMPT = "TRIALPLANE_ATTEMPT"
 SEED = "TRIALPLANE_SEED"
 PARAMS = "TRIALPLANE_PARAMS"  # of a script's or command's trial, as JSON
+WANDB_FOLDER = "TRIALPLANE_WANDB_FOLDER"  # in which processes of a script or command put what they log to W&B
 TRIAL_CHECKPOINTS = "TRIALPLANE_TRIAL_CHECKPOINTS"  # of a script's or command's trial: folder or URL that outlives attempts
 CACHE = "TRIALPLANE_CACHE"  # folder shared by all trials of all runs
 CHECKPOINTS = "TRIALPLANE_CHECKPOINTS"  # in a cluster: folder or URL that trials of the run keep their checkpoints below

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import math
 import os
 import threading
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from trialplane import errors
-from trialplane.wire import records
+from trialplane.wire import env, records
 from trialplane.worker import stopping
 
 Result = Mapping[str, Any] | Sequence[float] | float
@@ -338,9 +339,12 @@ def note(source: str, step: int, metrics: Mapping[str, float], *, waits: bool = 
 
 
 def params() -> Mapping[str, Any]:
-    """Return the fixed and sampled parameters of the current trial, by name. Empty outside of a trial."""
+    """Return the fixed and sampled parameters of the current trial, by name. Empty outside of a trial.
+
+    A process that the trial's script or command starts gets the same.
+    """
     ctx = current()
-    return {} if ctx is None else ctx.params
+    return json.loads(os.environ.get(env.PARAMS, "{}")) if ctx is None else ctx.params
 
 
 def checkpoints() -> str | None:

@@ -34,6 +34,7 @@ from trialplane.wire import env, messages, records
 from trialplane.worker import context
 from trialplane.worker.channel import TrialChannel
 from trialplane.worker.setup import usage
+from trialplane.worker.shims import capture
 
 
 class CommandFailed(Exception):
@@ -249,6 +250,8 @@ def _enter(program: Program, ctx: context.Context) -> Path:
         with contextlib.suppress(OSError):  # who writes there learns why it cannot
             Path(ctx.checkpoints).mkdir(parents=True, exist_ok=True)
     os.environ |= {env.TRIAL_CHECKPOINTS: ctx.checkpoints, env.PARAMS: json.dumps(ctx.params)}
+    if capture.is_wandb_replaced():
+        capture.enter_wandb(place)
     if program.packages:  # for the interpreters that it starts
         above = os.environ.get("PYTHONPATH", "")
         os.environ["PYTHONPATH"] = os.pathsep.join([str(_root(program, ctx)), *([above] if above else [])])

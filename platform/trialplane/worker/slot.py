@@ -40,6 +40,7 @@ from trialplane.worker.metrics.reader import Reader
 from trialplane.worker.ranks import meeting
 from trialplane.worker.running import WATCH_INTERVAL, Messages, Running, piece, taken_from, with_arrays
 from trialplane.worker.setup import usage
+from trialplane.worker.shims import capture
 from trialplane.worker.template import MAX_MESSAGE
 
 if TYPE_CHECKING:
@@ -141,7 +142,10 @@ class Slot:
         reader = None
         if self.config.program is not None and request.node == 0:
             runs_in, code = programs.folder(self.config.program, workdir), Path(self.config.code)
-            reader = Reader(self.config.program, file, runs_in, time.time(), code, request.stop)
+            program = self.config.program
+            if capture.captures_wandb(self.config):  # also by processes that the program starts
+                program = dataclasses.replace(program, metrics=(*program.metrics, capture.WANDB_SOURCE))
+            reader = Reader(program, file, runs_in, time.time(), code, request.stop)
         self._running = running = Running(
             self.config,
             request,

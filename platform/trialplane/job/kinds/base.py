@@ -102,7 +102,7 @@ class Input(models.Model):
         return {name: value if isinstance(value, tuple) else (value,) for name, value in both.items() if value is not None}
 
 
-CAPTURED = ("wandb", "mlflow", "tensorboard", "hf")
+CAPTURED = ("wandb", "mlflow", "tensorboard", "hf", "hydra")
 
 
 def _captured(value: Any) -> Any:
@@ -113,7 +113,7 @@ def _captured(value: Any) -> Any:
 
 _NAMES = {"enum": list(CAPTURED)}
 Captured = Annotated[
-    tuple[Literal["wandb", "mlflow", "tensorboard", "hf"], ...],
+    tuple[Literal["wandb", "mlflow", "tensorboard", "hf", "hydra"], ...],
     BeforeValidator(_captured),
     WithJsonSchema({"anyOf": [{"enum": [*CAPTURED, "none"]}, {"type": "array", "items": _NAMES}]}),
 ]
@@ -176,8 +176,8 @@ class Base(models.Model):
     capture: Captured | None = Field(
         default=None,
         description="Libraries whose logged metrics become reports of the trial: wandb (without its package or an "
-        "account), mlflow, tensorboard, hf (the Trainer of transformers), or none. Default: wandb if its package is not "
-        "installed, else none.",
+        "account), mlflow, tensorboard, hf (the Trainer of transformers), hydra (what the function of hydra.main returns), "
+        "or none. Default: wandb if its package is not installed, else none.",
     )
     budget: Budget = Field(default_factory=Budget, description="Limits on time and failures.")
     retries: Retries = Field(default_factory=Retries, description="Number of retries of a crashed or lost trial.")

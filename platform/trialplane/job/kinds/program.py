@@ -216,7 +216,7 @@ def of(job: Ranked) -> Program | None:
     search = job.search
     watched = [metric for metric in (search.pruner.metric, *(rule.metric for rule in job.stops)) if metric is not None]
     # Metrics of a captured library are not searched in the output as well.
-    usual = _USUAL if set(job.capture or ()) <= {"mlflow"} else _USUAL[1:]
+    usual = _USUAL if set(job.capture or ()) <= {"mlflow", "hydra"} else _USUAL[1:]
     metrics = (
         [program.MetricSource(source) for source in usual]
         if job.metrics is None
@@ -239,9 +239,10 @@ def of(job: Ranked) -> Program | None:
 def _captured(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
     """Yield issues of sources that are captured already, or cannot be captured."""
     captured = set(job.capture or ())
-    if job.command and captured:
+    if job.command and (refused := captured - {"wandb"}):
         advice = "write metrics: tensorboard, say, or run a Python file as script"
-        yield Issue(("capture",), f"reaches into a script, and a command is a process of its own; {advice}")
+        text = f"reaches into a script, and a command is a process of its own, in which only wandb is captured: {advice}"
+        yield Issue(("capture",), f"{', '.join(sorted(refused))} {text}")
     elif ("metrics",) not in broken:
         for index, source in enumerate(job.metrics or ()):
             if source.source in captured - {"mlflow"}:

@@ -218,4 +218,5 @@ _WHERE: Mapping[str, str] = {
     "mlflow": "its MLflow calls",
     "file": "{}",
     "tensorboard": "its TensorBoard files",
+    "wandb": "its W&B calls",
 }

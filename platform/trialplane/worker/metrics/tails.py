@@ -45,7 +45,7 @@ class Source:
         self.names = lines.Names(wanted, of.step)
         self.parse = lines.parser(of.pattern, self.names, arguments)
         prefix = of.path.rstrip("/") + "/" if of.path else ""
-        patterns = {"file": of.path, "tensorboard": f"{prefix}**/*tfevents*"}
+        patterns = {"file": of.path, "wandb": of.path, "tensorboard": f"{prefix}**/*tfevents*"}
         self.pattern = patterns.get(of.source)
 
 

@@ -12,17 +12,26 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from trialplane.job.program import MetricSource
 from trialplane.training import imports, mlflow_runs
-from trialplane.wire import records
+from trialplane.wire import env, records
 from trialplane.worker import context
 from trialplane.worker.metrics import lines
+from trialplane.worker.shims import hydra
 
 _STAND_IN = "trialplane.worker.shims.wandb"
+_INTERPRETERS = Path(__file__).with_name("interpreters")
+# What processes that the program starts log to W&B: a file for each process, in JSON Lines.
+WANDB_FILES = ".trialplane-wandb-{}.jsonl"
+WANDB_STEP = "_step"
+WANDB_SOURCE = MetricSource("wandb", path=WANDB_FILES.format("*"), step=WANDB_STEP)
 _WRITERS = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
 
 # What the names that libraries log stand for in the trial of this process.
@@ -31,11 +40,38 @@ _names = lines.Names((), "")
 
 def prepare(config: records.SlotConfig) -> None:
     """Makes `import wandb` find the stand-in; before the job's code is imported, in a template too."""
-    wanted = "wandb" in config.capture if config.capture is not None else importlib.util.find_spec("wandb") is None
-    if wanted and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    if captures_wandb(config):
+        replace_wandb()
+
+
+def captures_wandb(config: records.SlotConfig) -> bool:
+    """Whether `import wandb` finds the stand-in in the trials of a slot."""
+    return "wandb" in config.capture if config.capture is not None else importlib.util.find_spec("wandb") is None
+
+
+def replace_wandb() -> None:
+    """Make `import wandb` find the stand-in in this process."""
+    if not is_wandb_replaced():
         for name in [name for name in sys.modules if name.partition(".")[0] == "wandb"]:
             del sys.modules[name]
         sys.meta_path.insert(0, _Finder())
+
+
+def is_wandb_replaced() -> bool:
+    """Whether `import wandb` finds the stand-in in this process."""
+    return any(isinstance(finder, _Finder) for finder in sys.meta_path)
+
+
+def enter_wandb(folder: Path) -> None:
+    """Make interpreters that this process starts find the stand-in, and log to files.
+
+    Args:
+        folder: of the files: that in which the program runs.
+    """
+    above = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(_INTERPRETERS), *([above] if above else [])])
+    os.environ[env.WANDB_FOLDER] = str(folder)
+    sys.path.insert(0, str(_INTERPRETERS))  # multiprocessing gives a process the path of this one
 
 
 def begin(config: records.SlotConfig, request: records.TrialRequest) -> None:
@@ -49,6 +85,8 @@ def begin(config: records.SlotConfig, request: records.TrialRequest) -> None:
     if "tensorboard" in captured:
         for name in _WRITERS:
             imports.on_import(name, _replace_writer)
+    if "hydra" in captured:
+        hydra.install(lambda values: context.note("hydra", 0, dict(numbers(values))))
     if "hf" in captured:
         imports.on_import("transformers.trainer", _replace_trainer)
 

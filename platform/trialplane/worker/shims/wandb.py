@@ -10,6 +10,8 @@ Source of what the calls mean: https://docs.wandb.ai/ref/python
 from __future__ import annotations
 
 import functools
+import json
+import os
 import secrets
 import string
 import sys
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from trialplane.wire import env
 from trialplane.worker import context
 from trialplane.worker.shims import capture
 
@@ -205,6 +208,17 @@ class Summary(_Values):
         return len(self._values)
 
 
+def _report(step: int, values: Mapping[str, Any]) -> None:
+    """Report numbers. A process that the trial has started appends them to a file, which the slot reads."""
+    metrics = dict(capture.numbers(dict(values)))
+    folder = os.environ.get(env.WANDB_FOLDER)
+    if context.current() is not None or folder is None:
+        context.note("wandb", step, metrics, waits=True)
+    elif metrics:
+        with Path(folder, capture.WANDB_FILES.format(os.getpid())).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**metrics, capture.WANDB_STEP: step}) + "\n")
+
+
 class Run:
     """The trial, as W&B's run.
 
@@ -276,7 +290,7 @@ class Run:
         for name, value in ready.items():
             if isinstance(value, Nothing):
                 _tell(f"wandb.log: {name}", "is left out: it is not a number")
-        context.note("wandb", self.first + self._newest, dict(capture.numbers(dict(ready))), waits=True)
+        _report(self.first + self._newest, ready)
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
         """Reports what was logged with commit=False last."""
@@ -287,7 +301,7 @@ class Run:
             run = None
 
     def _summarize(self, values: Mapping[str, Any]) -> None:
-        context.note("wandb", self.first + self._newest, dict(capture.numbers(dict(values))), waits=True)
+        _report(self.first + self._newest, values)
 
     def __enter__(self) -> Run:
         return self
