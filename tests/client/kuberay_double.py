@@ -283,8 +283,9 @@ class NamespaceDouble:
             return _page("attempts", study.whole, int(query.get("number", -1)) + 1, "number", alive=study.alive)
         if what == "curves":
             reports = [report for report in study.curves if report.mark > int(query["after"])]
-            following = {"after": reports[PAGE - 1].mark} if len(reports) > PAGE else None
-            return _json({"reports": [records.to_dict(report) for report in reports[:PAGE]], "next": following})
+            size = min(PAGE, limit := int(query["limit"]))
+            following = {"after": reports[size - 1].mark, "limit": limit - size} if len(reports) > size < limit else None
+            return _json({"reports": [records.to_dict(report) for report in reports[:size]], "next": following})
         if what == "ends":
             after = int(query["after"])
             return _page("rows", study.rows, after, "after", 0, place=min(after + PAGE, len(study.rows)))

@@ -72,6 +72,7 @@ def test_curves_are_a_table_with_a_row_for_each_metric(runs):
     assert table.pivot_table("value", "step", "trial").shape == (3, 1)
     (newest,) = RunHandle("live", runs.target).reports(after=2)
     assert (newest.mark, newest.step) == (3, 2)
+    assert [report.step for report in RunHandle("live", runs.target).reports(limit=2)] == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from trialplane.errors import InputError, RunDamaged, SpecError, TargetError
 from trialplane.kube import objects
 from trialplane.ledger.attempts import Attempt
 from trialplane.wire import cluster as names
-from trialplane.wire.records import Desired, TrialRequest, TrialRow
+from trialplane.wire.records import Desired, ReportRow, TrialRequest, TrialRow
 from trialplane.wire.states import RunState, TrialState
 
 # How it stands
@@ -359,3 +359,11 @@ def test_a_gateway_in_another_namespace_is_asked_about_the_runs_of_this_one(targ
     assert Gateway(target.cluster, site).job(handle.name) is not None
     service = "/api/v1/namespaces/platform/services/http:trialplane-gateway:8080/proxy"
     assert namespace.cluster.requests[-1] == ("GET", f"{service}/namespaces/team/runs/a/job")
+
+
+def test_a_limit_of_reports_spares_the_pages_behind_it(target, namespace, planned):
+    handle = submitted(target, planned())
+    namespace.studies["a"].curves = [ReportRow(mark, 0, 1, 0, mark, {"loss": 1.0}, 1.0) for mark in range(1, 5 * PAGE)]
+    before = len(namespace.cluster.requests)
+    assert [report.mark for report in handle.reports(limit=PAGE + 1)] == list(range(1, PAGE + 2))
+    assert sum("/curves" in path for _, path in namespace.cluster.requests[before:]) == 2

@@ -27,6 +27,7 @@ from tests.contracts.driver import Driver
 from tests.contracts.gateway_process import Door, Gateways
 from tests.scratch import scratch
 
+from trialplane import errors
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.patience import Patience
 from trialplane.job import kinds
@@ -310,6 +311,28 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
     made = Driver(tmp_path)
     yield made
     made.close()
+
+
+def open_when_free(backend: Backend, job: Job) -> Ledger:
+    """A ledger, as soon as PostgreSQL has noticed that the former controller is gone."""
+
+    def attempt() -> Ledger | None:
+        try:
+            return backend.open(job)
+        except errors.LedgerLocked:
+            return None
+
+    ledger: Ledger = wait_until(attempt, "the lock is free")
+    return ledger
+
+
+def take_over(backend: Backend, postgres: Postgres, job: Job) -> Ledger:
+    """A second controller after the first has lost its lock without noticing."""
+    if backend.kind == "sqlite":  # a file system without working locks
+        return backend.open(job, lock=backend.folder / "other.lock")
+    holders = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
+    postgres.execute(f"SELECT pg_terminate_backend(pid) FROM ({holders}) AS holders", backend.url)
+    return open_when_free(backend, job)
 
 
 SPEC: dict[str, Any] = {

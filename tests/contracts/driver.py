@@ -1,4 +1,4 @@
-"""A process that opens ledgers and works on them, or only holds them, in children that a test kills."""
+"""A process that opens ledgers and works on them, writes reports, or only holds them, in children that a test kills."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from trialplane.job.kinds import Job
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # which has a fixture of what is here
     from tests.contracts.conftest import Backend
 
 DRIVER = '''
-"""Opens a ledger and works on it, or only holds it, in children that a test kills. One order a line on stdin."""
+"""Opens a ledger and does one kind of work on it, in children that a test kills. One order a line on stdin."""
 
 import json, os, sys
 from pathlib import Path
@@ -24,17 +24,28 @@ from pathlib import Path
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.patience import Patience
 from trialplane.job import kinds
-from trialplane.wire.records import TrialOutcome
+from trialplane.wire.records import ReportRow, TrialOutcome
 from trialplane.wire.states import TrialState
 
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 
+def report(ledger, batch):
+    """Writes batches of reports; each deletes the even marks of the one before, in the same transaction."""
+    while True:
+        marks = range(50 * batch + 1, 50 * batch + 51)
+        deleted = [mark - 50 for mark in marks if mark > 50 and mark % 2 == 0]
+        ledger._storage.report([ReportRow(mark, 0, 1, 0, mark, {"score": 0.5}, 1.0) for mark in marks], deleted)
+        say("written", batch)
+        batch += 1
+
 def work(order):
     with Ledger(order["url"], kinds.read(order["job"]), "toy", Path(order["code"]), Path(order["lock"])) as ledger:
         say("open")
-        if order["hold"]:
+        if order["work"] == "hold":
             sys.stdin.readline()
+        if order["work"] == "report":
+            report(ledger, order["batch"])
         while (request := ledger.ask()) is not None:
             say("asked", request.number)
             ledger.tell(TrialOutcome(request.number, TrialState.COMPLETE, metrics={"score": request.params["x"]}))
@@ -60,14 +71,22 @@ class Driver:
         self._process = subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.child = 0
 
-    def go(self, backend: Backend, job: Job, *, hold: bool) -> None:
-        """Opens the ledger in a new child."""
+    def go(self, backend: Backend, job: Job, work: Literal["trials", "hold", "report"], batch: int = 0) -> None:
+        """Opens the ledger in a new child.
+
+        Args:
+            backend: of the ledger.
+            job: of the run.
+            work: runs trials, holds the ledger, or writes batches of reports.
+            batch: number of the first batch.
+        """
         order = {
             "url": backend.ledger("toy", job),
             "job": job.model_dump(mode="json"),
             "code": str(backend.code),
             "lock": str(backend.lock),
-            "hold": hold,
+            "work": work,
+            "batch": batch,
         }
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order).encode() + b"\n")

@@ -9,28 +9,14 @@ import random
 import time
 
 import pytest
-from tests.contracts.conftest import Backend, Postgres, ask, complete, drive, failed, make_job, wait_until
+from tests.contracts.conftest import Backend, Postgres, ask, complete, drive, failed, make_job, open_when_free, take_over
 from tests.contracts.driver import Driver
 
 from trialplane import errors
 from trialplane.controller.ledger import Ledger
-from trialplane.job.kinds import Job
 from trialplane.wire.states import FailureClass
 
 KILLS = 10
-
-
-def open_when_free(backend: Backend, job: Job) -> Ledger:
-    """A ledger, as soon as PostgreSQL has noticed that the former controller is gone."""
-
-    def attempt() -> Ledger | None:
-        try:
-            return backend.open(job)
-        except errors.LedgerLocked:
-            return None
-
-    ledger: Ledger = wait_until(attempt, "the lock is free")
-    return ledger
 
 
 @pytest.mark.slow
@@ -39,7 +25,7 @@ def test_a_told_trial_survives_kill_9_at_any_moment(backend: Backend, driver: Dr
     rng = random.Random(5)
     told: set[int] = set()
     for _ in range(KILLS):
-        driver.go(backend, job, hold=False)
+        driver.go(backend, job, "trials")
         for _ in range(rng.randrange(1, 12)):
             said = driver.hear()
             if said[0] == "told":
@@ -59,7 +45,7 @@ def test_a_told_trial_survives_kill_9_at_any_moment(backend: Backend, driver: Dr
 
 def test_a_second_controller_is_refused_until_the_first_is_gone(backend: Backend, driver: Driver) -> None:
     job = make_job()
-    driver.go(backend, job, hold=True)
+    driver.go(backend, job, "hold")
     assert driver.hear() == ["open"]
     for _ in range(2):
         with pytest.raises(errors.LedgerLocked) as caught:
@@ -91,15 +77,6 @@ def test_studies_in_one_database_do_not_lock_each_other(backend: Backend) -> Non
             for ledger in (one, two):
                 ledger.tell(complete(ask(ledger)))
         assert one.counts.complete == two.counts.complete == 2
-
-
-def take_over(backend: Backend, postgres: Postgres, job: Job) -> Ledger:
-    """A second controller after the first has lost its lock without noticing."""
-    if backend.kind == "sqlite":  # a file system without working locks
-        return backend.open(job, lock=backend.folder / "other.lock")
-    holders = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
-    postgres.execute(f"SELECT pg_terminate_backend(pid) FROM ({holders}) AS holders", backend.url)
-    return open_when_free(backend, job)
 
 
 def test_a_controller_that_lost_its_lock_cannot_tell(backend: Backend, postgres: Postgres) -> None:

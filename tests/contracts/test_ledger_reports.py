@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import pytest
 import sqlalchemy as sa
-from tests.contracts.conftest import Backend, ask, complete, make_job, report
+from tests.contracts.conftest import Backend, Postgres, ask, complete, make_job, report, take_over
+from tests.contracts.driver import Driver
 
 from trialplane import errors
 from trialplane.controller import curves
@@ -97,14 +98,56 @@ def test_what_is_written_twice_is_there_once(backend: Backend) -> None:
     assert [(one.mark, one.step) for one in stored(backend)] == [(2, 1), (3, 2)]
 
 
-def test_a_controller_that_was_taken_over_writes_no_report(sqlite: Backend) -> None:
-    first = sqlite.open(make_job())
+def test_a_controller_that_was_taken_over_neither_writes_nor_deletes_reports(backend: Backend, postgres: Postgres) -> None:
+    job = make_job()
+    first = backend.open(job)
     request = ask(first)
-    sqlite.open(make_job(), lock=sqlite.folder / "other.lock")  # a file system without working locks
     first.report(report(request, 0, score=0.5))
+    first.write_reports(patient=True)
+    second = take_over(backend, postgres, job)
+    before = stored(backend)
+    first.report(report(request, 1, score=0.5))
     with pytest.raises(errors.LedgerFenced):
-        first.write_reports()
-    assert stored(sqlite) == []
+        first.write_reports(patient=True)
+    with pytest.raises(errors.LedgerFenced):
+        first._storage.report([], [one.mark for one in before])
+    assert stored(backend) == before != []
+    again = ask(second)
+    second.report(report(again, 1, score=0.75))
+    second.write_reports(patient=True)
+    assert [(one.attempt, one.step) for one in stored(backend)] == [(1, 0), (2, 1)]
+
+
+def whole_batches(connection: sa.Connection) -> int:
+    """Checks that each batch of the driver is there as a whole or not at all; returns their number."""
+    marks = list(connection.execute(sa.select(tables.reports.c.mark).order_by(tables.reports.c.mark)).scalars())
+    batches = marks[-1] // 50 if marks else 0
+    before = 50 * max(0, batches - 1)
+    assert marks == [*range(1, before, 2), *range(before + 1, 50 * batches + 1)]
+    return batches
+
+
+@pytest.mark.slow
+def test_readers_beside_a_writer_and_after_its_kill_9_find_whole_batches(backend: Backend, driver: Driver) -> None:
+    job = make_job()
+    with backend.open(job) as ledger:
+        ask(ledger)
+    engine = sa.create_engine(backend.url, isolation_level="AUTOCOMMIT")
+    followed: list[int] = []
+    with engine.connect() as connection:
+        for kill in range(5):
+            batches = whole_batches(connection)
+            driver.go(backend, job, "report", batches)
+            for _ in range(3 + kill):
+                while whole_batches(connection) == batches:
+                    pass  # it writes at this moment
+                batches = whole_batches(connection)
+                rows = reading.reports(tables.select(connection), "toy", followed[-1] if followed else 0).rows
+                followed += [row.mark for row in rows]
+            written = [int(number) for word, *rest in driver.kill() if word == "written" for number in rest]
+            assert whole_batches(connection) > max(written), "nothing of what was written is lost"
+    engine.dispose()
+    assert [mark for mark in followed if mark % 2] == list(range(1, followed[-1] + 1, 2)), "a follower misses none"
 
 
 def test_pages_of_reports_miss_none(backend: Backend) -> None:

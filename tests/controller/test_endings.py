@@ -205,6 +205,22 @@ def test_what_a_run_warned_of_is_in_its_last_status_too(opened: Opened) -> None:
     assert session._status(RunState.SUCCEEDED, "all trials ended").warnings == ("the pruner can never prune",)
 
 
+def test_the_ledger_has_the_slot_of_each_attempt(opened: Opened) -> None:
+    ledger = opened.open(job(**{**SEARCH, "trials": 2}))
+    loop = Loop(ledger, opened.run, None, size=2)
+    start = loop.slots.start
+
+    def start_and_end(slot: int, request: TrialRequest) -> None:
+        start(slot, request)
+        if len(loop.slots.started) == 2:
+            loop.slots.end(1, metrics=LOSS)
+            loop.slots.end(0, metrics=LOSS)
+
+    loop.slots.start = start_and_end  # type: ignore[method-assign,assignment]
+    loop.controller.run()
+    assert {row.trial: row.slot for row in ledger.newest.values()} == {0: 0, 1: 1}
+
+
 def test_the_advice_of_several_trials_is_given_once(opened: Opened) -> None:
     loop = Loop(opened.open(job(**{**SEARCH, "trials": 3})), opened.run, None)
     start = loop.slots.start

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.contracts.conftest import ask, complete
+from tests.contracts.conftest import ask, complete, report
 from tests.gateway.gateway_site import Site, postgres, site
 
 from trialplane.ledger import archive
@@ -30,7 +30,7 @@ MOST = 96  # MiB by which answering may raise the memory of the process at its p
 # process has grown at its peak, the number of attempts that were answered, and the bytes of the largest answer.
 PROGRAM = """
 import json, pathlib, re, sys
-from tests.contracts.conftest import ask, complete
+from tests.contracts.conftest import ask, complete, report
 from tests.gateway.gateway_site import NAMESPACE, TOKEN, callers
 from trialplane.ledger.namespaces import Ledgers
 from trialplane.gateway.logs import Controllers
@@ -143,3 +143,21 @@ def test_of_the_changes_of_a_run_the_newest_are_kept(site: Site, monkeypatch: py
         for _ in range(2):
             site.archive.note("toy", Change(float(number), "ann", f"change {number}", "uid", number, {}))
     assert [change["generation"] for change in site.get("/runs/toy/changes")] == [2, 3, 4]
+
+
+def test_a_limit_of_reports_holds_over_all_pages(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with site.ledger("toy") as ledger:
+        request = ask(ledger)
+        for step in range(5):
+            ledger.report(report(request, step, score=0.5))
+        ledger.write_reports(patient=True)
+        monkeypatch.setattr(archive, "PAGE", 1)  # byte: a page for each report
+        marks, cursor = [], {"after": 0, "limit": 3}
+        while cursor is not None:
+            page = site.get("/runs/toy/curves?" + "&".join(f"{name}={value}" for name, value in cursor.items()))
+            marks += [one["mark"] for one in page["reports"]]
+            cursor = page["next"]
+        assert marks == [1, 2, 3]
+        monkeypatch.undo()
+        page = site.get("/runs/toy/curves?limit=2")
+        assert ([one["mark"] for one in page["reports"]], page["next"]) == ([1, 2], None)

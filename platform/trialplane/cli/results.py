@@ -58,7 +58,7 @@ def results_command(
 
 def _show_curves(handles: Sequence[RunHandle], limit: int | None, kind: str) -> None:
     """Show reports: as a table or CSV a line for each metric, as JSON or YAML an item for each report."""
-    reports = [(handle.name, handle.reports()[:limit]) for handle in handles]
+    reports = [(handle.name, handle.reports(limit=limit)) for handle in handles]
     several = len(reports) > 1
     for run, rows_of_run in reports:
         if kind == "table" and not rows_of_run:

@@ -124,9 +124,9 @@ class Gateway:
         attempts = [records.from_dict(Attempt, attempt) for page in pages for attempt in page["attempts"]]
         return attempts, any(page["alive"] for page in pages)
 
-    def curves(self, run: str, after: int) -> list[ReportRow] | None:
-        """The reports with marks above `after`, in order."""
-        pages = self._pages(run, "curves", {"after": str(after)})
+    def curves(self, run: str, after: int, limit: int) -> list[ReportRow] | None:
+        """Return the first `limit` reports with marks above `after`, in order."""
+        pages = self._pages(run, "curves", {"after": str(after), "limit": str(limit)})
         return None if pages is None else [records.from_dict(ReportRow, one) for page in pages for one in page["reports"]]
 
     def changes(self, run: str) -> list[Change]:

@@ -22,7 +22,7 @@ from trialplane.job.kinds import Job
 from trialplane.kube import kinds, preflight, waiting
 from trialplane.kube.cluster import Cluster
 from trialplane.kube.objects import Objects, Run, Submission
-from trialplane.ledger.attempts import Attempt
+from trialplane.ledger.attempts import NO_LIMIT, Attempt
 from trialplane.plan import changes as changing
 from trialplane.plan import raycluster, saving
 from trialplane.plan import run as runs
@@ -173,9 +173,9 @@ class KubernetesTarget:
             self._view_of(run)
         return ledger_attempts or ([], False)
 
-    def curves(self, run: str, after: int = 0) -> list[ReportRow]:
+    def curves(self, run: str, after: int = 0, limit: int = NO_LIMIT) -> list[ReportRow]:
         """See `Target`."""
-        reports = self.gateway.curves(run, after)
+        reports = self.gateway.curves(run, after, limit)
         if reports is None:
             self._view_of(run)
         return reports or []

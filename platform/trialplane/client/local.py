@@ -20,7 +20,7 @@ from trialplane.errors import InputError, Issue, LedgerError, RunNotFound, Targe
 from trialplane.job.kinds import Job
 from trialplane.ledger import attempts as reading
 from trialplane.ledger import results, run_status
-from trialplane.ledger.attempts import Attempt
+from trialplane.ledger.attempts import NO_LIMIT, Attempt
 from trialplane.ledger.run_status import LedgerView, OperatorView
 from trialplane.plan import plan as planning
 from trialplane.plan import saving
@@ -179,10 +179,10 @@ class LocalTarget:
         )  # also if it started or ended meanwhile: attempts may still be running
 
     @_of_run
-    def curves(self, run: str, after: int = 0) -> list[ReportRow]:
+    def curves(self, run: str, after: int = 0, limit: int = NO_LIMIT) -> list[ReportRow]:
         """See `Target`."""
         files = self._find(run)
-        return results.curves(files.ledger, run, self.is_active(run), after)
+        return results.curves(files.ledger, run, self.is_active(run), after, limit)
 
     @_of_run
     def changes(self, run: str) -> list[Change]:

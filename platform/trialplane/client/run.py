@@ -17,6 +17,7 @@ from trialplane.client import exporting, target
 from trialplane.client.target import Log, Observed, Target
 from trialplane.errors import InputError, RunDamaged, RunExists, RunNotFound, SpecError, TargetError
 from trialplane.job.kinds import Job
+from trialplane.ledger.attempts import NO_LIMIT
 from trialplane.plan import changes as changing
 from trialplane.plan.plan import Plan
 from trialplane.wire import rows
@@ -212,13 +213,14 @@ class RunHandle:
         header, lines = rows.flat(self.rows())
         return pandas.DataFrame(lines, columns=header)
 
-    def reports(self, after: int = 0) -> list[ReportRow]:
+    def reports(self, after: int = 0, limit: int | None = None) -> list[ReportRow]:
         """List the reports of all attempts in the order they arrived, those of running attempts included.
 
         Args:
             after: `mark` of the last report that is known already.
+            limit: Maximum number of reports. Default: all.
         """
-        return self.target.curves(self.name, after)
+        return self.target.curves(self.name, after, NO_LIMIT if limit is None else limit)
 
     def curves(self) -> pandas.DataFrame:
         """Return the reports as a table, those of running attempts included.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from trialplane import errors
 from trialplane.errors import InputError, Issue, RunNotFound
-from trialplane.ledger.attempts import Attempt
+from trialplane.ledger.attempts import NO_LIMIT, Attempt
 from trialplane.wire.records import Change, Desired, ReportRow, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
@@ -143,8 +143,8 @@ class Target(Protocol):
         The second value is whether a controller was running in the meantime. Without one, no attempt is running.
         """
 
-    def curves(self, run: str, after: int = 0) -> list[ReportRow]:
-        """The reports of all attempts with marks above `after`, in order, those of running attempts included."""
+    def curves(self, run: str, after: int = 0, limit: int = NO_LIMIT) -> list[ReportRow]:
+        """Return the first reports of all attempts with marks above `after`, those of running attempts included."""
 
     def changes(self, run: str) -> list[Change]:
         """Return the changes of the run's desired state and their users, in order. Empty if they are not recorded."""

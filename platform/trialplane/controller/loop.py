@@ -176,7 +176,7 @@ class Loop:
             arrival.arrays_to_file(event.arrays, arrays)
         if event.store is not None:
             arrival.unpack_store(self._run, number, event.store)
-        ended = self._ledger.tell(_bounded(self._as_stopped(outcome)))
+        ended = self._ledger.tell(dataclasses.replace(_bounded(self._as_stopped(outcome)), slot=event.slot))
         assert ended is not None
         self._is_dry = self._is_full = False
         self._recorder.ended(request, ended, arrays)

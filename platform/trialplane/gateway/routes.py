@@ -23,6 +23,7 @@ from trialplane.gateway.limits import Admit, crowded
 from trialplane.gateway.logs import Chosen, Controllers, Mlflow, NoLog, Piece
 from trialplane.gateway.route import Authority, Route
 from trialplane.ledger import archive, run_status
+from trialplane.ledger import attempts as reading
 from trialplane.ledger.archive import Archive
 from trialplane.ledger.run_status import LedgerView
 from trialplane.plan import plan as planning
@@ -158,8 +159,11 @@ class Gateway:
 
     def curves(self, run: str, options: Options) -> Response:
         """A page of reports, those of running attempts included, in the order they arrived."""
-        page = self._runs.curves(run, _number(options, "after", 0))
-        return as_json({"reports": page.rows, "next": {"after": page.rows[-1].mark} if page.more else None})
+        limit = _number(options, "limit", reading.NO_LIMIT)
+        page = self._runs.curves(run, _number(options, "after", 0), limit)
+        left = limit - len(page.rows)
+        following = {"after": page.rows[-1].mark, "limit": left} if page.more and left > 0 else None
+        return as_json({"reports": page.rows, "next": following})
 
     def changes(self, run: str, options: Options) -> Response:
         """The changes of the desired state."""
@@ -320,7 +324,7 @@ ROUTES: tuple[Route, ...] = (
         Gateway.whole,
         ("after", "number", "until"),
     ),
-    Route("GET", f"{_RUN}/curves", Authority.VIEWER, "A page of reports after a mark.", Gateway.curves, ("after",)),
+    Route("GET", f"{_RUN}/curves", Authority.VIEWER, "A page of reports after a mark.", Gateway.curves, ("after", "limit")),
     Route("GET", f"{_RUN}/changes", Authority.VIEWER, "The changes of the desired state.", Gateway.changes),
     Route(
         "GET",

@@ -224,10 +224,10 @@ class Archive:
             place = page.stored[-1][0] if page.stored else after
             return [reading.row(job, attempt, True) for attempt in page.attempts], _last(page, "place"), place
 
-    def curves(self, run: str, after: int) -> Reports:
-        """A page of the reports with marks above `after`, 0 at first."""
+    def curves(self, run: str, after: int, limit: int) -> Reports:
+        """A page of at most `limit` reports with marks above `after`, 0 at first."""
         with self._connected(run) as (connection, _):
-            return reading.reports(tables.select(connection), run, after, PAGE)
+            return reading.reports(tables.select(connection), run, after, PAGE, limit)
 
     def whole(self, run: str, after: int, number: int = -1, until: int | None = None) -> Whole:
         """A page of the attempts that run and those that ended since the place `after`, with numbers above `number`.

@@ -30,6 +30,7 @@ Select = Callable[[str, Mapping[str, Any]], Sequence[Sequence[Any]]]
 _OF_RUN = "FROM attempts JOIN runs ON runs.id = attempts.run_id WHERE runs.name = :run"
 _PLAIN = f"SELECT place, request, outcome, NULL {_OF_RUN}"
 _WHOLE = f"SELECT place, request, outcome, attempts.optuna {_OF_RUN}"
+NO_LIMIT = 10**12  # reports: more than a run has
 _PAGE = 2000  # attempts, or reports, of one page at most
 # What a file holds that is damaged, or another program's; SQLite has no code of its own for a missing table.
 _DAMAGE = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
@@ -156,12 +157,13 @@ def page(
     view = "attempts.optuna" if optuna else "CAST(NULL AS TEXT)"
     found = f"""
         SELECT place, request, outcome, {view} AS optuna, number {_OF_RUN} AND {order} > :after {where}
-        ORDER BY {order} LIMIT {_PAGE}
+        ORDER BY {order} LIMIT :limit
     """
     # Of a text that is stored compressed this takes no decompression, as `length` does.
     bytes_of = "octet_length(request) + coalesce(octet_length(outcome), 0) + coalesce(octet_length(optuna), 0)"
     columns = "place, request, outcome, optuna, number"
-    return Page(*_filled(select, found, columns, order, bytes_of, size, {"run": run, "after": after, **values}))
+    values = {"run": run, "after": after, "limit": _PAGE, **values}
+    return Page(*_filled(select, found, columns, order, bytes_of, size, values))
 
 
 def pages(select: Select, run: str, size: int, where: str = "", **values: Any) -> Iterator[Attempt]:
@@ -181,7 +183,7 @@ class Reports:
     more: bool
 
 
-def reports(select: Select, run: str, after: int, size: int = 1 << 20) -> Reports:
+def reports(select: Select, run: str, after: int, size: int = 1 << 20, limit: int = _PAGE) -> Reports:
     """The reports with marks above one, as many as it takes for their metrics to reach `size` bytes.
 
     Marks grow in the order in which reports are committed. So whoever goes on after the last one that he has read misses
@@ -192,14 +194,16 @@ def reports(select: Select, run: str, after: int, size: int = 1 << 20) -> Report
         run: its name.
         after: mark of the last report of the page before; 0 at first.
         size: bytes.
+        limit: number of reports.
     """
-    found = f"""
+    found = """
         SELECT mark, trial, attempt, number, step, metrics, moment FROM reports
-        WHERE run_id = (SELECT id FROM runs WHERE name = :run) AND mark > :after ORDER BY mark LIMIT {_PAGE}
+        WHERE run_id = (SELECT id FROM runs WHERE name = :run) AND mark > :after ORDER BY mark LIMIT :limit
     """
     columns = "mark, trial, attempt, number, step, metrics, moment"
     bytes_of = "length(metrics)"  # which are stored in ASCII
-    stored, more = _filled(select, found, columns, "mark", bytes_of, size, {"run": run, "after": after})
+    values = {"run": run, "after": after, "limit": min(limit, _PAGE)}
+    stored, more = _filled(select, found, columns, "mark", bytes_of, size, values)
     report_rows = [
         ReportRow(mark, trial, attempt, number, step, _metrics(metrics), moment)
         for mark, trial, attempt, number, step, metrics, moment in stored
@@ -214,17 +218,17 @@ def _filled(
 
     Args:
         select: reads.
-        query: SQL of at most `_PAGE` rows, in order.
+        query: SQL of at most `limit` rows, in order.
         columns: those that are returned.
         order: column that the rows are ordered by.
         bytes_of: SQL of the bytes of a row.
         size: bytes.
-        values: of the query.
+        values: of the query, among them `limit`.
     """
     counted = f"SELECT *, {bytes_of} AS own, sum({bytes_of}) OVER (ORDER BY {order}) AS upto FROM ({query}) AS found"
     chosen = f"SELECT {columns}, upto FROM ({counted}) AS counted WHERE upto - own < :size ORDER BY {order}"
     stored = select(chosen, {**values, "size": size})
-    return [row[:-1] for row in stored], len(stored) == _PAGE or (bool(stored) and stored[-1][-1] >= size)
+    return [row[:-1] for row in stored], len(stored) == values["limit"] or (bool(stored) and stored[-1][-1] >= size)
 
 
 def row(job: Job, attempt: Attempt, alive: bool) -> TrialRow:

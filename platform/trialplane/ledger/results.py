@@ -58,16 +58,17 @@ def whole(ledger: Path, run: str, alive: bool, after: int) -> list[Attempt]:
         return reading.whole(select, run, after)
 
 
-def curves(ledger: Path, run: str, alive: bool, after: int) -> list[ReportRow]:
-    """The reports with marks above `after`, in order; errors are those of `attempts`."""
-    found: list[ReportRow] = []
+def curves(ledger: Path, run: str, alive: bool, after: int, limit: int) -> list[ReportRow]:
+    """The first `limit` reports with marks above `after`, in order; errors are those of `attempts`."""
+    report_rows: list[ReportRow] = []
     with _opened(ledger, run, alive) as select:
         more = True
-        while more:
-            page = reading.reports(select, run, found[-1].mark if found else after)
-            found += page.rows
+        while more and limit > len(report_rows):
+            mark = report_rows[-1].mark if report_rows else after
+            page = reading.reports(select, run, mark, limit=limit - len(report_rows))
+            report_rows += page.rows
             more = page.more
-    return found
+    return report_rows
 
 
 @contextlib.contextmanager

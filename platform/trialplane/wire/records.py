@@ -209,6 +209,7 @@ class TrialOutcome:
             there was no process left to ask.
         started, ended: seconds since the epoch.
         node: host or pod that ran it.
+        slot: number of the slot that ran it; None if that is unknown, as its controller was killed.
         pid: of the trial process.
         start_method: "fork" (of the warm template) or "spawn".
         log: path of the log relative to the run's folder.
@@ -237,6 +238,7 @@ class TrialOutcome:
     started: float = 0.0
     ended: float = 0.0
     node: str = ""
+    slot: int | None = None
     pid: int = 0
     start_method: str = ""
     log: str = ""
@@ -295,6 +297,7 @@ class TrialRow:
         started: Time of its start, in seconds since the epoch. None before its trial's process has ended.
         ended: Time of its end, in seconds since the epoch. None before that.
         node: Host or pod that ran it.
+        slot: Number of the slot that ran it. None before the end, and if the controller was killed.
         log: Path of the log, relative to the run's folder.
         best_steps: Step at which a metric had its final value, by metric, for objectives with `of: best`.
     """
@@ -314,6 +317,7 @@ class TrialRow:
     started: float | None = None
     ended: float | None = None
     node: str = ""
+    slot: int | None = None
     log: str = ""
     best_steps: Mapping[str, int] = dataclasses.field(default_factory=dict)
 

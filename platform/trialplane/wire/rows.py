@@ -56,6 +56,7 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         started=outcome.started or None,
         ended=outcome.ended or None,
         node=outcome.node,
+        slot=outcome.slot,
         log=outcome.log,
         best_steps=outcome.best_steps,
     )
@@ -149,6 +150,7 @@ def flat(rows: Sequence[TrialRow]) -> tuple[list[str], list[list[Any]]]:
         "started",
         "ended",
         "node",
+        "slot",
         "log",
     )
     nested = [
