@@ -84,7 +84,7 @@ def test_a_heavy_library_has_one_owner() -> None:
         "controller/export.py",
     }
     store = {str(file.relative_to(PACKAGE)) for file in MODULES if file.parent.name == "ledger"}
-    slots = {"controller/slots.py", "worker/slot_actor.py", "controller/exchange.py", "controller/ray_session.py"}
+    slots = {"controller/ray_slots.py", "worker/ray_store.py", "controller/exchange.py", "controller/ray_session.py"}
     assert importers("ray") == slots
     writer = {"controller/mlflow_writer.py", "controller/batch.py", "controller/adoption.py"}
     assert importers("mlflow") == writer | {"training/final_model.py", "training/mlflow_runs.py", "worker/kept.py"}
@@ -240,6 +240,8 @@ LATE_IMPORTS = {
     "cli.ui": "what a page of a run on a cluster, or a dashboard, needs and the other pages do not",
     "client.run": "rich and asyncio, for those who watch a run from Python",
     "client.places": "one of two places, of which a command means one",
+    "controller.session": "Ray, which most runs of a laptop can do without",
+    "controller.workloads": "the same",
     "controller.__main__": "Ray and Optuna, after their settings are in the environment",
     "training.lines.index": "numpy, which a reader of lines need not have imported",
     "worker.alone": "numpy, of which no job but a collection needs anything",

@@ -10,8 +10,9 @@ import pytest
 import ray
 from tests.controller.conftest import request
 
-from trialplane.controller import exchange, ray_session, slots
+from trialplane.controller import exchange, ray_session, ray_slots, slots
 from trialplane.controller.pool import SlotReady
+from trialplane.controller.ray_slots import RayHost
 from trialplane.controller.slots import SlotPool
 from trialplane.wire import messages
 from trialplane.wire.messages import SlotStarted
@@ -44,7 +45,8 @@ class Actor:
             self.made.calls.append(call)
             return (call, f"result of {method}") if method == "fetch" else call
 
-        return type("Method", (), {"remote": staticmethod(remote)})
+        called = type("Method", (), {"remote": staticmethod(remote)})
+        return type("Method", (), {"remote": staticmethod(remote), "options": staticmethod(lambda **_: called)})
 
 
 class FakeRay:
@@ -85,7 +87,7 @@ class FakeRay:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     made = FakeRay()
-    monkeypatch.setattr(slots, "ray", made)
+    monkeypatch.setattr(ray_slots, "ray", made)
     monkeypatch.setattr(exchange, "ray", made)
     monkeypatch.setattr(ray_session, "ray", made)
     return made
@@ -101,7 +103,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def running(fake: FakeRay, config: SlotConfig = CONFIG) -> SlotPool:
     """A pool of one slot in which a trial runs."""
-    pool = SlotPool(config, 1)
+    pool = SlotPool(RayHost(), config, 1)
     fake.answer("start", messages.encode(READY))
     (ready,) = pool.events(0)
     assert isinstance(ready, SlotReady)

@@ -14,6 +14,7 @@ from tests.controller.trainings import SEARCH, job
 
 from trialplane import errors
 from trialplane.controller.keeping import Keeping
+from trialplane.controller.ray_slots import RayHost
 from trialplane.controller.slots import SlotPool
 from trialplane.job.kinds import Study
 from trialplane.wire import messages
@@ -99,7 +100,7 @@ def test_what_cannot_be_removed_is_left(fake: FakeRay, caplog: pytest.LogCapture
 
 @pytest.mark.usefixtures("clock")
 def test_a_run_ends_once_all_is_removed(fake: FakeRay) -> None:
-    pool = SlotPool(running(fake)._config, 1)  # whose slot still starts
+    pool = SlotPool(RayHost(), running(fake)._config, 1)  # whose slot still starts
     kept = keeping(pool, row(0, None, TrialState.FAILED))
     kept.remove()
     assert removed(fake) == []

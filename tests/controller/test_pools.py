@@ -15,6 +15,7 @@ from tests.controller.slots_double import Slots
 
 from trialplane.controller.gangs import GangPool
 from trialplane.controller.pool import Pool, SlotReady, SlotTrial
+from trialplane.controller.ray_slots import RayHost
 from trialplane.controller.slots import SlotPool
 from trialplane.wire import messages
 from trialplane.wire.messages import FromSlot, TrialEnded
@@ -47,7 +48,7 @@ class OnRay:
 
     def __init__(self, fake: FakeRay, nodes: int) -> None:
         config = SlotConfig("toy", "/code", "train:run", "/root", "/cache", nodes=nodes)
-        slots = SlotPool(config if nodes > 1 else CONFIG, 2 * nodes)
+        slots = SlotPool(RayHost(), config if nodes > 1 else CONFIG, 2 * nodes)
         self.pool: Pool = slots if nodes == 1 else GangPool(slots, config)
         self._fake = fake
         self._nodes = nodes

@@ -5,7 +5,6 @@ Not checked here: sessions that work on a study (tests/study).
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import logging
@@ -65,7 +64,7 @@ def test_a_space_that_does_not_import_ends_the_run_before_anything_is_started(
     run: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[str] = []
-    monkeypatch.setattr(session.ray_session, "connect", lambda *_: contextlib.nullcontext(started.append("Ray")))
+    monkeypatch.setattr(session.workloads, "start", lambda *_, **__: started.append("slots"))
     monkeypatch.setattr(session, "Recorder", lambda *_, **__: started.append("MLflow"))
     run.job.write_text(kinds.read({**JOB, "space": "no_such_module:space"}).model_dump_json())
     assert session.drive(run.root, [], Setting()) == errors.EXIT_BAD_INPUT

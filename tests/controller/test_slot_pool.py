@@ -16,6 +16,7 @@ from tests.controller.ray_double import CONFIG, READY, Call, FakeRay, clock, fak
 from trialplane import errors
 from trialplane.controller import slots
 from trialplane.controller.pool import SlotReady, SlotTrial
+from trialplane.controller.ray_slots import RayHost
 from trialplane.controller.slots import SlotPool
 from trialplane.wire import messages
 from trialplane.wire.records import SlotConfig
@@ -136,7 +137,7 @@ def test_what_a_slot_sends_that_is_no_message_costs_the_slot_and_its_trial(
 
 @pytest.mark.parametrize(("data", "said"), STRANGE)
 def test_a_slot_of_another_version_does_not_start(fake: FakeRay, clock: list[float], data: bytes, said: str) -> None:
-    pool = SlotPool(CONFIG, 1)
+    pool = SlotPool(RayHost(), CONFIG, 1)
     fake.answer("start", data)
     assert not list(pool.events(0))
     assert f"is started again: {said}" in pool.trouble
@@ -156,7 +157,7 @@ def starting(fake: FakeRay, actor: int) -> Call:
 
 def three(fake: FakeRay, config: SlotConfig = CONFIG) -> SlotPool:
     """A pool of three slots, two of which are warm."""
-    pool = SlotPool(config, 3)
+    pool = SlotPool(RayHost(), config, 3)
     starting(fake, 0).answer = messages.encode(READY)
     starting(fake, 1).answer = messages.encode(dataclasses.replace(READY, node="pod-1"))
     assert [said.slot for said in pool.events(0)] == [0, 1]
@@ -169,7 +170,7 @@ def fail_newest(fake: FakeRay, pool: SlotPool, error: Exception = NO_IMPORT) -> 
 
 
 def test_code_that_never_imported_ends_the_run_before_it_begins(fake: FakeRay, clock: list[float]) -> None:
-    pool = SlotPool(CONFIG, 3)
+    pool = SlotPool(RayHost(), CONFIG, 3)
     with pytest.raises(errors.EntrypointError, match=r"^no trial was started: the job's code does not import: Module"):
         fail_newest(fake, pool)
 
@@ -208,7 +209,7 @@ def test_a_slot_that_starts_after_all_is_no_trouble(fake: FakeRay, clock: list[f
 
 
 def test_where_pods_come_and_go_a_slot_is_given_up_after_some_time(fake: FakeRay, clock: list[float]) -> None:
-    pool = SlotPool(CONFIG, 2, patience=600.0)
+    pool = SlotPool(RayHost(), CONFIG, 2, patience=600.0)
     starting(fake, 0).answer = messages.encode(READY)
     assert [said.slot for said in pool.events(0)] == [0]
     for _ in range(20):  # after pauses of 1 s, 2 s, ... and 30 s at last
@@ -230,13 +231,13 @@ def test_a_run_with_too_few_slots_for_a_trial_ends_and_can_be_resumed(fake: Fake
 
 
 def test_of_a_resumed_run_one_bad_slot_is_one_bad_slot(fake: FakeRay, clock: list[float]) -> None:
-    pool = SlotPool(CONFIG, 2, has_begun=True)
+    pool = SlotPool(RayHost(), CONFIG, 2, has_begun=True)
     fail_newest(fake, pool)
     assert "slot 1 failed to start 1 time and is started again" in pool.trouble
 
 
 def test_a_slot_that_goes_because_of_what_another_said_is_heard_no_more(fake: FakeRay, clock: list[float]) -> None:
-    pool = SlotPool(CONFIG, 2)
+    pool = SlotPool(RayHost(), CONFIG, 2)
     for call in fake.calls:
         call.answer = messages.encode(READY)
     ready = []

@@ -115,7 +115,7 @@ def test_a_run_that_is_interrupted_as_it_is_recorded_has_ended(study: Study, num
     )
     assert (waiting.state, waiting.unrecorded) == (RunState.SUCCEEDED, True)
     wait_until(lambda: run.status().recorder == "recording in MLflow: 0 of 2 trials", "what is waited for is told")
-    wait_until(lambda: not any("raylet" in process.command for process in study.processes()), "Ray is gone")
+    wait_until(lambda: not any("slot_process" in process.command for process in study.processes()), "the slots are gone")
     pid = study.controller()
     assert pid is not None
     os.kill(pid, number)
@@ -137,7 +137,7 @@ def test_a_run_can_be_stopped_at_any_moment_and_goes_on_with_what_it_would_have_
     study.let_begin(0)
     moments: dict[str, Callable[[], object]] = {
         "before the lock": lambda: True,
-        "while Ray starts": lambda: any("gcs_server" in process.command for process in study.processes()),
+        "while slots start": lambda: any("slot_process" in process.command for process in study.processes()),
         "while slots warm up": study.templates,
         "while a trial runs": lambda: any(trial == STAGE for _, _, trial, *_ in study.attempts()) and study.trials(),
     }

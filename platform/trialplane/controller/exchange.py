@@ -114,7 +114,7 @@ class Exchange:
         """Passes the results of one `fetch` from the object store to the learner."""
         process = _running(self._learner, 0)
         units, feed = tuple(parcel.unit for parcel in parcels), messages.encode(messages.FeedParcels(parcels))
-        fed = process.actor.feed.remote(process.serial, feed, [results])
+        fed = process.actor.call("feed", process.serial, feed, [results])
         self._pending[fed] = lambda taken, why: ResultsFed(process.request, units, not taken, why), results
 
     def take(self, answered: Iterable[Any]) -> Iterator[ExchangeEvent]:
@@ -145,5 +145,5 @@ def _running(pool: SlotPool, slot: int) -> Process:
 
 def _fetch(process: Process, message: messages.Fetch) -> tuple[Any, Any]:
     """References to which results could be fetched, and to the results."""
-    found, results = process.actor.fetch.remote(process.serial, messages.encode(message))
+    found, results = process.actor.call("fetch", process.serial, messages.encode(message))
     return found, results

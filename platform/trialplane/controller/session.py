@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 import trialplane
 from trialplane import errors
-from trialplane.controller import arrival, journal, loop, ray_session, stopping, workloads
+from trialplane.controller import arrival, journal, loop, stopping, workloads
 from trialplane.controller.desired import DesiredState
 from trialplane.controller.endings import Ending
 from trialplane.controller.ledger import Ledger
@@ -171,7 +171,7 @@ class Session:
             except Exception as error:
                 # Of an error of our own the cause is known; any other, or a lost slot, may be the first sign of a lost head.
                 known = isinstance(error, errors.TrialplaneError) and not isinstance(error, errors.SlotError)
-                if self._has_joined and ray_session.is_head_lost(setting.ray, 0.0 if known else HEAD_PATIENCE):
+                if self._has_joined and _is_head_lost(setting.ray, 0.0 if known else HEAD_PATIENCE):
                     what = f"Ray's head at {setting.ray} is lost, and the next controller continues the run"
                     raise HeadLost(f"{what}: {errors.first_line(error)}") from error
                 with contextlib.suppress(errors.LedgerError):  # the ledger may be what failed
@@ -274,11 +274,26 @@ class Session:
             log.info("the run had failed; it continues from its newest checkpoint, with all its retries")
 
     def _work(self, ledger: Ledger, recorder: Recorder, board: StatusBoard, uri: str, slots: contextlib.ExitStack) -> Ending:
-        """Starts Ray and the slots, which `slots` ends, and runs the loop."""
+        """Starts the slots, which `slots` ends, and runs the loop."""
         run, job, setting = self._run, self._job, self._setting
         desired = DesiredState(run, self._stopped, ledger if setting.ledger else None)
         if (by_user := desired.ending()) is not None:
             return by_user
+        if setting.in_cluster or workloads.needs_ray(job):
+            self._enter_ray(desired, board, slots)
+        if (by_user := desired.ending()) is not None:
+            return by_user
+        configs = {role.name: self._slot_config(role, uri) for role in job.roles()}
+        self._workload = workloads.start(ledger, configs, desired.parallel(), in_cluster=setting.in_cluster)
+        slots.callback(self._workload.close)
+        self._loop = loop.Loop(run, ledger, self._workload, recorder, board, self._base, desired)
+        return self._loop.run()
+
+    def _enter_ray(self, desired: DesiredState, board: StatusBoard, slots: contextlib.ExitStack) -> None:
+        """Joins the cluster's Ray, or starts one on a laptop; `slots` leaves it."""
+        from trialplane.controller import ray_session  # seconds of imports, which most runs of a laptop can save
+
+        job, setting = self._job, self._setting
         if setting.in_cluster:
             slots.callback(ray_session.disconnect)
             board.show(self._status(RunState.PENDING, "Ray's head is starting"), now=True)
@@ -296,13 +311,6 @@ class Session:
             except SystemExit:  # raised by Ray's own handler of SIGTERM while it starts
                 self._stopped.append(signal.SIGTERM)
             stopping.record_signals(self._stopped)
-        if (by_user := desired.ending()) is not None:
-            return by_user
-        configs = {role.name: self._slot_config(role, uri) for role in job.roles()}
-        self._workload = workloads.start(ledger, configs, desired.parallel(), in_cluster=setting.in_cluster)
-        slots.callback(self._workload.close)
-        self._loop = loop.Loop(run, ledger, self._workload, recorder, board, self._base, desired)
-        return self._loop.run()
 
     def _slot_config(self, role: Role, uri: str) -> SlotConfig:
         """What the slots of a role have in common."""
@@ -373,6 +381,13 @@ class Session:
             worked=self._base.worked if self._loop is None else self._loop.worked,
             warnings=() if self._loop is None else self._loop.warnings,
         )
+
+
+def _is_head_lost(address: str, patience: float) -> bool:
+    """Whether the Ray that was joined does not answer any more: `ray_session.is_head_lost`."""
+    from trialplane.controller import ray_session  # as above
+
+    return ray_session.is_head_lost(address, patience)
 
 
 @contextlib.contextmanager

@@ -1,10 +1,8 @@
-"""Slots: one Ray actor for each place where a process of a role can run.
+"""The pool of slots: one actor for each place where a process of a role can run.
 
-Ray is used here, in `exchange`, `slot_actor` and `ray_session`.
-
-A slot actor runs one process at a time and answers each call with its next event, so the pool has at most one pending call
-per slot, and `events` waits for whichever answers first. When an actor dies, its process is lost; the pool reports that and
-starts a new actor in its place. In a cluster an actor waits for its pod without a limit.
+An actor runs one process at a time and answers each call with its next event, so the pool has at most one pending call per
+slot, and `events` waits for whichever answers first. When an actor dies, its process is lost; the pool reports that and
+starts a new actor in its place. The host (`slot_host`) decides what an actor is.
 """
 
 from __future__ import annotations
@@ -16,16 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-import ray
-
 from trialplane import errors
-from trialplane.controller import ray_session
 from trialplane.controller.pool import SlotCall, SlotEvent, SlotReady, SlotTrial
-from trialplane.wire import cluster, messages
+from trialplane.controller.slot_host import Actor, SlotHost
+from trialplane.wire import messages
 from trialplane.wire.messages import TrialEnded
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.worker.slot_actor import GROUPS, SlotActor
 
 T = TypeVar("T")
 
@@ -33,6 +28,7 @@ log = logging.getLogger(__name__)
 
 MAX_START_FAILURES = 3  # in a row: of one slot while others work, else over all slots
 START_PATIENCE = 600.0  # seconds for which every slot of a cluster may fail to start
+CLOSE_PATIENCE = 10.0  # seconds for all slots to end their templates
 KILL_PATIENCE = 300.0  # seconds for a slot to answer after it was to kill its process, and to remove the files of that
 POD_GOES = 10.0  # seconds for a pod to be gone after its trial was stopped
 _LONGEST_PAUSE = 30.0  # seconds before a slot that failed to start is tried again
@@ -80,27 +76,28 @@ class Process:
         request: the attempt that it works on.
     """
 
-    actor: Any
+    actor: Actor
     serial: int
     request: TrialRequest
 
     def send(self, message: messages.Control) -> None:
         """Sends it a message, which is dropped if it has ended."""
-        self.actor.control.remote(self.serial, messages.encode(message))
+        self.actor.call("control", self.serial, messages.encode(message))
 
 
 @dataclasses.dataclass(frozen=True)
-class _RayCall(Generic[T]):
+class _ActorCall(Generic[T]):
     """A `SlotCall` of an actor; `decode` reads what it returned."""
 
+    host: SlotHost
     reference: Any
     decode: Callable[[Any], T]
 
     def done(self) -> bool:
-        return bool(ray_session.wait([self.reference], 0))
+        return bool(self.host.wait([self.reference], 0))
 
     def result(self) -> T:
-        return self.decode(ray_session.result(self.reference))
+        return self.decode(self.host.result(self.reference))
 
 
 @dataclasses.dataclass
@@ -123,7 +120,7 @@ class _Place:
 
     index: int
     starts: StartFailures
-    actor: Any = None
+    actor: Actor | None = None
     again: float = 0.0
     node: str = ""
     running: Process | None = None
@@ -136,16 +133,20 @@ class _Place:
 
 
 class SlotPool:
-    """A `Pool` of Ray actors.
+    """A `Pool` of actors.
 
     Args:
+        host: starts the actors.
         config: what all slots share.
         size: how many.
         patience: seconds for which slots may do nothing but fail to start: 0 on one machine.
         has_begun: whether the job's code is known to import, as slots of a former controller have run it.
     """
 
-    def __init__(self, config: SlotConfig, size: int, patience: float = 0.0, *, has_begun: bool = False) -> None:
+    def __init__(
+        self, host: SlotHost, config: SlotConfig, size: int, patience: float = 0.0, *, has_begun: bool = False
+    ) -> None:
+        self._host = host
         self._config = config
         self._patience = patience
         self._has_begun = has_begun
@@ -225,16 +226,19 @@ class SlotPool:
         """Starts an attempt in an idle slot; a collection's worker with the reference to its packed weights."""
         place = self._places[slot]
         assert place.running is None, f"slot {slot} runs {place.running}"
+        assert place.actor is not None
         place.running = process = Process(place.actor, next(self._serials), request)
         place.was_ended, place.answer_by, place.exiting_since = False, None, None
         start = messages.encode(messages.StartAttempt(request))
-        started = process.actor.run.remote(process.serial, start, [] if weights is None else [weights])
+        started = process.actor.call("run", process.serial, start, [] if weights is None else [weights])
         self._pending[started] = place
 
     def answer(self, slot: int, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> None:
         """Answers the event of a slot whose process has not ended."""
         place = self._places[slot]
-        self._pending[place.actor.answer.remote(messages.encode(messages.AnswerReport(prune_at, suggested)))] = place
+        assert place.actor is not None
+        answered = place.actor.call("answer", messages.encode(messages.AnswerReport(prune_at, suggested)))
+        self._pending[answered] = place
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
         """Kills the process in a slot; its outcome comes as an event."""
@@ -248,16 +252,17 @@ class SlotPool:
         """Remove all checkpoints of these trials, in a slot; None when no slot is ready."""
         if (actor := self._ready_actor()) is None:
             return None
-        return _RayCall(actor.remove.remote(messages.encode(messages.RemoveCheckpoints(trials))), lambda _: None)
+        removed = actor.call("remove", messages.encode(messages.RemoveCheckpoints(trials)))
+        return _ActorCall(self._host, removed, lambda _: None)
 
     def send_files(self, message: messages.SendFiles) -> SlotCall[messages.FilesSent] | None:
         """Send files to MLflow, from a slot; None when no slot is ready."""
         if (actor := self._ready_actor()) is None:
             return None
-        sent = actor.send_files.remote(messages.encode(message))
-        return _RayCall(sent, lambda data: messages.decode(data, messages.FILES_SENT))
+        sent = actor.call("send_files", messages.encode(message))
+        return _ActorCall(self._host, sent, lambda data: messages.decode(data, messages.FILES_SENT))
 
-    def _ready_actor(self) -> Any:
+    def _ready_actor(self) -> Actor | None:
         return next((place.actor for place in self._places.values() if place.node and not place.leaving), None)
 
     def running(self) -> dict[int, TrialRequest]:
@@ -270,7 +275,7 @@ class SlotPool:
 
     def events(self, timeout: float) -> Iterator[SlotEvent]:
         """The slots' next events, waiting at most `timeout` seconds for the first. Raises as `take`."""
-        yield from self.take(ray_session.wait(self.pending, timeout))
+        yield from self.take(self._host.wait(self.pending, timeout))
 
     def take(self, answered: Iterable[Any]) -> Iterator[SlotEvent]:
         """The events of these answers; references of others are ignored.
@@ -288,15 +293,10 @@ class SlotPool:
             place = self._pending.pop(reference)
             place.answer_by = None  # the loop sends the kill again, if it is still to end
             try:
-                event = self._event(place, ray.get(reference))
-            except errors.MessageError as error:
-                yield from self._lost(place, error)
-            except ray.exceptions.RayTaskError as error:  # the job's code does not import, or the slot itself is broken
-                cause = error.cause or error
-                if isinstance(cause, errors.EntrypointError) and not self._has_begun:
-                    raise errors.EntrypointError(f"no trial was started: {cause}") from error
-                yield from self._lost(place, cause)
-            except ray.exceptions.RayError as error:  # the actor died, or the files' owner with it
+                event = self._event(place, self._host.result(reference))
+            except Exception as error:  # the actor died, is of another version, or is broken itself
+                if isinstance(error, errors.EntrypointError) and not self._has_begun:
+                    raise errors.EntrypointError(f"no trial was started: {error}") from error
                 yield from self._lost(place, error)
             else:
                 yield event
@@ -310,11 +310,12 @@ class SlotPool:
         """Ends all slots."""
         actors = [place.actor for place in self._places.values() if place.actor is not None]
         # A slot that still imports takes no call; its template ends with it.
-        closing = [place.actor.close.remote() for place in self._places.values() if place.node]
-        if closing:
-            ray.wait(closing, num_returns=len(closing), timeout=10)
+        closing = {place.actor.call("close") for place in self._places.values() if place.node and place.actor is not None}
+        until = time.monotonic() + CLOSE_PATIENCE
+        while closing and (seconds := until - time.monotonic()) > 0:
+            closing -= set(self._host.wait(list(closing), seconds))
         for actor in actors:
-            ray.kill(actor)
+            actor.kill()
 
     def _end(self, slot: int, message: messages.KillTrial | messages.StopTrial) -> None:
         """Sends the message that ends the process in a slot, if there is one."""
@@ -328,23 +329,21 @@ class SlotPool:
     def _open(self, place: _Place) -> None:
         """Starts a new actor and its template in a place."""
         self._generation += 1
-        options: dict[str, Any] = {
-            "resources": {cluster.slot(self._config.role): 1},
-            "num_cpus": 0,  # the slot's resource already limits it to one trial per place
-            "num_gpus": self._config.gpus,
-            "concurrency_groups": GROUPS,  # so that `kill` need not wait for the trial
-        }
-        actor = ray.remote(**options)(SlotActor)
         role = "" if self._config.role == "trial" else f"{self._config.role}-"
-        place.actor = actor.remote(self._config, f"{role}{place.index}-{self._generation}")
-        self._pending[place.actor.start.remote()] = place
+        place.actor = self._host.open(self._config, f"{role}{place.index}-{self._generation}")
+        self._pending[place.actor.call("start")] = place
 
     def _remove(self, place: _Place) -> None:
         """Removes a slot in which nothing runs; its template ends with it, and its pod is free."""
         del self._places[place.index]
         self._pending = {answer: owed for answer, owed in self._pending.items() if owed is not place}
+        self._kill(place)
+
+    def _kill(self, place: _Place) -> None:
+        """Kill a slot's actor, if it has one."""
         if place.actor is not None:
-            ray.kill(place.actor)
+            place.actor.kill()
+            place.actor = None
 
     def _event(self, place: _Place, answer: Any) -> SlotEvent:
         """The event of an answer; if nothing runs in the slot, its template is warm.
@@ -356,7 +355,7 @@ class SlotPool:
             about = tuple(messages.decode(each, messages.FROM_SLOT) for each in answer[0])
             if any(isinstance(each, messages.Exiting) for each in about):
                 place.exiting_since = time.monotonic()
-            files = {name: ray.get(part) for name, part in answer[1].items()}
+            files = {name: self._host.read(part) for name, part in answer[1].items()}
             event = SlotTrial(place.index, place.running.request, about, files.get("arrays"), files.get("store"))
             return event if event.outcome is None else dataclasses.replace(event, gone=self._ended(place, event.outcome))
         started = messages.decode(answer, messages.FROM_STARTING)
@@ -376,8 +375,8 @@ class SlotPool:
         if place.leaving:
             self._remove(place)
         elif goes:
-            ray.kill(place.actor)
-            place.actor, place.node = None, ""
+            self._kill(place)
+            place.node = ""
             place.again = time.monotonic() + POD_GOES
         return place.leaving or goes
 
@@ -393,8 +392,7 @@ class SlotPool:
         """Handles the loss of a slot and its process."""
         process, place.running, place.exiting_since = place.running, None, None
         node, place.node = place.node, ""
-        ray.kill(place.actor)  # it may only have been unreachable for a moment
-        place.actor = None
+        self._kill(place)  # it may only have been unreachable for a moment
         if place.leaving:
             self._remove(place)
         elif not node:

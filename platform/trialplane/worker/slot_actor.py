@@ -1,7 +1,7 @@
-"""The Ray actor around one slot: its answers, and results as references into the object store.
+"""The calls of one slot: events of what runs in it, and its results as references.
 
-Runs where the slot is. `run` and `answer` return the next event of what runs in the slot. All other calls have threads of
-their own (`GROUPS`), so that they need not wait for it.
+Runs where the slot is, in a Ray actor or in a process of its own (`slot_process`). `run` and `answer` return the next event
+of what runs in the slot. All other calls have threads of their own (`THREADS`), so that they need not wait for it.
 """
 
 from __future__ import annotations
@@ -10,27 +10,36 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import ray
-
+from trialplane import errors
 from trialplane.wire import messages
 from trialplane.wire.messages import FromSlot, TrialEnded
 from trialplane.wire.records import SlotConfig
 from trialplane.worker import kept, trial
 from trialplane.worker.slot import Slot
 
-# Threads of the actor: for quick calls, for calls that copy results, and for files that are sent to MLflow.
-GROUPS = {"control": 1, "data": 1, "files": 1}
+if TYPE_CHECKING:
+    from trialplane.worker.ray_store import RayStore
+
+# Method → the thread that answers it: of quick calls, of calls that copy results, and of files that are sent to MLflow.
+THREADS = {"control": "control", "fetch": "data", "feed": "data", "remove": "data", "send_files": "files"}
 
 # The answer of a call about a trial: messages as bytes, which the receiver checks, and files as references by name.
 Answer = tuple[list[bytes], dict[str, Any]]
 
 
 class SlotActor:
-    """One slot. Calls about a process name its serial, as they may arrive when the next one already runs."""
+    """One slot. Calls about a process name its serial, as they may arrive when the next one already runs.
 
-    def __init__(self, config: SlotConfig, name: str) -> None:
+    Args:
+        config: shared by all slots of the role.
+        name: the slot's, for its log.
+        store: holds large data on its way to the controller; None where both are on one machine and can exchange files.
+    """
+
+    def __init__(self, config: SlotConfig, name: str, store: RayStore | None = None) -> None:
+        self._store = store
         self._slot = Slot(config, name)
         self._serial: int | None = None  # of the process that runs, or ran last
         self._turn = threading.Lock()  # no process begins during a call about the previous one
@@ -39,14 +48,15 @@ class SlotActor:
         """Warms up the template; returns SlotStarted."""
         return messages.encode(self._slot.start())
 
-    def run(self, serial: int, data: bytes, weights: Sequence[ray.ObjectRef[Any]] = ()) -> Answer:
+    def run(self, serial: int, data: bytes, weights: Sequence[Any] = ()) -> Answer:
         """Handles StartAttempt, with the packed weights referred to by `weights`; returns the first answer."""
         request = messages.decode(data, messages.START).request
         with self._turn:
             self._serial = serial
         if not weights:
             return self._with_files(self._slot.run(request))
-        (packed,) = ray.get(weights[0])
+        assert self._store is not None, "a collection has a Ray"
+        (packed,) = self._store.get(weights[0])
         return self._with_files(self._slot.run(request, packed))
 
     def answer(self, data: bytes) -> Answer:
@@ -54,7 +64,6 @@ class SlotActor:
         answer = messages.decode(data, messages.ANSWER)
         return self._with_files(self._slot.answer(answer.prune_at, answer.suggested))
 
-    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def control(self, serial: int, data: bytes) -> None:
         """Passes a control message to the process that runs."""
         message = messages.decode(data, messages.CONTROL)
@@ -70,7 +79,6 @@ class SlotActor:
                     if (exchange := self._slot.exchange) is not None:
                         exchange.pass_on(message)
 
-    @ray.method(concurrency_group="data", num_returns=2)  # type: ignore[untyped-decorator]
     def fetch(self, serial: int, data: bytes) -> tuple[tuple[int, ...] | bool, list[Any]]:
         """Handles FetchResults or FetchWeights; Ray copies what is returned out of the slot's memory.
 
@@ -86,13 +94,13 @@ class SlotActor:
             results = {} if exchange is None else exchange.fetch(message.units)
             return tuple(results), list(results.values())
 
-    @ray.method(concurrency_group="data")  # type: ignore[untyped-decorator]
-    def feed(self, serial: int, data: bytes, results: Sequence[ray.ObjectRef[Any]]) -> bool:
+    def feed(self, serial: int, data: bytes, results: Sequence[Any]) -> bool:
         """Handles FeedParcels, with the results referred to by `results`; False when they are lost."""
         parcels = messages.decode(data, messages.FEED).parcels
+        assert self._store is not None, "a collection has a Ray"
         try:
-            arrays = ray.get(results[0])
-        except ray.exceptions.RayError:
+            arrays = self._store.get(results[0])
+        except errors.SlotError:
             return False
         with self._about(serial) as runs:
             exchange = self._slot.exchange if runs else None
@@ -100,13 +108,11 @@ class SlotActor:
             exchange.feed(parcels, arrays)
         return True
 
-    @ray.method(concurrency_group="data")  # type: ignore[untyped-decorator]
     def remove(self, data: bytes) -> None:
         """Handles RemoveCheckpoints."""
         trials = messages.decode(data, messages.REMOVE).trials
         trial.remove_checkpoints(self._slot.config, trials)
 
-    @ray.method(concurrency_group="files")  # type: ignore[untyped-decorator]
     def send_files(self, data: bytes) -> bytes:
         """Handles SendFiles; returns FilesSent."""
         message = messages.decode(data, messages.SEND_FILES)
@@ -123,15 +129,10 @@ class SlotActor:
             yield serial == self._serial
 
     def _with_files(self, about: tuple[FromSlot, ...]) -> Answer:
-        """The messages, and the files named by the last one as references, which Ray passes on unresolved."""
+        """Return the messages, and references to the files that the last one names: a host passes them on unresolved."""
         encoded = [messages.encode(message) for message in about]
         last = about[-1] if about else None
-        if not isinstance(last, TrialEnded) or not (last.arrays or last.store):
+        if not isinstance(last, TrialEnded):
             return encoded, {}
-        import numpy as np
-
-        files = {name: Path(file) for name, file in (("arrays", last.arrays), ("store", last.store)) if file is not None}
-        references = {name: ray.put(np.fromfile(file, dtype=np.uint8)) for name, file in files.items()}
-        for file in files.values():
-            file.unlink()
-        return encoded, references
+        files = {name: Path(file) for name, file in (("arrays", last.arrays), ("store", last.store)) if file}
+        return encoded, {name: self._store.put(file) if self._store else str(file) for name, file in files.items()}

@@ -1,0 +1,61 @@
+"""Slots as Ray actors: each takes one of the resources that the pods of its role have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+
+from trialplane.controller import ray_session
+from trialplane.wire import cluster
+from trialplane.wire.records import SlotConfig
+from trialplane.worker.ray_store import RayStore
+from trialplane.worker.slot_actor import THREADS, SlotActor
+
+_GROUPS = dict.fromkeys(THREADS.values(), 1)
+
+
+class RayActor:
+    """A slot in a Ray actor."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Send a call; `fetch` returns two references, to the units and to their results."""
+        options: dict[str, Any] = {"num_returns": 2} if method == "fetch" else {}
+        if method in THREADS:
+            options["concurrency_group"] = THREADS[method]
+        remote = getattr(self._handle, method)
+        return (remote.options(**options) if options else remote).remote(*arguments)
+
+    def kill(self) -> None:
+        """End the actor's process."""
+        ray.kill(self._handle)
+
+
+class RayHost:
+    """A `SlotHost` in the Ray that this process has started or joined: `ray_session`."""
+
+    def open(self, config: SlotConfig, name: str) -> RayActor:
+        """Start an actor, which waits for its pod without a limit."""
+        options: dict[str, Any] = {
+            "resources": {cluster.slot(config.role): 1},
+            "num_cpus": 0,  # the slot's resource already limits it to one trial per pod
+            "num_gpus": config.gpus,
+            "concurrency_groups": _GROUPS,
+        }
+        return RayActor(ray.remote(**options)(SlotActor).remote(config, name, RayStore()))
+
+    def wait(self, answers: Sequence[Any], timeout: float) -> list[Any]:
+        """As `ray_session.wait`."""
+        return ray_session.wait(answers, timeout)
+
+    def result(self, answer: Any) -> Any:
+        """As `ray_session.result`."""
+        return ray_session.result(answer)
+
+    def read(self, reference: Any) -> Any:
+        """Return what the slot has put into the object store."""
+        return ray_session.result(reference)

@@ -1,0 +1,127 @@
+"""Slots as processes of this machine: a laptop's, for runs that need no Ray.
+
+They start in a fraction of the time of a Ray, and the controller reads their results from files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent import futures
+from concurrent.futures import Future
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from trialplane import errors
+from trialplane.wire.records import SlotConfig
+
+
+class ProcessHost:
+    """A `SlotHost` on this machine. Its answers are futures, resolved by one thread for each slot."""
+
+    def open(self, config: SlotConfig, name: str) -> SlotProcess:
+        """Start a process."""
+        return SlotProcess(config, name)
+
+    def wait(self, answers: Sequence[Future[Any]], timeout: float) -> list[Future[Any]]:
+        """Wait at most `timeout` seconds for the first of these answers; with 0 return all that have arrived."""
+        if not answers:
+            time.sleep(timeout)
+            return []
+        return list(futures.wait(answers, timeout, futures.FIRST_COMPLETED).done)
+
+    def result(self, answer: Future[Any]) -> Any:
+        """Return an answer that has arrived, or raise its error."""
+        return answer.result()
+
+    def read(self, reference: str) -> Any:
+        """Return the bytes of a file and remove it."""
+        import numpy as np  # only for results that are arrays
+
+        file = Path(reference)
+        try:
+            data = np.fromfile(file, dtype=np.uint8)
+        except OSError as error:
+            raise errors.SlotError(f"{reference}: {error}") from error
+        file.unlink()
+        return data
+
+
+class SlotProcess:
+    """A slot in a process, which ends with this one.
+
+    Args:
+        config: shared by all slots of the role.
+        name: the slot's.
+    """
+
+    def __init__(self, config: SlotConfig, name: str) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "trialplane.worker.slot_process", str(theirs.fileno()), str(os.getpid())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr,  # the controller's log
+                start_new_session=True,  # a signal to the controller's group is not for its trials
+            )
+        self._connection: Connection[Any, Any] = Connection(ours.detach())
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()  # of what follows, and of sending
+        self._unanswered: dict[int, Future[Any]] = {}
+        self._end = ""  # how the process ended
+        self._send((config, name))
+        threading.Thread(target=self._receive, name=f"slot-{name}", daemon=True).start()
+
+    def call(self, method: str, *arguments: Any) -> Future[Any]:
+        """Send a call, and return the future of its answer."""
+        answer: Future[Any] = Future()
+        with self._lock:
+            number = next(self._numbers)
+            self._unanswered[number] = answer
+            if self._end:
+                self._fail()
+            else:
+                self._send((number, method, arguments))
+        return answer
+
+    def kill(self) -> None:
+        """Kill the process; its template and trial end with it."""
+        self._process.kill()
+
+    def _send(self, message: tuple[Any, ...]) -> None:
+        with contextlib.suppress(OSError):  # it has just ended, which the other thread notices
+            self._connection.send(message)
+
+    def _receive(self) -> None:
+        """Resolve the answers until the process ends."""
+        with self._connection:
+            try:
+                while True:
+                    number, result, error = self._connection.recv()
+                    with self._lock:
+                        answer = self._unanswered.pop(number)
+                    if error is None:
+                        answer.set_result(result)
+                    else:
+                        answer.set_exception(error)
+            except (EOFError, OSError):
+                code = self._process.wait()
+            with self._lock:
+                by = f"signal {-code}" if code < 0 else f"exit code {code}"
+                self._end = f"its process {self._process.pid} ended with {by}; see controller.log"
+                self._fail()
+
+    def _fail(self) -> None:
+        """Answer all calls with the end of the process."""
+        for answer in self._unanswered.values():
+            answer.set_exception(errors.SlotError(self._end))
+        self._unanswered.clear()

@@ -1,0 +1,60 @@
+"""`python -m trialplane.worker.slot_process FD PARENT`: a slot in a process of its own, on the machine of its controller.
+
+FD is a socket on which the controller, process PARENT, sends the slot's SlotConfig and name, and then calls. Each call has
+an answer with its number. The process ends with its controller, and whatever runs in the slot ends with it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from typing import Any
+
+from trialplane import errors
+from trialplane.training import process
+from trialplane.worker.slot_actor import THREADS, SlotActor
+
+
+def main() -> None:
+    """Answer calls until the controller ends."""
+    process.die_with_parent(int(sys.argv[2]))
+    connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    sending = threading.Lock()
+
+    def answer(number: int, method: str, arguments: tuple[Any, ...]) -> None:
+        data = answered(number, getattr(actor, method), arguments)
+        with sending:
+            connection.send_bytes(data)
+
+    try:
+        config, name = connection.recv()
+        actor = SlotActor(config, name)
+        threads = {thread: ThreadPoolExecutor(1, thread) for thread in ("process", *THREADS.values())}
+        while True:
+            number, method, arguments = connection.recv()
+            threads[THREADS.get(method, "process")].submit(answer, number, method, arguments)
+    except (EOFError, OSError):
+        os._exit(0)  # at once: a thread may wait for a trial
+
+
+def answered(number: int, method: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
+    """Return the pickled answer of a call: its number, and what it has returned or raised."""
+    try:
+        return pickle.dumps((number, method(*arguments), None))
+    except Exception as error:  # noqa: BLE001  the caller handles it
+        try:
+            data = pickle.dumps((number, None, error))
+            pickle.loads(data)
+        except Exception:  # noqa: BLE001  some errors cannot be made from their arguments
+            text = f"{type(error).__name__}: {errors.first_line(error)}"
+            return pickle.dumps((number, None, errors.SlotError(text)))
+        return data
+
+
+if __name__ == "__main__":
+    main()
