@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from trialplane import errors
+from trialplane.training import process
 from trialplane.wire import env, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
@@ -277,6 +278,7 @@ class Recorder:
                 stderr=log,
                 env=environment,
                 bufsize=0,
+                preexec_fn=process.end_with_parent,  # it may be stopped, or import for long
             )
         self._writer = writer
         if self._is_over:
