@@ -241,7 +241,7 @@ LATE_IMPORTS = {
     "client.run": "rich and asyncio, for those who watch a run from Python",
     "client.places": "one of two places, of which a command means one",
     "controller.session": "Ray, which most runs of a laptop can do without",
-    "controller.workloads": "the same",
+    "controller.workloads.__init__": "the same",
     "controller.__main__": "Ray and Optuna, after their settings are in the environment",
     "training.lines.index": "numpy, which a reader of lines need not have imported",
     "worker.alone": "numpy, of which no job but a collection needs anything",

@@ -20,6 +20,7 @@ import yaml
 
 from trialplane import errors
 from trialplane.cli import main
+from trialplane.job import fields as job_fields
 from trialplane.job import options, schema
 from trialplane.reconciler import decisions, observation
 from trialplane.reconciler.decisions import Goal
@@ -132,17 +133,7 @@ def _other_defaults(
 
 
 def _fields(fields: Mapping[str, Any], definitions: Any, used: list[str], head: bool = True) -> str:
-    rows = []
-    for name, field in fields.items():
-        rows.append((f"`{name}`", _type(field, definitions, used), _default(field), _sentence(field.get("description", ""))))
-    table = _table(("field", "type", "default", "meaning"), rows)
-    return table if head else table.split("\n", 2)[2]
-
-
-def _type(field: Mapping[str, Any], definitions: Any, used: list[str]) -> str:
-    """A field's type in words; definitions that it refers to are added to `used`."""
-    if "$ref" in field:
-        name = field["$ref"].rpartition("/")[2]
+    def refer(name: str) -> str:
         if name in ("Sampler", "Pruner", "WrappedPruner"):
             return f"[{name}](#{name.lower().removeprefix('wrapped')}s)"
         if "properties" not in definitions[name]:
@@ -150,30 +141,23 @@ def _type(field: Mapping[str, Any], definitions: Any, used: list[str]) -> str:
         if name not in used:
             used.append(name)
         return f"[{name}](#{name.lower()})"
-    for key in ("anyOf", "oneOf"):
-        if key in field:
-            return " or ".join(dict.fromkeys(_type(part, definitions, used) for part in field[key]))
-    if "const" in field:
-        return f"`{json.dumps(field['const'])}`"
-    if "enum" in field:
-        return ", ".join(f"`{value}`" for value in field["enum"])
-    kind = field.get("type", "any")
-    if kind == "array":
-        return f"list of {_type(field.get('items', {}), definitions, used)}"
-    if kind == "object":
-        below = field.get("additionalProperties")
-        for pattern in field.get("patternProperties", {}).values():
-            below = pattern
-        return f"mapping to {_type(below, definitions, used)}" if isinstance(below, dict) else "mapping"
-    if isinstance(kind, list):
-        return " or ".join(kind)
-    return str(kind)
+
+    rows = [
+        (
+            f"`{name}`",
+            job_fields.type_of(field, definitions, refer),
+            _default(field),
+            _sentence(field.get("description", "")),
+        )
+        for name, field in fields.items()
+    ]
+    table = _table(("field", "type", "default", "meaning"), rows)
+    return table if head else table.split("\n", 2)[2]
 
 
 def _default(field: Mapping[str, Any]) -> str:
-    if "default" not in field or field["default"] is None:
-        return ""
-    return f"`{json.dumps(field['default'])}`"
+    default = job_fields.default_of(field)
+    return f"`{default}`" if default else ""
 
 
 def chart() -> str:

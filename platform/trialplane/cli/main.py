@@ -40,6 +40,7 @@ VERBS = {
     "image": ("trialplane.cli.image", "Build, push or load the images for a cluster."),
     "init": ("trialplane.cli.job", "Create a job that runs as it is."),
     "import": ("trialplane.cli.importing", "Create a job from the search file of another tool."),
+    "explain": ("trialplane.cli.explain", "Explain a field of job.yaml."),
     "schema": ("trialplane.cli.job", "Print the JSON schema of job.yaml."),
     "docs": ("trialplane.cli.docs", "Show a page of the documentation."),
     "completion": ("trialplane.cli.main", "Print the completion script of a shell."),

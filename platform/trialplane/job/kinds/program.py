@@ -83,9 +83,20 @@ ArgumentsField = Annotated[
                 {
                     "type": "object",
                     "properties": {
-                        "items": {"anyOf": [{"enum": list(STYLES)}, _ITEMS]},
-                        "booleans": {"enum": list(arguments.BOOLEANS)},
-                        "lists": {"enum": list(arguments.LISTS)},
+                        "items": {
+                            "anyOf": [{"enum": list(STYLES)}, _ITEMS],
+                            "description": "The arguments: one of the names, or a list.",
+                        },
+                        "booleans": {
+                            "enum": list(arguments.BOOLEANS),
+                            "description": "Format of booleans in flags. switch: --amp or nothing. negated: --amp or "
+                            "--no-amp. value: --amp=True or --amp=False. Default: switch.",
+                        },
+                        "lists": {
+                            "enum": list(arguments.LISTS),
+                            "description": "Format of lists in flags. spread: --sizes 64 32. repeat: --sizes=64 --sizes=32. "
+                            "comma: --sizes=64,32. literal: --sizes=[64, 32]. Default: spread.",
+                        },
                     },
                     "additionalProperties": False,
                 },
@@ -185,16 +196,23 @@ def _sources(value: Any) -> Any:
     )
 
 
+def _source_form(name: str, **form: Any) -> dict[str, Any]:
+    """Return the schema of a source's field, with the model's description."""
+    return {**form, "description": SourceField.model_fields[name].description}
+
+
 _SOURCE_FORMS = {
     "anyOf": [
         {"enum": ["stdout", "mlflow", "tensorboard"]},
         {
             "type": "object",
             "properties": {
-                "from": {"enum": ["stdout", "mlflow", *_WITH_A_FILE]},
-                "pattern": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-                "path": {"type": "string"},
-                "step": {"type": "string"},
+                "from": _source_form("source", enum=["stdout", "mlflow", *_WITH_A_FILE]),
+                "pattern": _source_form(
+                    "pattern", anyOf=[{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
+                ),
+                "path": _source_form("path", type="string"),
+                "step": _source_form("step", type="string"),
             },
             "required": ["from"],
             "additionalProperties": False,

@@ -1,0 +1,111 @@
+"""`platform explain`: a field of job.yaml, with an example from the documentation."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import yaml
+
+from trialplane.cli import docs, output
+from trialplane.errors import EXIT_OK
+from trialplane.job import fields
+from trialplane.job.fields import Field
+
+_YAML = re.compile(r"^```yaml[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_MOST_PAGES = 3  # of those that use a field
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """A page with a job that has the field, and the part of the job that has it."""
+
+    page: str
+    example: Any
+
+
+@click.command("explain")
+@click.argument("field", default="")
+@output.option("table", "json", "yaml")
+def explain_command(field: str, kind: str) -> int:
+    """Explain a FIELD of job.yaml: its type, its default, the fields below it, an example. Without FIELD, list all.
+
+    \b
+    platform explain
+    platform explain budget.time
+    platform explain space.lr                  any parameter's name will do
+    platform explain sampler.tpe               the options of a sampler
+    """  # noqa: D301  \b is click's mark
+    explained = fields.explain(field)
+    uses = list(_uses(field)) if field else []
+    data = {**_as_data(explained), "example": uses[0].example if uses else None, "pages": [use.page for use in uses]}
+    output.emit(kind, data, lambda: _as_text(explained, uses))
+    return EXIT_OK
+
+
+def _as_text(field: Field, uses: list[Use]) -> str:
+    parts = []
+    if field.path:
+        facts = {"type": field.type, "default": field.default or "none", "kinds": ", ".join(field.kinds)}
+        parts.append(f"{output.paint(field.path, bold=True)}: {field.text or 'A value with a name of your choice.'}")
+        parts.append(output.as_fields(facts))
+    if field.choices:
+        rows = [[name, ", ".join(sorted(choice.options))] for name, choice in sorted(field.choices.items())]
+        parts.append(output.as_table(("name", "options"), rows))
+    elif field.fields:
+        parts.append(_table(field))
+    if uses:
+        parts.append(f"Example:\n{output.as_yaml(uses[0].example).rstrip()}")
+        parts.append("More: " + ", ".join(f"`platform docs {use.page}`" for use in uses))
+    return "\n\n".join(parts)
+
+
+def _table(field: Field) -> str:
+    """Return the fields below a field; their kinds of job only where these differ."""
+    differ = any(part.kinds != field.kinds for part in field.fields)
+    rows = [[part.path, part.type, part.default, *([", ".join(part.kinds)] * differ), part.text] for part in field.fields]
+    return output.as_table(("field", "type", "default", *(["kinds"] * differ), "meaning"), rows)
+
+
+def _as_data(field: Field) -> dict[str, Any]:
+    return {
+        "field": field.path,
+        "kinds": list(field.kinds),
+        "type": field.type,
+        "default": field.default,
+        "meaning": field.text,
+        "fields": [_as_data(part) for part in field.fields],
+        "names": {name: sorted(choice.options) for name, choice in field.choices.items()},
+    }
+
+
+def _uses(path: str) -> Iterator[Use]:
+    """Yield the first pages with a YAML block that has the field."""
+    pages = 0
+    for page, file in docs.pages().items():
+        for block in _YAML.findall(file.read_text(encoding="utf-8")):
+            try:
+                job = yaml.safe_load(block)
+            except yaml.YAMLError:
+                continue
+            if (example := _only(job, path.split("."))) is not None:
+                yield Use(page, example)
+                pages += 1
+                break
+        if pages == _MOST_PAGES:
+            return
+
+
+def _only(job: Any, names: list[str]) -> Any:
+    """Return a job's field with the mappings around it and nothing else; None if the job lacks it."""
+    if not names:
+        return job
+    if isinstance(job, list):
+        return next(([example] for item in job if (example := _only(item, names)) is not None), None)
+    if not isinstance(job, dict) or names[0] not in job:
+        return None
+    example = _only(job[names[0]], names[1:])
+    return None if example is None else {names[0]: example}

@@ -1,0 +1,46 @@
+"""`platform explain`: what it prints of a field, and its examples, which are the documentation's.
+
+Not checked here: the fields (tests/job/test_fields.py).
+"""
+
+from __future__ import annotations
+
+import json
+
+import yaml
+from click.testing import CliRunner, Result
+
+from trialplane.cli import main
+
+
+def explain(*arguments: str) -> Result:
+    return CliRunner().invoke(main.platform, ["explain", *arguments], standalone_mode=False)
+
+
+def test_a_field_is_shown_with_an_example_of_the_guides() -> None:
+    text = explain("budget").output
+    assert text.startswith("budget: Limits on time and failures.\n\ntype     mapping\n")
+    head, _, example = text.partition("\nExample:\n")
+    assert "max_failed" in head
+    assert "kinds" not in head.partition("\nfield ")[2].splitlines()[0], "all kinds have them all"
+    example, _, more = example.partition("\n\n")
+    assert set(yaml.safe_load(example)) == {"budget"}
+    assert more.startswith("More: `platform docs ")
+
+
+def test_all_fields_are_listed_with_their_kinds() -> None:
+    lines = explain().output.splitlines()
+    assert lines[0].split() == ["field", "type", "default", "kinds", "meaning"]
+    assert any(line.startswith("trials") and " hpo " in line for line in lines)
+
+
+def test_programs_can_read_it() -> None:
+    field = json.loads(explain("trials", "-o", "json").output)
+    assert (field["field"], field["type"], field["default"], field["kinds"]) == ("trials", "integer", "20", ["hpo"])
+    assert field["example"]["trials"] > 0
+    assert "studies" in field["pages"] or len(field["pages"]) == 3
+
+
+def test_an_unknown_field_says_what_there_is() -> None:
+    result = explain("trails")
+    assert str(result.exception).startswith("a job has no field 'trails'; did you mean trials")
