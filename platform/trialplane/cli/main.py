@@ -27,6 +27,8 @@ VERBS = {
     "logs": ("trialplane.cli.logs", "Show the log of a run or a trial."),
     "results": ("trialplane.cli.results", "Show the trials of a run, best first."),
     "best": ("trialplane.cli.results", "Print the best parameters, for `submit --params`."),
+    "report": ("trialplane.cli.report", "Write a run as a page for the browser."),
+    "compare": ("trialplane.cli.report", "Compare runs: settings, best values, time to a value."),
     "export": ("trialplane.cli.results", "Export a run as an Optuna study."),
     "cancel": ("trialplane.cli.lifecycle", "End a run and keep its results."),
     "pause": ("trialplane.cli.lifecycle", "Stop a run, for `resume` to continue it later."),

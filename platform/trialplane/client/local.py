@@ -16,7 +16,7 @@ from trialplane import errors
 from trialplane.client import folder, process, target
 from trialplane.client.machine import Machine
 from trialplane.client.target import HERE, Log, Observed
-from trialplane.errors import InputError, Issue, LedgerError, RunNotFound, TargetError
+from trialplane.errors import InputError, Issue, LedgerError, RunDamaged, RunNotFound
 from trialplane.job.kinds import Job
 from trialplane.ledger import attempts as reading
 from trialplane.ledger import results, run_status
@@ -165,7 +165,7 @@ class LocalTarget:
             status = self._recorded(files)
             if status.ended_trials or status.running:
                 ways = f"its trials are in MLflow: `platform ui`; `platform delete {run}` deletes it"
-                raise TargetError(f"the ledger of {run} is not in {files.root}; {ways}")
+                raise RunDamaged(f"the ledger of {run} is not in {files.root}; {ways}")
         return 0, results.attempts(files.ledger, run, folder.load_job(files), alive=self.is_active(run))
 
     @_of_run
@@ -296,7 +296,7 @@ class LocalTarget:
     def _submitted(self, run: str) -> float:
         try:
             return float(folder.load_submission(RunPaths.of(self.home, run))["submitted"])
-        except (errors.RunDamaged, RunNotFound):
+        except (RunDamaged, RunNotFound):
             return 0.0  # a damaged run is still listed, as the oldest
 
     def _recorded(self, files: RunPaths) -> RunStatus:

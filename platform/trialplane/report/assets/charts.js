@@ -1,0 +1,121 @@
+/* Charts by plotly.js. Only those near the screen are mounted: a browser has about 16 WebGL contexts, and drops the oldest. */
+
+const CONTEXTS = 8;
+const WEBGL_FROM = 2000; // points; SVG draws fewer as fast, and sharper
+const OKABE_ITO = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#999999"];
+const STATES = {
+  COMPLETE: { color: "#0072B2", symbol: "circle" },
+  PRUNED: { color: "#E69F00", symbol: "triangle-down" },
+  FAILED: { color: "#D55E00", symbol: "x" },
+  RUNNING: { color: "#009E73", symbol: "diamond-open" },
+  LOST: { color: "#CC79A7", symbol: "cross" },
+  PAUSED: { color: "#56B4E9", symbol: "square-open" },
+  WAITING: { color: "#999999", symbol: "circle-open" },
+};
+const SCALE = "Cividis"; // uniform, and safe for color-blind readers
+const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
+
+/** A text as plotly.js shows it unchanged: it reads some tags in texts. */
+const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+
+/** Whether to reverse the color scale, so that good values stand out from the background. */
+const reversed = (objective) => (objective.sign > 0) === (document.documentElement.dataset.theme === "dark");
+
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function layout(options) {
+  const axis = { gridcolor: css("--line"), zerolinecolor: css("--line"), linecolor: css("--line"), automargin: true, exponentformat: "power" };
+  const { xaxis, yaxis, ...rest } = options;
+  const titled = ({ title, ...more } = {}) => ({ ...axis, ...(title ? { title: { text: plain(title) } } : {}), ...more });
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { color: css("--text"), family: "system-ui, sans-serif", size: 13 },
+    margin: { l: 60, r: 20, t: 20, b: 50 },
+    hoverlabel: { bgcolor: css("--panel"), bordercolor: css("--line"), font: { color: css("--text") } },
+    legend: { orientation: "h", y: 1.12, x: 0 },
+    xaxis: titled(xaxis),
+    yaxis: titled(yaxis),
+    ...rest,
+  };
+}
+
+/** A trace of points or lines, in WebGL when there are many. */
+function scatter(trace) {
+  const size = trace.x.length;
+  return { type: size > WEBGL_FROM ? "scattergl" : "scatter", hoverinfo: "text", ...trace };
+}
+
+const contextsOf = (traces) =>
+  traces.some((trace) => trace.type === "parcoords") ? 3 : traces.some((trace) => trace.type === "scattergl") ? 2 : 0;
+
+/**
+ * A chart that is drawn when it comes near the screen, and dropped when it is far.
+ * `draw` returns {data, layout} each time; `ready` is called with the element after each drawing.
+ */
+class Chart {
+  static all = new Set();
+  static observer = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      entry.target.chart.near = entry.isIntersecting;
+      if (!entry.isIntersecting) entry.target.chart.unmount();
+    }
+    for (const chart of Chart.all) if (chart.near) chart.mount();
+  }, { rootMargin: "250px" });
+
+  constructor(label, height, draw, ready = () => {}) {
+    this.element = el("div", { class: "chart", role: "img", "aria-label": label });
+    this.element.style.height = `${height}px`;
+    this.element.chart = this;
+    Object.assign(this, { draw, ready, near: false, contexts: 0, mounted: false });
+    Chart.all.add(this);
+    Chart.observer.observe(this.element);
+  }
+
+  static get used() {
+    let used = 0;
+    for (const chart of Chart.all) if (chart.mounted) used += chart.contexts;
+    return used;
+  }
+
+  mount() {
+    if (this.mounted || typeof Plotly === "undefined" || !this.element.isConnected) return;
+    const { data, layout } = this.draw();
+    const contexts = contextsOf(data);
+    if (Chart.used + contexts > CONTEXTS) return;
+    Object.assign(this, { mounted: true, contexts });
+    this.element.replaceChildren();
+    Plotly.newPlot(this.element, data, layout, CONFIG).then(() => this.mounted && this.ready(this.element));
+  }
+
+  unmount() {
+    if (!this.mounted) return;
+    this.mounted = false;
+    Plotly.purge(this.element);
+    this.element.replaceChildren();
+  }
+
+  /** Draws again, for other choices, a new theme or newer data. */
+  update() {
+    if (!this.mounted) return this.mount();
+    const { data, layout } = this.draw();
+    this.contexts = contextsOf(data);
+    return Plotly.react(this.element, data, layout, CONFIG);
+  }
+
+  static updateAll() {
+    for (const chart of Chart.all) chart.update();
+  }
+
+  /** Forgets the charts of a part of the page that is about to go. */
+  static drop(part) {
+    for (const chart of Chart.all) {
+      if (!part.contains(chart.element)) continue;
+      Chart.observer.unobserve(chart.element);
+      chart.unmount();
+      Chart.all.delete(chart);
+    }
+  }
+}
+
+addEventListener("beforeprint", () => { for (const chart of Chart.all) chart.mount(); });

@@ -1,0 +1,468 @@
+/* The sections of a run. Each is built once for its run; a chart asks for its data when it is drawn. */
+
+const BINNED_FROM = 10_000; // points of a pair of parameters
+const BARS = 1500; // attempts of which a timeline draws bars; more are merged to a number of busy slots
+const CURVES = 250; // curves that are drawn without quantiles
+
+/** A part of the page that belongs to one run. */
+function runPage(run) {
+  const { facts } = run;
+  const parts = [summary(run), commands(run)];
+  const isStudy = facts.kind === "hpo";
+  if (isStudy && run.complete.length) parts.push(history(run));
+  if (isStudy) parts.push(importance(run));
+  if (isStudy && run.params.length && run.complete.length) parts.push(run.complete.length > 1 ? parallel(run) : null, slice(run));
+  if (isStudy && run.params.length > 1 && run.complete.length > 3) parts.push(contour(run));
+  if (run.objectives.length > 1 && run.complete.length) parts.push(pareto(run));
+  if (facts.constraints.length && run.complete.length) parts.push(constraints(run));
+  if (facts.kind === "collect" && run.metrics.length && run.size) parts.push(iterations(run));
+  if (facts.workers.length) parts.push(workers(run));
+  if (facts.curve_metrics.length) parts.push(curves(run));
+  if (run.column("attempts", "start").data.length) parts.push(timeline(run));
+  parts.push(costs(run));
+  if (facts.failures.length) parts.push(failures(run));
+  if (run.size) parts.push(trials(run));
+  return parts;
+}
+
+const titleOf = (objective) => `${objective.metric} (${objective.direction})`;
+
+/** The lines of a hover text about a trial. */
+function about(run, row) {
+  const lines = [`${run.facts.noun} ${run.trial(row)} · ${run.state(row)}`];
+  for (const { column } of run.objectives) if (column && column.has(row)) lines.push(`${column.name} ${column.short(row)}`);
+  for (const column of run.params.slice(0, 12)) if (column.has(row)) lines.push(`${column.name} = ${String(column.short(row)).slice(0, 60)}`);
+  return lines.map(plain).join("<br>");
+}
+
+/** Up to 5,000 hover texts; more would cost more than the chart. */
+const hovers = (run, rows) => rows.length > 5000 ? Array.from(rows, (row) => `${run.facts.noun} ${run.trial(row)}`) : Array.from(rows, (row) => about(run, row));
+
+/** Numbers that an axis can hold; others are gaps. */
+const bounded = (value) => (Math.abs(value) < 1e150 ? value : NaN);
+
+const pick = (column, rows) => Float64Array.from(rows, (row) => bounded(column.data[row]));
+
+/** An axis for a parameter: a logarithm, names of choices, or numbers. */
+function axisOf(column) {
+  if (column.texts) return { title: column.name, tickvals: column.texts.slice(0, 40).map((_, i) => i + 1), ticktext: column.texts.slice(0, 40).map((text) => plain(text.slice(0, 24))) };
+  return { title: column.name, type: column.log ? "log" : "linear" };
+}
+
+/** The values of a parameter for an axis: those of choices are shifted a little, to tell points apart. */
+function placed(column, rows) {
+  if (!column.texts) return pick(column, rows);
+  return Float64Array.from(rows, (row) => column.data[row] ? column.data[row] + (((row * 2654435761) % 1000) / 1000 - 0.5) * 0.5 : NaN);
+}
+
+function summary(run) {
+  const { facts } = run;
+  const states = run.column("trials", "state");
+  const counts = {};
+  for (const code of states.data) counts[states.texts[code - 1]] = (counts[states.texts[code - 1]] || 0) + 1;
+  const total = run.size;
+  const cards = [
+    card("State", el("span", { class: "state", "data-state": facts.state }, facts.state), facts.reason),
+    card(`${facts.noun}s`, `${grouped(total)} of ${grouped(facts.trials)}`, Object.entries(counts).map(([state, count]) => `${grouped(count)} ${state.toLowerCase()}`).join(", ")),
+  ];
+  const [best] = facts.best;
+  if (best) {
+    const values = facts.objectives.map((objective, i) => `${objective.metric} ${short(Number(best.values[i]))}`).join(", ");
+    const detail = facts.best.length > 1 ? `${facts.noun} ${best.trial}, one of ${facts.best.length} on the Pareto front` : `${facts.noun} ${best.trial}`;
+    cards.push(card("Best", values, detail));
+  } else cards.push(card("Best", "none yet", `no ${facts.noun} has a result`));
+  const { used, saved } = facts.costs;
+  cards.push(card("Used", hours(used), ""));
+  if (saved.slots > 0) cards.push(card("Saved by pruning", hours(saved), ""));
+  return section("summary", "Summary",
+    facts.warnings.map(note), facts.description ? el("p", {}, facts.description) : null,
+    el("div", { class: "cards" }, cards),
+    el("div", { class: "columns" },
+      el("div", {}, el("h3", {}, "Search and budgets"), pairs(facts.facts)),
+      best && best.params.length ? el("div", {}, el("h3", {}, `Parameters of ${facts.noun} ${best.trial}`), pairs(best.params)) : null));
+}
+
+const card = (title, value, detail) =>
+  el("div", { class: "card" }, el("div", { class: "label" }, title), el("div", { class: "value" }, value), detail ? el("div", { class: "detail" }, detail) : null);
+
+const pairs = (rows) => el("dl", {}, rows.map(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]));
+
+function hours({ slots, gpus, money }) {
+  const shown = (value) => value >= 0.1 ? short(Number(value.toPrecision(3))) : value > 0 ? value.toPrecision(2) : "0";
+  return [`${shown(slots)} slot-hours`, gpus ? `${shown(gpus)} GPU-hours` : "", money === null ? "" : `${money.toFixed(2)} in money`].filter(Boolean).join(", ");
+}
+
+function commands(run) {
+  return section("next", "Next steps", run.facts.commands.map(([label, text]) => command(text, label)));
+}
+
+function history(run) {
+  let [objective] = run.objectives, log = false, byTime = false;
+  const x = (row) => byTime ? run.column("trials", "ended").data[row] / 3600 : run.trial(row);
+  const chart = new Chart("Value of each trial, and the best so far", 400, () => {
+    const groups = [["COMPLETE", "complete", run.feasible, "circle"]];
+    const feasible = run.column("trials", "feasible").data;
+    const out = run.complete.filter((row) => !feasible[row]);
+    if (out.length) groups.push(["LOST", "infeasible", out, "x-thin-open"]);
+    const data = groups.map(([state, name, rows, symbol]) => scatter({ name, mode: "markers", x: Float64Array.from(rows, x), y: pick(objective.column, rows), text: hovers(run, rows),
+      marker: { color: STATES[state].color, symbol, size: rows.length > 5000 ? 3 : 6, opacity: rows.length > 5000 ? 0.5 : 0.75 } }));
+    const order = byTime ? Uint32Array.from(run.feasible).sort((a, b) => x(a) - x(b)) : run.feasible;
+    const best = run.running(order, objective);
+    if (best.length) {
+      const last = order[order.length - 1];
+      data.push({ type: "scatter", name: "best so far", mode: "lines", line: { shape: "hv", color: css("--strong"), width: 2 }, hoverinfo: "text",
+        x: [...best.map(({ row }) => x(row)), x(last)], y: [...best.map(({ value }) => bounded(value)), bounded(best.at(-1).value)], text: [...best.map(({ row }) => about(run, row)), ""] });
+    }
+    return { data, layout: layout({ xaxis: { title: byTime ? "hours since the start" : run.facts.noun, rangemode: "tozero" }, yaxis: { title: titleOf(objective), type: log ? "log" : "linear" } }) };
+  });
+  const controls = [];
+  if (run.objectives.length > 1) controls.push(select("Objective", run.objectives.map((each, i) => [i, each.metric]), 0, (i) => { objective = run.objectives[i]; chart.update(); }));
+  controls.push(select("Axis", [["trial", run.facts.noun], ["time", "time"]], "trial", (value) => { byTime = value === "time"; chart.update(); }));
+  controls.push(checkbox("Logarithmic", false, (value) => { log = value; chart.update(); }));
+  return section("history", "History", el("div", { class: "controls" }, controls), chart.element);
+}
+
+function importance(run) {
+  const { importances, no_importances: why } = run.facts;
+  if (!importances.length) return why ? section("importances", "Importances", note(`Not computed: ${why}.`)) : null;
+  const shown = importances.slice(0, 25).reverse();
+  const chart = new Chart("Share of each parameter", Math.max(160, 26 * shown.length + 70), () => ({
+    data: [{ type: "bar", orientation: "h", x: shown.map(([, share]) => share), y: shown.map(([name]) => plain(name.slice(0, 40))), marker: { color: OKABE_ITO[0] }, hoverinfo: "text", textposition: "none",
+      text: shown.map(([name, share]) => plain(`${name}: ${(100 * share).toFixed(1)} %`)) }],
+    layout: layout({ xaxis: { title: "share", tickformat: ".0%", rangemode: "tozero" }, yaxis: { type: "category", ticks: "" }, showlegend: false }),
+  }));
+  return section("importances", "Importances", el("p", {}, `How much each parameter decides whether a trial is in the best tenth (Optuna's PED-ANOVA${run.complete.length > 5000 ? ", of an even sample of 5,000 trials" : ""}).`), chart.element);
+}
+
+/** An axis of parallel coordinates: logarithms and choices have ticks of their own; "none" is below the smallest value. */
+function dimension(column, rows) {
+  const values = Array.from(rows, (row) => column.isPlaced(row) ? (column.texts ? column.data[row] : column.log ? Math.log10(column.data[row]) : column.data[row]) : NaN);
+  const finite = values.filter(Number.isFinite);
+  let low = finite.reduce((a, b) => Math.min(a, b), Infinity), high = finite.reduce((a, b) => Math.max(a, b), -Infinity);
+  if (!finite.length) [low, high] = [0, 1];
+  if (low === high) [low, high] = [low - 0.5, high + 0.5];
+  const missing = values.some((value) => !Number.isFinite(value));
+  const none = low - 0.12 * (high - low);
+  const axis = { label: plain(column.name.slice(0, 24)), values: values.map((value) => Number.isFinite(value) ? value : none), range: [missing ? none : low, high] };
+  if (column.texts) {
+    const many = column.texts.length > 30;
+    axis.tickvals = column.texts.map((_, i) => i + 1).filter((_, i) => !many || i % Math.ceil(column.texts.length / 30) === 0);
+    axis.ticktext = axis.tickvals.map((code) => plain(column.texts[code - 1].slice(0, 16)));
+  } else if (!column.log && new Set(finite).size <= 13) {
+    axis.tickvals = [...new Set(finite)];
+    axis.ticktext = axis.tickvals.map((value) => short(value));
+  } else {
+    axis.tickvals = Array.from({ length: 5 }, (_, i) => low + (i * (high - low)) / 4);
+    axis.ticktext = axis.tickvals.map((value) => short(column.log ? 10 ** value : Number(value.toPrecision(3))));
+  }
+  if (missing) { axis.tickvals.unshift(none); axis.ticktext.unshift("none"); }
+  return axis;
+}
+
+function parallel(run) {
+  const [objective] = run.objectives;
+  const columns = [...run.params.slice(0, 14), ...run.objectives.map((each) => each.column).filter(Boolean)];
+  let rows = run.sample(1000, 1000);
+  const ranges = new Map(); // by column: names are of any text
+  const count = el("span", { class: "count", role: "status" });
+  const tell = (matching) => {
+    const all = run.complete.length;
+    count.textContent = matching === null ? (rows.length < all ? `the best 1,000 and a sample, of ${grouped(all)}` : "") : `${grouped(matching)} of ${grouped(all)} match; the table of trials shows them alone`;
+  };
+  const draw = () => {
+    const dimensions = columns.map((column) => ({ ...dimension(column, rows), constraintrange: ranges.get(column) }));
+    const values = pick(objective.column, rows);
+    const sorted = values.slice().sort();
+    const [low, high] = objective.sign > 0 ? [sorted[0], sorted[Math.floor(0.9 * (sorted.length - 1))]] : [sorted[Math.floor(0.1 * (sorted.length - 1))], sorted[sorted.length - 1]];
+    return {
+      data: [{ type: "parcoords", dimensions, labelangle: columns.length > 9 ? -20 : 0, labelside: "top", line: { color: values, cmin: low, cmax: high === low ? low + 1 : high, colorscale: SCALE, reversescale: reversed(objective), showscale: true,
+        colorbar: { title: { text: plain(objective.metric) }, thickness: 12, outlinewidth: 0 } }, labelfont: { color: css("--text") }, tickfont: { color: css("--text") }, rangefont: { color: "rgba(0,0,0,0)" } }],
+      layout: layout({ margin: { l: 70, r: 40, t: columns.length > 9 ? 70 : 50, b: 30 } }),
+    };
+  };
+  const chart = new Chart("Parallel coordinates of parameters and values", 440, draw, (element) => {
+    element.on("plotly_restyle", () => {
+      ranges.clear();
+      element.data[0].dimensions.forEach((axis, i) => { if (axis.constraintrange) ranges.set(columns[i], axis.constraintrange); });
+      const tests = Array.from(ranges, ([column, span]) => {
+        const spans = Array.isArray(span[0]) ? span : [span];
+        return (row) => { const value = column.log ? Math.log10(column.data[row]) : column.data[row]; return spans.some(([a, b]) => value >= a && value <= b); };
+      });
+      const matching = tests.length ? run.complete.filter((row) => tests.every((test) => test(row))) : null;
+      run.table?.brush(matching);
+      tell(matching && matching.length);
+      if (run.complete.length > 2000) { // all columns are asked, not only the lines that are drawn
+        const shown = new Set(run.sample(1000, 1000, matching));
+        rows = [...new Set([...shown, ...run.sample(200, 200)])];
+        chart.update();
+      }
+    });
+  });
+  tell(null);
+  return section("parallel", "Parallel coordinates", el("div", { class: "controls" }, el("span", {}, "Drag along an axis to choose a range."), count), chart.element);
+}
+
+function slice(run) {
+  let [objective] = run.objectives, column = run.params.find((param) => param.name === run.facts.importances[0]?.[0]) ?? run.params[0], log = false;
+  const chart = new Chart("Value against one parameter", 400, () => {
+    const rows = run.complete.filter((row) => column.isPlaced(row));
+    const data = [scatter({ mode: "markers", x: placed(column, rows), y: pick(objective.column, rows), text: hovers(run, rows),
+      marker: { color: Float64Array.from(rows, (row) => run.trial(row)), colorscale: SCALE, size: rows.length > 5000 ? 3 : 6, opacity: 0.8, colorbar: { title: { text: run.facts.noun }, thickness: 12, outlinewidth: 0 } } })];
+    return { data, layout: layout({ xaxis: axisOf(column), yaxis: { title: titleOf(objective), type: log ? "log" : "linear" }, showlegend: false }) };
+  });
+  const controls = [select("Parameter", run.params.map((param, i) => [i, param.name]), run.params.indexOf(column), (i) => { column = run.params[i]; chart.update(); })];
+  if (run.objectives.length > 1) controls.push(select("Objective", run.objectives.map((each, i) => [i, each.metric]), 0, (i) => { objective = run.objectives[i]; chart.update(); }));
+  controls.push(checkbox("Logarithmic value", false, (value) => { log = value; chart.update(); }));
+  return section("slice", "Slice", el("div", { class: "controls" }, controls), chart.element);
+}
+
+/** The cells of an axis: choices, or equal parts of a range. */
+function cells(column, rows, most) {
+  if (column.texts) return { count: column.texts.length, cell: (row) => column.data[row] - 1, centers: column.texts.map((text) => plain(text.slice(0, 24))), type: "category" };
+  const map = (value) => column.log ? Math.log10(value) : value;
+  let low = Infinity, high = -Infinity;
+  for (const row of rows) { const value = map(column.data[row]); if (value < low) low = value; if (value > high) high = value; }
+  if (low === high) [low, high] = [low - 0.5, high + 0.5];
+  const width = (high - low) / most;
+  const centers = Array.from({ length: most }, (_, i) => { const value = low + (i + 0.5) * width; return column.log ? 10 ** value : value; });
+  return { count: most, cell: (row) => Math.min(most - 1, Math.floor((map(column.data[row]) - low) / width)), centers, type: column.log ? "log" : "linear" };
+}
+
+function contour(run) {
+  const byImportance = run.facts.importances.map(([name]) => run.params.find((param) => param.name === name)).filter(Boolean);
+  let [a, b] = [...new Set([...byImportance, ...run.params])], [objective] = run.objectives;
+  const chart = new Chart("Value against two parameters", 460, () => {
+    const rows = run.complete.filter((row) => [a, b, objective.column].every((column) => column.isPlaced(row)));
+    const many = rows.length > BINNED_FROM;
+    const most = many ? 50 : Math.max(5, Math.min(24, Math.round(Math.sqrt(rows.length) / 1.5)));
+    const x = cells(a, rows, most), y = cells(b, rows, most);
+    const sums = Array.from({ length: y.count }, () => new Float64Array(x.count)), numbers = Array.from({ length: y.count }, () => new Uint32Array(x.count));
+    for (const row of rows) { const i = y.cell(row), j = x.cell(row); sums[i][j] += objective.column.data[row]; numbers[i][j]++; }
+    const z = sums.map((line, i) => Array.from(line, (sum, j) => numbers[i][j] ? sum / numbers[i][j] : null));
+    const text = z.map((line, i) => line.map((value, j) => value === null ? "" : `mean ${short(value)} of ${grouped(numbers[i][j])}`));
+    const flat = z.flat().filter((value) => value !== null).sort((p, q) => p - q);
+    const at = (share) => flat[Math.floor(share * (flat.length - 1))];
+    const smooth = !many && flat[0] < flat[flat.length - 1] && x.type !== "category" && y.type !== "category" && rows.length >= 20;
+    const [low, high] = objective.sign > 0 ? [at(0), at(0.9)] : [at(0.1), at(1)]; // bad outliers would take most of the colors
+    const field = { type: smooth ? "contour" : "heatmap", x: x.centers, y: y.centers, z, text, hoverinfo: "text", colorscale: SCALE, reversescale: reversed(objective), zmin: low, zmax: high > low ? high : low + 1,
+      colorbar: { title: { text: plain(`mean ${objective.metric}`) }, thickness: 12, outlinewidth: 0 }, ...(smooth ? { connectgaps: true, line: { width: 0.5 }, ncontours: 14 } : { hoverongaps: false, xgap: 1, ygap: 1 }) };
+    const data = [field];
+    if (!many && x.type !== "category" && y.type !== "category") {
+      const dots = run.sample(500, 500, rows);
+      data.push({ type: "scatter", mode: "markers", x: pick(a, dots), y: pick(b, dots), text: hovers(run, dots), hoverinfo: "text", marker: { size: 5, color: css("--panel"), line: { width: 1, color: css("--strong") } } });
+    }
+    return { data, layout: layout({ xaxis: { title: a.name, type: x.type }, yaxis: { title: b.name, type: y.type }, showlegend: false }) };
+  });
+  const choices = run.params.map((param, i) => [i, param.name]);
+  const controls = [
+    select("Horizontal", choices, run.params.indexOf(a), (i) => { a = run.params[i]; chart.update(); }),
+    select("Vertical", choices, run.params.indexOf(b), (i) => { b = run.params[i]; chart.update(); }),
+  ];
+  if (run.objectives.length > 1) controls.push(select("Objective", run.objectives.map((each, i) => [i, each.metric]), 0, (i) => { objective = run.objectives[i]; chart.update(); }));
+  return section("contour", "Contour", el("div", { class: "controls" }, controls), chart.element);
+}
+
+function pareto(run) {
+  let [a, b] = run.objectives;
+  const chart = new Chart("Two objectives, and the Pareto front", 440, () => {
+    const front = run.column("trials", "front").data;
+    const rest = run.complete.filter((row) => !front[row]);
+    const best = Uint32Array.from(run.complete.filter((row) => front[row])).sort((p, q) => a.column.data[p] - a.column.data[q]);
+    const dots = (name, rows, more) => scatter({ name, x: pick(a.column, rows), y: pick(b.column, rows), text: hovers(run, rows), mode: "markers", ...more });
+    return { data: [dots("dominated", rest, { marker: { color: "#999999", size: rest.length > 5000 ? 3 : 6, opacity: 0.6 } }),
+      { ...dots("Pareto front", best, { type: "scatter", mode: run.objectives.length === 2 ? "lines+markers" : "markers", line: { color: OKABE_ITO[3], width: 1, shape: a.sign === b.sign ? (a.sign > 0 ? "hv" : "vh") : (a.sign > 0 ? "hv" : "vh") }, marker: { color: OKABE_ITO[3], size: 9, symbol: "diamond" } }) }],
+      layout: layout({ xaxis: { title: titleOf(a) }, yaxis: { title: titleOf(b) } }) };
+  });
+  const choices = run.objectives.map((objective, i) => [i, objective.metric]);
+  const controls = choices.length > 2 ? [select("Horizontal", choices, 0, (i) => { a = run.objectives[i]; chart.update(); }), select("Vertical", choices, 1, (i) => { b = run.objectives[i]; chart.update(); })] : [];
+  const rows = run.facts.best.map((best) => [String(best.trial), ...best.values.map((value) => short(Number(value))), best.params.map(([name, text]) => `${name}=${brief(text).slice(0, 24)}`).join(", ")]);
+  return section("pareto", "Pareto front", el("div", { class: "controls" }, controls), chart.element,
+    table([run.facts.noun, ...run.objectives.map((objective) => objective.metric), "parameters"], rows, `The first ${rows.length} trials of the front`));
+}
+
+function constraints(run) {
+  const parts = run.facts.constraints.map((bound) => {
+    const column = run.metrics.find((metric) => metric.name === bound.metric);
+    const inside = (row) => (bound.min === null || column.data[row] >= bound.min) && (bound.max === null || column.data[row] <= bound.max);
+    const good = run.complete.filter(inside), bad = run.complete.filter((row) => !inside(row));
+    const words = [bound.min === null ? "" : `at least ${short(bound.min)}`, bound.max === null ? "" : `at most ${short(bound.max)}`].filter(Boolean).join(" and ");
+    const chart = new Chart(`${bound.metric} and its bounds`, 300, () => ({
+      data: [["within", good, OKABE_ITO[0], "circle"], ["outside", bad, OKABE_ITO[3], "x"]].map(([name, rows, color, symbol]) => scatter({ name, mode: "markers", x: Float64Array.from(rows, (row) => run.trial(row)), y: pick(column, rows), text: hovers(run, rows), marker: { color, symbol, size: rows.length > 5000 ? 3 : 6, opacity: 0.7 } })),
+      layout: layout({ xaxis: { title: run.facts.noun }, yaxis: { title: bound.metric }, shapes: [bound.min, bound.max].filter((value) => value !== null).map((y) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color: css("--strong"), width: 1, dash: "dash" } })) }),
+    }));
+    return [el("p", {}, `${bound.metric} must be ${words}: ${grouped(good.length)} of ${grouped(run.complete.length)} complete trials are.`), chart.element];
+  });
+  return section("constraints", "Constraints", parts);
+}
+
+function iterations(run) {
+  let column = run.metrics[0];
+  const chart = new Chart("A metric of each iteration", 340, () => {
+    const rows = range(run.size).filter((row) => column.has(row));
+    return { data: [scatter({ mode: "lines+markers", x: Float64Array.from(rows, (row) => run.trial(row)), y: pick(column, rows), text: hovers(run, rows), line: { color: OKABE_ITO[0] } })],
+      layout: layout({ xaxis: { title: run.facts.noun }, yaxis: { title: column.name }, showlegend: false }) };
+  });
+  return section("iterations", "Iterations", el("div", { class: "controls" }, select("Metric", run.metrics.map((metric, i) => [i, metric.name]), 0, (i) => { column = run.metrics[i]; chart.update(); })), chart.element);
+}
+
+function workers(run) {
+  const rows = run.facts.workers.map((worker) => [String(worker.worker), worker.state, worker.node, grouped(worker.units), grouped(worker.items), String(worker.failed), worker.seconds > 0 ? short(worker.items / worker.seconds) : "", worker.message]);
+  return section("workers", "Workers", table(["worker", "state", "node", "units", "items", "failed", "items/s", "message"], rows, "Workers of the iteration that runs, or ran last"));
+}
+
+/** The curves of the run: rows of the table `curves`, with the points of each. */
+function curveOf(run, index) {
+  const start = run.column("curves", "start").data[index], count = run.column("curves", "count").data[index];
+  const part = (name) => run.column("points", name).data.subarray(start, start + count);
+  return { x: part("step"), y: part("value") };
+}
+
+function curves(run) {
+  const { curve_metrics: names } = run.facts;
+  const metrics = run.column("curves", "metric").data, numbers = run.column("curves", "number").data;
+  const byNumber = new Map(Array.from(run.column("trials", "number").data, (number, row) => [number, row]));
+  const attempts = new Map(Array.from(run.column("attempts", "number").data, (number, i) => [number, i]));
+  const dashes = { COMPLETE: "solid", PRUNED: "dot", RUNNING: "solid", FAILED: "dash", LOST: "dashdot", PAUSED: "dashdot" };
+  const one = (metric, shownLog) => new Chart(`Curves of ${names[metric]}`, run.facts.kind === "hpo" ? 420 : 300, () => {
+    const all = range(metrics.length).filter((i) => metrics[i] === metric);
+    const rowOf = (i) => byNumber.get(numbers[i]);
+    const ranks = run.column("trials", "rank").data;
+    const banded = all.length > CURVES;
+    let chosen = all;
+    if (banded) {
+      const known = all.filter((i) => rowOf(i) !== undefined);
+      const pruned = known.filter((i) => run.state(rowOf(i)) === "PRUNED");
+      const some = new Set(pruned.filter((_, i) => i % Math.ceil(pruned.length / 30) === 0));
+      chosen = known.filter((i) => ranks[rowOf(i)] < 50 || run.selected.has(rowOf(i)) || some.has(i));
+    }
+    const data = [];
+    if (banded) {
+      const band = (name) => run.column("bands", name).data;
+      const steps = range(band("metric").length).filter((i) => band("metric")[i] === metric);
+      const at = (name) => Array.from(steps, (i) => bounded(band(name)[i]));
+      const edge = (name, more) => ({ type: "scatter", mode: "lines", x: at("step"), y: at(name), line: { width: 0 }, hoverinfo: "skip", showlegend: false, ...more });
+      data.push(edge("q5"), edge("q95", { fill: "tonexty", fillcolor: "rgba(86,180,233,0.20)", name: "5-95 % of all", showlegend: true }), edge("q25"), edge("q75", { fill: "tonexty", fillcolor: "rgba(86,180,233,0.35)", name: "25-75 % of all", showlegend: true }),
+        edge("q50", { line: { width: 2, color: OKABE_ITO[5] }, name: "median of all", showlegend: true }));
+    }
+    const groups = new Map(), ends = [];
+    for (const i of chosen) {
+      const row = rowOf(i), selected = row !== undefined && run.selected.has(row);
+      const state = row !== undefined ? run.state(row) : attempts.has(numbers[i]) ? run.column("attempts", "state").value(attempts.get(numbers[i])) : "LOST";
+      const key = selected ? `selected ${run.facts.noun} ${run.trial(row)}` : state;
+      if (!groups.has(key)) groups.set(key, { x: [], y: [], text: [], state, selected });
+      const group = groups.get(key), { x, y } = curveOf(run, i);
+      const hover = row !== undefined ? about(run, row) : `earlier attempt`;
+      for (let j = 0; j < x.length; j++) { group.x.push(x[j]); group.y.push(bounded(y[j])); group.text.push(hover); }
+      group.x.push(null); group.y.push(null); group.text.push("");
+      if (state === "PRUNED" && x.length) ends.push({ x: x[x.length - 1], y: bounded(y[y.length - 1]), text: hover });
+    }
+    if (ends.length) data.push({ type: "scatter", mode: "markers", name: "pruned here", x: ends.map((end) => end.x), y: ends.map((end) => end.y), text: ends.map((end) => end.text), hoverinfo: "text", marker: { symbol: "x", size: 6, color: STATES.PRUNED.color } });
+    for (const [name, { x, y, text, state, selected }] of groups) {
+      const few = x.length <= 60;
+      data.push({ type: x.length > 20_000 ? "scattergl" : "scatter", name: plain(selected ? name : name.toLowerCase()), mode: few ? "lines+markers" : "lines", x, y, text, hoverinfo: "text", connectgaps: false, opacity: selected ? 1 : chosen.length > 20 ? 0.55 : 0.9,
+        marker: { size: 4 }, line: { color: selected ? css("--strong") : STATES[state]?.color ?? "#999999", width: selected ? 3 : 1.3, dash: dashes[state] ?? "solid" } });
+    }
+    return { data, layout: layout({ xaxis: { title: "step" }, yaxis: { title: names[metric], type: shownLog() ? "log" : "linear" } }) };
+  });
+  let log = false;
+  const holder = el("div", {});
+  let charts = [];
+  const show = (which) => {
+    Chart.drop(holder);
+    charts = which.map((metric) => one(metric, () => log));
+    holder.replaceChildren(...charts.map((chart) => el("div", {}, which.length > 1 ? el("h3", {}, names[charts.indexOf(chart)]) : null, chart.element)));
+  };
+  const controls = [];
+  if (run.facts.kind === "hpo" && names.length > 1) controls.push(select("Metric", names.map((name, i) => [i, name]), 0, (i) => show([Number(i)])));
+  controls.push(checkbox("Logarithmic", false, (value) => { log = value; for (const chart of charts) chart.update(); }));
+  show(run.facts.kind === "hpo" ? [0] : names.map((_, i) => i));
+  if (run.facts.kind !== "hpo") holder.classList.add("tiles");
+  run.onselect.push(() => { for (const chart of charts) chart.update(); });
+  const hint = metrics.length > CURVES ? "Bands are of all curves; lines are the 50 best, some pruned ones, and those that you select in the table." : "Select a row of the table to emphasize its curve.";
+  return section("curves", run.facts.kind === "hpo" ? "Learning curves" : "Metrics", el("div", { class: "controls" }, controls, run.facts.kind === "hpo" ? el("span", { class: "hint" }, hint) : null), holder);
+}
+
+function timeline(run) {
+  const column = (name) => run.column("attempts", name);
+  const [starts, ends, lanes, states] = ["start", "end", "lane", "state"].map(column);
+  const count = starts.data.length;
+  let last = 0, slots = 0;
+  for (let i = 0; i < count; i++) { last = Math.max(last, ends.data[i]); slots = Math.max(slots, lanes.data[i] + 1); }
+  const unit = last > 7200 ? [3600, "hours"] : last > 300 ? [60, "minutes"] : [1, "seconds"];
+  let view = [0, last || 1];
+  const draw = () => {
+    const [from, to] = view;
+    const visible = range(count).filter((i) => ends.data[i] >= from && starts.data[i] <= to);
+    const data = [];
+    const merged = visible.length > BARS;
+    if (merged) {
+      const bins = 600, width = (to - from) / bins, busy = new Float64Array(bins);
+      for (const i of visible) {
+        const a = Math.max(0, (starts.data[i] - from) / width), b = Math.min(bins, (ends.data[i] - from) / width);
+        for (let bin = Math.floor(a); bin < b; bin++) busy[bin] += Math.min(b, bin + 1) - Math.max(a, bin);
+      }
+      data.push({ type: "scatter", mode: "lines", fill: "tozeroy", name: "busy slots", line: { shape: "hvh", width: 1, color: OKABE_ITO[0] }, x: Array.from(busy, (_, bin) => (from + (bin + 0.5) * width) / unit[0]), y: Array.from(busy), hoverinfo: "x+y" });
+    } else {
+      const groups = new Map();
+      for (const i of visible) {
+        const state = states.value(i);
+        if (!groups.has(state)) groups.set(state, { x: [], base: [], y: [], text: [] });
+        const bar = groups.get(state);
+        bar.base.push(starts.data[i] / unit[0]);
+        bar.x.push(Math.max(ends.data[i] - starts.data[i], (to - from) / 2000) / unit[0]);
+        bar.y.push(lanes.data[i]);
+        const failure = column("failure").value(i);
+        bar.text.push(plain(`${run.facts.noun} ${column("trial").data[i]}, attempt ${column("attempt").data[i]}: ${state}${failure ? ` (${failure})` : ""}, ${duration(ends.data[i] - starts.data[i])}`));
+      }
+      for (const [state, bar] of groups) data.push({ type: "bar", orientation: "h", name: state.toLowerCase(), ...bar, textposition: "none", hoverinfo: "text", width: 0.8, marker: { color: STATES[state]?.color ?? "#999999", pattern: { shape: { FAILED: "x", LOST: "/", PRUNED: "." }[state] ?? "" }, line: { width: 0 } } });
+    }
+    return { data, layout: layout({ barmode: "overlay", showlegend: !merged, xaxis: { title: `${unit[1]} since the start`, range: view.map((value) => value / unit[0]) },
+      yaxis: merged ? { title: "busy slots", rangemode: "tozero", fixedrange: true } : { title: "slot", range: [slots - 0.4, -0.6], dtick: slots > 20 ? undefined : 1, fixedrange: true } }) };
+  };
+  const chart = new Chart("Attempts over time, by slot", Math.max(220, Math.min(560, 90 + 26 * slots)), draw, (element) => {
+    element.on("plotly_relayout", (change) => {
+      if ("xaxis.range[0]" in change) view = [change["xaxis.range[0]"] * unit[0], change["xaxis.range[1]"] * unit[0]];
+      else if (change["xaxis.autorange"]) view = [0, last || 1];
+      else return;
+      chart.update();
+    });
+  });
+  const { idle } = run.facts.costs;
+  const words = [idle === null ? "" : `${run.facts.costs.slots} slots were idle for ${(100 * idle).toFixed(0)} % of the time that the run had them.`,
+    count > BARS ? "Zoom in to see single attempts: drag over a part of the chart." : ""].filter(Boolean).join(" ");
+  return section("timeline", "Timeline", words ? el("p", {}, words) : null, chart.element);
+}
+
+function costs(run) {
+  const { used, lost, saved, method } = run.facts.costs;
+  const cells = (hour) => [hour.slots, ...(used.gpus ? [hour.gpus] : []), ...(used.money === null ? [] : [hour.money])].map((value) => short(Number(value.toPrecision(3))));
+  const header = ["", "slot-hours", ...(used.gpus ? ["GPU-hours"] : []), ...(used.money === null ? [] : ["money"])];
+  const rows = [["used by all attempts", ...cells(used)], ["of these in failed and lost attempts", ...cells(lost)]];
+  if (saved.slots > 0) rows.push(["saved by pruning (estimate)", ...cells(saved)]);
+  return section("costs", "Costs and savings", table(header, rows), saved.slots > 0 ? el("p", { class: "hint" }, method) : null);
+}
+
+function failures(run) {
+  return section("failures", "Failures", run.facts.failures.map((failure) => el("div", { class: "failure" },
+    el("div", {}, el("span", { class: "state", "data-state": failure.retried ? "LOST" : "FAILED" }, failure.class), ` ${grouped(failure.count)}× ${failure.retried ? "retried" : "failed"}, first ${run.facts.noun} ${failure.trial}`),
+    failure.line ? el("pre", {}, failure.line) : null, command(logOf(run, failure.trial, failure.attempt)))));
+}
+
+/** The command for the log of a trial. */
+function logOf(run, trial, attempt = 0) {
+  const words = run.facts.log.split(" ");
+  return [...words.slice(0, 3), trial, ...(attempt > 1 ? ["--attempt", attempt] : []), ...words.slice(3)].join(" ");
+}
+
+function trials(run) {
+  const details = el("div", { class: "details", "aria-live": "polite" });
+  const show = (row) => {
+    if (!run.selected.has(row)) return details.replaceChildren();
+    const message = run.column("trials", "message").value(row);
+    details.replaceChildren(el("h3", {}, `${run.facts.noun} ${run.trial(row)}`), message ? el("pre", {}, message) : "",
+      pairs([...run.objectives.filter(({ column }) => column?.has(row)).map(({ column }) => [column.name, column.text(row)]), ...run.params.filter((column) => column.has(row)).map((column) => [column.name, column.text(row)])]),
+      command(logOf(run, run.trial(row))));
+  };
+  run.table = new Trials(run, tableColumns(run), (row) => { show(row); for (const each of run.onselect) each(row); });
+  return section("trials", run.facts.kind === "collect" ? "Iterations in a table" : "Trials", el("p", { class: "hint" }, "Best first. Arrow keys move, Enter selects. Numbers have seven digits; the command for all results is above."), run.table.element, details);
+}

@@ -1,0 +1,119 @@
+"""One HTML file with everything that it shows and runs: no request leaves it, and nothing of a run is ever markup.
+
+A content security policy forbids all but the scripts whose hashes it lists. Facts of runs are JSON, columns are base64, and
+the scripts put texts into the page as text alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.resources
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trialplane.errors import InputError
+from trialplane.report import columns
+from trialplane.report.columns import Column
+from trialplane.wire import records
+
+_SCRIPTS = ("data.js", "dom.js", "charts.js", "table.js", "study.js", "comparison.js", "start.js")
+_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def page(
+    title: str,
+    runs: Sequence[tuple[Mapping[str, Any], Sequence[Column]]],
+    comparison: Mapping[str, Any] | None = None,
+    *,
+    live: bool = False,
+) -> str:
+    """Return the page of runs as HTML.
+
+    Args:
+        title: of the page.
+        runs: facts and columns of each.
+        comparison: of the runs; None to show none.
+        live: whether a server sends newer content to the page.
+
+    Raises:
+        InputError: plotly is not installed.
+    """
+    plotly, script, style = _plotly(), _script(), _asset("page.css")
+    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (plotly, script))
+    # plotly.js compiles the drawing code of its WebGL charts, and sets styles as it draws: it needs both `unsafe` sources.
+    # Neither lets a text of a run become a script: inline scripts are those with these hashes alone.
+    policy = (
+        f"default-src 'none'; script-src {hashes} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"worker-src blob:; connect-src {chr(39)}{'self' if live else 'none'}{chr(39)}; base-uri 'none'; form-action 'none'"
+    )
+    document, block = content(runs, comparison)
+    return "".join(
+        (
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
+            '<meta name="referrer" content="no-referrer">\n',
+            f"<title>{_text(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n",
+            '<main id="page"><p id="loading">Reading the run…</p></main>\n',
+            '<noscript><p class="notice">This page draws with JavaScript, which is off.</p></noscript>\n',
+            f'<script type="application/json" id="facts">{escaped(document)}</script>\n',
+            f'<script type="text/plain" id="columns">{block}</script>\n',
+            f'<script type="text/plain" id="plotly">{plotly}</script>\n',
+            f"<script>{script}</script>\n</body>\n</html>\n",
+        )
+    )
+
+
+def content(
+    runs: Sequence[tuple[Mapping[str, Any], Sequence[Column]]], comparison: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], str]:
+    """Return the facts of a page as plain values, and all columns as base64."""
+    directory, block = columns.packed(column for _, table in runs for column in table)
+    entries = iter(directory)
+    return {
+        "runs": [{**records.to_dict(facts), "columns": [next(entries) for _ in table]} for facts, table in runs],
+        "comparison": None if comparison is None else records.to_dict(comparison),
+    }, block
+
+
+def escaped(document: Any) -> str:
+    """Return plain values as JSON in which no character ends or begins markup."""
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    for character, escape in _ESCAPES.items():
+        text = text.replace(character, escape)
+    return text
+
+
+def _plotly() -> str:
+    """Return plotly's bundle, without importing plotly."""
+    spec = importlib.util.find_spec("plotly")
+    for folder in [] if spec is None else spec.submodule_search_locations or []:
+        file = Path(folder, "package_data", "plotly.min.js")
+        if file.is_file():
+            return _closed(file.read_text(encoding="utf-8"))
+    raise InputError("plotly cannot be found, which draws the page; pip install 'trialplane[notebook]'")
+
+
+def _script() -> str:
+    return _closed("(() => {\n'use strict';\n" + "".join(map(_asset, _SCRIPTS)) + "})();\n")
+
+
+def _asset(name: str) -> str:
+    return (importlib.resources.files("trialplane.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _closed(script: str) -> str:
+    """Return a script that can stand in a page: no text in it may end the element."""
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--").replace("\r", "")
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _text(text: str) -> str:
+    return str(records.to_dict(text)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

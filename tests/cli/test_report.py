@@ -1,0 +1,128 @@
+"""`platform report` and `platform compare`: what they write and print, and what they refuse.
+
+Not checked here: the page in a browser (tests/report/test_page.py).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from tests.client.conftest import complete, failed
+
+from trialplane.wire.states import RunState
+
+
+@pytest.fixture
+def run(runs):
+    """A run of six trials, that can be found and is complete."""
+    return runs.say(runs.make("a", tell=complete), RunState.SUCCEEDED, complete=6)
+
+
+def test_a_report_is_one_file_named_after_the_run(platform, run):
+    done = platform("report", "a")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "wrote a.html" in done.stderr
+    text = Path("a.html").read_text()
+    assert "<title>a</title>" in text
+    assert "platform best a --local" in text
+    assert '"trials":6' in text
+
+
+def test_it_is_written_where_it_is_asked_to(platform, run, tmp_path):
+    assert platform("report", "--out", str(tmp_path / "x.html"), "--price", "2").exit_code == 0
+    assert '"money":' in (tmp_path / "x.html").read_text()
+    missing = tmp_path / "no" / "x.html"
+    done = platform("report", "--out", str(missing))
+    assert (done.exit_code, f"there is no folder {missing.parent} for x.html" in done.stderr) == (2, True)
+    assert not missing.parent.exists()
+    done = platform("report", "--out", str(tmp_path))
+    assert (done.exit_code, "is a folder" in done.stderr) == (2, True)
+
+
+def test_it_is_opened_in_a_browser(platform, run, monkeypatch):
+    opened = []
+    monkeypatch.setenv("BROWSER", "true")
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+    assert platform("report", "a", "--open").exit_code == 0
+    assert opened[0].startswith("file:///") and opened[0].endswith("/a.html")
+    assert not Path("a.html").exists()
+
+
+def test_a_run_without_trials_has_a_report_too(platform, runs):
+    runs.make("none")
+    assert platform("report", "none").exit_code == 0
+
+
+def test_runs_with_different_objectives_are_refused(platform, runs, run):
+    other = {"objectives": [{"metric": "loss", "direction": "maximize"}]}
+    runs.say(runs.make("b", tell=complete, **other), RunState.SUCCEEDED)
+    for verb in ("report", "compare"):
+        done = platform(verb, "a", "b")
+        assert done.exit_code == 2
+        assert "a and b have different objectives: minimize loss, and maximize loss" in done.stderr
+    assert not Path("a.html").exists()
+
+
+def test_a_damaged_run_is_refused(platform, runs, run):
+    for broken in ("job.json", "status.json", "ledger.db"):
+        made = runs.make(f"bad-{broken[:3]}", tell=complete)
+        runs.say(made, RunState.SUCCEEDED, complete=6)
+        (made.root / broken).write_text("{ no")
+        done = platform("report", made.root.name)
+        assert (done.exit_code, str(made.root) in done.stderr) == (2, True), broken
+
+
+def test_a_run_whose_ledger_is_gone_is_refused(platform, runs):
+    made = runs.make("half", tell=complete)
+    runs.say(made, RunState.SUCCEEDED, complete=6)
+    for file in made.root.glob("ledger.db*"):
+        file.unlink()
+    done = platform("report", "half")
+    assert (done.exit_code, "the ledger of half is not in" in done.stderr) == (2, True)
+    assert platform("report", "nosuch").exit_code == 2
+
+
+@pytest.fixture
+def several(runs):
+    """Three repetitions of each of two samplers, and one of another."""
+    for sampler, seeds in (("random", (1, 2, 3)), ("tpe", (1, 2, 3)), ("qmc", (1,))):
+        for seed in seeds:
+            made = runs.make(f"{sampler}-{seed}", tell=complete, seed=seed, sampler=sampler)
+            runs.say(made, RunState.SUCCEEDED, complete=6)
+    return ["random-1", "random-2", "random-3", "tpe-1", "tpe-2", "tpe-3", "qmc-1"]
+
+
+def test_runs_are_compared_by_what_differs(platform, several):
+    done = platform("compare", *several)
+    assert done.exit_code == 0
+    header, *lines = done.stdout.splitlines()
+    assert header.split()[:5] == ["run", "state", "ended", "trials", "best"]
+    assert {"seed", "sampler.name"} <= set(header.split())
+    assert "trials" in header and "objectives" not in header
+    assert [line.split()[0] for line in lines[:7]] == several
+    assert "cannot be told: repeat each with other seeds" in done.stdout
+    assert "may be noise" in done.stdout or "differs" in done.stdout
+    assert "kind" in platform("compare", *several, "--all").stdout.splitlines()[0].split()
+
+
+def test_a_comparison_is_data_and_a_page(platform, several, tmp_path):
+    file = tmp_path / "c.html"
+    data = json.loads(platform("compare", *several, "--output", "json", "--value", "2", "--out", str(file)).stdout)
+    assert (data["goal"], [run["run"] for run in data["runs"]]) == (2.0, several)
+    assert all(run["reached"] is not None for run in data["runs"])
+    assert {group["name"] for group in data["groups"]} == {f"sampler.name={name}" for name in ("random", "tpe", "qmc")}
+    assert "<title>Comparison</title>" in file.read_text()
+    table = list(csv.DictReader(io.StringIO(platform("compare", *several, "--output", "csv").stdout)))
+    assert [row["sampler.name"] for row in table] == ["random"] * 3 + ["tpe"] * 3 + ["qmc"]
+
+
+def test_one_run_is_no_comparison(platform, run, runs):
+    done = platform("compare", "a", "a")
+    assert (done.exit_code, "needs two different runs" in done.stderr) == (2, True)
+    runs.say(runs.make("b", tell=failed), RunState.FAILED)
+    done = platform("compare", "a", "b")  # of which one has no result
+    assert done.exit_code == 0

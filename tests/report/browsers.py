@@ -1,0 +1,83 @@
+"""The system's Chromium, without a window, for pages of reports; a test that needs it is skipped where there is none."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+# No GPU is needed: WebGL is drawn by the processor. Tests run as root in containers, where Chromium has no sandbox.
+FLAGS = ("--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--ignore-gpu-blocklist")
+PATIENCE = 60_000  # milliseconds, for a machine that has much else to do
+
+
+class Page:
+    """A page that is open.
+
+    Args:
+        page: playwright's.
+
+    Attributes:
+        page: the same.
+        errors: messages of errors, of scripts and of the content security policy.
+        requests: addresses that the page asked for, but its own.
+    """
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        page.on("pageerror", lambda error: self.errors.append(f"{error.message}\n{error.stack}"))
+        page.on("console", lambda line: line.type == "error" and self.errors.append(line.text))
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("dialog", lambda dialog: (self.errors.append(f"dialog {dialog.message}"), dialog.dismiss()))
+
+    def open(self, address: str) -> None:
+        """Open an address, and wait until its charts can be drawn."""
+        self.page.goto(address)
+        self.page.wait_for_function("document.documentElement.dataset.ready === 'charts'", timeout=PATIENCE)
+        self.requests.remove(self.page.url)
+
+    def read(self, script: str, *values: Any) -> Any:
+        """Return the value of an expression, or of a function of a value, in the page."""
+        return self.page.evaluate(script, *values)
+
+    def show(self, section: str) -> None:
+        """Scroll to a section, and wait until its charts are drawn."""
+        self.read("id => document.getElementById(id).scrollIntoView({behavior: 'instant'})", section)
+        drawn = "id => [...document.querySelectorAll(`#${id} .chart`)].every(c => c.querySelector('.plot-container'))"
+        self.page.wait_for_function(drawn, arg=section, timeout=PATIENCE)
+
+    @property
+    def sections(self) -> list[str]:
+        """Ids of the sections."""
+        return list(self.read("[...document.querySelectorAll('section')].map(s => s.id)"))
+
+    def text(self, selector: str) -> str:
+        """Return the text of the first element that a selector chooses."""
+        return str(self.page.locator(selector).first.inner_text())
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """Start the browser; gives a function that opens a file, or an address, as a `Page`."""
+    if PROGRAM is None:
+        pytest.skip("there is no Chromium; apt-get install chromium")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=PROGRAM, args=list(FLAGS))
+
+        def opened(target: Path | str, **options: Any) -> Page:
+            page = Page(chromium.new_page(viewport={"width": 1280, "height": 900}, **options))
+            page.open(target.absolute().as_uri() if isinstance(target, Path) else target)
+            return page
+
+        try:
+            yield opened
+        finally:
+            chromium.close()

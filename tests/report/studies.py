@@ -1,0 +1,158 @@
+"""Runs as the ledger tells of them, of any size, without a controller; the same for the same arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trialplane.job import kinds
+from trialplane.job.kinds import Job
+from trialplane.plan import plan as planning
+from trialplane.report.content import Recorded, Surroundings
+from trialplane.wire import rows
+from trialplane.wire.records import ReportRow, RunStatus, TrialRow
+from trialplane.wire.states import FailureClass, RunState, TrialState
+
+BEGAN = 1_790_000_000.0
+SPACE: dict[str, Any] = {
+    "lr": {"type": "float", "low": 1e-5, "high": 1e-1, "log": True},
+    "dropout": {"type": "float", "low": 0.0, "high": 0.6},
+    "layers": {"type": "int", "low": 1, "high": 12},
+    "optimizer": {"type": "categorical", "choices": ["adam", "sgd", "lion"]},
+    "momentum": {"type": "float", "low": 0.0, "high": 0.99, "when": {"optimizer": "sgd"}},
+    "batch": {"type": "categorical", "choices": [16, 32, 64, 128]},
+}
+AROUND = Surroundings("--local", True, None, BEGAN + 86_400)
+
+
+def job(trials: int, **fields: Any) -> Job:
+    """The job of a study."""
+    return kinds.read(
+        {
+            "name": "demo",
+            "kind": "hpo",
+            "objectives": [{"metric": "loss", "direction": "minimize"}],
+            "space": SPACE,
+            "pruner": "median",
+            "trials": trials,
+            "parallel": 8,
+            **fields,
+        }
+    )
+
+
+def drawn(chance: random.Random) -> dict[str, Any]:
+    """Parameters of a trial."""
+    params: dict[str, Any] = {
+        "lr": 10 ** chance.uniform(-5, -1),
+        "dropout": chance.uniform(0, 0.6),
+        "layers": chance.randint(1, 12),
+        "optimizer": chance.choice(["adam", "sgd", "lion"]),
+        "batch": chance.choice([16, 32, 64, 128]),
+    }
+    if params["optimizer"] == "sgd":
+        params["momentum"] = chance.uniform(0, 0.99)
+    return params
+
+
+def loss(params: Mapping[str, Any]) -> float:
+    """A valley with some noise of the parameters."""
+    return (
+        0.08 * (math.log10(params["lr"]) + 3) ** 2
+        + 0.3 * (params["dropout"] - 0.2) ** 2
+        + {"adam": 0.0, "sgd": 0.08, "lion": 0.04}[params["optimizer"]]
+        + 0.004 * abs(params["layers"] - 6)
+        + 0.1
+    )
+
+
+def study(
+    trials: int,
+    *,
+    steps: int = 12,
+    metrics: Callable[[Mapping[str, Any], float], dict[str, float]] = lambda params, value: {"loss": value},
+    seed: int = 0,
+    run: str = "",
+    state: RunState = RunState.SUCCEEDED,
+    **fields: Any,
+) -> Recorded:
+    """A study that ended, in which some trials were pruned, failed, or were lost and retried.
+
+    Args:
+        trials: number of them.
+        steps: reports of a complete trial.
+        metrics: of a trial, from its parameters and its loss.
+        seed: of all chance.
+        run: name of the run.
+        state: of the run.
+        **fields: of the job.
+    """
+    chance = random.Random(seed)
+    made = job(max(1, trials), **{"seed": seed, **fields})
+    attempts: list[TrialRow] = []
+    reports: list[ReportRow] = []
+    free = [BEGAN + index * 0.3 for index in range(8)]
+    for trial in range(trials):
+        params = drawn(chance)
+        final = loss(params) + chance.gauss(0, 0.01)
+        fate = chance.random()
+        count = steps if fate > 0.45 else max(1, int(steps * chance.uniform(0.1, 0.7)))
+        slot = min(range(8), key=free.__getitem__)
+        seconds = count * (2 + params["layers"] / 4)
+        start, number = free[slot] + chance.uniform(0.1, 2), len(attempts)
+        common = {"params": params, "started": start, "node": f"pod-{slot}", "log": f"trials/{trial:04d}/attempt-1.log"}
+        curve = [(step, final + 0.6 * math.exp(-4 * step / steps) * (1 + chance.gauss(0, 0.05))) for step in range(count)]
+        for step, value in curve:
+            mark = len(reports) + 1
+            reports.append(ReportRow(mark, trial, 1, number, step, {"loss": value, "accuracy": 1 - value}, start + step))
+        values = metrics(params, final)
+        if fate < 0.03:
+            text = chance.choice(["CUDA out of memory", "the loss is nan", "ValueError: shapes (3,4) and (5,) differ"])
+            row = TrialRow(trial, TrialState.FAILED, 1, number, failure=FailureClass.ERROR, message=text, **common)
+        elif fate < 0.05:
+            lost = TrialRow(
+                trial, TrialState.LOST, 1, number, failure=FailureClass.LOST, message="its pod was evicted", **common
+            )
+            attempts.append(dataclasses.replace(lost, seconds=seconds, ended=start + seconds))
+            common["started"] = start = start + seconds + 1
+            row = TrialRow(trial, TrialState.COMPLETE, 2, number + 1, metrics=values, values=_values(made, values), **common)
+        elif fate < 0.45:
+            row = TrialRow(trial, TrialState.PRUNED, 1, number, metrics={"loss": curve[-1][1]}, **common)
+        else:
+            row = TrialRow(trial, TrialState.COMPLETE, 1, number, metrics=values, values=_values(made, values), **common)
+        if row.state is TrialState.COMPLETE:
+            feasible = all(bound.excess(values[bound.metric]) <= 0 for bound in made.search.constraints)
+            row = dataclasses.replace(row, feasible=feasible)
+        attempts.append(dataclasses.replace(row, seconds=seconds, ended=start + seconds))
+        free[slot] = start + seconds
+    return recorded(made, attempts, reports, run=run or f"study-{trials}", state=state)
+
+
+def recorded(made: Job, attempts: list[TrialRow], reports: list[ReportRow], *, run: str, state: RunState) -> Recorded:
+    """A run of these attempts, with the status that a controller would give."""
+    newest = rows.newest(attempts)
+    counts = {state: sum(row.state is state for row in newest) for state in TrialState}
+    ended = max((row.ended or BEGAN for row in attempts), default=BEGAN)
+    status = dataclasses.replace(
+        planning.pending(run, made, BEGAN),
+        state=state,
+        reason="",
+        complete=counts[TrialState.COMPLETE],
+        pruned=counts[TrialState.PRUNED],
+        failed=counts[TrialState.FAILED],
+        running=counts[TrialState.RUNNING],
+        best=rows.best(made, newest),
+        started=BEGAN,
+        ended=ended,
+        updated=ended,
+        worked=ended - BEGAN,
+    )
+    assert isinstance(status, RunStatus)
+    return Recorded(made, status, attempts, reports)
+
+
+def _values(made: Job, values: Mapping[str, float]) -> tuple[float, ...]:
+    return tuple(values[objective.metric] for objective in made.objectives)

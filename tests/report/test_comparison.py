@@ -1,0 +1,66 @@
+"""The statistics of a comparison: Welch's interval is scipy's; it covers the true difference as often as it says."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+from scipy import stats
+from tests.report import studies
+
+from trialplane.report import comparison
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 5), (10, 4), (200, 150)])
+def test_the_interval_is_that_of_welch(sizes):
+    chance = random.Random(sum(sizes))
+    a, b = ([chance.gauss(mean, 1 + mean) for _ in range(size)] for mean, size in enumerate(sizes))
+    expected = stats.ttest_ind(b, a, equal_var=False).confidence_interval(0.95)
+    assert comparison.interval(a, b) == pytest.approx((expected.low, expected.high), rel=1e-3)
+
+
+def test_equal_means_are_found_to_differ_in_a_twentieth_of_cases():
+    chance = random.Random(1)
+    missed = 0
+    for _ in range(300):
+        a, b = ([chance.gauss(0, spread) for _ in range(4)] for spread in (1, 3))
+        low, high = comparison.interval(a, b) or (0, 0)
+        missed += not low <= 0 <= high
+    assert missed <= 27  # 15 are expected; with 5 % each, more than 27 are there in one of a thousand cases
+
+
+def test_one_run_says_nothing_and_equal_runs_differ_by_nothing():
+    assert comparison.interval([1.0], [2.0, 3.0]) is None
+    assert comparison.interval([1.0, 1.0], [1.0, 1.0]) == (0, 0)
+
+
+def verdicts(better: float) -> dict[str, str]:
+    """Of a group of three runs against one whose values are smaller by some amount."""
+    runs = []
+    for sampler, shift in (("tpe", 0.0), ("random", better)):
+        for seed in range(3):
+            made = studies.study(40, seed=seed, sampler=sampler, run=f"{sampler}-{seed}")
+            rows = [
+                dataclasses.replace(row, values=tuple(value + shift + 0.001 * seed for value in row.values))
+                for row in made.attempts
+            ]
+            runs.append(dataclasses.replace(made, attempts=rows))
+    pairs = comparison.comparison(runs)["pairs"]
+    return {pair["a"]: pair["verdict"] for pair in pairs}
+
+
+def test_a_difference_beyond_the_noise_is_told_from_one_within():
+    assert verdicts(0.5) == {"sampler.name=random": "differs"}
+    assert list(verdicts(0.0001).values()) == ["may be noise"]
+
+
+def test_the_time_to_a_value_is_that_of_the_first_trial_at_least_as_good():
+    recorded = studies.study(40)
+    compared = comparison.comparison([recorded, dataclasses.replace(recorded, attempts=[])], goal=0.2)
+    (run, empty) = compared["runs"]
+    first = min(row.ended for row in recorded.attempts if row.values and row.values[0] <= 0.2)
+    begun = min(row.started for row in recorded.attempts)
+    assert run["reached"] == pytest.approx(first - begun)
+    assert run["steps"] == sum(report.time <= first for report in recorded.reports)
+    assert (empty["best"], empty["reached"], empty["trial"]) == (None, None, None)

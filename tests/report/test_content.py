@@ -1,0 +1,171 @@
+"""The content of a page: what its columns hold is what the run has; odd values; savings; importances; lanes of the timeline.
+
+Not checked here: what a browser makes of it (test_page.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import itertools
+import json
+import math
+import re
+
+import pytest
+from tests.report import studies
+
+from trialplane.report import columns, content, curves, importances, page, savings
+from trialplane.wire import rows
+from trialplane.wire.records import ReportRow, TrialRow
+from trialplane.wire.states import RunState, TrialState
+
+
+def unpacked(recorded, around=studies.AROUND):
+    facts, table = content.content(recorded, around)
+    directory, block = columns.packed(table)
+    return facts, columns.unpacked(directory, block)
+
+
+def test_columns_hold_the_trials_of_the_run():
+    recorded = studies.study(60)
+    facts, table = unpacked(recorded)
+    newest = rows.newest(recorded.attempts)
+    assert table["trials", "trial"] == list(range(60))
+    assert table["trials", "state"] == [row.state.value for row in newest]
+    assert table["trials", "lr"] == pytest.approx([row.params["lr"] for row in newest])
+    assert table["trials", "optimizer"] == [row.params["optimizer"] for row in newest]
+    lost = [math.isnan(value) for value in table["trials", "momentum"]]
+    assert lost == ["momentum" not in row.params for row in newest]
+    assert table["trials", "message"] == [row.message or None for row in newest]
+    order = sorted(range(60), key=table["trials", "rank"].__getitem__)
+    assert order == [row.trial for row in rows.ranked(recorded.job, newest)]
+    assert len(table["attempts", "trial"]) == len(recorded.attempts) > 60
+    best = rows.best(recorded.job, newest)
+    assert best is not None
+    assert (facts["best"][0]["trial"], dict(facts["best"][0]["params"])["lr"]) == (best.trial, str(best.params["lr"]))
+    assert sum(failure["count"] for failure in facts["failures"]) == sum(
+        row.failure is not None for row in recorded.attempts
+    )
+
+
+@pytest.mark.parametrize(
+    "values, type_, read",
+    [
+        ([1, 2.5, None], "f4", [1.0, 2.5, None]),
+        ([2**31 + 1, 1], "f8", [2**31 + 1, 1]),
+        ([10**400, -(10**400), 1e300], "f8", [math.inf, -math.inf, 1e300]),
+        ([math.nan, math.inf], "f4", [None, math.inf]),
+        ([True, False, None], "u1", ["true", "false", None]),
+        (["a", 1, "\U0001f680", [1, 2]], "u1", ["a", "1", "\U0001f680", "[1, 2]"]),
+        ([], "f4", []),
+        ([f"t{index}" for index in range(300)], "u2", [f"t{index}" for index in range(300)]),
+    ],
+)
+def test_any_value_of_a_job_fits_a_column(values, type_, read):
+    directory, block = columns.packed([columns.of_values("t", "c", "param", values)])
+    assert directory[0]["type"] == type_
+    found = columns.unpacked(directory, block)["t", "c"]
+    assert [None if isinstance(value, float) and math.isnan(value) else value for value in found] == read
+
+
+def test_columns_begin_where_a_browser_can_read_them():
+    directory, block = columns.packed(studies_columns())
+    assert all(entry["offset"] % 8 == 0 for entry in directory)
+    assert len(base64.b64decode(block)) == directory[-1]["offset"] + directory[-1]["length"] * 4
+
+
+def studies_columns():
+    return [columns.of_values("t", "a", "", ["x"] * 3), columns.of_values("t", "b", "", [1.0, 2.0, 3.0])]
+
+
+def test_columns_of_50000_trials_are_small():
+    recorded = studies.study(50_000, steps=1)
+    _, table = content.content(dataclasses.replace(recorded, reports=[]), studies.AROUND)
+    _, block = columns.packed(column for column in table if column.table == "trials")
+    assert len(block) < 50_000 * (6 + 14) * 4  # bytes of base64: 5 parameters and a metric, and what every trial has
+
+
+def test_a_curve_keeps_its_ends_and_no_more_points_than_it_may():
+    points = [(step, float(step)) for step in range(10_000)]
+    thinned = curves.thinned(points, curves.MOST_POINTS)
+    assert (len(thinned), thinned[0], thinned[-1]) == (curves.MOST_POINTS, points[0], points[-1])
+    assert curves.thinned(points[:5], 10) == points[:5]
+
+
+def test_bands_are_quantiles_of_all_curves():
+    reports = [ReportRow(0, trial, 1, trial, step, {"loss": float(trial)}, 0.0) for trial in range(101) for step in range(2)]
+    table = {column.name: list(column.numbers) for column in curves.tables(reports, ["loss"], ()) if column.table == "bands"}
+    assert (table["step"], table["q5"], table["q50"], table["q95"]) == ([0, 1], [5, 5], [50, 50], [95, 95])
+
+
+def test_importances_find_the_parameter_that_decides_and_say_why_there_are_none():
+    recorded = studies.study(200)
+    shares, why = importances.importances(recorded.job, rows.newest(recorded.attempts))
+    assert (shares[0][0], why) == ("lr", "")
+    assert {name for name, _ in shares} == set(studies.SPACE)
+    assert sum(share for _, share in shares) == pytest.approx(1)
+    few = studies.study(5)
+    assert "20 complete trials are needed" in importances.importances(few.job, rows.newest(few.attempts))[1]
+    same = [dataclasses.replace(row, params={"lr": 0.1}) for row in rows.newest(recorded.attempts)]
+    assert importances.importances(recorded.job, same) == ([], "no parameter has two different values")
+
+
+def trial(number: int, state: TrialState, seconds: float) -> TrialRow:
+    return TrialRow(number, state, 1, number, seconds=seconds)
+
+
+def test_savings_of_pruning_are_the_steps_that_were_not_run():
+    rows_ = [trial(0, TrialState.COMPLETE, 100), trial(1, TrialState.COMPLETE, 100), trial(2, TrialState.PRUNED, 30)]
+    assert savings.saved(rows_, {0: 9, 1: 9, 2: 2}, 1) == pytest.approx(70)  # 3 of 10 steps took 30 s
+    assert savings.saved(rows_, {}, 2) == pytest.approx(140)
+    assert savings.saved(rows_[2:], {2: 2}, 1) == 0  # nothing to compare with
+    assert savings.lost([trial(0, TrialState.LOST, 5), trial(0, TrialState.COMPLETE, 7)], 1) == 5
+    assert savings.Hours.of(7200, 2, 3.0) == savings.Hours(2.0, 4.0, 12.0)
+    assert savings.Hours.of(7200, 0, 3.0).money == 6.0
+
+
+def test_attempts_at_the_same_time_have_lanes_of_their_own():
+    _, table = unpacked(studies.study(200))
+    lanes, starts, ends = (table["attempts", name] for name in ("lane", "start", "end"))
+    assert max(lanes) < 9  # 8 slots, and half seconds that 32 bits round
+    for lane in set(lanes):
+        spans = sorted((starts[i], ends[i]) for i in range(len(lanes)) if lanes[i] == lane)
+        assert all(before[1] <= after[0] + 0.01 for before, after in itertools.pairwise(spans))
+
+
+def test_an_attempt_is_in_the_lane_of_its_slot_if_that_is_known():
+    recorded = studies.study(40)
+    slots = [None if row.trial % 10 == 0 else row.number % 3 for row in recorded.attempts]
+    rows_ = [dataclasses.replace(row, slot=slot) for row, slot in zip(recorded.attempts, slots, strict=True)]
+    _, table = unpacked(dataclasses.replace(recorded, attempts=rows_))
+    found = dict(zip(table["attempts", "number"], table["attempts", "lane"], strict=True))
+    assert all(found[row.number] == row.slot if row.slot is not None else found[row.number] >= 3 for row in rows_)
+
+
+def test_commands_are_those_that_the_run_can_use():
+    ended, _ = unpacked(studies.study(30))
+    texts = [text for _, text in ended["commands"]]
+    assert "platform best study-30 --local > best.yaml" in texts
+    assert "platform submit hpo demo --params best.yaml --trials 1 --local" in texts
+    assert "platform resume study-30 --trials 60 --local" in texts
+    unnamed = dataclasses.replace(studies.AROUND, is_named=False, flags="--context c --namespace n")
+    texts = [text for _, text in unpacked(studies.study(30, state=RunState.RUNNING), unnamed)[0]["commands"]]
+    assert "platform status study-30 --watch --context c --namespace n" in texts
+    assert not [text for text in texts if text.startswith(("platform submit", "platform resume"))]
+
+
+def test_no_text_of_a_run_can_end_the_data_of_the_page():
+    hostile = "</script><script>alert(1)</script><!-- \u2028 & \ud800"
+    recorded = studies.study(3, run="a", description=hostile)
+    text = page.page(hostile, [content.content(recorded, studies.AROUND)])
+    assert "<script>alert" not in text
+    document = re.search(r'id="facts">(.*?)</script>', text, re.DOTALL)
+    assert document is not None
+    assert "<" not in document[1]
+    facts = json.loads(document[1])["runs"][0]
+    assert facts["description"].startswith("</script><script>alert(1)</script><!-- \u2028 &")
+    policy = re.search('Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None
+    assert "connect-src 'none'" in policy[1] and "default-src 'none'" in policy[1] and "unsafe-inline'; img" in policy[1]
+    assert "script-src 'sha256-" in policy[1]

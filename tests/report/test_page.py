@@ -1,0 +1,272 @@
+"""The page of a run in a browser: sections that draw without an error or a request, for any run; its table; hostile texts.
+
+Not checked here: how it looks, and how fast it is (`python -m tests.benchmarks --only report`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.report import studies
+from tests.report.browsers import Page
+
+from trialplane.job import kinds
+from trialplane.report import content, page
+from trialplane.report.content import Recorded
+from trialplane.wire.progress import CollectionProgress
+from trialplane.wire.records import ReportRow, TrialRow
+from trialplane.wire.states import FailureClass, RunState, TrialState
+from trialplane.wire.units import WorkerStatus
+
+Opened = Callable[..., Page]
+OF_A_STUDY = ["summary", "next", "history", "importances", "parallel", "slice", "contour", "curves", "timeline", "costs"]
+
+
+def drawn(shown: Page) -> list[str]:
+    """Shows each section, one after another, and returns their ids; there was no error and no request."""
+    for section in shown.sections:
+        shown.show(section)
+        contexts = "[...document.querySelectorAll('canvas')].filter(c => c.getContext('webgl')).length"
+        assert shown.read(contexts) <= 8
+    assert shown.errors == []
+    assert [address for address in shown.requests if not address.startswith(("blob:", "data:"))] == []
+    return shown.sections
+
+
+def test_every_section_of_a_study_draws(opened: Opened) -> None:
+    shown = opened(studies.study(300))
+    assert drawn(shown) == [*OF_A_STUDY, "failures", "trials"]
+    assert shown.text("h1") == "study-300"
+    assert shown.text("nav a") == "Summary"
+    assert "platform best study-300 --local > best.yaml" in shown.text("#next")
+
+
+@pytest.mark.parametrize("trials", [0, 1, 2])
+def test_a_study_with_hardly_a_trial_draws(opened: Opened, trials: int) -> None:
+    sections = drawn(opened(studies.study(trials)))
+    assert ("history" in sections, "trials" in sections) == (trials > 0, trials > 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trials", [10_000, 50_000])
+def test_a_large_study_draws_and_keeps_its_rows_out_of_the_page(opened: Opened, trials: int) -> None:
+    shown = opened(studies.study(trials, steps=4))
+    drawn(shown)
+    assert f"{trials:,} rows" in shown.text("#trials .count")
+    assert shown.read("document.querySelectorAll('.rows .row').length") < 60
+    shown.page.locator("#trials .grid").press("End")
+    assert int(shown.read("document.querySelector('.rows .row.current').getAttribute('aria-rowindex')")) == trials + 1
+
+
+def test_several_objectives_and_constraints_have_sections(opened: Opened) -> None:
+    chance = random.Random(0)
+    recorded = studies.study(
+        80,
+        objectives=[{"metric": "loss", "direction": "minimize"}, {"metric": "accuracy", "direction": "maximize"}],
+        constraints=[{"metric": "memory", "max": 9}],
+        metrics=lambda params, value: {
+            "loss": value, "accuracy": 1 - value - 0.1 * chance.random(), "memory": params["layers"] * chance.random()
+        },
+    )  # fmt: skip
+    sections = drawn(opened(recorded))
+    assert {"pareto", "constraints"} <= set(sections)
+
+
+def attempts(recorded: Recorded, **fields) -> Recorded:
+    return dataclasses.replace(
+        recorded, attempts=[dataclasses.replace(row, **fields) for row in recorded.attempts], reports=[]
+    )
+
+
+def test_one_value_everywhere_draws(opened: Opened) -> None:
+    same = {"lr": 0.1, "layers": 1, "optimizer": "adam"}
+    complete = {"state": TrialState.COMPLETE, "metrics": {"loss": 0.5}, "values": (0.5,), "failure": None}
+    drawn(opened(attempts(studies.study(40), params=same, seconds=0.0, started=1.0, ended=1.0, **complete)))
+
+
+def test_values_that_are_no_numbers_draw(opened: Opened) -> None:
+    recorded = studies.study(40)
+    values = [math.nan, math.inf, -math.inf, 1e308, 0.0]
+    rows = [
+        dataclasses.replace(
+            row,
+            params={**row.params, "odd": values[index % 5], "many": [index % 3], "huge": 10**400, "none": None},
+            metrics={"loss": values[index % 5], "extra": values[(index + 1) % 5]},
+            values=(values[index % 5],) if row.values else (),
+        )
+        for index, row in enumerate(recorded.attempts)
+    ]
+    reports = [
+        dataclasses.replace(report, metrics={"loss": values[index % 5]}) for index, report in enumerate(recorded.reports)
+    ]
+    drawn(opened(dataclasses.replace(recorded, attempts=rows, reports=reports)))
+
+
+HOSTILE = (
+    "<img src=x onerror=\"alert('A')\"></script><script>alert('B')</script>{{7*7}}%{x}<a href='javascript:alert(1)'>c</a>"
+)
+ODD = [
+    "",
+    "__proto__",
+    "constructor",
+    "trial",
+    "state",
+    "a,b<c",
+    "\U0001f680 läuft",
+    "x" * 300,
+    "مرحبا",
+    "$\\alpha$",
+    "toString",
+]
+
+
+def test_what_a_run_says_is_text_and_nothing_runs(opened: Opened) -> None:
+    recorded = studies.study(60)
+    names = [HOSTILE, *ODD]
+    rows = [
+        dataclasses.replace(
+            row,
+            params={**row.params, **{name: [HOSTILE, index][index % 2] for index, name in enumerate(names, row.trial)}},
+            metrics={**row.metrics, **dict.fromkeys(names, 1.5)},
+            message=HOSTILE,
+            node=HOSTILE,
+            failure=row.failure and FailureClass.ERROR,
+        )
+        for row in recorded.attempts
+    ]
+    reports = [dataclasses.replace(report, metrics={**report.metrics, HOSTILE: 1.0}) for report in recorded.reports]
+    status = dataclasses.replace(recorded.status, reason=HOSTILE, warnings=(HOSTILE,))
+    shown = opened(dataclasses.replace(recorded, attempts=rows, reports=reports, status=status))
+    drawn(shown)
+    shown.page.locator("#trials .rows .row").first.click()
+    assert HOSTILE in shown.read("document.querySelector('#trials .details').textContent")
+    assert HOSTILE in shown.read("document.querySelector('.notice').textContent")
+    assert shown.read("document.querySelectorAll('img, a:not(nav a):not(.modebar-btn)').length") == 0
+    assert shown.errors == []
+
+
+def test_the_policy_of_the_page_stops_what_would_run(opened: Opened) -> None:
+    """If a text did become markup: an inline handler, a script, and a request."""
+    shown = opened(studies.study(3))
+    markup = "<img src='http://127.0.0.1:9/x.png' onerror='document.title = 1'><svg onload='document.title = 2'></svg>"
+    shown.read("markup => document.body.insertAdjacentHTML('beforeend', markup)", markup)
+    shown.read("() => document.body.append(Object.assign(document.createElement('script'), {text: 'document.title = 3'}))")
+    assert shown.read("fetch('http://127.0.0.1:9/').then(() => 'sent', () => 'refused')") == "refused"
+    assert shown.page.title() == "a title"
+    assert [line for line in shown.errors if "Content Security Policy" in line or "violates" in line]
+
+
+def cells(shown: Page, column: int) -> list[str]:
+    script = "n => [...document.querySelectorAll('#trials .rows .row')].map(row => row.children[n].textContent)"
+    return list(shown.read(script, column))
+
+
+def test_the_table_sorts_filters_and_is_usable_by_keyboard(opened: Opened) -> None:
+    recorded = studies.study(200)
+    shown = opened(recorded)
+    shown.show("trials")
+    header = shown.read("[...document.querySelectorAll('#trials .header button')].map(b => b.textContent)")
+    loss, optimizer = header.index("loss"), header.index("optimizer")
+    best = min(row.metrics["loss"] for row in recorded.attempts if row.state is TrialState.COMPLETE)
+    assert float(cells(shown, loss)[0]) == pytest.approx(best, rel=1e-3)
+    shown.page.get_by_role("columnheader", name="loss").click()
+    shown.page.get_by_role("columnheader", name="loss").click()
+    falling = [float(text) for text in cells(shown, loss)]
+    assert falling == sorted(falling, reverse=True)
+    box = shown.page.locator("#trials input")
+    box.fill("loss < 0.2, optimizer = sgd")
+    rows = [row for row in recorded.attempts if row.state is not TrialState.LOST]
+    matching = [row for row in rows if row.metrics.get("loss", 1) < 0.2 and row.params["optimizer"] == "sgd"]
+    assert f"{len(matching)} of 200 rows" in shown.text("#trials .count")
+    assert set(cells(shown, optimizer)) == {"sgd"}
+    box.fill("nosuch > 1")
+    assert "no column nosuch" in shown.text("#trials .problem")
+    box.fill("")
+    shown.page.locator("#trials .grid").press("Home")
+    shown.page.locator("#trials .grid").press("ArrowDown")
+    shown.page.locator("#trials .grid").press("Enter")
+    assert shown.read("document.querySelector('.row.current').getAttribute('aria-selected')") == "true"
+    assert "platform logs study-200" in shown.text("#trials .details")
+    with shown.page.expect_download() as saved:
+        shown.page.get_by_role("button", name="Download CSV").click()
+    lines = Path(saved.value.path()).read_text().splitlines()
+    assert (len(lines), lines[0].split(",")[:2]) == (201, ["trial", "state"])
+
+
+def test_the_theme_follows_the_system_and_can_be_switched(opened: Opened) -> None:
+    shown = opened(studies.study(30), color_scheme="dark")
+    theme = "document.documentElement.dataset.theme"
+    assert shown.read(theme) == "dark"
+    shown.page.get_by_role("button", name="Light theme").click()
+    assert shown.read(theme) == "light"
+    shown.page.emulate_media(media="print")
+    assert shown.read("getComputedStyle(document.querySelector('nav')).display") == "none"
+    assert shown.errors == []
+
+
+def test_a_brush_asks_all_trials_and_filters_the_table(opened: Opened) -> None:
+    shown = opened(studies.study(6000, steps=1))
+    shown.show("parallel")
+    brush = "Plotly.restyle(document.querySelector('#parallel .chart'), {'dimensions[2].constraintrange': [[1, 2]]})"
+    shown.read(brush)
+    shown.page.wait_for_function("document.querySelector('#trials .count').textContent.includes(' of 6,000 rows')")
+    matching = int(shown.text("#trials .count").partition(" ")[0].replace(",", ""))
+    assert f"{matching:,} of " in shown.text("#parallel .count")
+    assert shown.read("document.querySelector('#parallel .chart').data[0].dimensions[2].values.length") > matching > 300
+    assert shown.errors == []
+
+
+def test_a_training_and_a_collection_show_their_metrics(opened: Opened) -> None:
+    job = kinds.read({"name": "big", "kind": "train", "ranks": 2})
+    row = TrialRow(0, TrialState.RUNNING, 2, 1, params={})
+    lost = TrialRow(0, TrialState.LOST, 1, 0, failure=FailureClass.LOST, message="gone", started=1.0, ended=9.0, seconds=8.0)
+    reports = [
+        ReportRow(step, 0, 1 + step // 50, step // 50, step, {"loss": 1 / step, "lr": 0.1, "grad_norm": 2.0}, 1.0 + step)
+        for step in range(1, 100)
+    ]
+    shown = opened(studies.recorded(job, [lost, row], reports, run="big", state=RunState.RUNNING))
+    assert drawn(shown) == ["summary", "next", "curves", "timeline", "costs", "failures", "trials"]
+    assert shown.read("[...document.querySelectorAll('#curves h3')].map(h => h.textContent)") == ["loss", "lr", "grad_norm"]
+
+    job = kinds.read({"name": "play", "kind": "collect", "collect": {"iterations": 3, "units": 2, "learner": "train:learn"}})
+    rows = [
+        TrialRow(
+            n,
+            TrialState.COMPLETE,
+            1,
+            n,
+            metrics={"elo": 10.0 * n, "units": 2.0},
+            values=(1.0,),
+            started=1.0 + n,
+            ended=2.0 + n,
+            seconds=1.0,
+        )
+        for n in range(3)
+    ]
+    collection = studies.recorded(job, rows, [], run="play", state=RunState.SUCCEEDED)
+    workers = CollectionProgress(iteration=2, workers=(WorkerStatus(0, "working", units=2, items=10, seconds=2.0),))
+    status = dataclasses.replace(collection.status, progress=workers)
+    shown = opened(dataclasses.replace(collection, status=status))
+    assert {"iterations", "workers", "trials"} <= set(drawn(shown))
+
+
+def test_several_runs_are_compared_and_switched(opened: Opened) -> None:
+    shown = opened(studies.study(30, seed=1, run="a"), studies.study(40, seed=2, run="b", sampler="random"))
+    assert {"runs", "progress", "noise", "history"} <= set(drawn(shown))
+    assert "cannot be told" in shown.text("#noise")
+    assert "sampler.name" in shown.text("#runs")
+    shown.page.get_by_label("Run", exact=True).select_option("1")
+    assert shown.text("h2.run") == "b"
+    assert shown.errors == []
+
+
+def test_without_plotly_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [])
+    monkeypatch.delitem(__import__("sys").modules, "plotly", raising=False)
+    with pytest.raises(page.InputError, match=r"pip install 'trialplane\[notebook\]'"):
+        page.page("a", [content.content(studies.study(1), studies.AROUND)])
