@@ -513,3 +513,56 @@ def test_of_many_arguments_the_likely_ones_are_searched_and_the_others_are_comme
     assert set(job.search.parameters) == set(likely) and not job.params
     comments = [line for line in Path("src/job.yaml").read_text().splitlines() if line.startswith("  # ")]
     assert "  # model-ema-decay: 0.9998" in comments and len(comments) > 300
+
+
+READS = """
+    import json, sys
+    from pathlib import Path
+    import yaml
+    values = yaml.safe_load(open("{file}"))["train"]
+    Path("scores").mkdir(exist_ok=True)
+    Path("scores/metrics.json").write_text(json.dumps({{"accuracy": values["lr"], "args": sys.argv[1:]}}, indent=2))
+"""
+PARAMS = "prepare: {batch_size: 4}\ntrain:\n  lr: 0.1 # of Adam\n  seed: 3\n"
+
+
+def test_values_of_a_settings_file_are_searched_and_metrics_found_in_a_file(platform, written: Path) -> None:
+    (written / "fit.py").write_text(textwrap.dedent(READS.format(file="settings.yaml")))
+    (written / "settings.yaml").write_text(PARAMS)
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0, result.output
+    job = made()
+    assert job.arguments is not None and (job.arguments.file, job.arguments.items) == ("settings.yaml", ())
+    assert set(job.search.parameters) == {"train.lr", "prepare.batch_size"} and job.params == {}
+    assert [(source.source, source.path) for source in job.metrics or ()] == [("file", "scores/metrics.json")]
+    assert job.objectives[0].metric == "accuracy"
+
+
+@pytest.mark.parametrize("command", ["python fit/train.py data.csv '{x}'", "[\"python -m fit.train data.csv '{x}'\"]"])
+def test_a_stage_of_a_pipeline_of_dvc_is_a_job(platform, written: Path, command: str) -> None:
+    (written / "fit").mkdir()
+    (written / "fit" / "train.py").write_text(textwrap.dedent(READS.format(file="params.yaml")))
+    (written / "params.yaml").write_text(PARAMS)
+    (written / "dvc.yaml").write_text(
+        f"stages:\n  other: {{cmd: python other.py}}\n  train:\n    cmd: {command}\n    params: [train]\n"
+    )
+    result = platform("init", "--from", str(written / "fit" / "train.py"))
+    assert result.exit_code == 0, result.output
+    job = made()
+    assert (job.script, set(job.search.parameters)) == ("fit/train.py", {"train.lr"}), "which the stage names"
+    assert job.arguments is not None and job.arguments.file == "params.yaml" and given(job) == ["data.csv", "{x}"]
+
+
+@pytest.mark.parametrize("declared", ["--lr', type=float, default=0.1", "--config', required=True"])
+def test_a_parser_with_arguments_to_search_or_to_give_comes_before_a_settings_file(
+    platform, written: Path, declared: str
+) -> None:
+    text = f"import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('{declared})\nparser.parse_args()\n"
+    (written / "fit.py").write_text(f"{text}open('settings.yaml')\n")
+    (written / "settings.yaml").write_text(PARAMS)
+    platform("init", "--from", str(written / "fit.py"), "--no-smoke")
+    assert "file" not in (written / "job.yaml").read_text()
+    (written / "job.yaml").unlink()
+    (written / "fit.py").write_text(f"{text}open('settings.yaml')\n".replace(declared, "--verbose', action='store_true'"))
+    assert platform("init", "--from", str(written / "fit.py"), "--no-smoke").exit_code == 0
+    assert made().arguments.file == "settings.yaml"  # type: ignore[union-attr]

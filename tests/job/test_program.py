@@ -24,6 +24,9 @@ objective: {metric: f1, direction: maximize}
 def job(folder: Path) -> Path:
     (folder / "go.sh").write_text("#!/bin/sh\n")
     (folder / "tools").mkdir()
+    (folder / "conf").mkdir()
+    (folder / "conf" / "params.yaml").write_text("lr: 0.1\n")
+    (folder / "conf" / "bad.yaml").write_text("lr: [\n")
     (folder / "tools" / "fit.py").write_text("print('f1=0.5')\n")
     return folder
 
@@ -39,6 +42,8 @@ def write(folder: Path, text: str) -> None:
         ("script: ./tools/fit.py\narguments: flags\n", ("{flags}",)),
         ("script: train.py\narguments: hydra\n", ("{hydra}",)),
         ("script: train.py\narguments: none\n", ()),
+        ("script: train.py\narguments: conf/params.yaml\n", ()),
+        ("script: train.py\narguments: {items: flags, file: ./conf/params.yaml}\n", ("{flags}",)),
         ('script: train.py\narguments: [--lr, "{lr}", --k, 3]\n', ("--lr", "{lr}", "--k", "3")),
         ("script: train.py\narguments: {items: flags, booleans: value, lists: comma}\n", ("{flags}",)),
         ('command: [python, tools/fit.py, "{lr}", "{checkpoints}"]\n', ()),
@@ -96,7 +101,17 @@ def test_sources_of_metrics(job: Path) -> None:
         ),
         ('command: [sh, "--data={data}"]\nparams: {data: null}\n', "params.data", 6, "the argument --data={data} needs one"),
         ("arguments: flags\n", "arguments", 5, "is for a script or a command"),
-        ("script: train.py\narguments: falgs\n", "arguments", 6, "is not flags, hydra, globals, none or a list"),
+        (
+            "script: train.py\narguments: falgs\n",
+            "arguments",
+            6,
+            "is not flags, hydra, globals, none, a settings file or a list",
+        ),
+        ("script: train.py\narguments: conf/parms.yaml\n", "arguments.file", 6, "did you mean conf/params.yaml"),
+        ("script: train.py\narguments: ../params.yaml\n", "arguments", 6, "is no settings file of the job's folder"),
+        ("script: train.py\narguments: {file: params.toml}\n", "arguments", 6, "is no settings file"),
+        ("script: train.py\narguments: conf/params.yaml\nparams: {lrr: 1}\n", "params.lrr", 7, "did you mean lr?"),
+        ("script: train.py\narguments: conf/bad.yaml\n", "arguments.file", 6, "conf/bad.yaml cannot be read"),
         ("script: train.py\nmetrics: {from: file}\n", "metrics.0.path", 6, "is missing; write path"),
         ("script: train.py\nmetrics: {from: file, path: ../x.csv}\n", "metrics.0.path", 6, "must lie below the folder"),
         ("script: train.py\nmetrics: {from: file, path: .}\n", "metrics.0.path", 6, "names no file"),

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.cli import bounded, importing, output, script_folder, smoke
+from trialplane.cli import bounded, importing, output, script_folder, settings_file, smoke
 from trialplane.errors import InputError, SpecError
 from trialplane.importing import guess, hydra, script, wandb
 from trialplane.importing.script import Script
-from trialplane.job import arguments, load
+from trialplane.job import arguments, load, settings
+from trialplane.job.program import MetricSource
 from trialplane.plan import pack as packing
 from trialplane.wire import escapes, records
 from trialplane.wire.declared import Declared, Option
@@ -30,8 +31,10 @@ _REST = {
     arguments.HYDRA: arguments.HYDRA,
     script.SACRED: arguments.HYDRA,
     arguments.GLOBALS: arguments.GLOBALS,
+    script.SETTINGS: arguments.HYDRA,
     script.ENVIRONMENT: script.ENVIRONMENT,
 }
+_WITH_SETTINGS = ("", arguments.GLOBALS, script.ENVIRONMENT, script.PARSED)  # styles that a settings file may have beside
 _CALLBACK = "--trainer.callbacks+=trialplane.integrations.lightning.TrialCallback"  # reports what a LightningModule logs
 
 
@@ -94,7 +97,8 @@ def make(file: Path, *, with_smoke: bool) -> int:
     modules = script_folder.modules(real)
     text = modules[Path(real.name)][0]
     read = script.read(text, str(file), "\n".join(text for text, _ in modules.values()))
-    folder = _folder(real, read)
+    in_file = settings_file.find(real, read) if read.style in _WITH_SETTINGS else None
+    folder = _folder(real, read) if in_file is None else in_file.folder
     job_file = folder / load.FILE
     if job_file.exists():
         raise InputError(f"{job_file} already exists; nothing was changed; remove it, or move {file.name} to another folder")
@@ -121,8 +125,12 @@ def make(file: Path, *, with_smoke: bool) -> int:
         code, used = Path(scratch, "code"), Path(scratch, "smoke")
         for target in (code, used):
             packing.unpack(packed.data, target)
-        declared = _declared(file, read, code / name, Path(scratch))
-        made_job = _job(name, read, declared)
+        declared = Declared(in_file.options) if in_file else Declared()
+        if in_file is None or (read.style == script.PARSED and in_file.arguments is None):
+            from_parser = _declared(file, read, code / name, Path(scratch))
+            if in_file is None or guess.space(from_parser.options) or any(one.required for one in from_parser.options):
+                in_file, declared = None, from_parser
+        made_job = _job(name, read, declared) if in_file is None else _of_settings(name, read, in_file)
         found = None
         if with_smoke and not made_job.missing:
             limit = f"{smoke.LONGEST:.0f} seconds at most"
@@ -328,6 +336,8 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
         comments.append("A parameter replaces the value that the script gives to its name.")
     if read.style == arguments.HYDRA:
         comments.append(f"{read.config}.yaml has the other defaults; a parameter here overrides one of them.")
+    if read.style == script.SETTINGS:
+        comments.append(f"{read.config} has the other values; a parameter here replaces one of them in a trial's copy.")
     late = [module for module in read.late if _is_heavy(module)]
     top = [module for module in read.top if _is_heavy(module)]
     start = {option.name: option.default for option in options if option.default is not None and option.name in space}
@@ -344,6 +354,14 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
         uses_wandb=not in_environment and any(module.partition(".")[0] == "wandb" for module in (*read.top, *read.late)),
         returned=read.returned,
     )
+
+
+def _of_settings(name: str, read: Script, file: settings_file.SettingsFile) -> _Job:
+    """The job of a script that has its parameters from a settings file."""
+    read = dataclasses.replace(read, style=script.SETTINGS, config=file.name)
+    items = [text.replace("{", "{{").replace("}", "}}") for text in file.arguments or ()]
+    field = {"items": items, "file": file.name} if items else file.name
+    return dataclasses.replace(_job(name, read, Declared(file.options)), arguments=field)
 
 
 def _item(option: Option, rest: str, style: str, lacks: bool) -> list[str]:
@@ -371,6 +389,8 @@ def _line(job: _Job) -> list[str]:
     if job.command:
         return []
     field = job.arguments
+    if isinstance(field, str) and field.endswith(settings.SUFFIXES):
+        return []
     given = field if isinstance(field, dict) else {"items": field or arguments.FLAGS}
     items = [f"{{{given['items']}}}"] if isinstance(given["items"], str) else given["items"]
     fixed = {name: value for name, (value, _) in job.params.items()}
@@ -440,7 +460,7 @@ def _holds(made: dict[str, Any], value: Any) -> bool:
     return value in made["choices"] if "choices" in made else bool(made["low"] <= value <= made["high"])
 
 
-def _objective(found: smoke.Smoke | None) -> tuple[str, dict[str, str]] | None:
+def _objective(found: smoke.Smoke | None) -> tuple[MetricSource, dict[str, str]] | None:
     """The metric of a run that is optimized, behind the source that it was found in; None where none is named like one."""
     sources = found.metrics if found else {}
     return next(((source, best) for source, metrics in sources.items() if (best := guess.objective(metrics))), None)
@@ -467,8 +487,9 @@ def _metrics(job: _Job, found: smoke.Smoke | None) -> list[str]:
         source, best = chosen
         others = ", ".join(sorted(name for name in found.metrics[source] if name != best["metric"])[:20])
         beside = f"; the others: {others}" if others else ""
-        where = [] if _CALLBACK in str(job.arguments) or source in ("stdout", "mlflow") else [source]
-        lines = [_field("metrics", one, "where they were found") for one in where]
+        is_default = _CALLBACK in str(job.arguments) or source.source in ("stdout", "mlflow")
+        written = {"from": "file", "path": source.path} if source.source == "file" else source.source
+        lines = [] if is_default else [_field("metrics", written, "where they were found")]
         return [*lines, _field("objective", best, f"guessed from the metrics of one run{beside}")]
     if job.returned:
         returned = _field(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import sqlite3
 import sys
 import time
@@ -13,10 +14,10 @@ from pathlib import Path
 from trialplane.cli import bounded
 from trialplane.job.program import MetricSource, Program
 from trialplane.wire import env
-from trialplane.worker.metrics import reader
+from trialplane.worker.metrics import elsewhere, reader
 
 LONGEST = 60.0  # seconds
-_FILES = ("stdout", "tensorboard")
+_STDOUT = MetricSource("stdout")
 # Metrics that are found in any spelling, as a job's own are: `Val loss 2.1`.
 _NAMES = tuple(
     f"{part}{metric}"
@@ -30,13 +31,13 @@ class Smoke:
     """What a run has left.
 
     Attributes:
-        metrics: place in which metrics were found, as in job.yaml → the last value of each; places without any are left out.
+        metrics: source in which metrics were found → the last value of each; sources without any are left out.
         seconds: how long it took, or was let run.
         failure: why it failed, and where its whole output is; "" where it succeeded or was ended.
         ended: whether it came to its end by itself.
     """
 
-    metrics: Mapping[str, Mapping[str, float]]
+    metrics: Mapping[MetricSource, Mapping[str, float]]
     seconds: float
     failure: str
     ended: bool
@@ -53,15 +54,22 @@ def run(script: str, arguments: Sequence[str], folder: Path, scratch: Path) -> S
     """
     log, database = scratch / "output.log", scratch / "mlflow.db"
     own = {"WANDB_MODE": "offline", env.MLFLOW_TRACKING_URI: f"sqlite:///{database}"}
-    programs = {source: Program(metrics=(MetricSource(source),), names=_NAMES) for source in _FILES}
-    readers = {source: reader.Reader(program, log, folder, time.time()) for source, program in programs.items()}
+    output = reader.Reader(Program(metrics=(_STDOUT,), names=_NAMES), log, folder, time.time())
+    before = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in folder.rglob("*") if file.is_file()}
     command = [sys.executable, "-u", script, *arguments]
     ended = bounded.run(command, folder, own, log, LONGEST)
-    for one in readers.values():
-        one.read(time.monotonic(), ended=True)
-    found = {source: dict(one.finite) for source, one in readers.items() if one.finite}
+    output.read(time.monotonic(), ended=True)
+    found: dict[MetricSource, Mapping[str, float]] = {_STDOUT: dict(output.finite)} if output.finite else {}
     if logged := _logged(database):
-        found["mlflow"] = logged
+        found[MetricSource("mlflow")] = logged
+
+    def is_new(file: Path) -> bool:
+        return file.is_file() and before.get(file) != (file.stat().st_mtime_ns, file.stat().st_size)
+
+    for _, source, values in elsewhere.written(folder, _NAMES, is_new, lambda _: b""):
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        if source is not None and finite:
+            found[source] = {**found.get(source, {}), **finite}
     failure = "; ".join(filter(None, (ended.cause, ended.keep(Path(script).stem)))) if ended.code else ""
     return Smoke(found, ended.seconds, failure, ended.code is not None)
 

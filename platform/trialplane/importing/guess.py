@@ -36,7 +36,7 @@ _SCHEDULED = _set(
 _SHARES = _set("dropout drop momentum smoothing prob probability p ratio fraction rate subsample")
 _SIZES = _set(
     "batch hidden width dim dims embed embedding embd emb units channels filters features size neurons nodes ngf ndf ff "
-    "ffn leaves estimators trees"
+    "ffn leaves estimators est trees"
 )
 _TREES = _set("depth leaf")  # also of `max_depth`, `min_samples_leaf`
 _OF_DATA = _set("input output in out classes labels vocab")  # sizes that the data has, and not the script

@@ -11,7 +11,7 @@ from typing import Any
 
 from trialplane.errors import Issue, SpecError
 from trialplane.importing import folding, guess
-from trialplane.job import arguments, document
+from trialplane.job import arguments, document, settings
 from trialplane.job import options as optuna_options
 from trialplane.wire.declared import Option
 
@@ -21,6 +21,7 @@ ATTRIBUTES = "attributes"  # by assignments like `config.trainer.lr = 0.1`, whic
 SACRED = "sacred"  # by `with lr=0.1`
 POSITIONS = "positions"  # by `sys.argv[1]`, `sys.argv[2]`, …
 ENVIRONMENT = "environment"  # by `os.environ["LR"]`
+SETTINGS = "settings"  # from a YAML or JSON file
 PARSED = "parsed"  # by argparse, click or what stands on these: the script itself knows its arguments
 _PARSERS = re.compile(
     r"\b(parse_args|parse_known_args|parse_args_into_dataclasses|simple_parsing|tyro|jsonargparse|LightningCLI|"
@@ -30,6 +31,8 @@ _PARSERS = re.compile(
 ARGUMENTS = re.compile(
     r"argparse|ArgumentParser|sys\.argv|\bclick\b|\bfire\b|absl|hydra|tyro|typer|simple_parsing|docopt|getopt|sacred"
 )
+_SETTINGS = re.compile(r"""["']([\w./-]+\.(?:yaml|yml|json))["']""")
+_RESULTS = re.compile(r"metric|result|score|output|report|history|package|vocab|tokenizer", re.IGNORECASE)
 _TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
 _ABSL = {"DEFINE_float": "float", "DEFINE_integer": "int", "DEFINE_string": "str", "DEFINE_enum": "str"}
 _ABSL |= dict.fromkeys(("DEFINE_bool", "DEFINE_boolean"), "bool")
@@ -51,6 +54,7 @@ class Script:
         search: of OPTUNA the fields of the job; of WANDB the sweep.
         notes: what a search of OPTUNA has and the job does not.
         returned: of hydra: the expression that the function returns, or "".
+        settings: names of YAML and JSON files in its text, which may have its parameters.
     """
 
     style: str
@@ -61,6 +65,7 @@ class Script:
     search: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     returned: str = ""
+    settings: tuple[str, ...] = ()
 
 
 def read(text: str, name: str, others: str = "") -> Script:
@@ -113,7 +118,28 @@ def read(text: str, name: str, others: str = "") -> Script:
         style, options = ENVIRONMENT, variables
     top = list(dict.fromkeys(_imported(tree.body)))
     late = [module for module in dict.fromkeys(_imported(list(ast.walk(tree)))) if module not in top]
-    return Script(style, options, config, tuple(top), tuple(late), search, tuple(notes), returned)
+    return Script(style, options, config, tuple(top), tuple(late), search, tuple(notes), returned, _settings(both))
+
+
+def _settings(text: str) -> tuple[str, ...]:
+    """The names of settings files in the text of a script and its modules: of DVC's first, then as they come."""
+    names = ["params.yaml"] if "params_show(" in text else []
+    names += [name for name in _SETTINGS.findall(text) if not _RESULTS.search(name)]
+    return tuple(dict.fromkeys(name.removeprefix("./") for name in names))
+
+
+def of_settings(text: str, name: str) -> list[Option]:
+    """The values of a settings file as arguments; none of one that is no YAML.
+
+    Args:
+        text: of the file.
+        name: of it, for messages.
+    """
+    try:
+        data, names = document.parse(text, name).data, settings.spans(text)
+    except (SpecError, ValueError):
+        return []
+    return [option for option in _leaves(data) if option.name in names] if isinstance(data, dict) else []
 
 
 def _called(function: ast.expr) -> str:

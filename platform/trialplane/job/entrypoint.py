@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
-from trialplane.job import arguments
+from trialplane.job import arguments, settings
 from trialplane.job.kinds import Job
 from trialplane.job.kinds.base import Function
 
@@ -49,6 +49,8 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
             root = roots.get(function.text.partition(":")[0].partition(".")[0], folder)
             for problem in _look(function, root, unread):
                 yield problem if isinstance(problem, Issue) else Issue(function.field, problem)
+    if ("arguments",) not in broken:
+        yield from _look_at_settings(job, folder, broken)
     for field_path, text, is_python in job.programs():
         if field_path[:1] not in broken:
             yield from _look_at_file(field_path, text, folder, is_python)
@@ -121,6 +123,32 @@ def _look_at_globals(job: Job, file: Path, broken: Collection[Place]) -> Iterato
             if (field,) not in broken and name not in spots and name not in named:
                 text = f"{file.name} gives {name} no single value; {errors.nearest(name, spots)}".rstrip("; ")
                 yield Issue((field, name), text)
+
+
+def _look_at_settings(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
+    """Yield issues of a settings file, and of parameters that neither it nor an argument takes."""
+    job_arguments = getattr(job, "arguments", None)
+    if job_arguments is None or not job_arguments.file:
+        return
+    field_path, file = ("arguments", "file"), folder / job_arguments.file
+    try:
+        names = settings.spans(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        files = [path.relative_to(folder).as_posix() for end in settings.SUFFIXES for path in folder.glob(f"**/*{end}")]
+        yield Issue(
+            field_path, f"there is no {job_arguments.file} in {folder}; {errors.nearest(file.name, files)}".rstrip("; ")
+        )
+        return
+    except (OSError, ValueError) as error:
+        yield Issue(field_path, f"{job_arguments.file} cannot be read: {getattr(error, 'strerror', None) or error}")
+        return
+    placeholders = {name for _, name in arguments.placeholders(job_arguments.items)}
+    if placeholders & {arguments.FLAGS, arguments.HYDRA, arguments.GLOBALS}:
+        return  # which take the others
+    for field, parameters in (("params", job.params), ("space", job.search.names)):
+        for name in parameters:
+            if (field,) not in broken and name not in names and name not in placeholders:
+                yield Issue((field, name), f"is not in {job_arguments.file}; {errors.nearest(name, names)}".rstrip("; "))
 
 
 def _look(named: Function, folder: Path, unread: set[Path]) -> Iterator[str | Issue]:

@@ -63,6 +63,7 @@ class Program:
         arguments: further arguments, with placeholders; see `arguments.build`.
         booleans: format of booleans in flags.
         lists: format of lists in flags.
+        file: settings file in which parameters replace values; "" for none.
         cwd: "code", a copy of the job's folder for each trial, or "workdir", an empty folder.
         metrics: sources of the program's metrics.
         names: metrics that the job names, found in any spelling.
@@ -76,6 +77,7 @@ class Program:
     arguments: tuple[str, ...] = ()
     booleans: str = "switch"
     lists: str = "spread"
+    file: str = ""
     cwd: str = "code"
     metrics: tuple[MetricSource, ...] = ()
     names: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trialplane.job import arguments
+from trialplane.job import arguments, settings
 from trialplane.job.program import Program
 from trialplane.training import mlflow_runs, process
 from trialplane.wire import env, messages, records
@@ -245,6 +245,12 @@ def _enter(program: Program, ctx: context.Context) -> Path:
     place = folder(program, ctx.workdir)
     if program.cwd == "code":
         shutil.copytree(ctx.code, place, symlinks=True)
+    if program.file:
+        text = (ctx.code / program.file).read_text(encoding="utf-8")
+        file = place / program.file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)  # a link leads to somebody else's file
+        file.write_text(settings.replaced(text, ctx.params), encoding="utf-8")
     os.chdir(place)
     if "://" not in ctx.checkpoints:
         with contextlib.suppress(OSError):  # who writes there learns why it cannot
@@ -268,7 +274,12 @@ def _facts(ctx: context.Context) -> Mapping[str, Any]:
 
 
 def _arguments(program: Program, ctx: context.Context) -> list[str]:
-    return arguments.build(program.arguments, ctx.params, _facts(ctx), program.booleans, program.lists)
+    params: Mapping[str, Any] = ctx.params
+    if program.file:
+        placeholders = {name for _, name in arguments.placeholders(program.arguments)}
+        in_file = settings.spans((ctx.code / program.file).read_text(encoding="utf-8")).keys() - placeholders
+        params = {name: value for name, value in params.items() if name not in in_file}
+    return arguments.build(program.arguments, params, _facts(ctx), program.booleans, program.lists)
 
 
 def _allow_start_method() -> None:

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_v
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
-from trialplane.job import arguments, models, program
+from trialplane.job import arguments, models, program, settings
 from trialplane.job.program import Program
 
 if TYPE_CHECKING:
@@ -38,18 +38,33 @@ class Arguments(models.Model):
         description="Format of lists. spread: --sizes 64 32. repeat: --sizes=64 --sizes=32. comma: --sizes=64,32. "
         "literal: --sizes=[64, 32].",
     )
+    file: str = Field(
+        default="",
+        description="Settings file of the job's folder, YAML or JSON: params.yaml. In each trial's copy, the parameters "
+        "that the file has replace its values. They are no arguments then.",
+    )
 
 
 def _arguments(value: Any) -> Any:
     if isinstance(value, str):
+        if value.endswith(settings.SUFFIXES):
+            return {"items": [], "file": _settings_file(value)}
         if value not in STYLES:
-            raise ValueError(f"{value!r} is not flags, hydra, globals, none or a list of arguments")
+            raise ValueError(f"{value!r} is not flags, hydra, globals, none, a settings file or a list of arguments")
         return {"items": [] if value == "none" else [f"{{{value}}}"]}
     if isinstance(value, (list, tuple)):
         return {"items": _texts(value)}
+    if isinstance(value, dict) and isinstance(value.get("file"), str) and value["file"]:
+        value = {"items": [], **value, "file": _settings_file(value["file"])}
     if isinstance(value, dict) and isinstance(value.get("items"), str):
         return {**value, **_arguments(value["items"])}
     return value
+
+
+def _settings_file(name: str) -> str:
+    if name.startswith("/") or ".." in name.split("/") or not name.endswith(settings.SUFFIXES):
+        raise ValueError(f"{name!r} is no settings file of the job's folder; write file: params.yaml")
+    return name.removeprefix("./")
 
 
 def _texts(value: Any) -> Any:
@@ -71,6 +86,7 @@ def _script(value: Any) -> Any:
 
 
 ScriptFile = Annotated[str, BeforeValidator(_script), WithJsonSchema({"type": "string", "pattern": r"^[^/].*\.py$"})]
+_SETTINGS: dict[str, Any] = {"type": "string", "pattern": r"\.(yaml|yml|json)$"}
 _ITEMS = {"type": "array", "items": {"type": ["string", "number"]}}
 ArgumentsField = Annotated[
     Arguments,
@@ -79,6 +95,7 @@ ArgumentsField = Annotated[
         {
             "anyOf": [
                 {"enum": list(STYLES)},
+                _SETTINGS,
                 _ITEMS,
                 {
                     "type": "object",
@@ -96,6 +113,10 @@ ArgumentsField = Annotated[
                             "enum": list(arguments.LISTS),
                             "description": "Format of lists in flags. spread: --sizes 64 32. repeat: --sizes=64 --sizes=32. "
                             "comma: --sizes=64,32. literal: --sizes=[64, 32]. Default: spread.",
+                        },
+                        "file": {
+                            **_SETTINGS,
+                            "description": "Settings file of the job, whose values parameters replace. Default: none.",
                         },
                     },
                     "additionalProperties": False,
@@ -246,6 +267,7 @@ def of(job: Ranked) -> Program | None:
         arguments=job_arguments.items,
         booleans=job_arguments.booleans,
         lists=job_arguments.lists,
+        file=job_arguments.file,
         cwd=job.cwd or "code",
         metrics=tuple(metrics),
         names=tuple(dict.fromkeys([*job.required_metrics, *watched])),

@@ -29,25 +29,12 @@ def advice(
         is_own: whether a file is one that the program has written, and is not read already.
         before: returns the content of a file before the program ran.
     """
-    deadline = time.monotonic() + _SECONDS
     with_missing: dict[str, str] = {}  # line of job.yaml → of a file with one of the names
     with_other: dict[str, str] = {}
-    for file in _files(folder):
-        if time.monotonic() > deadline:
-            break
-        if file.suffix == ".wandb" and is_own(file):
+    for file, source, values in written(folder, names, is_own, before):
+        if source is None:
             remedy = "print the metric, or for a script write `capture: wandb`"
             with_other.setdefault("wandb", f"{file.relative_to(folder)} is W&B's, which is not read: {remedy}")
-        source = _source(file, folder)
-        if source is None:
-            continue
-        values: dict[str, float] = {}
-        with contextlib.suppress(OSError):  # it is gone meanwhile
-            if not is_own(file) or (source.source == "file" and file.stat().st_size > LAST):
-                continue
-            for line in Tail(file, Source(source, names), 0, before(file)).read(True, deadline):
-                values.update(line.metrics)
-        if not values:
             continue
         matching = {name: values[name] for name in names if name in values}
         shown = ", ".join(f"{name} ({value:g})" for name, value in list((matching or values).items())[:_MOST_NAMES])
@@ -57,6 +44,35 @@ def advice(
             f"{file.relative_to(folder)} has {shown}: write `metrics: {kind}`{'' if matching else ' and name one of these'}",
         )
     return list((with_missing or with_other).values())[:_MOST_FILES]
+
+
+def written(
+    folder: Path, names: Collection[str], is_own: Callable[[Path], bool], before: Callable[[Path], bytes]
+) -> Iterator[tuple[Path, MetricSource | None, dict[str, float]]]:
+    """Yield files that have metrics, with the source that reads them and their last values. A file of W&B has neither.
+
+    Args:
+        folder: in which a program ran.
+        names: metrics that are found in any spelling.
+        is_own: whether a file is one that the program has written.
+        before: returns the content of a file before the program ran.
+    """
+    deadline = time.monotonic() + _SECONDS
+    for file in _files(folder):
+        if time.monotonic() > deadline:
+            return
+        if file.suffix == ".wandb" and is_own(file):
+            yield file, None, {}
+        if (source := _source(file, folder)) is None:
+            continue
+        values: dict[str, float] = {}
+        with contextlib.suppress(OSError):  # it is gone meanwhile
+            if not is_own(file) or (source.source == "file" and file.stat().st_size > LAST):
+                continue
+            for line in Tail(file, Source(source, names), 0, before(file)).read(True, deadline):
+                values.update(line.metrics)
+        if values:
+            yield file, source, values
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -1,0 +1,95 @@
+"""The settings file from which a script has its parameters, DVC's `params.yaml` among them: where it is, and its values."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trialplane.errors import SpecError
+from trialplane.importing import guess, script
+from trialplane.importing.script import Script
+from trialplane.job import document
+from trialplane.wire.declared import Option
+
+_PIPELINE, _PARAMS = "dvc.yaml", "params.yaml"
+_LEVELS = 3  # folders above the script's in which its pipeline or its file may be
+
+
+@dataclasses.dataclass(frozen=True)
+class SettingsFile:
+    """A settings file.
+
+    Attributes:
+        folder: folder in which the script is started, which has the file.
+        name: path of the file in `folder`.
+        options: its values.
+        arguments: arguments that the script gets beside it, from DVC's pipeline; None without a pipeline.
+    """
+
+    folder: Path
+    name: str
+    options: tuple[Option, ...]
+    arguments: tuple[str, ...] | None = None
+
+
+def find(file: Path, read: Script) -> SettingsFile | None:
+    """Return the settings file of a script, if a pipeline runs the script or something in the file is worth a search.
+
+    Args:
+        file: the script.
+        read: the content of the script.
+    """
+    for folder in [file.parent, *file.parent.parents][: _LEVELS + 1]:
+        arguments, sections = _stage(folder / _PIPELINE, file.relative_to(folder)) or (None, ())
+        if arguments is None and read.style == script.PARSED and folder != file.parent:
+            continue  # its own parser comes first, and that is no reason for a job in another folder
+        for name in [_PARAMS] if arguments is not None else read.settings:
+            values = _options(folder / name)
+            options = [option for option in values if _is_below(option.name, sections)] or values
+            if guess.space(options) or (options and arguments is not None):
+                return SettingsFile(folder, name, tuple(options), arguments)
+    return None
+
+
+def _options(file: Path) -> list[Option]:
+    try:
+        return script.of_settings(document.decoded(document.content(file), file.name), file.name)
+    except (OSError, ValueError):  # it is not there, or no text
+        return []
+
+
+def _is_below(name: str, sections: tuple[str, ...]) -> bool:
+    return not sections or any(name == section or name.startswith(f"{section}.") for section in sections)
+
+
+def _stage(pipeline: Path, file: Path) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Return the arguments of a script in a pipeline of DVC, and the parameters of its stage. None without a stage."""
+    try:
+        stages = document.parse(document.decoded(document.content(pipeline), pipeline.name), pipeline.name).data.get(
+            "stages"
+        )
+    except (OSError, ValueError, SpecError, AttributeError):
+        return None
+    module = ".".join(file.with_suffix("").parts)
+    for command, sections in _commands(stages):
+        try:
+            words = shlex.split(command)
+        except ValueError:
+            continue
+        at = next((index for index, word in enumerate(words) if word in (str(file), f"./{file}", module)), None)
+        if at is not None and not any("${" in word for word in words[at + 1 :]):
+            return tuple(words[at + 1 :]), sections
+    return None
+
+
+def _commands(stages: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield each command of the stages, with the parameters that its stage names."""
+    for stage in stages.values() if isinstance(stages, dict) else ():
+        if isinstance(stage, dict):
+            command, params = stage.get("cmd"), stage.get("params")
+            sections = tuple(str(name) for name in params if isinstance(name, str)) if isinstance(params, list) else ()
+            commands = command if isinstance(command, list) else [command]
+            yield from ((text, sections) for text in commands if isinstance(text, str))
