@@ -106,6 +106,8 @@ def test_runs_are_compared_by_what_differs(platform, several):
     assert [line.split()[0] for line in lines[:7]] == several
     assert "cannot be told: repeat each with other seeds" in done.stdout
     assert "may be noise" in done.stdout or "differs" in done.stdout
+    alone = platform("compare", "tpe-1", "tpe-2").stdout
+    assert "they differ in their seed alone: mean" in alone
     assert "kind" in platform("compare", *several, "--all").stdout.splitlines()[0].split()
 
 

@@ -151,6 +151,10 @@ def _text(compared: dict[str, Any], settings: Sequence[str], *, everything: bool
     objective, goal = compared["objective"], compared["goal"]
     if goal is not None:
         parts.append(f"best: {objective['direction']} {objective['metric']}; to reach: until {output.cell(goal)}")
+    (first, *others) = compared["groups"]
+    if not others and first["deviation"] is not None:
+        mean, deviation = output.cell(first["mean"]), output.cell(first["deviation"])
+        parts.append(f"they differ in their seed alone: mean {mean}, standard deviation {deviation}")
     if compared["pairs"]:
         header = ["setting", "mean", "against", "difference", "interval", "verdict"]
         means = {group["name"]: group["mean"] for group in compared["groups"]}

@@ -30,7 +30,7 @@ from trialplane.wire import labels, paths
 from trialplane.wire.mlflow import Scope
 
 if TYPE_CHECKING:
-    from trialplane.client.pages import PrivateServer, Source
+    from trialplane.client.pages import Pages, PrivateServer, Source
     from trialplane.client.run import RunHandle
     from trialplane.job.kinds import Job
 
@@ -50,8 +50,9 @@ _MINE = Scope("", is_control=True)  # all that MLflow has on this machine
 def ui_command(run: str | None, place: TargetName, dashboard: bool, port: int | None) -> int:
     """Show results in a browser, until Ctrl-C.
 
-    The command prints an address that opens the trials of RUN (default: the newest run), best first, with all other records
-    one click away. The address contains a new secret at each start, so other users of this machine cannot open it.
+    The command prints two addresses. One opens the trials of RUN (default: the newest run) in MLflow, best first, with all
+    other records one click away. The other opens the page of `platform report`, which is updated while RUN goes on. Both
+    contain a new secret at each start, so other users of this machine cannot open them.
 
     MLflow is read-only, and needs no password on a cluster. optuna-dashboard shows a copy of the run: changes are lost when
     the command ends.
@@ -90,8 +91,8 @@ def _here(place: TargetName, home: Path, run: str | None, listener: socket.socke
     command += ["--uvicorn-opts", "--fd 0 --log-level warning"]
     with PrivateServer(listener.getsockname()) as server:
         ask = _read_only(server.ask)
-        with Pages(ask, listener, lambda: _page(ask, shown), output.note) as pages:
-            output.note(pages.address)
+        with Pages(_beside(ask, run, place), listener, lambda: _page(ask, shown), output.note) as pages:
+            _tell(pages, shown is not None)
             output.note(f"Showing the results in {home}, read-only; MLflow answers in a few seconds. Ctrl-C stops it")
             code = _serve(command, environ, server)
     if code:
@@ -147,8 +148,9 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
 
     with PrivateServer(listener.getsockname()) as server:
         first = exporting.order(handle.name, job, listener=server.listener.fileno()) + line
-        with Pages(server.ask, listener, lambda: f"/dashboard/studies/{_STUDY}", output.note) as pages:
-            output.note(pages.address)
+        ask = _beside(server.ask, handle.name, handle.target.place)
+        with Pages(ask, listener, lambda: f"/dashboard/studies/{_STUDY}", output.note) as pages:
+            _tell(pages, has_report=True)
             output.note(f"Showing a copy of {handle.name} in optuna-dashboard, which is kept up to date; Ctrl-C stops it")
             code = _serve([*exporting.COMMAND], exporting.environ(), server, feed)
     if code:
@@ -163,10 +165,36 @@ def _there(place: TargetName, run: str | None, listener: socket.socket) -> None:
     shown = _shown(run, place)
     gateway = target.gateway
     gateway.check_mlflow()  # reports a failure at once
-    with Pages(gateway.mlflow, listener, lambda: _page(gateway.mlflow, shown, gateway.scope), output.note) as pages:
-        output.note(pages.address)
+    ask = _beside(gateway.mlflow, run, place)
+    with Pages(ask, listener, lambda: _page(gateway.mlflow, shown, gateway.scope), output.note) as pages:
+        _tell(pages, shown is not None)
         output.note(f"Showing the results in {target.cluster.place}, read-only; Ctrl-C stops it")
         _until_stopped()
+
+
+def _beside(ask: Source, run: str | None, place: TargetName) -> Source:
+    """Answer for the page of a run beside `ask`; a run that is not there has none."""
+    from trialplane.client.study_page import StudyPage  # urllib3 and more, which `--help` should not wait for
+    from trialplane.report import page
+    from trialplane.report.content import Surroundings
+
+    try:
+        handle = names.find_run(run, place)
+        page.check()
+
+        def surroundings() -> Surroundings:
+            return Surroundings(handle.target.place.flags, handle.job.name in names.jobs(), None, time.time())
+
+        return StudyPage(handle, surroundings).beside(ask)
+    except (RunNotFound, TargetError, InputError):
+        return ask
+
+
+def _tell(pages: Pages, has_report: bool) -> None:
+    """Print the addresses of pages."""
+    output.note(pages.address)
+    if has_report:
+        output.note(f"{pages.page('/-/report')}  (the page of `platform report`, live)")
 
 
 def _shown(run: str | None, place: TargetName) -> tuple[str, Job] | None:

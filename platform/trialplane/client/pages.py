@@ -53,7 +53,8 @@ class Pages:
     ) -> None:
         host, port = listener.getsockname()[:2]
         secret = secrets.token_hex(16)
-        self.address = f"http://{host}:{port}/?token={secret}"
+        self._site, self._secret = f"http://{host}:{port}", secret
+        self.address = self.page("/")
         cookie = f"trialplane-{port}"  # a browser sends it to all ports
         reported: set[str] = set()
 
@@ -72,8 +73,8 @@ class Pages:
                 # By its name alone: the port may be forwarded from another machine.
                 if named.partition(":")[0] not in ("127.0.0.1", "localhost") or origin not in (None, f"http://{named}"):
                     self._refuse(403, "this is for pages of this machine")
-                elif path == "/" and any(map(is_secret, urllib.parse.parse_qs(query).get("token", ()))):
-                    self._open()
+                elif any(map(is_secret, urllib.parse.parse_qs(query).get("token", ()))):
+                    self._open(path)
                 elif not any(map(is_secret, self._cookies())):
                     self._refuse(403, "open the address that `platform ui` has printed; each start has a new one")
                 elif length > MAX_BODY or self.headers.get("Transfer-Encoding"):
@@ -90,10 +91,10 @@ class Pages:
                     if name == cookie:
                         yield value
 
-            def _open(self) -> None:
-                """Leads to the start page, with the secret in a cookie and not in the browser's history."""
+            def _open(self, path: str) -> None:
+                """Leads to a page, / to the start page, with the secret in a cookie and not in the browser's history."""
                 self.send_response(303)
-                self.send_header("Location", start())
+                self.send_header("Location", f"/{path.lstrip('/')}" if path.strip("/") else start())
                 self.send_header("Set-Cookie", f"{cookie}={secret}; Path=/; HttpOnly; SameSite=Strict")
                 self.send_header("Cache-Control", "no-store")
                 self.send_header("Content-Length", "0")
@@ -139,6 +140,10 @@ class Pages:
         self._server.socket.close()
         self._server.socket = listener
         self._server.daemon_threads = True
+
+    def page(self, path: str) -> str:
+        """The address of a page, with the secret."""
+        return f"{self._site}{path}?token={self._secret}"
 
     def __enter__(self) -> Pages:
         threading.Thread(target=self._server.serve_forever, daemon=True, name="web pages").start()

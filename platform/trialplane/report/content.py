@@ -24,6 +24,9 @@ _FAILURES = 100  # kinds of failure on the page
 _LONGEST = 2000  # characters of a message of a failure
 
 
+Content = tuple[dict[str, Any], list[Column]]  # facts and columns of a run
+
+
 @dataclasses.dataclass(frozen=True)
 class Recorded:
     """What is recorded of a run.
@@ -58,15 +61,21 @@ class Surroundings:
     now: float
 
 
-def content(recorded: Recorded, around: Surroundings) -> tuple[dict[str, Any], list[Column]]:
-    """Return the facts of a run as plain values, and its columns."""
+def content(recorded: Recorded, around: Surroundings, shares: importances.Shares | None = None) -> Content:
+    """Return the facts of a run as plain values, and its columns.
+
+    Args:
+        recorded: of the run.
+        around: of the commands.
+        shares: the importances; None to compute them.
+    """
     job, status = recorded.job, recorded.status
     trials = rows.newest(recorded.attempts)
     ranked = rows.ranked(job, trials)
     last_steps = _last_steps(recorded.reports)
     begun = _begun(recorded)
     best = _front(job, trials)
-    shares, why = importances.importances(job, trials) if job.search.names or job.search.is_code else ([], "")
+    importance, why = shares or importances.importances(job, trials)
     first = [job.watched_metric, *job.required_metrics]
     metrics = curves.metrics(recorded.reports, first)
     whole = {row.number for row in ranked[:BEST]}
@@ -92,7 +101,7 @@ def content(recorded: Recorded, around: Surroundings) -> tuple[dict[str, Any], l
         "best": [_best(row) for row in best[:BEST]],
         "commands": [[label, command] for label, command in _commands(recorded, around, best)],
         "log": f"platform logs {shlex.quote(status.run)} {around.flags}".strip(),
-        "importances": shares,
+        "importances": importance,
         "no_importances": why,
         "curve_metrics": metrics,
         "failures": _failures(recorded.attempts),

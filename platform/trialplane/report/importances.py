@@ -14,17 +14,21 @@ from trialplane.report import columns
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import TrialState
 
+Shares = tuple[list[tuple[str, float]], str]  # see `importances`
+
 MOST = 5000  # trials; those of a larger study are an even sample
 FEWEST = 20  # trials with a result; the best tenth of fewer says nothing
 MISSING = "Optuna is not installed: pip install 'trialplane[notebook]'"
 
 
-def importances(job: Job, rows: Sequence[TrialRow]) -> tuple[list[tuple[str, float]], str]:
+def importances(job: Job, rows: Sequence[TrialRow]) -> Shares:
     """Return the share of each parameter, largest first, and why there is none, or "".
 
     The shares add up to 1. They say which parameters matter for getting into the best tenth of the trials (with several
     objectives: near the Pareto front).
     """
+    if not job.search.names and not job.search.is_code:
+        return [], ""
     complete = [row for row in rows if row.state is TrialState.COMPLETE and all(map(math.isfinite, row.values))]
     if len(complete) < FEWEST:
         return [], f"{FEWEST} complete trials are needed, and there are {len(complete)}"

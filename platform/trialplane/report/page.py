@@ -20,7 +20,7 @@ from trialplane.report import columns
 from trialplane.report.columns import Column
 from trialplane.wire import records
 
-_SCRIPTS = ("data.js", "dom.js", "charts.js", "table.js", "study.js", "comparison.js", "start.js")
+_SCRIPTS = ("data.js", "dom.js", "charts.js", "table.js", "study.js", "comparison.js", "start.js", "live.js")
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
@@ -42,7 +42,7 @@ def page(
     Raises:
         InputError: plotly is not installed.
     """
-    plotly, script, style = _plotly(), _script(), _asset("page.css")
+    plotly, script, style = _closed(_plotly_file().read_text(encoding="utf-8")), _script(), _asset("page.css")
     hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (plotly, script))
     # plotly.js compiles the drawing code of its WebGL charts, and sets styles as it draws: it needs both `unsafe` sources.
     # Neither lets a text of a run become a script: inline scripts are those with these hashes alone.
@@ -68,6 +68,15 @@ def page(
     )
 
 
+def check() -> None:
+    """Refuse if plotly is not installed.
+
+    Raises:
+        InputError: it is not.
+    """
+    _plotly_file()
+
+
 def content(
     runs: Sequence[tuple[Mapping[str, Any], Sequence[Column]]], comparison: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], str]:
@@ -88,13 +97,13 @@ def escaped(document: Any) -> str:
     return text
 
 
-def _plotly() -> str:
-    """Return plotly's bundle, without importing plotly."""
+def _plotly_file() -> Path:
+    """Return the file of plotly's bundle, without importing plotly."""
     spec = importlib.util.find_spec("plotly")
     for folder in [] if spec is None else spec.submodule_search_locations or []:
         file = Path(folder, "package_data", "plotly.min.js")
         if file.is_file():
-            return _closed(file.read_text(encoding="utf-8"))
+            return file
     raise InputError("plotly cannot be found, which draws the page; pip install 'trialplane[notebook]'")
 
 

@@ -36,6 +36,7 @@ function layout(options) {
     legend: { orientation: "h", y: 1.12, x: 0 },
     xaxis: titled(xaxis),
     yaxis: titled(yaxis),
+    uirevision: [xaxis, yaxis].map((each) => `${each?.title} ${each?.type}`).join(), // keeps zooms while the axes stay the same
     ...rest,
   };
 }

@@ -3,7 +3,7 @@
 function comparisonPage(comparison, runs) {
   const parts = [comparedRuns(comparison)];
   if (comparison.curves.some((curve) => curve.points.length)) parts.push(comparedHistory(comparison));
-  if (comparison.groups.length > 1) parts.push(comparedGroups(comparison));
+  if (comparison.runs.length > 1) parts.push(comparedGroups(comparison));
   return parts;
 }
 

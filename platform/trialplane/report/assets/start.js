@@ -9,12 +9,12 @@ function build() {
   const switcher = runs.length > 1 ? select("Run", runs.map((run, i) => [i, run.facts.run]), state.shown, (i) => { state.shown = Number(i); build(); }) : null;
   const run = runs[state.shown];
   const title = comparison && runs.length !== 1 ? `Comparison of ${comparison.runs.length} runs` : run.facts.run;
-  const sections = [...(comparison ? comparisonPage(comparison, runs) : []), ...(run ? [runs.length > 1 ? el("h2", { class: "run" }, run.facts.run) : null, ...runPage(run)] : [])].filter(Boolean);
+  const sections = [...(comparison ? comparisonPage(comparison, runs) : []), ...(run ? [runs.length > 1 ? el("h2", { class: "run" }, run.facts.run) : null, ...runPage.build(run)] : [])].filter(Boolean);
   const index = el("nav", { "aria-label": "Parts of this page" }, sections.filter((part) => part.id).map((part) => el("a", { href: `#${part.id}` }, part.querySelector("h2").textContent)));
   const kinds = { hpo: "study", train: "training", collect: "collection" };
   const subtitle = run && !comparison ? `${kinds[run.facts.kind] ?? run.facts.kind} of ${run.facts.job}` : "";
   page.replaceChildren(
-    el("header", {}, el("div", {}, el("h1", {}, title), el("p", { class: "subtitle" }, subtitle)), el("div", { class: "controls" }, switcher, state.switch)), index, ...sections);
+    el("header", {}, el("div", {}, el("h1", {}, title), el("p", { class: "subtitle" }, subtitle, run?.facts.mlflow ? [" · ", el("a", { href: run.facts.mlflow }, "MLflow or optuna-dashboard")] : null)), el("div", { class: "controls" }, switcher, state.switch)), index, ...sections);
   state.ended = performance.now();
 }
 
@@ -37,6 +37,5 @@ async function start() {
   for (const chart of Chart.all) if (chart.near) chart.mount();
   document.documentElement.dataset.ready = "charts";
   performance.mark("charts");
+  if (facts.runs.some((each) => each.version !== undefined)) follow(state.runs[0]);
 }
-
-start();

@@ -4,26 +4,37 @@ const BINNED_FROM = 10_000; // points of a pair of parameters
 const BARS = 1500; // attempts of which a timeline draws bars; more are merged to a number of busy slots
 const CURVES = 250; // curves that are drawn without quantiles
 
-/** A part of the page that belongs to one run. */
-function runPage(run) {
-  const { facts } = run;
-  const parts = [summary(run), commands(run)];
-  const isStudy = facts.kind === "hpo";
-  if (isStudy && run.complete.length) parts.push(history(run));
-  if (isStudy) parts.push(importance(run));
-  if (isStudy && run.params.length && run.complete.length) parts.push(run.complete.length > 1 ? parallel(run) : null, slice(run));
-  if (isStudy && run.params.length > 1 && run.complete.length > 3) parts.push(contour(run));
-  if (run.objectives.length > 1 && run.complete.length) parts.push(pareto(run));
-  if (facts.constraints.length && run.complete.length) parts.push(constraints(run));
-  if (facts.kind === "collect" && run.metrics.length && run.size) parts.push(iterations(run));
-  if (facts.workers.length) parts.push(workers(run));
-  if (facts.curve_metrics.length) parts.push(curves(run));
-  if (run.column("attempts", "start").data.length) parts.push(timeline(run));
-  parts.push(costs(run));
-  if (facts.failures.length) parts.push(failures(run));
-  if (run.size) parts.push(trials(run));
-  return parts;
-}
+/** The sections of a run, and whether it has each. */
+const SECTIONS = [
+  [summary, () => true],
+  [commands, () => true],
+  [history, (run) => isStudy(run) && run.complete.length > 0],
+  [importance, (run) => isStudy(run) && (run.facts.importances.length > 0 || run.facts.no_importances)],
+  [parallel, (run) => isStudy(run) && run.params.length > 0 && run.complete.length > 1],
+  [slice, (run) => isStudy(run) && run.params.length > 0 && run.complete.length > 0],
+  [contour, (run) => isStudy(run) && run.params.length > 1 && run.complete.length > 3],
+  [pareto, (run) => run.objectives.length > 1 && run.complete.length > 0],
+  [constraints, (run) => run.facts.constraints.length > 0 && run.complete.length > 0],
+  [iterations, (run) => run.facts.kind === "collect" && run.metrics.length > 0 && run.size > 0],
+  [workers, (run) => run.facts.workers.length > 0],
+  [curves, (run) => run.facts.curve_metrics.length > 0],
+  [timeline, (run) => run.column("attempts", "start").data.length > 0],
+  [costs, () => true],
+  [failures, (run) => run.facts.failures.length > 0],
+  [trials, (run) => run.size > 0],
+];
+
+const isStudy = (run) => run.facts.kind === "hpo";
+
+const runPage = {
+  /** The names of the sections that a run has. */
+  parts: (run) => SECTIONS.filter(([, has]) => has(run)).map(([make]) => make.name),
+
+  build: (run) => SECTIONS.filter(([, has]) => has(run)).map(([make]) => make(run)),
+
+  /** New sections in place of those in which the user can choose nothing. */
+  replaced: (run) => [summary, commands, importance, workers, costs, failures].filter((make) => SECTIONS.find(([each]) => each === make)[1](run)).map((make) => make(run)),
+};
 
 const titleOf = (objective) => `${objective.metric} (${objective.direction})`;
 
@@ -319,11 +330,11 @@ function curveOf(run, index) {
 
 function curves(run) {
   const { curve_metrics: names } = run.facts;
-  const metrics = run.column("curves", "metric").data, numbers = run.column("curves", "number").data;
-  const byNumber = new Map(Array.from(run.column("trials", "number").data, (number, row) => [number, row]));
-  const attempts = new Map(Array.from(run.column("attempts", "number").data, (number, i) => [number, i]));
   const dashes = { COMPLETE: "solid", PRUNED: "dot", RUNNING: "solid", FAILED: "dash", LOST: "dashdot", PAUSED: "dashdot" };
   const one = (metric, shownLog) => new Chart(`Curves of ${names[metric]}`, run.facts.kind === "hpo" ? 420 : 300, () => {
+    const metrics = run.column("curves", "metric").data, numbers = run.column("curves", "number").data;
+    const byNumber = new Map(Array.from(run.column("trials", "number").data, (number, row) => [number, row]));
+    const attempts = new Map(Array.from(run.column("attempts", "number").data, (number, i) => [number, i]));
     const all = range(metrics.length).filter((i) => metrics[i] === metric);
     const rowOf = (i) => byNumber.get(numbers[i]);
     const ranks = run.column("trials", "rank").data;
@@ -378,21 +389,23 @@ function curves(run) {
   show(run.facts.kind === "hpo" ? [0] : names.map((_, i) => i));
   if (run.facts.kind !== "hpo") holder.classList.add("tiles");
   run.onselect.push(() => { for (const chart of charts) chart.update(); });
-  const hint = metrics.length > CURVES ? "Bands are of all curves; lines are the 50 best, some pruned ones, and those that you select in the table." : "Select a row of the table to emphasize its curve.";
+  const hint = run.column("curves", "metric").data.length > CURVES ? "Bands are of all curves; lines are the 50 best, some pruned ones, and those that you select in the table." : "Select a row of the table to emphasize its curve.";
   return section("curves", run.facts.kind === "hpo" ? "Learning curves" : "Metrics", el("div", { class: "controls" }, controls, run.facts.kind === "hpo" ? el("span", { class: "hint" }, hint) : null), holder);
 }
 
 function timeline(run) {
   const column = (name) => run.column("attempts", name);
   const [starts, ends, lanes, states] = ["start", "end", "lane", "state"].map(column);
-  const count = starts.data.length;
-  let last = 0, slots = 0;
-  for (let i = 0; i < count; i++) { last = Math.max(last, ends.data[i]); slots = Math.max(slots, lanes.data[i] + 1); }
-  const unit = last > 7200 ? [3600, "hours"] : last > 300 ? [60, "minutes"] : [1, "seconds"];
-  let view = [0, last || 1];
+  const extent = () => {
+    let last = 0, slots = 0;
+    for (let i = 0; i < starts.data.length; i++) { last = Math.max(last, ends.data[i]); slots = Math.max(slots, lanes.data[i] + 1); }
+    return { last, slots, unit: last > 7200 ? [3600, "hours"] : last > 300 ? [60, "minutes"] : [1, "seconds"] };
+  };
+  let view = null; // all of it
   const draw = () => {
-    const [from, to] = view;
-    const visible = range(count).filter((i) => ends.data[i] >= from && starts.data[i] <= to);
+    const { last, slots, unit } = extent();
+    const [from, to] = view ?? [0, last || 1];
+    const visible = range(starts.data.length).filter((i) => ends.data[i] >= from && starts.data[i] <= to);
     const data = [];
     const merged = visible.length > BARS;
     if (merged) {
@@ -416,20 +429,21 @@ function timeline(run) {
       }
       for (const [state, bar] of groups) data.push({ type: "bar", orientation: "h", name: state.toLowerCase(), ...bar, textposition: "none", hoverinfo: "text", width: 0.8, marker: { color: STATES[state]?.color ?? "#999999", pattern: { shape: { FAILED: "x", LOST: "/", PRUNED: "." }[state] ?? "" }, line: { width: 0 } } });
     }
-    return { data, layout: layout({ barmode: "overlay", showlegend: !merged, xaxis: { title: `${unit[1]} since the start`, range: view.map((value) => value / unit[0]) },
+    return { data, layout: layout({ barmode: "overlay", showlegend: !merged, xaxis: { title: `${unit[1]} since the start`, range: [from / unit[0], to / unit[0]] },
       yaxis: merged ? { title: "busy slots", rangemode: "tozero", fixedrange: true } : { title: "slot", range: [slots - 0.4, -0.6], dtick: slots > 20 ? undefined : 1, fixedrange: true } }) };
   };
-  const chart = new Chart("Attempts over time, by slot", Math.max(220, Math.min(560, 90 + 26 * slots)), draw, (element) => {
+  const chart = new Chart("Attempts over time, by slot", Math.max(220, Math.min(560, 90 + 26 * extent().slots)), draw, (element) => {
     element.on("plotly_relayout", (change) => {
+      const { unit } = extent();
       if ("xaxis.range[0]" in change) view = [change["xaxis.range[0]"] * unit[0], change["xaxis.range[1]"] * unit[0]];
-      else if (change["xaxis.autorange"]) view = [0, last || 1];
+      else if (change["xaxis.autorange"]) view = null;
       else return;
       chart.update();
     });
   });
   const { idle } = run.facts.costs;
   const words = [idle === null ? "" : `${run.facts.costs.slots} slots were idle for ${(100 * idle).toFixed(0)} % of the time that the run had them.`,
-    count > BARS ? "Zoom in to see single attempts: drag over a part of the chart." : ""].filter(Boolean).join(" ");
+    starts.data.length > BARS ? "Zoom in to see single attempts: drag over a part of the chart." : ""].filter(Boolean).join(" ");
   return section("timeline", "Timeline", words ? el("p", {}, words) : null, chart.element);
 }
 

@@ -1,0 +1,62 @@
+/* A page that a server keeps up to date: it asks for what is newer, and keeps all that the user has chosen. */
+
+const INTERVAL = 1000; // milliseconds between two questions
+
+/** Takes newer content into a run. Its columns stay the same objects, which charts and the table hold. */
+function renew(run, newer) {
+  const chosen = new Set(Array.from(run.selected, (row) => run.trial(row)));
+  for (const [name, columns] of newer.tables) {
+    const old = run.tables.get(name) ?? [];
+    newer.tables.set(name, columns.map((column) => {
+      const same = old.find((each) => each.name === column.name && each.role === column.role);
+      return same ? Object.assign(same, { texts: column.texts, data: column.data, isExact: column.isExact }) : column;
+    }));
+  }
+  const same = (column) => newer.tables.get("trials").find((each) => each.name === column.name && each.role === column.role);
+  const { selected, onselect, table, objectives } = run;
+  Object.assign(run, newer, { params: newer.params.map(same), metrics: newer.metrics.map(same), rows: null, selected, onselect, table, objectives });
+  for (const objective of objectives) objective.column = run.metrics.find((metric) => metric.name === objective.metric);
+  selected.clear();
+  for (const trial of chosen) if (run.rowOf(trial) !== undefined) selected.add(run.rowOf(trial));
+}
+
+/** The parts that the page of a run has: with others it is built anew. */
+const shape = (run) => JSON.stringify([runPage.parts(run), run.params.map((column) => [column.name, Boolean(column.texts)]), run.metrics.map((column) => column.name), run.facts.curve_metrics, run.facts.state]);
+
+async function follow(run) {
+  for (;;) {
+    await new Promise((done) => setTimeout(done, INTERVAL));
+    if (document.hidden) continue;
+    let content;
+    try {
+      const answer = await fetch(`${location.pathname}/data?after=${run.facts.version}`);
+      if (!answer.ok) throw new Error(await answer.text());
+      content = await answer.json();
+    } catch {
+      document.documentElement.dataset.live = "lost";
+      continue;
+    }
+    document.documentElement.dataset.live = "followed";
+    if (!content) continue;
+    const newer = new Run(content.runs[0], await decode(content.block));
+    const before = shape(run);
+    renew(run, newer);
+    if (shape(run) !== before) {
+      const top = scrollY;
+      build();
+      scrollTo({ top, behavior: "instant" });
+      continue;
+    }
+    for (const part of runPage.replaced(run)) {
+      const old = document.getElementById(part.id);
+      if (!old.contains(document.activeElement)) {
+        Chart.drop(old);
+        old.replaceWith(part);
+      } else Chart.drop(part);
+    }
+    Chart.updateAll();
+    run.table?.refresh();
+  }
+}
+
+start();

@@ -1,0 +1,136 @@
+"""The page of a run that goes on: what it answers, with the secret of its server only, and what a browser makes of it.
+
+Not checked here: the sections (tests/report/test_page.py), MLflow beside it (tests/cli/test_ui.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.client
+import io
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import urllib3
+from tests.browser import Browser
+from tests.client.conftest import complete, failed
+from tests.report import browsers, studies
+
+from trialplane.client import study_page
+from trialplane.client.pages import Pages
+from trialplane.client.run import RunHandle
+from trialplane.client.study_page import StudyPage
+from trialplane.report import columns
+from trialplane.wire.states import RunState
+
+
+@contextlib.contextmanager
+def other(method: str, target: str, body: bytes) -> Iterator[Any]:
+    """Answers in place of MLflow."""
+    yield urllib3.HTTPResponse(io.BytesIO(b'"other"'), status=200, preload_content=False)
+
+
+@pytest.fixture
+def served(runs, monkeypatch) -> Iterator[Any]:
+    """Serves the page of a run."""
+    monkeypatch.setattr(study_page, "_PAUSE", 0.0)
+    monkeypatch.setattr(study_page, "_SHARE", 1.0)
+    with contextlib.ExitStack() as stack:
+
+        def serve(run: str, target: Any = None) -> Pages:
+            page = StudyPage(RunHandle(run, target or runs.target), lambda: studies.AROUND)
+            listener = socket.create_server(("127.0.0.1", 0))
+            return stack.enter_context(Pages(page.beside(other), listener, lambda: "/", print))
+
+        yield serve
+
+
+def content(browser: Browser, after: int) -> tuple[dict[str, Any], dict[tuple[str, str], list[Any]]] | None:
+    answer = browser.get(f"/-/report/data?after={after}")
+    if answer is None:
+        return None
+    (facts,) = answer["runs"]
+    return facts, columns.unpacked(facts["columns"], answer["block"])
+
+
+def test_what_is_newer_is_sent_and_nothing_twice(runs, served):
+    run = runs.make("a", tell=complete, asks=2)
+    runs.say(run, RunState.RUNNING)
+    browser = Browser(served("a").page("/-/report"))
+    assert browser.page.endswith("/-/report")
+    assert "token" not in browser.page
+    facts, table = content(browser, 0) or ({}, {})
+    assert table["trials", "trial"] == [0, 1]
+    assert content(browser, facts["version"]) is None
+    runs.drive(run, failed, 1)
+    facts, table = content(browser, facts["version"]) or ({}, {})
+    assert table["trials", "state"] == ["COMPLETE", "COMPLETE", "FAILED"]
+    runs.report(run, 3)
+    facts, table = content(browser, facts["version"]) or ({}, {})
+    assert (table["points", "step"], facts["curve_metrics"]) == ([0, 1, 2] * 2, ["loss", "lr"])
+    assert content(browser, facts["version"]) is None
+    for odd in ("", "x", "-1", "9" * 40, "%00"):
+        assert content(browser, odd) is not None  # type: ignore[arg-type]
+    assert browser.get("/other") == "other"
+
+
+def asked(pages: Pages, path: str) -> tuple[int, str | None]:
+    """The status of an answer, and where it leads."""
+    connection = http.client.HTTPConnection(pages.address.partition("//")[2].partition("/")[0])
+    with contextlib.closing(connection):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status, answer.headers["Location"]
+
+
+def test_nobody_without_the_secret_gets_it(runs, served):
+    runs.make("a", tell=complete, asks=1)
+    pages = served("a")
+    for path in ("/-/report", "/-/report/data?after=0", "/-/report?token=", "/-/report?token=0", "/?token=0"):
+        assert asked(pages, path) == (403, None)
+
+
+def test_an_address_with_the_secret_leads_to_this_site_alone(runs, served):
+    runs.make("a", tell=complete, asks=1)
+    pages = served("a")
+    secret = pages.address.partition("?")[2]
+    for path, leads in (("//evil.example", "/evil.example"), ("/-/report", "/-/report"), ("/", "/")):
+        assert asked(pages, f"{path}?{secret}") == (303, leads)
+
+
+def test_a_run_on_a_cluster_is_read_through_the_gateway(runs, served, target, namespace, planned):
+    from tests.client.conftest import submitted
+
+    submitted(target, planned())
+    browser = Browser(served("a", target).page("/-/report"))
+    facts, _ = content(browser, 0) or ({}, {})
+    assert (facts["run"], facts["state"]) == ("a", "RUNNING")
+
+
+def test_a_browser_shows_what_is_newer_and_keeps_what_was_chosen(runs, served):
+    run = runs.make("a", tell=complete, asks=5, trials=12)
+    runs.say(run, RunState.RUNNING)
+    with browsers.browser() as opened:
+        shown = opened(served("a").page("/-/report"))
+        shown.show("trials")
+        shown.page.locator("#trials .rows .row").first.click()
+        best = shown.text("#trials .rows .row")
+        shown.page.locator("#trials input").fill("loss < 10")
+        runs.drive(run, complete, 3)
+        shown.page.wait_for_function("document.querySelector('#trials .count').textContent.startsWith('8 ')")
+        shown.page.wait_for_function("document.querySelector('#summary').textContent.includes('8 of 12')")
+        assert shown.page.locator("#trials input").input_value() == "loss < 10"
+        chosen = shown.page.locator("#trials .row[aria-selected=true]")
+        assert chosen.inner_text() == best
+        runs.drive(run, lambda request: dataclasses.replace(complete(request), metrics={"loss": -1.0}), 1)
+        shown.page.wait_for_function("document.querySelector('#summary').textContent.includes('loss -1')")
+        drawn = "document.querySelector('#history .chart')?.data?.[0].x.length"
+        shown.show("history")
+        assert shown.read(drawn) == 9
+        assert shown.errors == []
+        assert json.dumps(shown.requests).count("/-/report/data?after=") >= 2
