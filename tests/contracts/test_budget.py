@@ -19,7 +19,7 @@ from trialplane.ledger.archive import Archive
 from trialplane.ledger.namespaces import Ledgers
 from trialplane.wire import ledger
 from trialplane.wire.ledger import Address
-from trialplane.wire.records import TrialOutcome, TrialRequest
+from trialplane.wire.records import ReportRow, TrialOutcome, TrialRequest
 from trialplane.wire.states import TrialState
 
 OPEN = ledger.encode(ledger.OpenLedger(("maximize",)))
@@ -146,6 +146,30 @@ def test_a_record_in_the_place_of_another_counts_once(ledgers: Ledgers, postgres
     controller.finish(0)
     ((_, after),) = rows(postgres, url, "sizes")
     assert before + 200 < after < before + 1500
+    controller.close()
+
+
+def test_the_count_is_that_of_the_rows(ledgers: Ledgers, postgres: Postgres, url: str) -> None:
+    """Also of what is written twice, thinned, or written after the ledger was opened again."""
+    controller = Controller(ledgers, "a")
+    for _ in range(3):
+        controller.begin()
+    reports = tuple(ReportRow(mark, 0, 1, 0, mark, {"score": mark / 3}, 1.0) for mark in range(1, 7))
+    for _ in range(2):
+        controller.finish(0)
+        controller.send(ledger.WriteReports(reports[:4], ()))
+        controller.send(ledger.WriteReports(reports[4:5], (2, 3)))
+    controller.connection.answer(OPEN)
+    controller.draw(1)
+    for number in (1, 2):
+        controller.finish(number)
+    controller.begin()
+    controller.finish(3)
+    controller.send(ledger.WriteReports(reports[5:], ()))
+    texts = "octet_length(request) + octet_length(outcome) + octet_length(optuna)"
+    counted = f"SELECT (SELECT sum({texts} + {budget.ROW}) FROM vision.attempts)"
+    counted += f" + (SELECT sum(octet_length(metrics) + {budget.ROW}) FROM vision.reports)"
+    assert [size for _, size in rows(postgres, url, "sizes")] == [int(size) for (size,) in postgres.execute(counted, url)]
     controller.close()
 
 

@@ -28,6 +28,10 @@ _LARGEST = 3  # runs that a message names
 _UNITS = (("GiB", 30), ("MiB", 20), ("KiB", 10))
 
 
+_NEW = postgresql.insert(sizes)
+_GROW = _NEW.on_conflict_do_update(index_elements=[sizes.c.run_id], set_={"bytes": sizes.c.bytes + _NEW.excluded.bytes})
+
+
 @dataclasses.dataclass(frozen=True)
 class Budget:
     """Limits on the bytes that the runs of one namespace may keep.
@@ -93,8 +97,7 @@ def read(text: str, namespaces: Sequence[str]) -> dict[str, Budget]:
 
 def grow(connection: sa.Connection, run_id: int, size: int) -> None:
     """Add bytes to the count of a run's attempts and reports."""
-    new = postgresql.insert(sizes).values(run_id=run_id, bytes=size)
-    connection.execute(new.on_conflict_do_update(index_elements=[sizes.c.run_id], set_={"bytes": sizes.c.bytes + size}))
+    connection.execute(_GROW, {"run_id": run_id, "bytes": size})
 
 
 def keep(connection: sa.Connection, category: Category, size: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,12 +17,50 @@ from trialplane.ledger import attempts as reading
 from trialplane.ledger import budget as budgets
 from trialplane.ledger.attempts import Attempt
 from trialplane.ledger.budget import Budget
-from trialplane.ledger.study import Storage
-from trialplane.ledger.tables import runs
+from trialplane.ledger.study import AttemptGrowth, ReportGrowth, Storage
+from trialplane.ledger.tables import attempts, reports, runs
 
 
 class Refused(Exception):
     """The token does not open the run."""
+
+
+class _Sizes:
+    """Sizes of the rows of one run as this process has written them, so that the database need not count most of them.
+
+    Args:
+        number: of the first attempt that is not there yet.
+        mark: of the last report.
+    """
+
+    def __init__(self, number: int, mark: int) -> None:
+        self._number = number
+        self._mark = mark
+        self._running: dict[int, dict[str, int]] = {}  # number of a running attempt → bytes of its texts, by column
+
+    def has(self, growth: AttemptGrowth | ReportGrowth) -> bool:
+        """Whether it is of a running attempt that this process has begun."""
+        return isinstance(growth, AttemptGrowth) and growth.number in self._running
+
+    def growth(self, growth: AttemptGrowth | ReportGrowth) -> tuple[int, bool]:
+        """Return the bytes that the rows grow by, and whether that is known."""
+        if isinstance(growth, ReportGrowth):
+            is_new = not growth.deleted and min(growth.sizes, default=0) > self._mark
+            return sum(growth.sizes.values()) + budgets.ROW * len(growth.sizes), is_new
+        before = self._running.get(growth.number, {})
+        size = sum(len(text) - before.get(column, 0) for column, text in growth.texts.items())
+        return size + (0 if before else budgets.ROW), bool(before) or growth.number >= self._number
+
+    def written(self, growth: AttemptGrowth | ReportGrowth) -> None:
+        """Record what was committed."""
+        if isinstance(growth, ReportGrowth):
+            self._mark = max([self._mark, *growth.sizes])
+            return
+        before = self._running.pop(growth.number, None)
+        is_new, self._number = growth.number >= self._number, max(self._number, growth.number + 1)
+        if "outcome" not in growth.texts and (is_new or before is not None):
+            lengths = {column: len(text) for column, text in growth.texts.items()}
+            self._running[growth.number] = {**(before or {}), **lengths}
 
 
 class Served(Storage):
@@ -55,6 +93,7 @@ class Served(Storage):
         self._room = 0  # bytes that may be written before the namespace's are counted again
         self._kept = 0  # bytes of what samplers store, as last written
         self._former = epoch
+        self._sizes = _Sizes(0, 0)
         super().__init__(url, run, directions, Path(os.devnull), lock_patience=locking.LOCK_PATIENCE)
 
     @property
@@ -83,7 +122,13 @@ class Served(Storage):
 
     def _open(self, connection: sa.Connection, directions: list[str]) -> int:
         self._find(connection)  # again, and now the row stays as it is until the run is open
-        return super()._open(connection, directions) if self._former is None else self._former
+        epoch = super()._open(connection, directions) if self._former is None else self._former
+
+        # As of now: what others write later is fenced.
+        number = sa.select(sa.func.coalesce(sa.func.max(attempts.c.number) + 1, 0)).where(attempts.c.run_id == self._id)
+        mark = sa.select(sa.func.coalesce(sa.func.max(reports.c.mark), 0)).where(reports.c.run_id == self._id)
+        self._sizes = _Sizes(connection.execute(number).scalar_one(), connection.execute(mark).scalar_one())
+        return epoch
 
     def _find(self, connection: sa.Connection) -> None:
         """Finds the run, and checks that its controller may open it."""
@@ -97,8 +142,10 @@ class Served(Storage):
             self._id, self._epoch = found.id, found.epoch
 
     @contextlib.contextmanager
-    def _transaction(self, kept: Mapping[str, Any] | None, written: Attempt | Sequence[int] = ()) -> Iterator[sa.Connection]:
-        """See `study.Storage`; what attempts and reports grow by is counted, and refused beyond the namespace's budget.
+    def _transaction(
+        self, kept: Mapping[str, Any] | None, growth: AttemptGrowth | ReportGrowth | None = None
+    ) -> Iterator[sa.Connection]:
+        """See `study.Storage`; growth is counted, and refused beyond the namespace's budget.
 
         Reports get three quarters of a budget at most, and what it has to spare is for attempts: a run must be able to end.
 
@@ -106,26 +153,30 @@ class Served(Storage):
             LedgerFull: it is.
         """
         with super()._transaction(kept) as connection:
-            if not written:
+            if growth is None:
                 yield connection
                 return
-            before = self._size(connection, written)
+            size, is_known = self._sizes.growth(growth)
+            before = 0 if is_known else self._size(connection, growth)
             yield connection
-            grown = self._size(connection, written) - before
+            if not is_known:
+                size = self._size(connection, growth) - before
             kept_size = self._kept if kept is None else len(json.dumps(kept))
-            more = grown + max(0, kept_size - self._kept)
+            more = size + max(0, kept_size - self._kept)
             if more > self._room:
-                is_attempt = isinstance(written, Attempt)
+                is_attempt = isinstance(growth, AttemptGrowth)
                 reserve = 0 if is_attempt else self._budget.database // 4
-                left = self._budget.check(connection, more + reserve, may_exceed=is_attempt and before > 0)
+                may_exceed = is_attempt and (before > 0 or self._sizes.has(growth))
+                left = self._budget.check(connection, more + reserve, may_exceed=may_exceed)
                 self._room = min(left + more, budgets.AT_ONCE)
-            budgets.grow(connection, self._id, grown)
+            budgets.grow(connection, self._id, size)
         self._room, self._kept = min(self._room - more, budgets.AT_ONCE), kept_size
+        self._sizes.written(growth)
 
-    def _size(self, connection: sa.Connection, written: Attempt | Sequence[int]) -> int:
-        if isinstance(written, Attempt):
-            return budgets.size_of(connection, self._id, written.request.number)
-        return budgets.size_of_reports(connection, self._id, written)
+    def _size(self, connection: sa.Connection, growth: AttemptGrowth | ReportGrowth) -> int:
+        if isinstance(growth, AttemptGrowth):
+            return budgets.size_of(connection, self._id, growth.number)
+        return budgets.size_of_reports(connection, self._id, [*growth.sizes, *growth.deleted])
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:

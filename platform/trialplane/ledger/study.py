@@ -10,6 +10,8 @@ that lost its lock without noticing cannot write.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +27,49 @@ from trialplane.ledger.attempts import Attempt, Reports
 from trialplane.ledger.tables import attempts, runs
 from trialplane.wire import records
 from trialplane.wire.records import ReportRow
+
+# Built once: SQLAlchemy takes longer to build such a statement than to run it.
+_MINE = (attempts.c.run_id == sa.bindparam("of_run")) & (attempts.c.number == sa.bindparam("of_number"))
+_DRAW = sa.update(attempts).where(_MINE).values(request=sa.bindparam("new_request"), optuna=sa.bindparam("new_optuna"))
+_ENDS = sa.select(sa.func.coalesce(sa.func.max(attempts.c.place), 0) + 1).where(attempts.c.run_id == sa.bindparam("of_run"))
+_FINISH = (
+    sa.update(attempts)
+    .where(_MINE, attempts.c.place.is_(None))
+    .values(
+        place=_ENDS.correlate(None).scalar_subquery(), outcome=sa.bindparam("new_outcome"), optuna=sa.bindparam("new_optuna")
+    )
+)
+# A write, so that it also locks the row until the commit.
+_FENCE = (
+    sa.update(runs)
+    .where(runs.c.id == sa.bindparam("of_run"), runs.c.epoch == sa.bindparam("current_epoch"))
+    .values(epoch=sa.bindparam("current_epoch"))
+    .returning(runs.c.token)
+)
+_FENCE_KEEPING = _FENCE.values(optuna=sa.bindparam("new_optuna"))
+
+
+@functools.cache
+def _insert(dialect: str, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+    """Return a statement that adds rows, except those that are there."""
+    insert = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    return insert(table).on_conflict_do_nothing()
+
+
+@dataclasses.dataclass(frozen=True)
+class AttemptGrowth:
+    """New texts of an attempt, by column."""
+
+    number: int
+    texts: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportGrowth:
+    """New and deleted reports: the bytes of the metrics of new ones, by mark, and the marks of deleted ones."""
+
+    sizes: Mapping[int, int]
+    deleted: Sequence[int]
 
 
 class Storage:
@@ -92,7 +137,7 @@ class Storage:
 
     def report(self, reports: Sequence[ReportRow], deleted: Sequence[int]) -> None:
         """Writes reports, and deletes earlier ones by their marks, in one transaction; doing it twice changes nothing."""
-        rows = [
+        rows: list[dict[str, Any]] = [
             {
                 "run_id": self._id,
                 "mark": one.mark,
@@ -105,10 +150,12 @@ class Storage:
             }
             for one in reports
         ]
-        with self._transaction(None, [*(one.mark for one in reports), *deleted]) as connection:
+        growth = ReportGrowth({row["mark"]: len(row["metrics"]) for row in rows}, deleted)
+        with self._transaction(None, growth) as connection:
             if rows:
-                insert = sqlite.insert if self._engine.dialect.name == "sqlite" else postgresql.insert
-                connection.execute(insert(tables.reports).on_conflict_do_nothing(), rows)
+                # With RETURNING, SQLAlchemy sends all rows in one statement.
+                new = _insert(self._engine.dialect.name, tables.reports).returning(tables.reports.c.mark)
+                connection.execute(new, rows)
             if deleted:
                 mine = (tables.reports.c.run_id == self._id) & tables.reports.c.mark.in_(deleted)
                 connection.execute(sa.delete(tables.reports).where(mine))
@@ -120,17 +167,11 @@ class Storage:
             attempt: its request, and Optuna's view of it.
             kept: what samplers store beside the trials; None if unchanged.
         """
-        with self._transaction(kept, attempt) as connection:
-            insert = sqlite.insert if self._engine.dialect.name == "sqlite" else postgresql.insert
-            new = insert(attempts).values(
-                run_id=self._id,
-                number=attempt.request.number,
-                trial=attempt.request.trial,
-                request=records.to_json(attempt.request),
-                optuna=json.dumps(attempt.optuna),
-            )
+        texts = {"request": records.to_json(attempt.request), "optuna": json.dumps(attempt.optuna)}
+        with self._transaction(kept, AttemptGrowth(attempt.request.number, texts)) as connection:
             # It is there if an earlier try was committed, but its response was lost.
-            connection.execute(new.on_conflict_do_nothing(index_elements=[attempts.c.run_id, attempts.c.number]))
+            new = {"run_id": self._id, "number": attempt.request.number, "trial": attempt.request.trial, **texts}
+            connection.execute(_insert(self._engine.dialect.name, attempts), new)
 
     def draw(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
         """Writes what an attempt that runs has drawn so far, in one transaction; writing it twice changes nothing.
@@ -139,12 +180,9 @@ class Storage:
             attempt: its request with the parameters drawn so far, and Optuna's view of it.
             kept: what samplers store beside the trials; None if unchanged.
         """
-        with self._transaction(kept, attempt) as connection:
-            connection.execute(
-                sa.update(attempts)
-                .where(attempts.c.run_id == self._id, attempts.c.number == attempt.request.number)
-                .values(request=records.to_json(attempt.request), optuna=json.dumps(attempt.optuna))
-            )
+        texts = {"request": records.to_json(attempt.request), "optuna": json.dumps(attempt.optuna)}
+        with self._transaction(kept, AttemptGrowth(attempt.request.number, texts)) as connection:
+            connection.execute(_DRAW, self._texts(attempt, texts))
 
     def finish(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
         """Writes the end of an attempt, in one transaction; writing the same end twice changes nothing.
@@ -153,22 +191,10 @@ class Storage:
             attempt: its outcome, and Optuna's view of it.
             kept: what samplers store beside the trials; None if unchanged.
         """
-        ends = sa.select(sa.func.coalesce(sa.func.max(attempts.c.place), 0) + 1).where(attempts.c.run_id == self._id)
-        with self._transaction(kept, attempt) as connection:
-            written = connection.execute(
-                sa.update(attempts)
-                .where(
-                    attempts.c.run_id == self._id,
-                    attempts.c.number == attempt.request.number,
-                    attempts.c.place.is_(None),
-                )
-                .values(
-                    place=ends.scalar_subquery(),
-                    outcome=records.to_json(attempt.outcome),
-                    optuna=json.dumps(attempt.optuna),
-                )
-            )
-            if not written.rowcount and not self._has(connection, attempt):
+        texts = {"outcome": records.to_json(attempt.outcome), "optuna": json.dumps(attempt.optuna)}
+        with self._transaction(kept, AttemptGrowth(attempt.request.number, texts)) as connection:
+            updated = connection.execute(_FINISH, self._texts(attempt, texts))
+            if not updated.rowcount and not self._has(connection, attempt):
                 raise errors.LedgerCorrupt(f"attempt {attempt.request.number} of {self._run} was never begun")
 
     def describe(self, described: Mapping[str, Any]) -> None:
@@ -180,6 +206,11 @@ class Storage:
         """The value in a column of the run, or None."""
         with self._reading() as connection:
             return tables.document(connection, runs.c.id == self._id, name)
+
+    def _texts(self, attempt: Attempt, texts: Mapping[str, str]) -> dict[str, Any]:
+        """Return the parameters of `_DRAW` and `_FINISH`."""
+        named = {f"new_{column}": text for column, text in texts.items()}
+        return {"of_run": self._id, "of_number": attempt.request.number, **named}
 
     def _has(self, connection: sa.Connection, attempt: Attempt) -> bool:
         mine = (attempts.c.run_id == self._id) & (attempts.c.number == attempt.request.number)
@@ -219,22 +250,23 @@ class Storage:
             ) from error
 
     @contextlib.contextmanager
-    def _transaction(self, kept: Mapping[str, Any] | None, written: Attempt | Sequence[int] = ()) -> Iterator[sa.Connection]:
+    def _transaction(
+        self, kept: Mapping[str, Any] | None, growth: AttemptGrowth | ReportGrowth | None = None
+    ) -> Iterator[sa.Connection]:
         """One transaction that only the controller of the current epoch can commit.
 
         Args:
             kept: what samplers store beside the trials; None if unchanged.
-            written: the attempt that it writes, or the marks of the reports that it writes or deletes.
+            growth: rows that it writes and deletes.
         """
-        changed: dict[str, Any] = {"epoch": self._epoch}  # a write, so that it also locks the row until the commit
+        current: dict[str, Any] = {"of_run": self._id, "current_epoch": self._epoch}
         if kept is not None:
-            changed["optuna"] = json.dumps(kept)
+            current["new_optuna"] = json.dumps(kept)
         with tables.mapped(self._url, self._run), self._engine.begin() as connection:
-            mine = sa.update(runs).where(runs.c.id == self._id, runs.c.epoch == self._epoch)
-            found = connection.execute(mine.values(changed).returning(runs.c.token)).one_or_none()
-            if found is None:
+            row = connection.execute(_FENCE if kept is None else _FENCE_KEEPING, current).one_or_none()
+            if row is None:
                 raise self._fenced()
-            self._check(found.token)
+            self._check(row.token)
             yield connection
 
     def _check(self, token: str | None) -> None:
