@@ -24,6 +24,7 @@ FIGURES = {
     "sweeps": True,
     "overhead": True,
     "cli": True,
+    "report": True,
     "ask": True,
     "ledger": True,
     "training_overhead": True,

@@ -19,6 +19,7 @@ FIGURES = {
     "cli": ({"ms"}, 5),
     "scripts": ({"ms", "%"}, 3),
     "sweeps": ({"%"}, 1),
+    "report": ({"ms", "s"}, 12),
     "ask": ({"ms", "MiB", "s"}, 7),
     "ledger": ({"ms"}, 7),
     "training_overhead": ({"%", "ms", "µs", "MiB"}, 6),

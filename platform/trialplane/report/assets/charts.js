@@ -86,7 +86,10 @@ class Chart {
     if (Chart.used + contexts > CONTEXTS) return;
     Object.assign(this, { mounted: true, contexts });
     this.element.replaceChildren();
-    Plotly.newPlot(this.element, data, layout, CONFIG).then(() => this.mounted && this.ready(this.element));
+    Plotly.newPlot(this.element, data, layout, CONFIG).then(() => {
+      performance.mark("chart"); // as benchmarks measure
+      if (this.mounted) this.ready(this.element);
+    });
   }
 
   unmount() {

@@ -1,0 +1,45 @@
+"""How long the page of a report takes to open in Chromium, and to use; beside optuna-dashboard on the same study.
+
+Both show the study of `histories`: ten parameters and one value, no reports. Where the peer does not draw a study in time,
+its samples are missing, and the row's note says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.benchmarks import histories
+from tests.benchmarks.rows import Goal, Row
+from tests.benchmarks.workplace import Workplace
+
+PEER = "optuna-dashboard"
+_PATIENCE = 180.0  # seconds for a page of the peer
+
+
+def measure(place: Workplace) -> Iterator[Row]:
+    """Writes the report of each study, then opens it and the peer's page in turn, in a new browser context each."""
+    for count, goal in ((place.size(10_000, 20), 1000.0), (place.size(50_000, 40), 3000.0)):
+        folder, exported = histories.of(place, count), histories.exported(place, count)
+        place.say(f"report: pages of {count:,} trials, in turn")
+        arguments = {
+            "folder": str(folder),
+            "exported": str(exported),
+            "scratch": str(place.scratch / f"report-{count}"),
+            "rounds": place.repeats(5),
+            "patience": _PATIENCE,
+        }
+        taken = place.call("opening", arguments, timeout=600 + 2 * place.repeats(5) * _PATIENCE)
+        note = "" if taken["theirs"] else f"{PEER} had not drawn it after {_PATIENCE:.0f} s"
+        theirs = tuple(taken["theirs"])
+        of = f"{count:,} trials"
+        yield Row("report", f"first content, {of}", "ms", tuple(taken["content"]))
+        yield Row(
+            "report", f"first chart drawn, {of}", "ms", tuple(taken["chart"]), PEER, theirs, Goal(value=goal), note=note
+        )
+        for name, what in (
+            ("scroll", "a page of the table"),
+            ("sort", "sorting the table"),
+            ("filter", "filtering the table"),
+        ):
+            yield Row("report", f"{what} the table, {of}", "ms", tuple(taken[name]), goal=Goal(value=100))
+        yield Row("report", f"writing the file, {of}", "s", tuple(taken["writing"]))
