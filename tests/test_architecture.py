@@ -245,6 +245,8 @@ LATE_IMPORTS = {
     "controller.workloads.__init__": "the same",
     "controller.__main__": "Ray and Optuna, after their settings are in the environment",
     "training.lines.index": "numpy, which a reader of lines need not have imported",
+    "training.states": "torch, which is imported only if the job uses it",
+    "worker.context": "numpy, which a job that saves no states may not need",
     "worker.alone": "numpy, of which no job but a collection needs anything",
     "worker.shims.capture": "torch and transformers, which are there by then",
     "worker.roles": "what ranks, or a collection, need: a trial of one process imports neither",

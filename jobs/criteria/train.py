@@ -94,8 +94,11 @@ def run(ctx):
     # train; score after each epoch
 
     gamma = p["focal_gamma"] if p["loss"] == "focal" else 0.0
-    best = {}
-    for epoch in range(p["epochs"]):
+    best, best_table, done = {}, None, 0
+    if state := ctx.restored:  # of a trial that was paused, or lost
+        encoders.load_training_state(accelerator, state, model, optimizer, schedule)
+        best, best_table, done = state["best"], state["best_table"], state["step"] + 1
+    for epoch in range(done, p["epochs"]):
         model.train()
         for ids, mask, parts, label in loader:
             longest = int(mask.sum(1).max())
@@ -111,12 +114,14 @@ def run(ctx):
         metrics, table = evaluate(logits, validation.tensors[3])
         ctx.report(epoch, **metrics)
         if not best or metrics["macro_f1"] > best["macro_f1"]:
-            best, best_table = metrics, table
+            best, best_table = metrics, table.tolist()
+        state = encoders.training_state(accelerator, model, optimizer, schedule)
+        ctx.save(epoch, {**state, "best": best, "best_table": best_table})
 
     if os.environ.get("MLFLOW_TRACKING_URI"):  # the trial's store, or one that you have named
         import mlflow
 
-        mlflow.log_dict({"rows": "truth 0, 1", "columns": "predicted 0, 1", "counts": best_table.tolist()}, "confusion.json")
+        mlflow.log_dict({"rows": "truth 0, 1", "columns": "predicted 0, 1", "counts": best_table}, "confusion.json")
     return best
 
 

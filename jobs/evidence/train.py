@@ -96,8 +96,11 @@ def run(ctx):
     # train; score after each epoch
 
     gamma = p["focal_gamma"] if p["loss"] == "focal" else 0.0
-    best = {}
-    for epoch in range(p["epochs"]):
+    best, best_found, done = {}, None, 0
+    if state := ctx.restored:  # of a trial that was paused, or lost
+        encoders.load_training_state(accelerator, state, model, optimizer, schedule)
+        best, best_found, done = state["best"], state["best_found"], state["step"] + 1
+    for epoch in range(done, p["epochs"]):
         model.train()
         for batch in loader:
             longest = int(batch[1].sum(1).max())
@@ -114,6 +117,8 @@ def run(ctx):
         ctx.report(epoch, **metrics)
         if not best or metrics["span_f1"] > best["span_f1"]:
             best, best_found = metrics, found
+        state = encoders.training_state(accelerator, model, optimizer, schedule)
+        ctx.save(epoch, {**state, "best": best, "best_found": best_found})
 
     spans.log_examples(posts, truth, best_found)
     return best

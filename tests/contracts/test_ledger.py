@@ -9,11 +9,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 import random
+import time
 
 import pytest
 from tests.contracts.conftest import Backend, ask, complete, drive, failed, make_job, points, report
+from tests.controller.test_promotion import play
 
-from trialplane.wire.records import TrialOutcome, TrialRequest
+from trialplane.job.search import Ladder
+from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 
 
@@ -375,3 +378,28 @@ def test_a_finite_space_is_tried_out_only_when_the_last_point_has_its_result(sql
     with sqlite.open(job) as ledger:
         assert ledger.ask() is None, "the next controller knows it too"
         assert ledger.exhausted
+
+
+def test_paused_trials_are_promoted_or_dropped_and_each_ends_once(backend: Backend) -> None:
+    """With a new controller after each end."""
+    job = make_job(trials=8, pruner={"name": "asha", "promote": True, "max_resource": 16, "reduction_factor": 2})
+    segments = []
+    while True:
+        with backend.open(job) as ledger:
+            request = ledger.ask()
+            if request is None:
+                counts = ledger.counts
+                break
+            assert request.segment is not None
+            segments.append((request.trial, request.segment.rung, request.segment.done))
+            last = request.segment.rung or 16
+            ledger.report(TrialReport(request.number, last, {"score": 1.0 - request.trial / 10}, time.time()))
+            state = TrialState.PAUSED if request.segment.rung else TrialState.COMPLETE
+            ledger.tell(dataclasses.replace(complete(request), state=state, metrics={"score": 1.0 - request.trial / 10}))
+    assert (counts.complete, counts.pruned, counts.paused) == (1, 7, 0)
+    _, history, _ = play(Ladder(1, 2, 16), 8, lambda trial, done: float(trial))
+    assert segments == [(stretch.trial, stretch.rung, stretch.done) for stretch in history]
+    with backend.open(job) as ledger:
+        assert ledger.is_done
+        assert ledger.counts == counts
+        assert {row.state for row in ledger.newest.values()} == {TrialState.COMPLETE, TrialState.PRUNED}

@@ -42,6 +42,8 @@ class Ledger:
         self.unstarted = unstarted
         self.newest: dict[int, Any] = {0: None} if complete else {}
         self.reported: list[int] = []
+        self.promotion = None
+        self.saved: dict[int, Any] = {}
 
     def report(self, report: TrialReport) -> bool:
         self.reported.append(report.step)

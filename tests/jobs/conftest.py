@@ -11,6 +11,7 @@ from tests.jobs.trainings import JOBS, Launcher, Training, train_of
 
 from trialplane.job import load
 from trialplane.worker.context import Context
+from trialplane.worker.pausing import Pause
 
 
 def _middle(parameter):
@@ -30,8 +31,10 @@ class Trials:
         self.job = load.load_job(self.folder, environ={})
         self.train = train_of(name)
         self.reports = []
+        self.folders = itertools.count()
 
-    def __call__(self, seed=0, **params):
+    def __call__(self, seed=0, segment=None, checkpoints=None, **params):
+        """One trial in a new place, or up to a rung in a given one."""
         self.reports = []
         space = {name: _middle(parameter) for name, parameter in self.job.search.parameters.items()}
         context = Context(
@@ -45,7 +48,9 @@ class Trials:
             code=self.folder,
             cache=self.cache,
             workdir=self.workdir,
+            checkpoints=str(checkpoints or self.workdir / f"checkpoints-{next(self.folders)}"),
             _reporter=lambda step, metrics: self.reports.append((step, dict(metrics))),
+            _pause=Pause(segment),
         )
         return self.train.run(context)
 
@@ -68,7 +73,9 @@ def launch():
 def trials(cache, tmp_path, monkeypatch):
     """`trials("criteria")` gives a callable that runs one trial and returns its metrics."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return lambda name: Trials(name, cache, tmp_path)
+    handler = signal.getsignal(signal.SIGTERM)  # a job that continues from a checkpoint takes SIGTERM
+    yield lambda name: Trials(name, cache, tmp_path)
+    signal.signal(signal.SIGTERM, handler)
 
 
 @pytest.fixture

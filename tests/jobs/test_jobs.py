@@ -19,6 +19,8 @@ from textjobs import encoders
 from trialplane import errors
 from trialplane.job import entrypoint, load
 from trialplane.plan import pack
+from trialplane.wire.records import Segment
+from trialplane.worker.context import Paused
 
 JOBS = Path(__file__).parents[2] / "jobs"
 METRICS = {
@@ -69,6 +71,19 @@ def test_the_same_seed_and_parameters_give_the_same_metrics(trials, name):
     first = trial(seed=3, **SMALL)
     assert trial(seed=3, **SMALL) == first
     assert trial(seed=4, **SMALL) != first
+
+
+@FOUR
+def test_a_trial_that_is_paused_has_the_metrics_of_one_that_is_not(trials, name, tmp_path):
+    trial = trials(name)
+    whole = trial(max_rows=60, epochs=2, dropout=0.1)
+    undisturbed = trial.reports
+    with pytest.raises(Paused, match="paused after step 0"):
+        trial(max_rows=60, epochs=2, dropout=0.1, checkpoints=tmp_path / "paused", segment=Segment(1, ("loss",)))
+    first = trial.reports
+    continued = trial(max_rows=60, epochs=2, dropout=0.1, checkpoints=tmp_path / "paused")
+    assert first + trial.reports == undisturbed, "to the last bit"
+    assert continued == whole
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])

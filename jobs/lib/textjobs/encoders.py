@@ -83,6 +83,20 @@ def prepare(
     return prepared
 
 
+def training_state(accelerator: Accelerator, *objects: Any) -> dict[str, Any]:
+    """The state of what `prepare` returned, for `ctx.save`: the model first, then optimizer and schedule."""
+    model, *others = objects
+    return {"model": accelerator.unwrap_model(model).state_dict(), "others": [one.state_dict() for one in others]}
+
+
+def load_training_state(accelerator: Accelerator, state: Mapping[str, Any], *objects: Any) -> None:
+    """Continues from `training_state`, with the same objects."""
+    model, *others = objects
+    accelerator.unwrap_model(model).load_state_dict(state["model"])
+    for one, saved in zip(others, state["others"], strict=True):
+        one.load_state_dict(saved)
+
+
 def parameter_groups(
     rates: Mapping[PreTrainedModel, float], model: torch.nn.Module, *, decay: float, head_lr: float, weight: float
 ) -> list[dict[str, Any]]:

@@ -435,7 +435,7 @@ def _text(job: _Job, found: smoke.Smoke | None) -> str:
         "",
         *_metrics(job, found),
         "sampler: tpe",
-        *([] if job.returned and _objective(found) is None else ["pruner: median"]),
+        *([] if job.returned and _objective(found) is None else ["pruner: asha"]),
         "",
     ]
     lines += [f"trials: {_TRIALS if job.space else 1}", f"parallel: {_PARALLEL if job.space else 1}"]

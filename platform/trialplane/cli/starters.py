@@ -21,7 +21,7 @@ space: # what is searched
 
 objective: {{metric: loss, direction: minimize}}
 sampler: tpe
-pruner: median
+pruner: asha # ends bad trials early; {{name: asha, promote: true, …}} continues the good ones
 
 trials: 20
 parallel: 2

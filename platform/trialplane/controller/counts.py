@@ -18,6 +18,8 @@ from trialplane.wire.states import FAILURE_RULES, FailureClass, TrialState
 class Counts:
     """Logical trials by state; `retried` counts attempts, `counted_failures` the failures that count against budgets.
 
+    `paused` are trials at a rung, which may continue.
+
     Retries are counted per trial and class of failure. Where trials keep checkpoints the count restarts with an attempt
     that got further than all before it: a training of a week may lose its machine every day, but one that repeatedly fails
     at the same step ends when its retries are used up.
@@ -30,6 +32,7 @@ class Counts:
     pruned: int = 0
     failed: int = 0
     running: int = 0
+    paused: int = 0
     retried: int = 0
     counted_failures: int = 0
     failures: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -51,6 +54,7 @@ class Counts:
             "pruned": self.pruned,
             "failed": self.failed,
             "running": self.running,
+            "paused": self.paused,
             "retried": self.retried,
             "failures": dict(self.failures),
         }
@@ -76,6 +80,8 @@ class Counts:
             self.complete += 1
         elif outcome.state is TrialState.PRUNED:
             self.pruned += 1
+        elif outcome.state is TrialState.PAUSED:
+            self.paused += 1
         else:
             assert outcome.failure is not None
             self._count_failed(outcome.failure, 1)
@@ -198,7 +204,7 @@ class BestReports:
     def ended(self, trial: int, outcome: TrialOutcome) -> None:
         """Records the end of an attempt, also of a former controller."""
         self._found.pop(trial, None)
-        if outcome.failure is not None and outcome.best:
+        if (outcome.failure is not None or outcome.state is TrialState.PAUSED) and outcome.best:
             self._found[trial] = dict(outcome.best)
 
 

@@ -298,8 +298,8 @@ def verdict(outcomes: Mapping[int, TrialOutcome]) -> tuple[TrialOutcome, int]:
         outcomes: node → its outcome, in the order of arrival; without nodes that were killed because another failed.
     """
     failures = {node: outcome for node, outcome in outcomes.items() if outcome.state is not TrialState.COMPLETE}
-    # Once a stop rule has ended node 0, the others may fail as they wait for it.
-    if not failures or (0 in outcomes and outcomes[0].early):
+    # Once a stop rule has ended node 0, or it is paused, the others may fail as they wait for it.
+    if not failures or (0 in outcomes and (outcomes[0].early or outcomes[0].state is TrialState.PAUSED)):
         return outcomes[0], 0
     outcome = causes.cause(list(failures.values()))
     node = next(node for node, failure in failures.items() if failure is outcome)

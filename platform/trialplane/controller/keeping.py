@@ -1,9 +1,9 @@
-"""What stays of the trials of a study with `keep`: the checkpoints of the best, and of those that have not ended.
+"""Which checkpoints of a study's trials stay: those of trials that have not ended, and of the best, as `keep` says.
 
-Decided from the ledger alone, once an end is in it: a trial's checkpoints are removed when it has failed, was pruned, or so
-many better ones are complete, and then no later end makes it one of the best again. A slot removes them, as it reaches the
-place where trials save. A controller begins by having all removed once more that are not to be there, so one that was killed
-leaves nothing behind; removing twice does nothing.
+With promotion and without `keep`, those of all complete trials stay. Decided from the ledger alone, once an end is in it: a
+trial's checkpoints are removed when it has failed, was pruned, or so many better ones are complete, and then no later end
+makes it one of the best again. A slot removes them, as it reaches the place where trials save. A controller begins by having
+all removed once more that are not to be there, so one that was killed leaves nothing behind; removing twice does nothing.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class Keeping:
     """Has the checkpoints of a study's worse trials removed.
 
     Args:
-        job: with `keep`.
+        job: with `keep`, or with promotion.
         slots: of the run.
         ended: the newest attempts of its trials so far.
     """
 
     def __init__(self, job: Study, slots: Pool, ended: Iterable[TrialRow]) -> None:
-        assert job.keep is not None, "a study without it keeps all"
         self._job = job
-        self._most = job.keep.best
+        self._most = None if job.keep is None else job.keep.best
         self._slots = slots
         self._best: list[TrialRow] = []
         self._unwanted: set[int] = set()
+        self._removed: set[int] = set()
         self._removal: tuple[SlotCall[None], frozenset[int]] | None = None  # the call, and what is being removed
         for row in ended:
             self.ended(row)
@@ -51,13 +51,19 @@ class Keeping:
         if row.state not in _ENDED:
             return
         best = rows.ranked(self._job, [*self._best, row])
-        self._best = [one for one in best if one.state is TrialState.COMPLETE and one.feasible][: self._most]
+        complete = [one for one in best if one.state is TrialState.COMPLETE]
+        self._best = complete if self._most is None else [one for one in complete if one.feasible][: self._most]
         self._unwanted |= {one.trial for one in best} - {one.trial for one in self._best}
 
     @property
     def best(self) -> tuple[TrialRow, ...]:
         """The trials whose checkpoints stay, from the best on."""
         return tuple(self._best)
+
+    @property
+    def unwanted(self) -> set[int]:
+        """The trials whose checkpoints are removed, or are to be."""
+        return self._removed | self._unwanted
 
     def remove(self) -> None:
         """Has a slot remove what is to go, if one is ready and none does already."""
@@ -75,6 +81,7 @@ class Keeping:
                 log.warning("checkpoints that `keep` does not need are left where they are: %s", error)
             else:
                 self._unwanted -= trials
+                self._removed |= trials
         if self._unwanted and (sent := self._slots.remove(tuple(sorted(self._unwanted)))) is not None:
             self._removal = sent, frozenset(self._unwanted)
 

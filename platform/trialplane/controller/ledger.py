@@ -17,9 +17,10 @@ import dataclasses
 import functools
 import gc
 import logging
+import math
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,24 @@ from trialplane.controller import history, samplers, suggesting
 from trialplane.controller.counts import BestReports, Counts, Repeats
 from trialplane.controller.curves import Curves
 from trialplane.controller.patience import Patience
+from trialplane.controller.promotion import Promotion, Stretch
 from trialplane.controller.pruning import Pruning
 from trialplane.job.kinds import Job
 from trialplane.ledger import Store, remote, study
 from trialplane.ledger.attempts import Attempt
 from trialplane.wire import labels, messages, records, rows
-from trialplane.wire.records import Desired, ReportRow, RunStatus, TrialOutcome, TrialReport, TrialRequest, TrialRow
+from trialplane.wire.records import (
+    CheckpointSummary,
+    Desired,
+    Parent,
+    ReportRow,
+    RunStatus,
+    Segment,
+    TrialOutcome,
+    TrialReport,
+    TrialRequest,
+    TrialRow,
+)
 from trialplane.wire.states import FailureClass
 from trialplane.wire.states import TrialState as State
 
@@ -97,6 +110,7 @@ class Ledger:
         self.counts = Counts(keeps_checkpoints=job.keeps_checkpoints)
         self.newest: dict[int, TrialRow] = {}
         self.best: TrialRow | None = None
+        self.saved: dict[int, CheckpointSummary] = {}  # by trial, when its newest attempt ended
         self.status: RunStatus | None = None  # the run's last one in the database
         self._refusal = ""  # of the last status that was refused, which is logged once
         self._code = samplers.JobCode(code)
@@ -107,6 +121,10 @@ class Ledger:
         # Number → each attempt, with only the drawn parameters, and how it ended.
         self._attempts: dict[int, tuple[TrialRequest, TrialOutcome | None]] = {}
         self._again = Repeats(self.counts)
+        ladder = job.search.ladder
+        self.promotion = None if ladder is None else Promotion(ladder, job.trials, job.budget.steps)
+        self._offsets: dict[int, int] = {}  # trial that has reported → 1 if it counts its steps from 0, otherwise 0
+        self._dropped: list[tuple[TrialRequest, TrialOutcome]] = []
         self._stop = tuple(records.StopRule(**rule.model_dump()) for rule in job.stops)
         self._best_reports = BestReports(job.objectives, job.keeps_checkpoints)
         named = (*job.required_metrics, job.watched_metric, *(rule.metric for rule in job.stops))
@@ -158,12 +176,16 @@ class Ledger:
     @property
     def is_done(self) -> bool:
         """Whether every trial has ended, or the sampler has none left to draw."""
-        return self.counts.ended >= self.job.trials or (self.exhausted and not self.counts.running)
+        if self.counts.paused or self.counts.running or self._again:
+            return False
+        is_spent = self.promotion is not None and self.promotion.is_spent
+        return self.counts.ended >= self.job.trials or self.exhausted or is_spent
 
     @property
     def unstarted(self) -> int:
-        """How many attempts `ask` would return now, if the sampler draws as many points as there are trials."""
-        return len(self._again) + self.job.trials - self._next + (self._unwritten is not None)
+        """How many trials may start now or later, if the sampler draws as many points as there are trials."""
+        new = self.job.trials - self._next + (self._unwritten is not None)
+        return len(self._again) + new + self.counts.paused
 
     def ask(self) -> TrialRequest | None:
         """The next attempt, written to the database; None when nothing is left to start.
@@ -176,19 +198,34 @@ class Ledger:
             attempt = self._unwritten
         elif self._again:
             attempt = self._repeat(self._again.take())
-        elif self._next < self.job.trials and not self.exhausted:
+        elif self.promotion is not None:
+            stretch = self.promotion.next(self._next if self._can_draw else None)
+            if stretch is None:
+                if not self.counts.running:
+                    self._drop(self.promotion.waiting)
+                return None
+            attempt = self._draw(self._next) if stretch.trial is None else self._continue(stretch)
+        elif self._can_draw:
             attempt = self._draw(self._next)
-            self._next += 1
         else:
             return None
         self._unwritten = attempt
         self._write(self._storage.begin, attempt.request.number)
         self._unwritten = None
+        self._begun(attempt.request)
         self._open[attempt.request.number] = attempt
-        self._best_reports.begun(attempt.request.trial)
         self.counts.running += 1
         self._show(rows.row(self.job, attempt.request, self._sampled(attempt.request.number), None))
         return attempt.request
+
+    @property
+    def _can_draw(self) -> bool:
+        return self._next < self.job.trials and not self.exhausted
+
+    def take_dropped(self) -> list[tuple[TrialRequest, TrialOutcome]]:
+        """Return the last attempts of paused trials that were dropped since the last call, and how they ended."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
 
     def suggest(self, number: int, wanted: messages.Suggest) -> messages.Suggested:
         """Draws a parameter that a running attempt asks for, and writes it to the database before it is answered.
@@ -224,6 +261,7 @@ class Ledger:
         if not 0 <= report.time <= now + _AHEAD:  # a trial may say anything
             report = dataclasses.replace(report, time=now)
         self._curves.add(attempt.request, report)
+        self._see(attempt.request.trial, report.step)
         return self._compare(attempt, report.step, report.metrics)
 
     def _compare(self, attempt: _Attempt, step: int, metrics: Mapping[str, float]) -> bool:
@@ -295,6 +333,8 @@ class Ledger:
         del self._open[outcome.number]
         self.counts.running -= 1
         self._count(request, self._sampled(outcome.number), outcome)
+        if self.promotion is not None:
+            self._drop(self.promotion.hopeless())
         return outcome
 
     def take_up(self, number: int | None = None) -> bool:
@@ -365,10 +405,48 @@ class Ledger:
             warnings.simplefilter("ignore")  # optuna on experimental features and fixed values: the spec has checked
             drawn = self._study.ask()
             sampled = samplers.suggest(drawn, self.job, self._space_function, given)
-        return self._attempt(drawn, trial, 1, None, sampled)
+        self._next += 1
+        return self._attempt(drawn, trial, 1, None, sampled, self._segment(trial))
 
-    def _repeat(self, before: TrialRequest) -> _Attempt:
-        """A retry: the same parameters and sampler attributes, so that it takes the place of the attempt before."""
+    def _continue(self, stretch: Stretch) -> _Attempt:
+        """A promotion: the paused trial with its checkpoint, up to the next rung."""
+        assert stretch.trial is not None
+        before, outcome = self._attempts[self.newest[stretch.trial].number]
+        assert outcome is not None
+        digest = "" if outcome.checkpoints is None else outcome.checkpoints.digest
+        parent = Parent(stretch.trial, outcome.step, digest)
+        return self._repeat(before, dataclasses.replace(self._segment_of(stretch), parent=parent))
+
+    def _segment(self, trial: int) -> Segment | None:
+        """The first segment of a trial; None where trials are not paused."""
+        return None if self.promotion is None else self._segment_of(self.promotion.new(trial))
+
+    def _segment_of(self, stretch: Stretch) -> Segment:
+        watched = self.job.watched_metric
+        metrics = (watched,) if watched else tuple(objective.metric for objective in self.job.objectives)
+        offset = None if stretch.trial is None else self._offsets.get(stretch.trial)
+        return Segment(stretch.rung, metrics, stretch.done, offset)
+
+    def _see(self, trial: int, step: int) -> None:
+        """Takes the step of a report, to know how its trial counts them."""
+        self._offsets[trial] = max(self._offsets.get(trial, 0), int(step == 0))
+
+    def _done(self, request: TrialRequest, outcome: TrialOutcome) -> int:
+        """How many steps a trial has done when an attempt has ended."""
+        if request.trial in self._offsets:
+            return outcome.step + self._offsets[request.trial] if outcome.step or outcome.metrics else 0
+        ladder = self._search.ladder
+        return ladder.top if ladder is not None and outcome.state is State.COMPLETE else 0  # it reports nothing
+
+    def _repeat(self, before: TrialRequest, segment: Segment | None = None) -> _Attempt:
+        """A retry, or a promotion to another segment.
+
+        It has the same parameters and sampler attributes, so it takes the place of the attempt before.
+        """
+        if segment is None and before.segment is not None:
+            had = before.segment  # of which it may find newer checkpoints; and what it has reported is known by now
+            parent = None if had.parent is None else dataclasses.replace(had.parent, digest="")
+            segment = dataclasses.replace(had, parent=parent, offset=self._offsets.get(before.trial, had.offset))
         frozen, trial_id = self._frozen(before.trial), self._trial_id(before.trial)
         again = optuna.trial.create_trial(
             state=TrialState.RUNNING,
@@ -378,10 +456,16 @@ class Ledger:
         )
         self._memory.replace(trial_id, again)
         drawn = suggesting.resumed(optuna.trial.Trial(self._study, trial_id))
-        return self._attempt(drawn, before.trial, before.attempt + 1, before.number, self._sampled(before.number))
+        return self._attempt(drawn, before.trial, before.attempt + 1, before.number, self._sampled(before.number), segment)
 
     def _attempt(
-        self, drawn: optuna.trial.Trial, trial: int, attempt: int, retry_of: int | None, sampled: dict[str, Any]
+        self,
+        drawn: optuna.trial.Trial,
+        trial: int,
+        attempt: int,
+        retry_of: int | None,
+        sampled: dict[str, Any],
+        segment: Segment | None,
     ) -> _Attempt:
         request = TrialRequest(
             run=self.run,
@@ -392,12 +476,13 @@ class Ledger:
             seed=samplers.derived_seed(self.job.seed, trial) ^ 0x5EED,  # not the sampler's own
             metrics=self.job.required_metrics,
             timeout=self.job.budget.timeout,
-            prunable=self._search.pruner.name != "none",
+            prunable=self._search.pruner.name != "none" and self.promotion is None,
             resume=self.job.resume or "",
             retry_of=retry_of,
             reported=self._best_reports.metrics,
             stop=self._stop,
             objectives=len(self.job.objectives) if self._search.suggests else 0,
+            segment=segment,
         )
         # Only drawn parameters are written to the database: the fixed ones are the job's.
         self._attempts[request.number] = dataclasses.replace(request, params=sampled), None
@@ -418,11 +503,52 @@ class Ledger:
 
     def _count(self, request: TrialRequest, sampled: dict[str, Any], outcome: TrialOutcome) -> None:
         """Counts the end of an attempt."""
+        if outcome.checkpoints is not None:
+            self.saved[request.trial] = outcome.checkpoints
         self.counts.add(request.trial, outcome)
         self.pruning.ended(outcome)
         self._again.ended(request, outcome)
         self._best_reports.ended(request.trial, outcome)
+        if self.promotion is not None and not outcome.retried:
+            self.promotion.ended(request.trial, outcome.state, self._done(request, outcome), self._losses(outcome))
         self._show(rows.row(self.job, request, sampled, outcome))
+
+    def _begun(self, request: TrialRequest) -> None:
+        """Counts the start of an attempt, also under a former controller."""
+        self._best_reports.begun(request.trial)
+        segment = request.segment
+        if self.promotion is None or segment is None:
+            return
+        if request.retry_of is not None:
+            _, before = self._attempts[request.retry_of]
+            self.counts.paused -= before is not None and before.state is State.PAUSED
+        self.promotion.begun(Stretch(request.trial, segment.rung, segment.done))
+
+    def _losses(self, outcome: TrialOutcome) -> tuple[float, ...]:
+        """The values by which trials are compared at a rung; smaller is better, and missing ones are worst."""
+        first = self.job.objectives[0]
+        watched = (self._search.watched(first),) if self.job.watched_metric else self.job.objectives
+        signs = (-1.0 if objective.direction == "maximize" else 1.0 for objective in watched)
+        values = (outcome.metrics.get(objective.metric, math.nan) for objective in watched)
+        return tuple(sign * value if math.isfinite(value) else math.inf for sign, value in zip(signs, values, strict=True))
+
+    def _drop(self, trials: Iterable[int]) -> None:
+        """Ends paused trials that will not continue, as pruned."""
+        assert self.promotion is not None
+        for trial in trials:
+            number = self.newest[trial].number
+            request, outcome = self._attempts[number]
+            assert outcome is not None
+            assert request.segment is not None
+            message = f"not promoted at the rung of {errors.counted(request.segment.rung, 'step')}"
+            outcome = dataclasses.replace(outcome, state=State.PRUNED, message=message)
+            self._attempts[number] = request, outcome
+            self._write(self._storage.finish, number)
+            self.promotion.drop(trial)
+            self.counts.paused -= 1
+            self.counts.pruned += 1
+            self._dropped.append((dataclasses.replace(request, params={**self.job.params, **request.params}), outcome))
+            self._show(rows.row(self.job, request, dict(request.params), outcome))
 
     def _show(self, row: TrialRow) -> None:
         self.newest[row.trial] = row
@@ -516,7 +642,7 @@ class Ledger:
                 self._study.add_trial(frozen)
                 self._next += 1
             self._again.begun(request)
-            self._best_reports.begun(request.trial)
+            self._begun(request)
             if outcome is None:
                 left.append(request)
                 continue
@@ -542,6 +668,7 @@ class Ledger:
         while more:
             page = self._storage.reports(mark)
             for row in page.rows:
+                self._see(row.trial, row.step)
                 if row.number in running:
                     unfinished.setdefault(row.number, []).append(row)
                 elif self.job.watched_metric in row.metrics:

@@ -145,10 +145,18 @@ class Loop:
                 self._warn(f"no further trial is started: {error}")
                 return
             if request is None:
-                self._is_dry = True
-                return
+                self._is_dry = not self._ledger.counts.paused  # those may be promoted
+                break
             self._recorder.started(request, uses_mlflow=self._uses_mlflow)
             self._workload.start(slot, request)
+        self._end_dropped()
+
+    def _end_dropped(self) -> None:
+        """Takes note of paused trials that will not continue."""
+        for request, outcome in self._ledger.take_dropped():
+            self._recorder.ended(request, outcome, None)
+            self._workload.ended(request, outcome)
+            self._log_end(request, outcome)
 
     # Recording
 
@@ -182,6 +190,7 @@ class Loop:
         self._recorder.ended(request, ended, arrays)
         self._workload.ended(request, ended)
         self._log_end(request, ended)
+        self._end_dropped()
         remark = ended.remark and f"{self._job.noun} {request.trial}: {ended.remark}"
         for kind, text in (("advice", ended.advice), ("remark", remark)):
             if text and kind not in self._told:  # once: the next trial gives the same with other seconds or files

@@ -29,7 +29,12 @@ from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FAILURE_RULES
 from trialplane.wire.states import TrialState as State
 
-STATES = {State.COMPLETE: TrialState.COMPLETE, State.PRUNED: TrialState.PRUNED, State.FAILED: TrialState.FAIL}
+STATES = {
+    State.COMPLETE: TrialState.COMPLETE,
+    State.PRUNED: TrialState.PRUNED,
+    State.PAUSED: TrialState.PRUNED,  # until it is promoted
+    State.FAILED: TrialState.FAIL,
+}
 _ONE_SEQUENCE = frozenset({"qmc", "grid"})
 
 
@@ -92,10 +97,14 @@ def build_sampler(
 
 
 def build_pruner(job: Job, code: JobCode) -> optuna.pruners.BasePruner:
-    """The study's pruner."""
-    pruner: optuna.pruners.BasePruner = _build(
-        ValueKind.PRUNER, job.search.pruner.name, job.search.pruner.options, job, job.seed, code
-    )
+    """The study's pruner; with promotion none, as trials are paused and not ended."""
+    name, given = job.search.pruner.name, job.search.pruner.options
+    if job.search.pruner.promotes:
+        return optuna.pruners.NopPruner()
+    if name == "asha":  # Optuna's successive halving with other defaults
+        ours = job.search.pruner.choice.options
+        given = {key: given.get(key, ours[key].default) for key in ("min_resource", "reduction_factor")}
+    pruner: optuna.pruners.BasePruner = _build(ValueKind.PRUNER, name, given, job, job.seed, code)
     return pruner
 
 
@@ -197,7 +206,7 @@ def _value(kind: ValueKind, value: Any, job: Job, seed: int, code: JobCode) -> A
 def state_and_values(job: Job, outcome: TrialOutcome) -> tuple[TrialState, list[float] | None]:
     """State and values of an attempt that ended, in Optuna's form."""
     state = STATES[outcome.state]
-    if outcome.state is State.PRUNED and len(job.objectives) > 1:
+    if state is TrialState.PRUNED and len(job.objectives) > 1:
         state = TrialState.FAIL  # optuna has no pruning with several objectives
     complete = outcome.state is State.COMPLETE
     return state, [outcome.metrics[objective.metric] for objective in job.objectives] if complete else None
@@ -209,7 +218,7 @@ def is_bad(job: Job, outcome: TrialOutcome) -> bool:
     What took a machine or the user away says nothing of a point, and an attempt that is retried may still succeed.
     """
     if outcome.failure is None:
-        return outcome.state is State.PRUNED and len(job.objectives) > 1
+        return outcome.state is State.PRUNED and len(job.objectives) > 1 and job.search.ladder is None
     return FAILURE_RULES[outcome.failure].counts and not outcome.retried
 
 

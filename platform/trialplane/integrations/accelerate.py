@@ -140,7 +140,7 @@ def resume(accelerator: Accelerator) -> int:
     if ctx is None:
         return 0
     resumed_location = ctx.resume_from
-    checkpoints = _complete(_folder(ctx.checkpoints))
+    checkpoints = [path for path in _complete(_folder(ctx.checkpoints)) if ctx.is_usable(record.order(path.name)[0])]
     if not checkpoints and resumed_location is not None:
         checkpoints = _complete(_folder(resumed_location))
         if not checkpoints:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -160,7 +160,7 @@ def resume_from() -> str | None:
     if ctx is None:
         return None
     resumed_location = ctx.resume_from
-    checkpoint = _newest(saves.folder(ctx.checkpoints, "transformers' Trainer"))
+    checkpoint = _newest(saves.folder(ctx.checkpoints, "transformers' Trainer"), ctx.is_usable)
     if checkpoint is None and resumed_location is not None:
         checkpoint = _newest(saves.folder(resumed_location, "transformers' Trainer"))
         if checkpoint is None:
@@ -168,7 +168,7 @@ def resume_from() -> str | None:
     return checkpoint
 
 
-def _newest(folder: Path) -> str | None:
+def _newest(folder: Path, is_usable: Callable[[int], bool] = lambda step: True) -> str | None:
     """Return the newest complete checkpoint: one with a readable state, which the Trainer writes last."""
     steps = {
         int(number): path
@@ -180,7 +180,7 @@ def _newest(folder: Path) -> str | None:
             state = json.loads((steps[step] / TRAINER_STATE_NAME).read_bytes())
         except (FileNotFoundError, json.JSONDecodeError):  # killed while it was being saved
             continue
-        if state["global_step"] == step:
+        if state["global_step"] == step and is_usable(step):
             return str(steps[step])
     return None
 

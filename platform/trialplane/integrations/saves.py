@@ -94,17 +94,21 @@ class Saves:
         if ctx is None:
             return None
         resumed_location = ctx.resume_from
-        checkpoint = self._newest(ctx.checkpoints, ctx.workdir)
+        checkpoint = self._newest(ctx.checkpoints, ctx.workdir, ctx.is_usable)
         if checkpoint is None and resumed_location is not None:
             checkpoint = self._newest(resumed_location, ctx.workdir)
             if checkpoint is None:
                 raise errors.CheckpointError(none_at(resumed_location))
         return checkpoint
 
-    def _newest(self, location: str, workdir: Path) -> SavedFile | None:
+    def _newest(
+        self, location: str, workdir: Path, is_usable: Callable[[int], bool] = lambda step: True
+    ) -> SavedFile | None:
         store = stores.open_store(location)
         checkpoints, damaged = stores.records(store)
         for saved in reversed(checkpoints):
+            if not is_usable(saved.step):
+                continue
             if self._file not in saved.parts:
                 raise errors.CheckpointError(
                     f"{saved.place} contains {', '.join(saved.parts)}, but not {self._file}, which this library reads. Give "

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import os
+import re
 import symtable
 import sys
 from collections.abc import Collection, Iterator
@@ -15,6 +17,9 @@ from trialplane.errors import Issue, Place
 from trialplane.job import arguments, settings
 from trialplane.job.kinds import Job
 from trialplane.job.kinds.base import Function
+
+# What code that saves and loads checkpoints names: ours, or a library's.
+_CHECKPOINTS = re.compile(r"checkpoint|restored|trialplane\.integrations|ckpt", re.IGNORECASE)
 
 
 def packages(job: Job, folder: Path) -> list[Path]:
@@ -51,11 +56,29 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
                 yield problem if isinstance(problem, Issue) else Issue(function.field, problem)
     if ("arguments",) not in broken:
         yield from _look_at_settings(job, folder, broken)
+    if not {("pruner",), ("packages",)} & set(broken):
+        yield from _look_for_checkpoints(job, folder)
     for field_path, text, is_python in job.programs():
         if field_path[:1] not in broken:
             yield from _look_at_file(field_path, text, folder, is_python)
             if is_python:
                 yield from _look_at_globals(job, folder / text, broken)
+
+
+def _look_for_checkpoints(job: Job, folder: Path) -> Iterator[Issue]:
+    """Yield an issue if trials are paused at rungs, and no file of the job's code can save or load a checkpoint."""
+    program_arguments = getattr(job, "arguments", None)
+    if job.search.ladder is None or getattr(job, "command", None):  # the program of a command may be anywhere
+        return
+    if program_arguments is not None and "{checkpoints}" in str(program_arguments.items):
+        return
+    for root in (folder, *packages(job, folder)):
+        for file in root.glob("**/*.py"):
+            with contextlib.suppress(OSError):
+                if _CHECKPOINTS.search(file.read_text(encoding="utf-8", errors="replace")):
+                    return
+    advice = "call ctx.save(step, state) after each ctx.report, and begin with ctx.restored; or write pruner: asha"
+    yield Issue(("pruner", "promote"), f"needs checkpoints to continue trials from, and the job's code saves none: {advice}")
 
 
 def _look_at_packages(job: Job, folder: Path) -> Iterator[Issue]:

@@ -25,6 +25,7 @@ class ValueKind(enum.StrEnum):
     NUMBER = "a number"
     TEXT = "one of"
     INT_OR_AUTO = 'a whole number or "auto"'
+    AMOUNT = "a whole number, or the name of a parameter in params that is one"
     POINT = "a mapping of parameter names to values"
     POINTS = "a list of lists of numbers"  # the controller makes an array of it
     FUNCTION = "module:function of the job's code"  # the function itself is Optuna's argument
@@ -102,6 +103,7 @@ _IGNORED = ("restart_strategy", "inc_popsize")  # Optuna warns that they do noth
 # Optuna makes arrays of so many rows with each trial, or powers of so many factors; far beyond use, and what memory holds.
 MOST_ROWS = 10_000
 _MOST_POWERS = 100
+_MOST_BRACKETS = 10
 # What Optuna refuses or fails on: in the controller, so once its pod runs, and often with the first trial only.
 _BOUNDS: Mapping[str, Mapping[str, float]] = {
     name: bounds
@@ -157,8 +159,7 @@ def _choice(kind: ValueKind, name: str, cls: str, arguments: Mapping[str, str]) 
     )
 
 
-# The table that a nested value is looked up in.
-TABLES: Mapping[ValueKind, Mapping[str, Choice]] = {
+_OPTUNAS: Mapping[ValueKind, Mapping[str, Choice]] = {
     kind: {
         name: _choice(kind, name, cls, arguments)
         for cls, arguments in classes.items()
@@ -167,8 +168,25 @@ TABLES: Mapping[ValueKind, Mapping[str, Choice]] = {
     for suffix, classes in json.loads(SIGNATURES.read_text(encoding="utf-8")).items()
     for kind in [ValueKind[suffix.upper()]]
 }
-SAMPLERS = TABLES[ValueKind.SAMPLER]
-PRUNERS = TABLES[ValueKind.PRUNER]
+SAMPLERS = _OPTUNAS[ValueKind.SAMPLER]
+PRUNERS = {
+    **_OPTUNAS[ValueKind.PRUNER],
+    # Optuna's successive halving with defaults that suit reports of epochs, or with `promote` the platform's own.
+    "asha": Choice(
+        "AshaPruner",
+        {
+            "promote": Option(ValueKind.BOOL, nullable=False, required=False, default=False),
+            "min_resource": Option(ValueKind.INT, nullable=False, required=False, default=1, minimum=1),
+            "max_resource": Option(ValueKind.AMOUNT, nullable=True, required=False, minimum=1),
+            "reduction_factor": Option(ValueKind.INT, nullable=False, required=False, default=4, minimum=2),
+            "brackets": Option(ValueKind.INT, nullable=False, required=False, default=1, minimum=1, maximum=_MOST_BRACKETS),
+        },
+        {},
+        objectives=1,
+    ),
+}
+# The table that a nested value is looked up in.
+TABLES: Mapping[ValueKind, Mapping[str, Choice]] = {**_OPTUNAS, ValueKind.PRUNER: PRUNERS}
 
 
 _EVOLVES = "there is none here: it changes the parameters of trials that run, and here a trial keeps those it started with"
@@ -197,7 +215,7 @@ ELSEWHERE: Mapping[ValueKind, Mapping[str, str]] = {
         "it is called nsgaiii here": "nsga3",
         _BOHB: "bohb tunebohb",
         "it is a pruner here: write pruner: hyperband, beside the sampler": "hyperband",
-        "it is a pruner here: write pruner: successive_halving, beside the sampler": (
+        "it is a pruner here: write pruner: asha, beside the sampler": (
             "asha adaptiveasha asynchyperband successivehalving"
         ),
         "it is a pruner here: write pruner: median, beside the sampler": "medianstop medianstopping",
@@ -206,7 +224,7 @@ ELSEWHERE: Mapping[ValueKind, Mapping[str, str]] = {
         _LIBRARY: "ax axsearch hebo hebosearch nevergrad nevergradsearch zoopt blendsearch cfo dragonfly vizier",
     },
     ValueKind.PRUNER: {
-        "it is called successive_halving here": "asha adaptiveasha ashascheduler sha asynchyperband asynchyperbandscheduler",
+        "it is called asha here": "adaptiveasha ashascheduler sha asynchyperband asynchyperbandscheduler",
         "it is called hyperband here": "hyperbandscheduler",
         _BOHB: "bohb hbbohb hyperbandforbohb",
         "it is called median here": "medianstop medianstopping medianstoppingrule auto",

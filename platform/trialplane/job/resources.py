@@ -61,6 +61,11 @@ class Budget(models.Model):
         description="Start no more trials after the run has been active this long, pauses excluded: seconds, or 90s, 30m, "
         "2h, 1h30m.",
     )
+    steps: values.Integer | None = Field(
+        default=None,
+        gt=0,
+        description="Number of steps that the trials of a study with `promote: true` may train in all. Default: no limit.",
+    )
     target: values.Number | None = Field(
         default=None, description="Stop when the objective is at least this good. Needs one objective."
     )

@@ -57,6 +57,11 @@ class Pruner(_Named):
         default=None, description="Direction of improvement of `metric`. Default: the objective's."
     )
 
+    @property
+    def promotes(self) -> bool:
+        """Whether trials are paused at rungs, and the best of each rung continue from their checkpoints."""
+        return self.name == "asha" and self.options.get("promote") is True
+
     @model_validator(mode="before")
     @classmethod
     def _inline(cls, data: Any) -> Any:
@@ -154,6 +159,8 @@ def _check_value(option: Option, value: Any) -> Iterator[Issue]:
     if kind in options.TABLES:
         yield from check(kind, value)
         name = _name(value)
+        if kind is ValueKind.PRUNER and name == "asha":
+            yield Issue((), "asha cannot be wrapped; write successive_halving")
         if kind is ValueKind.SAMPLER and name in options.SAMPLERS and not options.SAMPLERS[name].alone:
             yield Issue((), f"{name} cannot draw one parameter by itself; choose another, for example random")
     elif kind is ValueKind.TEXT:
@@ -173,6 +180,8 @@ def _check_value(option: Option, value: Any) -> Iterator[Issue]:
             yield Issue((), f"must be {kind.value}, not {value!r}")
     elif kind is ValueKind.INT_OR_AUTO and value == "auto":
         return
+    elif kind is ValueKind.AMOUNT and isinstance(value, str):
+        return  # a parameter, which the job checks
     elif not _is_number(value) or (kind is not ValueKind.NUMBER and not isinstance(value, int)):
         yield Issue((), f"must be {kind.value}, not {value!r}")
     elif option.minimum is not None and value < option.minimum:
@@ -233,6 +242,15 @@ def _halving(option_values: Mapping[str, Any]) -> Iterator[Issue]:
         yield Issue(("bootstrap_count",), f"needs a {key} that is a number, not auto")
 
 
+def _asha(option_values: Mapping[str, Any]) -> Iterator[Issue]:
+    if option_values["promote"] is True and option_values["max_resource"] is None:
+        reason = "is missing: the number of steps of a whole trial, or the parameter that sets it"
+        yield Issue(("max_resource",), f"{reason}; for example max_resource: epochs")
+    for key in ("max_resource", "brackets"):
+        if option_values["promote"] is not True and option_values[key] not in (None, 1):
+            yield Issue((key,), "is for promote: true; drop it, or write promote: true")
+
+
 # Checks of several options together. Options that are left out have Optuna's defaults.
 _TOGETHER: Mapping[str, Any] = {
     "tpe": _tpe,
@@ -241,6 +259,7 @@ _TOGETHER: Mapping[str, Any] = {
     "threshold": _threshold,
     "hyperband": _halving,
     "successive_halving": _halving,
+    "asha": _asha,
 }
 _APART = {
     "cmaes": (

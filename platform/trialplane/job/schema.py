@@ -203,6 +203,8 @@ def _plain_option(option: Option) -> dict[str, Any]:
         return {"type": "string", "pattern": f"^{values.FUNCTION}$", "description": option.kind.value}
     if option.kind is ValueKind.INT_OR_AUTO:
         return {"anyOf": [{"type": "integer", **bounds}, {"const": "auto"}]}
+    if option.kind is ValueKind.AMOUNT:
+        return {"anyOf": [{"type": "integer", **bounds}, {"type": "string", "description": "parameter in params"}]}
     simple: Mapping[ValueKind, dict[str, Any]] = {
         ValueKind.BOOL: {"type": "boolean"},
         ValueKind.INT: {"type": "integer", **bounds},

@@ -86,6 +86,9 @@ class Stop(models.Model):
         return self
 
 
+_GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples spread evenly over 0 to 1
+
+
 def _stop_form(value: Any) -> str:
     return "rules" if isinstance(value, (list, tuple)) else "rule"
 
@@ -94,6 +97,46 @@ Stops = Annotated[
     Annotated[Stop, Tag("rule")] | Annotated[tuple[Stop, ...], Tag("rules")],
     Discriminator(_stop_form),
 ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ladder:
+    """The rungs of a study with promotion: numbers of steps at which trials are paused.
+
+    Attributes:
+        first: the lowest rung.
+        factor: of the trials at a rung, the best of so many are promoted; also the ratio between rungs.
+        top: number of steps of a whole trial.
+        brackets: number of groups of trials. Those of a later group start one rung higher, and are fewer.
+    """
+
+    first: int
+    factor: int
+    top: int
+    brackets: int = 1
+
+    def rungs(self, bracket: int = 0) -> tuple[int, ...]:
+        """Return the rungs of a bracket, from the lowest. Empty if its trials are never paused."""
+        steps = []
+        rung = self.first * self.factor**bracket
+        while rung < self.top:
+            steps.append(rung)
+            rung *= self.factor
+        return tuple(steps)
+
+    def above(self, done: int, bracket: int = 0) -> int:
+        """Return the lowest rung over `done` steps. 0 if a trial with these trains to its end."""
+        return next((rung for rung in self.rungs(bracket) if rung > done), 0)
+
+    def bracket(self, trial: int) -> int:
+        """Return the bracket of a trial. Bracket b has a share proportional to `factor` ** -b, spread evenly."""
+        weights = [self.factor**-bracket for bracket in range(self.brackets)]
+        point = (trial * _GOLDEN) % 1.0 * sum(weights)
+        for bracket, weight in enumerate(weights):
+            point -= weight
+            if point < 0:
+                return bracket
+        return self.brackets - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +150,7 @@ class Search:
         enqueue: points to try first.
         constraints: metrics with bounds.
         suggests: whether each trial draws its parameters one by one, like an objective of Optuna.
+        ladder: rungs at which trials are paused. None without promotion.
     """
 
     space: Mapping[str, spaces.AnyParameter] | str
@@ -115,6 +159,7 @@ class Search:
     enqueue: tuple[dict[str, Any], ...] = ()
     constraints: tuple[Constraint, ...] = ()
     suggests: bool = False
+    ladder: Ladder | None = None
 
     @property
     def is_code(self) -> bool:

@@ -112,6 +112,7 @@ def counts(found: Iterable[TrialRow]) -> dict[str, Any]:
         # Also one that failed for good, once a resumed training retries it.
         "retried": sum(row.failure is not None for row in all_rows) - len(failed),
         "running": 0,
+        "paused": sum(row.state is TrialState.PAUSED and row.failure is None for row in newest),
     }
 
 

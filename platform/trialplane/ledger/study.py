@@ -26,19 +26,22 @@ from trialplane.ledger import locking, tables
 from trialplane.ledger.attempts import Attempt, Reports
 from trialplane.ledger.tables import attempts, runs
 from trialplane.wire import records
-from trialplane.wire.records import ReportRow
+from trialplane.wire.records import ReportRow, TrialOutcome
+from trialplane.wire.states import TrialState
 
 # Built once: SQLAlchemy takes longer to build such a statement than to run it.
 _MINE = (attempts.c.run_id == sa.bindparam("of_run")) & (attempts.c.number == sa.bindparam("of_number"))
 _DRAW = sa.update(attempts).where(_MINE).values(request=sa.bindparam("new_request"), optuna=sa.bindparam("new_optuna"))
 _ENDS = sa.select(sa.func.coalesce(sa.func.max(attempts.c.place), 0) + 1).where(attempts.c.run_id == sa.bindparam("of_run"))
-_FINISH = (
+_FINISH_PAUSED = (
     sa.update(attempts)
-    .where(_MINE, attempts.c.place.is_(None))
+    .where(_MINE)
     .values(
         place=_ENDS.correlate(None).scalar_subquery(), outcome=sa.bindparam("new_outcome"), optuna=sa.bindparam("new_optuna")
     )
 )
+_FINISH = _FINISH_PAUSED.where(attempts.c.place.is_(None))
+_OUTCOME = sa.select(attempts.c.outcome).where(_MINE)
 # A write, so that it also locks the row until the commit.
 _FENCE = (
     sa.update(runs)
@@ -187,13 +190,16 @@ class Storage:
     def finish(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
         """Writes the end of an attempt, in one transaction; writing the same end twice changes nothing.
 
+        One that was paused may end once more, when its trial is dropped.
+
         Args:
             attempt: its outcome, and Optuna's view of it.
             kept: what samplers store beside the trials; None if unchanged.
         """
         texts = {"outcome": records.to_json(attempt.outcome), "optuna": json.dumps(attempt.optuna)}
         with self._transaction(kept, AttemptGrowth(attempt.request.number, texts)) as connection:
-            updated = connection.execute(_FINISH, self._texts(attempt, texts))
+            statement = _FINISH_PAUSED if self._is_paused(connection, attempt) else _FINISH
+            updated = connection.execute(statement, self._texts(attempt, texts))
             if not updated.rowcount and not self._has(connection, attempt):
                 raise errors.LedgerCorrupt(f"attempt {attempt.request.number} of {self._run} was never begun")
 
@@ -211,6 +217,13 @@ class Storage:
         """Return the parameters of `_DRAW` and `_FINISH`."""
         named = {f"new_{column}": text for column, text in texts.items()}
         return {"of_run": self._id, "of_number": attempt.request.number, **named}
+
+    def _is_paused(self, connection: sa.Connection, attempt: Attempt) -> bool:
+        """Whether the attempt is paused in the ledger, and is to be dropped."""
+        if attempt.outcome is None or attempt.outcome.state is not TrialState.PRUNED:
+            return False
+        text = connection.execute(_OUTCOME, {"of_run": self._id, "of_number": attempt.request.number}).scalar()
+        return text is not None and records.from_json(TrialOutcome, text).state is TrialState.PAUSED
 
     def _has(self, connection: sa.Connection, attempt: Attempt) -> bool:
         mine = (attempts.c.run_id == self._id) & (attempts.c.number == attempt.request.number)

@@ -156,6 +156,11 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str
         return ""
     if status.ended_trials >= job.trials:
         return _done(status, job, where)
+    if job.budget.steps is not None:
+        return (
+            f"{message_start}: budget.steps ({job.budget.steps}) is used up, after {counts}. "
+            f"{resume} --set budget.steps={2 * job.budget.steps}` raises the limit of all steps"
+        )
     return (
         f"{message_start}: all points of the space were tried, in {counts}. To search a larger space, submit another study. "
         f"{resume} --trials N` searches for more points anyway"

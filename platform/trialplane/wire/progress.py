@@ -14,15 +14,35 @@ from trialplane.wire.units import WorkerStatus
 
 
 @dataclasses.dataclass(frozen=True)
-class StudyProgress:
-    """Of a study: nothing, for its status counts its trials and has the best of them."""
+class RungProgress:
+    """A rung: its number of steps, and how many trials have reached it and how many are paused there."""
 
+    step: int
+    reached: int
+    paused: int
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyProgress:
+    """Of a study; its status counts its trials and has the best of them.
+
+    Attributes:
+        steps: that its trials have trained between rungs.
+        rungs: from the lowest; empty without promotion.
+        checkpoints: number of checkpoints of its trials.
+        checkpoint_bytes: their size.
+    """
+
+    steps: int = 0
+    rungs: tuple[RungProgress, ...] = ()
+    checkpoints: int = 0
+    checkpoint_bytes: int = 0
     kind: Literal["hpo"] = dataclasses.field(default="hpo", init=False)
     slots_aside = 0
 
     @property
     def numbers(self) -> Mapping[str, float]:
-        """None."""
+        """None: they are for the display of one training."""
         return {}
 
 

@@ -41,6 +41,50 @@ class StopRule:
 
 
 @dataclasses.dataclass(frozen=True)
+class Parent:
+    """The checkpoint that a segment continues from.
+
+    Attributes:
+        trial: number of the trial that saved it.
+        step: the last step that this trial had reported.
+        digest: of the trial's checkpoints; "" in a retry, which may find newer ones of its own.
+    """
+
+    trial: int
+    step: int
+    digest: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """A stretch of a trial's training between two rungs, in one process; its attempts are retries.
+
+    Attributes:
+        rung: number of steps at which it ends. 0 if the trial trains to its own end.
+        metrics: metrics by which trials are compared at the rung.
+        done: number of steps that were done before.
+        offset: 1 if the trial counts its steps from 0, so that its report of step 3 is of the fourth one; 0 if it counts
+            from 1. None before its first report.
+        parent: checkpoint that it continues from. None in a trial's first segment.
+    """
+
+    rung: int = 0
+    metrics: tuple[str, ...] = ()
+    done: int = 0
+    offset: int | None = None
+    parent: Parent | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointSummary:
+    """The checkpoints of a trial when an attempt ended: their number, their size in bytes, and their digest."""
+
+    number: int
+    bytes: int
+    digest: str
+
+
+@dataclasses.dataclass(frozen=True)
 class TrialRequest:
     """One attempt at one trial, as a slot gets it.
 
@@ -65,6 +109,7 @@ class TrialRequest:
         units: of a collection's iteration, how many results its learner is to get at most.
         objectives: how many values its objective of Optuna returns, which asks for parameters while it runs; 0 for any
             other trial.
+        segment: the stretch of the training that this attempt is to do; None where trials are not paused.
     """
 
     run: str
@@ -86,6 +131,7 @@ class TrialRequest:
     reported: tuple[str, ...] = ()
     stop: tuple[StopRule, ...] = ()
     objectives: int = 0
+    segment: Segment | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,7 +243,7 @@ class TrialOutcome:
 
     Attributes:
         number: the ledger's number of the attempt.
-        state: COMPLETE, PRUNED or FAILED.
+        state: COMPLETE, PRUNED, FAILED, or PAUSED at a rung.
         failure: why, when FAILED.
         metrics: the final metrics (COMPLETE), or the last reported ones.
         returned: what the job returned beside metrics and arrays: texts, lists and the like, as JSON values; the small ones.
@@ -224,6 +270,7 @@ class TrialOutcome:
         remark: what somebody should know of a trial that counts nevertheless, or "".
         saved: whether its folder of checkpoints held anything when it ended; None where its slot cannot see that.
         certain: whether every other trial would fail in the same way.
+        checkpoints: what its folder of checkpoints held when it ended; None if it held nothing.
     """
 
     number: int
@@ -252,6 +299,7 @@ class TrialOutcome:
     remark: str = ""
     saved: bool | None = None
     certain: bool = False
+    checkpoints: CheckpointSummary | None = None
 
     @property
     def best_steps(self) -> dict[str, int]:
@@ -300,6 +348,7 @@ class TrialRow:
         slot: Number of the slot that ran it. None before the end, and if the controller was killed.
         log: Path of the log, relative to the run's folder.
         best_steps: Step at which a metric had its final value, by metric, for objectives with `of: best`.
+        step: Last step that the attempt has reported. None if it has not ended.
     """
 
     trial: int
@@ -320,6 +369,7 @@ class TrialRow:
     slot: int | None = None
     log: str = ""
     best_steps: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    step: int | None = None
 
     @property
     def value(self) -> float | None:
@@ -342,6 +392,7 @@ class RunStatus:
         pruned: Number of pruned trials.
         failed: Number of failed trials.
         running: Number of running trials.
+        paused: Number of trials that are paused at a rung.
         retried: Number of attempts that were retried.
         failures: Number of failures, by class.
         slots_ready: Number of slots that are ready.
@@ -374,6 +425,7 @@ class RunStatus:
     pruned: int = 0
     failed: int = 0
     running: int = 0
+    paused: int = 0
     retried: int = 0
     failures: Mapping[str, int] = dataclasses.field(default_factory=dict)
     slots_ready: int = 0

@@ -59,6 +59,7 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         slot=outcome.slot,
         log=outcome.log,
         best_steps=outcome.best_steps,
+        step=outcome.step,
     )
 
 
@@ -109,12 +110,12 @@ def ranked(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
     """
     all_rows = list(rows)
     complete = [r for r in all_rows if r.state is TrialState.COMPLETE and r.feasible]
-    fronts = _fronts(job, complete) if len(job.objectives) > 1 else {}
+    order = fronts({r.trial: tuple(losses(job, r)) for r in complete}) if len(job.objectives) > 1 else {}
 
     def key(r: TrialRow) -> tuple[Any, ...]:
         kind = _ORDER.index(r.state)
         values = tuple(losses(job, r)) if r.state is TrialState.COMPLETE else (math.inf,)
-        return (kind, not r.feasible, fronts.get(r.trial, 0), values, r.trial)
+        return (kind, not r.feasible, order.get(r.trial, 0), values, r.trial)
 
     return sorted(all_rows, key=key)
 
@@ -128,7 +129,7 @@ def best(job: Job, rows: Iterable[TrialRow]) -> TrialRow | None:
 def front(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
     """Return the feasible results that no other result dominates. With one objective, this is only the best."""
     complete = [r for r in rows if r.state is TrialState.COMPLETE and r.feasible]
-    ranks = _fronts(job, complete)
+    ranks = fronts({r.trial: tuple(losses(job, r)) for r in complete})
     return [r for r in complete if ranks[r.trial] == 0]
 
 
@@ -210,19 +211,22 @@ _ORDER = [
 ]
 
 
-def _fronts(job: Job, rows: Iterable[TrialRow]) -> dict[int, int]:
+def fronts(losses: Mapping[int, tuple[float, ...]]) -> dict[int, int]:
     """Return the number of the front of each trial; 0 is the best.
 
     Efficient non-dominated sort with binary search (Zhang, Tian, Cheng, Jin 2015): if no member of a front dominates a
     result, no member of a later front does.
+
+    Args:
+        losses: values by trial; smaller is better.
     """
-    fronts: list[list[tuple[float, ...]]] = []
+    members: list[list[tuple[float, ...]]] = []
     ranks: dict[int, int] = {}
-    for trial_losses, trial in sorted((tuple(losses(job, r)), r.trial) for r in rows):
-        rank = bisect.bisect_left(fronts, True, key=functools.partial(_spares, trial_losses))
-        if rank == len(fronts):
-            fronts.append([])
-        fronts[rank].append(trial_losses)
+    for trial_losses, trial in sorted((values, trial) for trial, values in losses.items()):
+        rank = bisect.bisect_left(members, True, key=functools.partial(_spares, trial_losses))
+        if rank == len(members):
+            members.append([])
+        members[rank].append(trial_losses)
         ranks[trial] = rank
     return ranks
 

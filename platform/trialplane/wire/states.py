@@ -17,7 +17,7 @@ class TrialState(enum.StrEnum):
     PRUNED = "PRUNED"
     FAILED = "FAILED"
     LOST = "LOST"  # failed and retried under the same trial number
-    PAUSED = "PAUSED"  # stopped with its run; `platform resume` retries it, from its checkpoint if it has one
+    PAUSED = "PAUSED"  # at a rung, or stopped with its run; it continues from its checkpoint if it has one
 
     @property
     def is_ended(self) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 
 from trialplane import errors, policies
 from trialplane.job import document, load
-from trialplane.job.kinds import Collection, Training
+from trialplane.job.kinds import Collection, Job, Study, Training
 from trialplane.training import process, progress
 from trialplane.wire import paths
 from trialplane.worker import context
@@ -86,7 +86,8 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
     parser.add_argument(
         "--checkpoints",
         metavar="PLACE",
-        help="folder or fsspec URL for checkpoints, from which the job resumes (default: ./checkpoints/<job>)",
+        help="folder or fsspec URL for checkpoints, from which the job resumes (default: ./checkpoints/<job>; for a study, "
+        "a scratch folder)",
     )
     arguments, others = parser.parse_known_args(argv)
 
@@ -123,7 +124,7 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
             "rank": rank,
             "local_rank": local_rank,
             "world_size": world_size,
-            "checkpoints": arguments.checkpoints or str(Path("checkpoints", job.name).absolute()),
+            "checkpoints": arguments.checkpoints or _checkpoints(job, Path(workdir)),
         }
         try:
             if isinstance(job, Collection):
@@ -138,6 +139,11 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
             sys.exit(128 + signal.SIGTERM)  # the exit code a shell would report
     if rank == 0:
         print(json.dumps(result if isinstance(result, Mapping) else {"value": result}, default=str, indent=2))  # noqa: T201
+
+
+def _checkpoints(job: Job, workdir: Path) -> str:
+    """Where a trial saves: of a study in its scratch folder, as the next one may have other parameters."""
+    return str(workdir / "checkpoints" if isinstance(job, Study) else Path("checkpoints", job.name).absolute())
 
 
 def _sized(job: Collection, arguments: Sequence[str]) -> tuple[Collection, list[str]]:

@@ -11,13 +11,17 @@ import json
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from trialplane import errors
 from trialplane.wire import env, records
-from trialplane.worker import stopping
+from trialplane.worker import pausing, stopping
+
+if TYPE_CHECKING:  # numpy, which a job may not need
+    from trialplane.training.states import States
 
 Result = Mapping[str, Any] | Sequence[float] | float
 Run = Callable[["Context"], Result]
@@ -36,8 +40,16 @@ class Stopped(Exception):
     """Raised by the job, from `Context.stopped`, to end the attempt. The trial continues in another one."""
 
 
+class Paused(Stopped):
+    """Raised at a rung, once the trial has saved a checkpoint. Do not catch it."""
+
+
 class Invalid(Exception):
     """The job violated its contract, without an exception of its own."""
+
+
+class Unsaved(Invalid):
+    """The trial is at a rung, where it is to be paused, and has no checkpoint."""
 
 
 class Refused(Invalid):
@@ -108,6 +120,19 @@ class Points:
         return counted
 
 
+class Saving:
+    """The states of a trial that `Context.save` writes, and when it does.
+
+    Attributes:
+        states: None before the first use.
+        saved_at: time of the last one, by the monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        self.states: States | None = None
+        self.saved_at = time.monotonic()
+
+
 @dataclasses.dataclass(frozen=True)
 class Context:
     """A trial, as passed to the job's `run(ctx)`.
@@ -153,6 +178,8 @@ class Context:
     _stop: stopping.Stop = dataclasses.field(default_factory=stopping.Stop, repr=False)
     _pulse: Pulse | None = dataclasses.field(default=None, repr=False)
     _points: Points = dataclasses.field(default_factory=Points, repr=False)
+    _pause: pausing.Pause = dataclasses.field(default_factory=lambda: pausing.Pause(None), repr=False)
+    _saving: Saving = dataclasses.field(default_factory=Saving, repr=False)
 
     if not TYPE_CHECKING:  # or every name would be an attribute for a type checker
 
@@ -179,23 +206,105 @@ class Context:
 
     @property
     def stopping(self) -> bool:
-        """Whether a stop is requested. If so, save a checkpoint soon and raise `stopped(step)`.
+        """Whether a stop is requested, or the trial is paused at a rung. Then save a checkpoint and raise `stopped(step)`.
 
         Reading this property makes SIGTERM a request. A job that never reads it is ended by SIGTERM at once.
 
         Ranks receive the signal at different times. Ranks that work in lockstep must agree to stop at the same step, or some
         wait for the others forever: reduce this flag over all ranks.
         """
-        return self._stop.requested
+        return self._stop.requested or self._pause.requested
 
-    def stopped(self, step: int | None = None) -> Stopped:
+    def stopped(self, step: int | None = None) -> Stopped | Unsaved:
         """Return the exception that ends the attempt: `raise ctx.stopped(step)`. The trial continues in another attempt.
 
         Args:
             step: Step of the checkpoint just saved. None without a checkpoint.
         """
+        if self._pause.requested and not self._stop.requested:
+            return Paused(f"paused after step {step}") if step is not None else self._unsaved()
         with_it = "without a checkpoint" if step is None else f"after step {step}, with a checkpoint"
         return Stopped(f"{'stopped by SIGTERM' if self.stopping else 'stopped by itself'} {with_it}")
+
+    def save(self, step: int, state: Mapping[str, Any], *, every: float = 30.0) -> None:
+        """Offer a state to continue from. It is written if it is needed.
+
+        That is at a rung, where the trial is paused; if a stop is requested; and every 30 seconds, in case the process or
+        its machine is lost. The states of the random generators of Python, NumPy and torch are saved with it. With several
+        ranks, call it in all of them at the same steps.
+
+        Args:
+            step: Step of the last report, or of the next one if this is called before `report`.
+            state: Tensors, NumPy arrays, numbers, strings, and lists and mappings of them. A job that has imported torch
+                saves tensors and no NumPy arrays.
+            every: Time between two checkpoints, in seconds. 0 writes each state.
+
+        Raises:
+            Paused: The trial is at a rung, or a stop is requested. Do not catch it.
+            CheckpointError: The state could not be written.
+            TypeError: The state has values that cannot be saved.
+        """
+        states, pause = self._states(), self._pause
+
+        def choose() -> tuple[bool, bool, bool]:
+            due = pause.reaches(step) or time.monotonic() - self._saving.saved_at >= every
+            return self._stop.requested, pause.requested, due
+
+        stops, pauses, due = states.agree(choose)
+        if not (stops or pauses or due):
+            return
+        states.save(step, state, wait=stops or pauses)
+        self._saving.saved_at, pause.saved = time.monotonic(), step
+        if stops:
+            raise Stopped(f"stopped by SIGTERM after step {step}, with a checkpoint")
+        if pauses:
+            raise Paused(f"paused after step {step}")
+
+    @property
+    def restored(self) -> dict[str, Any] | None:
+        """State of the newest checkpoint that `save` has written, and its step as `step`. None without a checkpoint.
+
+        Read it just before the training loop: this also restores the random generators. If a training has no checkpoint, it
+        is the state of the run that `--resume` names.
+
+        Raises:
+            CheckpointDamaged: All checkpoints are damaged.
+            CheckpointError: The run that `--resume` names has no checkpoint.
+        """
+        _ = self._stop.requested  # from here on SIGTERM is a request
+        restored = self._states().restore(self.is_usable)
+        if restored is None and (other := self.resume_from) is not None:
+            from trialplane.training.states import States  # imports numpy
+
+            restored = States(other, self.rank, self.world_size).restore(lambda step: True)
+            if restored is None:
+                raise errors.CheckpointError(
+                    f"there is no checkpoint of ctx.save at {other} to continue from. To start from step 0, submit without "
+                    "--resume"
+                )
+        return None if restored is None else {**restored.state, "step": restored.step}
+
+    def is_usable(self, step: int) -> bool:
+        """Whether the trial can continue from its checkpoint of a step.
+
+        A trial that is paused at a rung must report there. So an attempt that was lost at that moment continues from the
+        checkpoint before.
+        """
+        return not self._pause.reaches(step)
+
+    def _states(self) -> States:
+        if self._saving.states is None:
+            from trialplane.training.states import States  # imports numpy
+
+            self._saving.states = States(self.checkpoints, self.rank, self.world_size)
+        return self._saving.states
+
+    def _unsaved(self) -> Unsaved:
+        return Unsaved(
+            "the trial is at a rung, where it is paused (pruner.promote), and has saved no checkpoint to continue from: "
+            "call ctx.save(step, state) after each ctx.report, and continue from ctx.restored; or write "
+            "pruner: asha"
+        )
 
     def pulse(self, step: int, seconds: float) -> None:
         """Report the duration of a step in this rank, to detect ranks that slow down the others.
@@ -270,8 +379,14 @@ class Context:
             if not counted and metrics:
                 return
             pruned = self._reporter(step, counted) if waits else self._reporter(step, counted, waits=False)
+            goes_on = waits and self._pause.report(step, counted)
         if pruned:
             raise Pruned(f"pruned at step {step}")
+        if goes_on:
+            raise self._unsaved()
+        if waits and self._pause.is_saved:
+            self._states().wait()
+            raise Paused(f"paused after step {step}")
 
     def path(self, name: str) -> Path:
         """Return the parameter `name` as a path. Relative paths are relative to the job's folder.

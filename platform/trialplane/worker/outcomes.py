@@ -201,6 +201,8 @@ def raised(request: records.TrialRequest, error: BaseException, last: Mapping[st
     ended, error = error, cause(error)
     if isinstance(error, context.Pruned) or _is_optuna_pruned(error):
         return records.TrialOutcome(number=request.number, state=TrialState.PRUNED, metrics=last, message=_text(error))
+    if isinstance(error, context.Paused):
+        return records.TrialOutcome(number=request.number, state=TrialState.PAUSED, metrics=last, message=_text(error))
     if isinstance(error, context.Stopped):
         return records.TrialOutcome(
             number=request.number, state=TrialState.FAILED, failure=FailureClass.LOST, metrics=last, message=str(error)
@@ -224,6 +226,17 @@ def raised(request: records.TrialRequest, error: BaseException, last: Mapping[st
         place="its arguments" if isinstance(error, context.Refused) else place(error),
         traceback="".join(traceback.format_exception(ended))[-20_000:],
         certain=_is_certain(request, error),
+    )
+
+
+def unsaved(outcome: records.TrialOutcome) -> records.TrialOutcome:
+    """The outcome of a trial that was paused at a rung and has left no checkpoint."""
+    message = (
+        "the trial is at a rung, where it is paused (pruner.promote), and has left no checkpoint to continue from: save one "
+        "after each report, in the folder that {checkpoints} and $TRIALPLANE_CHECKPOINTS name; or write pruner: asha"
+    )
+    return dataclasses.replace(
+        outcome, state=TrialState.FAILED, failure=FailureClass.INVALID, message=message, place="a rung", certain=True
     )
 
 
@@ -284,6 +297,8 @@ def _is_certain(request: records.TrialRequest, error: BaseException) -> bool:
     """Whether every other trial of the study would fail the same way: no parameter chooses what is imported, or refused."""
     if isinstance(error, context.Refused):
         return error.certain
+    if isinstance(error, context.Unsaved):
+        return True
     if not isinstance(error, ImportError):
         return False
     at_top = all(frame.name == "<module>" and frame.colno == 0 for frame in _own_frames(error))

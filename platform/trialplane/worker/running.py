@@ -33,7 +33,7 @@ from typing import Any
 from trialplane import errors
 from trialplane.wire import messages, records
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.worker import outcomes, sessions, shipping, stopping
+from trialplane.worker import outcomes, pausing, sessions, shipping, stopping
 from trialplane.worker.channel import Channel
 from trialplane.worker.collect.exchange import Exchange
 from trialplane.worker.metrics.reader import INTERVAL, Reader
@@ -99,11 +99,13 @@ class Running:
     waiting: bool = False  # whether the controller has that report
     wanted: messages.Suggest | None = None  # the parameter that the process waits for, until the controller has that
     exchange: Exchange | None = None  # of a collection's trial
+    pause: pausing.Pause = dataclasses.field(init=False)  # of a program, and of what libraries log
     is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     sending: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
+        self.pause = pausing.Pause(self.request.segment)
         self.channel.set_patience(SEND_PATIENCE)
         now = time.monotonic()
         if self.request.timeout is not None:
@@ -249,7 +251,8 @@ class Running:
             MessageError: the outcome is inconsistent.
         """
         is_whole = self.request.node == 0 and self.reader is None  # those of a program are read
-        if wrong := _flaw(outcome, self.request.metrics if is_whole else ()):
+        may_pause = self.request.segment is not None and self.request.segment.rung > 0
+        if wrong := _flaw(outcome, self.request.metrics if is_whole else (), may_pause=may_pause):
             raise errors.MessageError(f"a trial sent an outcome {wrong}")
         outcome = dataclasses.replace(outcome, **_bounded(outcome, self.request))
         self.final = dataclasses.replace(outcome, number=self.request.number, started=self._possible(outcome.started))
@@ -323,21 +326,25 @@ class Running:
             self._terminate(grace + STOP_MARGIN, FailureClass.LOST, text)
 
     def _stop_early(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Ends a program whose report meets one of the job's stop rules, as complete."""
+        """Ends a program whose report meets one of the job's stop rules, as complete, or that is at a rung, as paused."""
         if why := stopping.early(self.request.stop, step, metrics):
             self._end_as(TrialState.COMPLETE, f"stopped at step {step}: {why}")
+        self.pause.report(step, metrics)
+        if self.pause.requested:
+            self._end_as(TrialState.PAUSED, f"paused after step {step}")
 
     def _end_as(self, state: TrialState, message: str) -> None:
         """Ends a program whose outcome is decided: by SIGTERM, and if it has not ended in time by SIGKILL."""
         with self.lock:
             if self.killed is not None or self.over is not None:
                 return
-            if self.final is not None and state is TrialState.COMPLETE:
+            if self.final is not None and state is not TrialState.PRUNED:
                 return  # it has a result of its own
             self.over = state, message
-            text = f"had not ended {OVER_GRACE:g} s after it was {message}"
+            grace = self.config.grace if state is TrialState.PAUSED else OVER_GRACE  # to save a checkpoint
+            text = f"had not ended {grace:g} s after it was {message}"
             if not self.is_gone.is_set():
-                self._terminate(OVER_GRACE, FailureClass.TIMEOUT, text)
+                self._terminate(grace, FailureClass.TIMEOUT, text)
 
     def watch_memory(self, limit: int) -> None:
         """Kills the process when it and its descendants use more than `limit` bytes; returns when it is gone.
@@ -494,15 +501,18 @@ def _bounded(found: messages.Reported | records.TrialOutcome, request: records.T
     }
 
 
-def _flaw(outcome: records.TrialOutcome, needed: tuple[str, ...]) -> str:
+def _flaw(outcome: records.TrialOutcome, needed: tuple[str, ...], *, may_pause: bool) -> str:
     """What is wrong with an outcome from a process, which may run any code; "" if nothing.
 
     Args:
         outcome: as the process sent it.
         needed: metrics that it must hold if it is complete.
+        may_pause: whether it may be paused at a rung.
     """
-    if outcome.state not in (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAILED):
+    if outcome.state not in (TrialState.COMPLETE, TrialState.PRUNED, TrialState.PAUSED, TrialState.FAILED):
         return f"of state {outcome.state}"
+    if outcome.state is TrialState.PAUSED and not may_pause:
+        return "of state PAUSED, and its trial is at no rung"
     if (outcome.state is TrialState.FAILED) != (outcome.failure is not None):
         return f"of state {outcome.state} with failure {outcome.failure}"
     if outcome.arrays < 0 or outcome.peak_memory < 0:

@@ -16,9 +16,10 @@ from pathlib import Path
 from trialplane import errors
 from trialplane.plan import pack
 from trialplane.training import building
+from trialplane.training.steps import folders
 from trialplane.wire import paths
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import SlotConfig, TrialRequest
+from trialplane.wire.records import CheckpointSummary, SlotConfig, TrialRequest
 
 CHUNK = 256 << 10  # bytes of a log in one event
 HEAD = 768 << 10  # bytes of a log that are sent while the trial runs; of the rest only the end, after the trial's end
@@ -120,6 +121,16 @@ def pack_store(store: Path, file: Path) -> str | None:
     for each in store.parent.glob(f"{store.stem}.*"):
         each.unlink(missing_ok=True)
     return str(file)
+
+
+def checkpoint_summary(config: SlotConfig, request: TrialRequest) -> CheckpointSummary | None:
+    """What the checkpoints of a study's trial are; None without any, or if they cannot be read."""
+    if config.role != "trial":
+        return None
+    root = config.checkpoints or str(RunPaths(Path(config.root)).checkpoints)
+    with contextlib.suppress(errors.CheckpointError):
+        return folders.summary(paths.trial_checkpoints(root, config.run, request.trial))
+    return None
 
 
 def has_saved(config: SlotConfig, request: TrialRequest) -> bool | None:

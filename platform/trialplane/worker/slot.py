@@ -33,7 +33,7 @@ from trialplane import errors
 from trialplane.wire import messages, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.worker import environment, programs, sessions, shipping
+from trialplane.worker import environment, outcomes, programs, sessions, shipping
 from trialplane.worker.channel import Channel
 from trialplane.worker.collect import exchange
 from trialplane.worker.metrics.reader import Reader
@@ -365,7 +365,10 @@ class Slot:
             log=paths.trial_log(running.request.trial, running.request.attempt, running.request.worker),
             peak_memory=max(0 if exited is None else exited.peak_memory, outcome.peak_memory),
             saved=shipping.has_saved(self.config, running.request),
+            checkpoints=shipping.checkpoint_summary(self.config, running.request),
         )
+        if outcome.state is TrialState.PAUSED and outcome.checkpoints is None:
+            outcome = outcomes.unsaved(outcome)
         if outcome.state is TrialState.COMPLETE and self.config.keep and running.final is None and running.over is None:
             text = (
                 "keep.files: nothing was copied, as the script ended by os._exit or os.exec…; run it with `command:` instead"

@@ -30,7 +30,7 @@ from trialplane.training import mlflow_runs, process, progress
 from trialplane.training.steps import folders
 from trialplane.wire import env, messages, paths, records
 from trialplane.wire.states import TrialState
-from trialplane.worker import advice, context, environment, outcomes, programs, stopping
+from trialplane.worker import advice, context, environment, outcomes, pausing, programs, stopping
 from trialplane.worker.channel import Channel, TrialChannel
 from trialplane.worker.shims import capture, objective, tune
 
@@ -213,6 +213,7 @@ def run_job(
         reporter.remark = lambda: "" if origin.was_read else _UNREAD.format(run=request.resume)
     was_forked = run is not None and config.program is None  # a script's imports are done before, a command's are its own
     try:
+        _check_parent(config, request)
         if config.role != "worker":  # which has no reports
             capture.begin(config, request)
         if run is None:
@@ -234,6 +235,7 @@ def run_job(
             "checkpoints": checkpoints(config, request.run, request.trial),
             "_origin": origin,
             "_reporter": reporter,
+            "_pause": pausing.Pause(request.segment),
             **of_the_rank,
         }
         ended, early = "", ""
@@ -263,7 +265,25 @@ def run_job(
             return dataclasses.replace(outcome, early=bool(early), message=message, advice=words)
         return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, reporter.remark()))))
     except BaseException as error:  # noqa: BLE001  the boundary: every error of the job is an outcome, KeyboardInterrupt too
-        return outcomes.raised(request, error, reporter.last)
+        return outcomes.raised(request, error, reporter.newest if isinstance(error, context.Paused) else reporter.last)
+
+
+def _check_parent(config: records.SlotConfig, request: records.TrialRequest) -> None:
+    """Check that the checkpoint from which a segment continues is the one that was saved.
+
+    Raises:
+        CheckpointError: it is missing, or another one.
+    """
+    parent = None if request.segment is None else request.segment.parent
+    if parent is None:
+        return
+    place = checkpoints(config, request.run, parent.trial)
+    found = folders.summary(place)
+    if found is None or parent.digest not in ("", found.digest):
+        what = "is missing" if found is None else "was changed since the trial was paused"
+        raise errors.CheckpointError(
+            f"trial {request.trial} was to continue after step {parent.step}, and its checkpoint at {place} {what}"
+        )
 
 
 def ended_well(error: BaseException) -> bool:

@@ -9,6 +9,7 @@ from trialplane import errors
 from trialplane.cli import names, output
 from trialplane.cli.kinds import presenter
 from trialplane.cli.kinds.presenter import Column, Live, Presenter, Table
+from trialplane.wire.progress import StudyProgress
 from trialplane.wire.records import RunStatus, TrialRow
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class StudyPresenter(Presenter):
         searched = search.function or errors.counted(len(search.parameters), "parameter")
         if search.suggests:
             searched = f"parameters of {study.entrypoint.removeprefix('optuna:')}"
-        watched = "" if study.pruner.name == "none" else f" by {search.watched(job.objectives[0]).metric}"
+        watched = f" by {job.watched_metric}" if study.pruner.name != "none" and job.watched_metric else ""
         return (
             f"{errors.counted(study.trials, 'trial')}, {study.parallel} at a time, {searched}, {presenter.goals(job)}, "
             f"sampler {study.sampler.name}, pruner {study.pruner.name}{watched}"
@@ -62,6 +63,7 @@ class StudyPresenter(Presenter):
         marks = [
             (f"{status.complete} complete", "green" if status.complete else "dim"),
             (f"{status.running} running", "" if status.running else "dim"),
+            (f"{status.paused} paused" if status.paused else "", ""),
             (f"{status.pruned} pruned", "" if status.pruned else "dim"),
             (f"{status.failed} failed", "red" if status.failed else "dim"),
             (f"{status.retried} retried" if status.retried else "", "yellow"),
@@ -82,6 +84,8 @@ class StudyPresenter(Presenter):
             "best": best(status),
             "parameters": presenter.parameters(status),
             "speed": _speed(status),
+            "rungs": _rungs(status),
+            "checkpoints": _checkpoints(status),
         }
 
     def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
@@ -90,7 +94,8 @@ class StudyPresenter(Presenter):
         metrics: list[Column] = [(one.metric, [row.metrics.get(one.metric) for row in rows]) for one in job.objectives]
         sampled: list[Column] = [(name, [row.params.get(name) for row in rows]) for name in params]
         shown = [*metrics, *presenter.best_steps(job, rows), *sampled]
-        return presenter.table(presenter.numbered(self.noun, rows), rows, shown)
+        steps: list[Column] = [("step", [row.step for row in rows])] if job.search.ladder is not None else []
+        return presenter.table(presenter.numbered(self.noun, rows), rows, [*steps, *shown])
 
 
 def counts(status: RunStatus) -> str:
@@ -99,6 +104,8 @@ def counts(status: RunStatus) -> str:
     text += f", {status.failed} failed"
     if status.running:
         text += f"; {status.running} running"
+    if status.paused:
+        text += f"; {status.paused} paused"
     if status.retried:
         text += f"; {errors.counted(status.retried, 'attempt')} retried"
     return text
@@ -113,6 +120,23 @@ def best(status: RunStatus) -> str:
     )
     more = ", one of several: `platform best` shows all" if len(status.objectives) > 1 else ""
     return f"{values} (trial {status.best.trial}{more})"
+
+
+def _rungs(status: RunStatus) -> str:
+    """How many trials have reached each rung, and the steps trained."""
+    progress = status.progress
+    if not isinstance(progress, StudyProgress) or not progress.rungs:
+        return ""
+    reached = ", ".join(f"{rung.reached} at step {rung.step}" for rung in progress.rungs)
+    return f"{reached}; {errors.counted(progress.steps, 'step')} trained"
+
+
+def _checkpoints(status: RunStatus) -> str:
+    """How many checkpoints the trials have, and their size."""
+    progress = status.progress
+    if not isinstance(progress, StudyProgress) or not progress.checkpoints:
+        return ""
+    return f"{progress.checkpoints}, {output.size(progress.checkpoint_bytes)}"
 
 
 def _speed(status: RunStatus) -> str:

@@ -12,7 +12,7 @@ from trialplane.controller.pool import Pool, SlotEvent
 from trialplane.controller.workloads.workload import Workload
 from trialplane.job.kinds import Study
 from trialplane.wire import messages
-from trialplane.wire.progress import StudyProgress
+from trialplane.wire.progress import RungProgress, StudyProgress
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import RunState
 
@@ -24,9 +24,9 @@ class StudyWorkload(Workload):
         super().__init__(ledger, slots)
         counts = ledger.counts
         job, self._keeping = ledger.job, None
-        if isinstance(job, Study) and job.keep is not None:
+        if isinstance(job, Study) and (job.keep is not None or ledger.promotion is not None):
             self._keeping = keeping.Keeping(job, slots, ledger.newest.values())
-            self.keeps_files = bool(job.keep.files)
+            self.keeps_files = bool(job.keep and job.keep.files)
         self._alike = Alike(ledger.job.budget.failed_alike, bool(counts.complete or counts.pruned))
 
     def _suggested(self, request: TrialRequest, wanted: messages.Suggest) -> messages.Suggested:
@@ -68,7 +68,10 @@ class StudyWorkload(Workload):
         if not counts.complete:
             found = endings.classes(counts) or "all pruned"
             return Ending(RunState.FAILED, f"none of {counts.ended} trials completed ({found})", kill=False)
-        if counts.ended < self._ledger.job.trials:
+        promotion = self._ledger.promotion
+        if promotion is not None and promotion.is_spent:
+            text = f"the budget of {self._ledger.job.budget.steps} steps is used, after {counts.ended} trials"
+        elif counts.ended < self._ledger.job.trials:
             text = f"every point of the space was tried, in {counts.ended} trials"
         else:
             text = f"all {counts.ended} trials ended"
@@ -76,8 +79,16 @@ class StudyWorkload(Workload):
 
     @property
     def progress(self) -> StudyProgress:
-        """Empty: the counts of trials are in the status itself."""
-        return StudyProgress()
+        """Rungs and checkpoints: the counts of trials are in the status itself."""
+        unwanted = set() if self._keeping is None else self._keeping.unwanted
+        saved = [summary for trial, summary in self._ledger.saved.items() if trial not in unwanted]
+        promotion = self._ledger.promotion
+        return StudyProgress(
+            0 if promotion is None else promotion.used,
+            () if promotion is None else tuple(RungProgress(*counts) for counts in promotion.counts()),
+            sum(summary.number for summary in saved),
+            sum(summary.bytes for summary in saved),
+        )
 
     def _failed_alike(self, requests: Sequence[TrialRequest]) -> Ending:
         """The ending of a study whose first trials failed alike while none succeeded."""

@@ -19,7 +19,7 @@ from trialplane.job.options import ValueKind
 from trialplane.job.program import nested, styled
 from trialplane.job.resources import Checkpoints, Keep
 from trialplane.job.sampling import Pruner, Sampler
-from trialplane.job.search import Constraint, Search
+from trialplane.job.search import Constraint, Ladder, Search
 
 # A larger grid would never finish, and each draw iterates over all remaining points.
 _MOST_POINTS = 100_000
@@ -78,7 +78,19 @@ class Study(Ranked):
     @property
     def search(self) -> Search:
         """Search for parameters: space, sampler, pruner and constraints."""
-        return Search(self.space, self.sampler, self.pruner, self.enqueue, self.constraints, self._style == "optuna")
+        suggests = self._style == "optuna"
+        return Search(self.space, self.sampler, self.pruner, self.enqueue, self.constraints, suggests, self._ladder)
+
+    @property
+    def _ladder(self) -> Ladder | None:
+        if not self.pruner.promotes:
+            return None
+        resolved = {**{key: option.default for key, option in self.pruner.choice.options.items()}, **self.pruner.options}
+        top = resolved["max_resource"]
+        top = self.params.get(top) if isinstance(top, str) else top
+        return Ladder(
+            resolved["min_resource"], resolved["reduction_factor"], top if type(top) is int else 0, resolved["brackets"]
+        )
 
     @property
     def _style(self) -> str:
@@ -96,8 +108,8 @@ class Study(Ranked):
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """Whether its trials save checkpoints: if the job sets `checkpoints` or `keep`."""
-        return self.checkpoints != Checkpoints() or self.keep is not None
+        """Whether its trials save checkpoints: if the job sets `checkpoints`, `keep`, or `promote` of its pruner."""
+        return self.checkpoints != Checkpoints() or self.keep is not None or self.pruner.promotes
 
     def roles(self) -> tuple[Role, ...]:
         """Return the trials that run at the same time."""
@@ -163,6 +175,7 @@ class Study(Ranked):
         )
         if ("pruner",) not in broken:
             yield from _watched(self)
+            yield from _promotion(self)
         if not {("pruner",), ("sampler",), ("objectives",)} & set(broken):
             yield from _pruned_values(self)
         yield from _several(self, broken)
@@ -272,6 +285,25 @@ def _watched(job: Study) -> Iterator[Issue]:
             )
 
 
+def _promotion(job: Study) -> Iterator[Issue]:
+    """Yield issues of rungs and of a budget of steps."""
+    if not job.pruner.promotes:
+        if job.budget.steps is not None:
+            yield Issue(("budget", "steps"), "is for pruner: {name: asha, promote: true, max_resource: …}; drop it")
+        return
+    field_path, most = ("pruner", "max_resource"), job.pruner.options["max_resource"]
+    if isinstance(most, str) and most not in job.params:
+        searched = "is searched, and must be the same in all trials" if most in job.search.names else ""
+        hint = searched or f"is no parameter in params; {errors.nearest(most, job.params)}".rstrip("; ")
+        yield Issue(field_path, f"{most} {hint}")
+        return
+    steps = job.params[most] if isinstance(most, str) else most
+    if type(steps) is not int or steps < 1:
+        yield Issue(("params", most), f"must be a whole number over 0, not {steps!r}: pruner.max_resource needs it")
+    elif job.budget.steps is not None and job.budget.steps < steps:
+        yield Issue(("budget", "steps"), f"{job.budget.steps} is not enough for one whole trial of {steps} steps")
+
+
 def _pruned_values(job: Study) -> Iterator[Issue]:
     """Yield an issue if CMA-ES would use reports of a pruned trial that are not its objective."""
     metric = job.pruner.metric
@@ -287,8 +319,9 @@ def _several(job: Study, broken: Collection[Any]) -> Iterator[Issue]:
     if count < 2 or ("objectives",) in broken:
         return
     yield from base.refused_target(job)
-    if ("pruner",) not in broken and job.pruner.choice.objectives == 1:
-        yield Issue(("pruner",), f"trials cannot be pruned with {count} objectives; write pruner: none")
+    if ("pruner",) not in broken and job.pruner.choice.objectives == 1 and not job.pruner.promotes:
+        advice = "write pruner: none, or {name: asha, promote: true, max_resource: …}"
+        yield Issue(("pruner",), f"trials cannot be pruned with {count} objectives; {advice}")
     if ("sampler",) not in broken and job.sampler.choice.objectives == 1:
         able = ", ".join(name for name, choice in options.SAMPLERS.items() if choice.objectives is None)
         yield Issue(("sampler",), f"{job.sampler.name} cannot handle {count} objectives; these can: {able}")

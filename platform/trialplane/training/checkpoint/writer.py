@@ -176,7 +176,7 @@ def barrier(world_size: int) -> Callable[[], None]:
     """
     if world_size == 1:
         return _alone
-    if not _initialized():
+    if not can_meet():
         raise errors.InputError(
             f"a checkpoint of {world_size} ranks needs a barrier: call torch.distributed.init_process_group first, or give "
             "save(barrier=…)"
@@ -190,7 +190,7 @@ def agree(choose: Callable[[], T], rank: int, world_size: int) -> T:
     Raises:
         whatever `choose` raises: in rank 0, and for the others an error that says so.
     """
-    if world_size == 1 or not _initialized():
+    if world_size == 1 or not can_meet():
         return choose()
     group = _group(distributed.group.WORLD)
     box: list[Any] = [None, "rank 0 did not come to a choice"]
@@ -208,7 +208,7 @@ def agree(choose: Callable[[], T], rank: int, world_size: int) -> T:
     return chosen
 
 
-def _initialized() -> bool:
+def can_meet() -> bool:
     """Whether torch.distributed has a process group."""
     return bool(distributed.is_available() and distributed.is_initialized())
 

@@ -1,14 +1,18 @@
-"""A trial's folder of checkpoints as a whole: the files that are put beside them, and its removal."""
+"""A trial's folder of checkpoints as a whole: its summary, the files that are put beside them, and its removal."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from trialplane import errors
+from trialplane.training.steps import record
 from trialplane.wire import paths
+from trialplane.wire.records import CheckpointSummary
 
 
 class Unkept(NamedTuple):
@@ -112,3 +116,58 @@ def remove_all(place: str) -> None:
         return
     except (OSError, ImportError, ValueError) as error:
         raise errors.CheckpointError(f"{place} cannot be removed: {error}") from error
+
+
+def summary(place: str) -> CheckpointSummary | None:
+    """Return what a folder of checkpoints holds: without what is being written, and without the files of `put_files`.
+
+    The digest is of the names and sizes of all files, and of the checksums that COMPLETE files have of theirs.
+
+    Args:
+        place: a local folder or an fsspec URL.
+
+    Returns:
+        None if there is nothing.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    try:
+        files = sorted(_files(place))
+        complete = {name: _read(place, name) for name, _ in files if name.endswith(f"/{record.COMPLETE}")}
+    except (OSError, ImportError, ValueError) as error:
+        raise errors.CheckpointError(f"{place} cannot be read: {error}") from error
+    if not files:
+        return None
+    digest = hashlib.sha256()
+    for name, size in files:
+        digest.update(json.dumps([name, size]).encode() + complete.get(name, b""))
+    number = len({name.partition("/")[0] for name, _ in files})
+    return CheckpointSummary(number, sum(size for _, size in files), digest.hexdigest())
+
+
+def _files(place: str) -> Iterator[tuple[str, int]]:
+    """The files below a place, as paths relative to it, and their sizes."""
+    folder = paths.local_folder(place)
+    if folder is None:
+        import fsspec  # only who reads a URL needs it
+
+        files, root = fsspec.url_to_fs(place)
+        files.invalidate_cache()
+        found = ((path[len(root) :].lstrip("/"), int(info["size"])) for path, info in files.find(root, detail=True).items())
+    else:
+        found = ((str(path.relative_to(folder)), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
+    for name, size in found:
+        if not name.startswith((".", "files/")):
+            yield name, size
+
+
+def _read(place: str, name: str) -> bytes:
+    folder = paths.local_folder(place)
+    if folder is not None:
+        return (folder / name).read_bytes()
+    import fsspec  # only who reads a URL needs it
+
+    files, root = fsspec.url_to_fs(place)
+    content: bytes = files.cat_file(f"{root}/{name}")
+    return content

@@ -223,7 +223,7 @@ class Supervisor:
             self._signal(signal.SIGTERM)
         elif what is Next.END:
             decided = self._verdict.decided
-            is_over = decided is not None and (decided.early or decided.state is TrialState.PRUNED)
+            is_over = decided is not None and (decided.early or decided.state in (TrialState.PRUNED, TrialState.PAUSED))
             self._timers.cancel("settle", "left", "overdue")
             self._kill_in(min(OVER_GRACE if is_over else ENDING_GRACE, self._config.grace))
             self._signal(signal.SIGTERM)

@@ -55,7 +55,9 @@ class Verdict:
             return Next.GO_ON
         if outcome.state is TrialState.COMPLETE and not outcome.early:
             return Next.GO_ON if rank else Next.RESULT
-        if outcome.state is TrialState.PRUNED or outcome.early:
+        if outcome.state in (TrialState.PRUNED, TrialState.PAUSED) or outcome.early:
+            if outcome.state is TrialState.PAUSED and rank:
+                return Next.GO_ON  # rank 0 is paused at the same step
             self.decided = outcome
             return Next.END
         if outcome.failure is FailureClass.LOST:  # it has stopped; the others may still be saving theirs
@@ -100,6 +102,9 @@ class Verdict:
             self.settled()
         if self.decided is not None:
             return self.decided if self.decided.early else dataclasses.replace(self.decided, metrics=metrics)
+        ends = [self._reported.get(rank) for rank in self._ranks]
+        if ends[0] is not None and all(end is not None and end.state is TrialState.PAUSED for end in ends):
+            return dataclasses.replace(ends[0], metrics=metrics)
         if self._is_complete():
             result = self._reported[self._ranks[0]]
             return dataclasses.replace(result, message=self._left) if self._left else result

@@ -1,0 +1,174 @@
+"""States that a trial saves with `ctx.save`: torch's where the job uses torch, packed numpy arrays otherwise.
+
+Either is complete or absent, holds no code, and comes with the state of the random generators. The two newest are kept.
+Imports torch only if the job has imported it, or if it reads a state with tensors.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import warnings
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trialplane import errors
+from trialplane.policies import transport
+from trialplane.training.steps import record, stores
+from trialplane.training.steps.record import Saved
+
+_KEEP = 2  # with two, one that is damaged, or beyond a rung, has one before it
+_PACKED = "state.packed"
+
+
+class Restored(NamedTuple):
+    """A state that was read."""
+
+    step: int
+    state: dict[str, Any]
+
+
+class States:
+    """The states of one trial.
+
+    Args:
+        place: folder or fsspec URL of its checkpoints.
+        rank: number of this rank.
+        world_size: number of ranks. With several, torch.distributed must be initialized, and all ranks call the same.
+    """
+
+    def __init__(self, place: str, rank: int = 0, world_size: int = 1) -> None:
+        self._place, self._rank, self._world_size = place, rank, world_size
+        self._torch: Any = None  # the checkpoints of a job with tensors
+
+    def agree(self, choose: Callable[[], tuple[bool, bool, bool]]) -> tuple[bool, bool, bool]:
+        """Return what rank 0 chooses, in every rank."""
+        if self._world_size == 1:
+            return choose()
+        from trialplane.training.checkpoint import writer  # imports torch, which ranks use
+
+        if not writer.can_meet():
+            raise errors.InputError(
+                f"ctx.save in a trial of {self._world_size} ranks needs torch.distributed: call init_process_group first"
+            )
+        return writer.agree(choose, self._rank, self._world_size)
+
+    def save(self, step: int, state: Mapping[str, Any], *, wait: bool) -> None:
+        """Save a state.
+
+        Args:
+            step: of the last report that it contains the work of.
+            state: tensors, arrays, numbers, strings, lists and mappings of them.
+            wait: whether to return only when it is complete.
+
+        Raises:
+            CheckpointError: it could not be written, or the one before.
+            TypeError, TransportError: it has a value that cannot be saved.
+        """
+        if "torch" in sys.modules or self._world_size > 1:
+            from trialplane.training import checkpoint  # imports torch
+
+            rng = {"rng": checkpoint.rng_state()}
+            self._checkpoints.save(step, {"state": state}, rank_state=rng, rank=self._rank, world_size=self._world_size)
+            if wait:
+                self._checkpoints.wait()
+        else:
+            self._pack(step, {"state": dict(state), "rng": _rng_state()})
+
+    def wait(self) -> None:
+        """Wait until the last state is complete.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        if self._torch is not None:
+            self._torch.wait()
+
+    def restore(self, is_usable: Callable[[int], bool]) -> Restored | None:
+        """Read the newest intact state, and set the random generators as they were when it was saved.
+
+        Args:
+            is_usable: whether the trial can continue from a checkpoint of a step; others are skipped.
+
+        Raises:
+            CheckpointDamaged: there are usable ones, and all are damaged.
+        """
+        saved, damaged = stores.records(stores.open_store(self._place))
+        usable = [one for one in saved if is_usable(one.step)]
+        for one in reversed(usable):
+            try:
+                state, rng = self._read(one)
+            except errors.CheckpointDamaged as error:
+                warnings.warn(f"a checkpoint is left out, and the one before it is taken: {error}", stacklevel=3)
+                damaged.append(error)
+                continue
+            rng()
+            return Restored(one.step, state)
+        if damaged:
+            raise errors.CheckpointDamaged(
+                f"all checkpoints at {self._place} are damaged ({errors.counted(len(damaged), 'checkpoint')}). To begin "
+                "again from step 0, delete or move that place"
+            )
+        return None
+
+    @property
+    def _checkpoints(self) -> Any:
+        if self._torch is None:
+            from trialplane.training import checkpoint  # imports torch
+
+            self._torch = checkpoint.Checkpoints(self._place, keep_last=_KEEP)
+        return self._torch
+
+    def _read(self, saved: Saved) -> tuple[dict[str, Any], Callable[[], None]]:
+        """The state of a checkpoint, and a function that sets the random generators."""
+        if _PACKED not in saved.parts:
+            from trialplane.training import checkpoint  # imports torch
+
+            tree, own = self._checkpoints.load(saved, rank=self._rank, world_size=self._world_size)
+            if "state" not in tree:
+                raise errors.CheckpointError(
+                    f"{saved.place} was not saved by ctx.save; read it with trialplane.training.checkpoint"
+                )
+            return tree["state"], lambda: None if own is None else checkpoint.set_rng_state(own["rng"])
+        store = stores.open_store(self._place)
+        part = saved.parts[_PACKED]
+        with store.local(saved.name, _PACKED) as path:
+            data = path.read_bytes() if path.exists() else b""
+        if (len(data), zlib.crc32(data)) != (part.size, part.crc):
+            raise errors.CheckpointDamaged(f"{saved.place}/{_PACKED} is truncated or changed")
+        tree = transport.unpack(np.frombuffer(data, dtype=np.uint8), copy=True)
+        return tree["state"], lambda: _set_rng_state(tree["rng"])
+
+    def _pack(self, step: int, tree: Mapping[str, Any]) -> None:
+        packed = transport.pack(tree)
+        store = stores.open_store(self._place)
+        try:
+            existing = store.complete()
+            name = record.name_of(step, existing)
+            with store.create(name, _PACKED) as sink:
+                sink.write(packed.data)
+            parts = {_PACKED: record.Part(sink.size, sink.crc)}
+            store.publish(name, record.dump(Saved(step, name, store.url(name), 1, False, None, parts, {})), [_PACKED])
+            for outdated in existing[: len(existing) + 1 - _KEEP]:
+                store.remove(outdated)
+            store.sweep()
+        except OSError as error:
+            raise errors.CheckpointError(
+                f"the checkpoint of step {step} could not be written to {self._place}: {error.strerror or error}. Free some "
+                "space there, then continue with `platform resume`"
+            ) from error
+
+
+def _rng_state() -> dict[str, Any]:
+    version, words, gauss = random.getstate()
+    legacy: dict[str, Any] = np.random.get_state(legacy=False)
+    return {"python": [version, np.array(words, dtype=np.uint64), gauss], "numpy": legacy}
+
+
+def _set_rng_state(state: Mapping[str, Any]) -> None:
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words.tolist()), gauss))
+    np.random.set_state(state["numpy"])

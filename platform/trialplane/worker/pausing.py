@@ -1,0 +1,55 @@
+"""When a trial is paused at a rung, and which checkpoints a retry continues from.
+
+Steps are the job's own. A job whose first report is of step 0 has done one step by then, so its step 3 is the fourth one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trialplane.wire.records import Segment
+
+
+class Pause:
+    """Whether a trial has come to the end of its segment.
+
+    Args:
+        segment: of the attempt; None where trials are not paused.
+
+    Attributes:
+        requested: whether the trial has reported the step at which it is paused.
+        saved: the last step of which it has saved a checkpoint; -1 before.
+    """
+
+    def __init__(self, segment: Segment | None) -> None:
+        segment = segment or Segment()
+        self._rung = segment.rung
+        self._missing = set(segment.metrics)
+        self._offset = segment.offset
+        self.requested = False
+        self.saved = -1
+        self._requested_at = -1
+
+    def report(self, step: int, metrics: Iterable[str]) -> bool:
+        """Take a report; return whether the trial goes on training although it was to be paused before this step."""
+        self._see(step)
+        if self.requested:
+            return step > self._requested_at
+        if self.reaches(step):
+            self._missing.difference_update(metrics)
+            self.requested, self._requested_at = not self._missing, step
+        return False
+
+    def reaches(self, step: int) -> bool:
+        """Whether this step is at the rung or beyond it."""
+        self._see(step)
+        return self._rung > 0 and step + (self._offset or 0) >= self._rung
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the trial can be paused now: it is at the rung, and its checkpoint is of the step that it has reported."""
+        return self.requested and self.saved >= self._requested_at
+
+    def _see(self, step: int) -> None:
+        if self._offset is None:
+            self._offset = 1 if step == 0 else 0

@@ -1,0 +1,350 @@
+"""Promotion: which trial trains next and up to which rung, the steps that this takes, and that a crash changes nothing.
+
+The rule is checked by simulation, the ledger is real. Not checked here: how a trial is paused in its process
+(tests/worker/test_saving.py), and a real run under kills (tests/study/test_promotion.py).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import math
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.controller.conftest import outcome
+from tests.controller.loops import Loop
+from tests.controller.trainings import Opened, failed, job
+
+from trialplane.controller.ledger import Ledger
+from trialplane.controller.promotion import Promotion, Stretch
+from trialplane.job.search import Ladder
+from trialplane.wire.records import CheckpointSummary, TrialReport, TrialRequest
+from trialplane.wire.states import FailureClass, RunState, TrialState
+
+TOP = 64
+SEARCH: dict[str, Any] = {
+    "kind": "hpo",
+    "params": {"epochs": TOP},
+    "objectives": [{"metric": "loss", "direction": "minimize"}],
+    "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+    "sampler": "random",
+    "pruner": {"name": "asha", "promote": True, "max_resource": "epochs"},
+    "trials": 64,
+}
+
+
+def steps(ladder: Ladder, trials: int) -> int:
+    """The formula: n trials up to the first rung, of those at a rung one in `factor` up to the next one, or to the end."""
+    total, done = 0, 0
+    for rung in (*ladder.rungs(), ladder.top):
+        total += trials * (rung - done)
+        trials, done = trials // ladder.factor, rung
+    return total
+
+
+# The rule
+
+
+def play(
+    ladder: Ladder,
+    trials: int,
+    loss: Callable[[int, int], float],
+    *,
+    slots: int = 1,
+    budget: int | None = None,
+    pick: Callable[[int], int] = lambda running: 0,
+) -> tuple[Promotion, list[Stretch], collections.Counter[TrialState]]:
+    """A whole study in which segments end in the order that `pick` says."""
+    rule = Promotion(ladder, trials, budget)
+    drawn, running, history, ends = 0, list[Stretch](), list[Stretch](), collections.Counter[TrialState]()
+    while True:
+        while len(running) < slots and (stretch := rule.next(drawn if drawn < trials else None)) is not None:
+            if stretch.trial is None:
+                stretch, drawn = dataclasses.replace(stretch, trial=drawn), drawn + 1
+            rule.begun(stretch)
+            running.append(stretch)
+            history.append(stretch)
+        if not running:
+            ends[TrialState.PRUNED] += len(rule.waiting)
+            return rule, history, ends
+        ended = running.pop(pick(len(running)))
+        assert ended.trial is not None
+        state = TrialState.PAUSED if ended.rung else TrialState.COMPLETE
+        done = ended.rung or ladder.top
+        rule.ended(ended.trial, state, done, (loss(ended.trial, done),))
+        ends[TrialState.COMPLETE] += state is TrialState.COMPLETE
+        for trial in rule.hopeless():
+            rule.drop(trial)
+            ends[TrialState.PRUNED] += 1
+
+
+@given(st.integers(1, 4), st.integers(2, 5), st.integers(1, 300), st.integers(1, 200))
+@settings(deadline=None)
+def test_the_steps_trained_are_those_of_the_formula(first: int, factor: int, top: int, trials: int) -> None:
+    """On a planted problem: earlier trials are better, so nothing is promoted that is not among the best in the end."""
+    ladder = Ladder(first, factor, top)
+    rule, history, ends = play(ladder, trials, lambda trial, done: float(trial))
+    rungs = ladder.rungs()
+    if trials // factor ** len(rungs):
+        assert rule.used == steps(ladder, trials)
+    else:  # then the best of the highest rung goes on to the end
+        assert rule.used >= steps(ladder, trials)
+        assert ends[TrialState.COMPLETE] == 1
+    assert sum(ends.values()) == trials
+    for number, rung in enumerate(rungs):
+        reached = [stretch for stretch in history if stretch.rung == rung]
+        assert len(reached) >= trials // factor**number
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=200)
+def test_whatever_trials_do_no_step_is_lost_and_each_ends_once(data: st.DataObject) -> None:
+    ladder = Ladder(
+        data.draw(st.integers(1, 3)),
+        data.draw(st.integers(2, 4)),
+        data.draw(st.integers(1, 100)),
+        data.draw(st.integers(1, 3)),
+    )
+    trials, slots = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 8))
+    budget = data.draw(st.none() | st.integers(ladder.top, 2000))
+    generator = random.Random(data.draw(st.integers(0, 2**32)))
+    losses = collections.defaultdict[int, float](generator.random)
+    rule, history, ends = play(
+        ladder, trials, lambda trial, done: losses[trial], slots=slots, budget=budget, pick=generator.randrange
+    )
+    by_trial: dict[int, list[Stretch]] = collections.defaultdict(list)
+    for stretch in history:
+        assert stretch.trial is not None
+        by_trial[stretch.trial].append(stretch)
+    for stretches in by_trial.values():
+        assert stretches[0].done == 0
+        for before, after in itertools.pairwise(stretches):
+            assert after.done == before.rung, "it continues where it was paused"
+            assert after.rung == 0 or after.rung > before.rung
+    assert rule.used == sum((stretch.rung or ladder.top) - stretch.done for stretch in history)
+    assert budget is None or rule.used <= budget
+    assert budget is not None or sum(ends.values()) == trials
+    assert ends[TrialState.COMPLETE] >= 1
+    if budget is not None and rule.is_spent:
+        assert budget - rule.used < ladder.top, "nothing that fits is left out"
+
+
+def test_a_trial_is_dropped_as_soon_as_it_cannot_be_promoted() -> None:
+    rule = Promotion(Ladder(1, 4, 16), trials=8)
+    for trial in range(4):
+        rule.begun(rule.new(trial))
+        rule.ended(trial, TrialState.PAUSED, 1, (float(trial),))
+    assert rule.hopeless() == [2, 3], "of 8 trials 2 are promoted"
+    assert rule.next(4) == Stretch(0, 4, 1)
+
+
+def test_several_values_are_compared_by_fronts() -> None:
+    rule = Promotion(Ladder(1, 2, 4), trials=4)
+    for trial, losses in enumerate([(3.0, 3.0), (1.0, 4.0), (4.0, 1.0), (2.0, 5.0)]):
+        rule.begun(rule.new(trial))
+        rule.ended(trial, TrialState.PAUSED, 1, losses)
+    first = rule.next(None)
+    assert first == Stretch(1, 2, 1)
+    rule.begun(first)
+    assert rule.next(None) == Stretch(0, 2, 1), "which nothing dominates, although 3 has the better first value"
+
+
+def test_a_value_that_is_no_number_is_the_worst() -> None:
+    rule = Promotion(Ladder(1, 2, 4), trials=2)
+    for trial, loss in enumerate([math.nan, 5.0]):
+        rule.begun(rule.new(trial))
+        rule.ended(trial, TrialState.PAUSED, 1, (loss,))
+    assert rule.next(None) == Stretch(1, 2, 1)
+
+
+def test_brackets_start_one_rung_higher_and_are_smaller() -> None:
+    ladder = Ladder(1, 4, 64, brackets=3)
+    brackets = collections.Counter(ladder.bracket(trial) for trial in range(2100))
+    assert [brackets[bracket] for bracket in range(3)] == pytest.approx([1600, 400, 100], abs=2), "4 to 1, spread evenly"
+    assert [ladder.above(0, bracket) for bracket in range(3)] == [1, 4, 16]
+
+
+# In the ledger
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    made = Opened(tmp_path)
+    yield made
+    made.close()
+
+
+class Trainings:
+    """What trials do: each trains `TOP` epochs, and its loss is its number plus what is left to train."""
+
+    def __init__(self, first: int = 1) -> None:
+        self.trained: list[tuple[int, int]] = []
+        self._first = first
+
+    def run(self, ledger: Ledger, request: TrialRequest) -> None:
+        """One attempt, up to the end of its segment."""
+        segment = request.segment
+        assert segment is not None
+        last, metrics = segment.rung or TOP, {}
+        for done in range(segment.done + 1, last + 1):
+            metrics = {"loss": request.trial + 1 - done / TOP}
+            ledger.report(TrialReport(request.number, done - 1 + self._first, metrics, time.time()))
+            self.trained.append((request.trial, done))
+        state = TrialState.PAUSED if segment.rung else TrialState.COMPLETE
+        saved = CheckpointSummary(1, 100, f"digest of {request.trial} at {last}")
+        ledger.tell(outcome(request.number, state=state, metrics=metrics, checkpoints=saved))
+
+
+def study(**fields: Any) -> Any:
+    return job(**{**SEARCH, **fields})
+
+
+def snapshot(opened: Opened, of: Any, folder: Path) -> Ledger:
+    """What a controller finds that starts now."""
+    copy = Opened(folder)
+    for file in opened.run.root.glob(f"{opened.run.ledger.name}*"):
+        shutil.copy(file, copy.run.root)
+    return copy.open(of)
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["steps from 0", "steps from 1"])
+def test_a_study_trains_the_steps_of_the_formula(opened: Opened, first: int) -> None:
+    ledger, trainings = opened.open(study()), Trainings(first)
+    while (request := ledger.ask()) is not None:
+        trainings.run(ledger, request)
+    assert ledger.is_done
+    assert ledger.promotion is not None
+    assert len(trainings.trained) == ledger.promotion.used == steps(Ladder(1, 4, TOP), 64) == 64 + 48 + 48 + 48
+    assert len(set(trainings.trained)) == len(trainings.trained), "no step twice"
+    counts = ledger.counts
+    assert (counts.complete, counts.pruned, counts.paused, counts.failed) == (1, 63, 0, 0)
+    assert ledger.best is not None
+    assert ledger.best.trial == 0
+    for _, ended in ledger.attempts():
+        assert ended is not None
+    reopened = opened.open(study())
+    assert reopened.is_done
+    assert reopened.counts == counts
+    assert reopened.ask() is None
+
+
+def test_a_promoted_trial_names_the_checkpoint_that_it_continues_from(opened: Opened) -> None:
+    ledger, trainings = opened.open(study()), Trainings()
+    requests = []
+    while len(requests) < 5 and (request := ledger.ask()) is not None:
+        requests.append(request)
+        trainings.run(ledger, request)
+    first, promoted = requests[0], requests[4]
+    assert (first.trial, promoted.trial, promoted.attempt, promoted.retry_of) == (0, 0, 2, 0)
+    assert promoted.params == first.params
+    assert promoted.segment is not None
+    assert promoted.segment.parent is not None
+    assert (promoted.segment.rung, promoted.segment.done, promoted.segment.offset) == (4, 1, 0)
+    assert (promoted.segment.parent.step, promoted.segment.parent.digest) == (1, "digest of 0 at 1")
+
+
+@pytest.mark.parametrize("sampler", ["random", {"name": "tpe", "n_startup_trials": 4}], ids=["random", "tpe"])
+def test_a_controller_that_is_killed_changes_no_decision(opened: Opened, tmp_path: Path, sampler: Any) -> None:
+    """At each decision, one that starts from the ledger decides the same; half of the time with a trial at work."""
+    of = study(trials=20, sampler=sampler)
+    ledger, trainings, decisions = opened.open(of), Trainings(), 0
+    while True:
+        other = snapshot(opened, of, tmp_path / f"copy-{decisions}")
+        request, again = ledger.ask(), other.ask()
+        assert again == request
+        assert other.counts == ledger.counts
+        other.close()
+        decisions += 1
+        if request is None:
+            break
+        if decisions % 2:
+            ledger = opened.open(of)  # the attempt was running, and is lost
+            repeated = ledger.ask()
+            assert repeated is not None
+            assert (repeated.trial, repeated.params, repeated.retry_of) == (request.trial, request.params, request.number)
+            assert repeated.segment is not None
+            assert request.segment is not None
+            assert (repeated.segment.rung, repeated.segment.done) == (request.segment.rung, request.segment.done)
+            request = repeated
+        trainings.run(ledger, request)
+    assert ledger.promotion is not None
+    assert ledger.promotion.used == len(trainings.trained)
+    assert decisions > 25
+
+
+def test_a_budget_of_steps_is_used_and_not_exceeded(opened: Opened) -> None:
+    ledger, trainings = opened.open(study(trials=1000, budget={"steps": 300})), Trainings()
+    while (request := ledger.ask()) is not None:
+        trainings.run(ledger, request)
+    assert ledger.is_done
+    assert len(trainings.trained) == 300
+    assert ledger.counts.paused == 0
+
+
+def test_a_trial_that_fails_is_not_promoted(opened: Opened) -> None:
+    ledger, trainings = opened.open(study(trials=8)), Trainings()
+    for _ in range(4):
+        request = ledger.ask()
+        assert request is not None
+        trainings.run(ledger, request)
+    promoted = ledger.ask()
+    assert promoted is not None
+    assert promoted.trial == 0
+    ledger.tell(failed(promoted, FailureClass.ERROR))
+    while (request := ledger.ask()) is not None:
+        assert request.trial != 0
+        trainings.run(ledger, request)
+    assert (ledger.counts.complete, ledger.counts.failed, ledger.counts.pruned) == (1, 1, 6)
+
+
+def test_several_objectives(opened: Opened) -> None:
+    both = [{"metric": "loss", "direction": "minimize"}, {"metric": "size", "direction": "minimize"}]
+    ledger = opened.open(study(trials=16, objectives=both, params={"epochs": 4}))
+    while (request := ledger.ask()) is not None:
+        segment = request.segment
+        assert segment is not None
+        assert segment.metrics == ("loss", "size")
+        metrics = {"loss": float(request.trial), "size": -float(request.trial)}
+        ledger.report(TrialReport(request.number, segment.rung or 4, metrics, time.time()))
+        state = TrialState.PAUSED if segment.rung else TrialState.COMPLETE
+        ledger.tell(outcome(request.number, state=state, metrics=metrics))
+    assert (ledger.counts.complete, ledger.counts.pruned) == (4, 12)
+
+
+# In the loop
+
+
+def test_a_paused_trial_holds_no_slot_and_continues_in_any(opened: Opened) -> None:
+    of = study(trials=16, params={"epochs": 16})
+    ledger = opened.open(of)
+    trial_slots: dict[int, set[int]] = collections.defaultdict(set)
+    looped: list[Loop] = []
+
+    def work() -> None:
+        """Ends the segment of each slot, the last one first."""
+        slots = looped[0].slots
+        for slot, request in sorted(slots.running().items(), reverse=True):
+            segment = request.segment
+            assert segment is not None
+            trial_slots[request.trial].add(slot)
+            last = segment.rung or 16
+            report = TrialReport(request.number, last, {"loss": float(request.trial)}, time.time())
+            state = TrialState.PAUSED if segment.rung else TrialState.COMPLETE
+            slots.end(slot, reports=(report,), state=state, metrics={"loss": float(request.trial)})
+
+    looped.append(Loop(ledger, opened.run, work, size=3))
+    ending = looped[0].controller.run()
+    assert ending.state is RunState.SUCCEEDED
+    assert (ledger.counts.complete, ledger.counts.pruned) == (1, 15)
+    assert ledger.promotion is not None
+    assert ledger.promotion.used >= steps(Ladder(1, 4, 16), 16)
+    assert any(len(used) > 1 for used in trial_slots.values())

@@ -1,0 +1,146 @@
+"""Promotion in a real run whose trials, slots and controller are killed: the same rungs, the same promotions, and metrics
+that are equal to the last bit to those of trials that were never paused.
+
+Not checked here: the rule by itself (tests/controller/test_promotion.py), the process of a paused trial
+(tests/worker/test_saving.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import random
+import sqlite3
+from typing import Any
+
+import pytest
+from tests.controller.test_promotion import play
+from tests.study.conftest import Study, alive, kill, wait_until
+
+from trialplane.job.search import Ladder
+from trialplane.wire.states import RunState
+
+TOP, TRIALS = 16, 16
+LADDER = Ladder(1, 4, TOP)
+CODE = """
+import time
+
+import torch
+from torch import nn
+
+
+def run(ctx):
+    torch.set_num_threads(1)
+    torch.manual_seed(ctx.seed)
+    x = torch.rand(64, 4)
+    y = x.sum(dim=1, keepdim=True)
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=ctx.params["lr"])
+    done = 0
+    if state := ctx.restored:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        done = state["step"]
+    for epoch in range(done + 1, ctx.params["epochs"] + 1):
+        for batch in torch.randperm(64).split(16):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x[batch]), y[batch])
+            loss.backward()
+            optimizer.step()
+        time.sleep(ctx.params["pause"])
+        ctx.report(epoch, loss=float(loss))
+        ctx.save(epoch, {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, every=0.1)
+    return {"loss": float(loss)}
+"""
+SPEC = f"""
+kind: hpo
+preload: [torch]
+params: {{epochs: {TOP}, pause: 0.0}}
+space:
+  lr: {{type: float, low: 1.0e-4, high: 1.0e-1, log: true}}
+objective: {{metric: loss, direction: minimize}}
+sampler: random
+trials: {TRIALS}
+seed: 3
+retries: {{crashed: 9, lost: 9}}
+"""
+
+
+def rows(study: Study, name: str, query: str) -> list[tuple[Any, ...]]:
+    """What a query finds in the ledger; nothing before it has tables."""
+    if not study.files(name).ledger.exists():
+        return []
+    with contextlib.closing(sqlite3.connect(f"file:{study.files(name).ledger}?mode=ro", uri=True)) as connection:
+        if not connection.execute("select name from sqlite_master where name = 'reports'").fetchall():
+            return []
+        found: list[tuple[Any, ...]] = connection.execute(query).fetchall()
+    return found
+
+
+def curves(study: Study, name: str) -> dict[tuple[int, int], set[float]]:
+    """By trial and step what was reported: more than one value if attempts differ."""
+    found: dict[tuple[int, int], set[float]] = {}
+    for trial, step, metrics in rows(study, name, "select trial, step, metrics from reports"):
+        found.setdefault((trial, step), set()).add(json.loads(metrics)["loss"])
+    return found
+
+
+def segments(study: Study, name: str) -> list[tuple[int, int, int]]:
+    """The trial, the rung, and the steps done before of each segment, in the order in which they began."""
+    begun = []
+    for request, before in rows(
+        study,
+        name,
+        """
+        select one.request, other.outcome from attempts as one left join attempts as other
+        on other.run_id = one.run_id and other.number = json_extract(one.request, '$.retry_of') order by one.number
+        """,
+    ):
+        if before is None or not json.loads(before)["retried"]:
+            fields = json.loads(request)
+            begun.append((fields["trial"], fields["segment"]["rung"], fields["segment"]["done"]))
+    return begun
+
+
+@pytest.mark.slow
+def test_kills_change_neither_promotions_nor_metrics(study: Study) -> None:
+    study.write(CODE, SPEC)
+    whole = study.submit("whole", parallel=2)
+    assert whole.wait(600).state is RunState.SUCCEEDED
+    undisturbed = curves(study, "whole")
+    assert len(undisturbed) == TRIALS * TOP
+    assert all(len(values) == 1 for values in undisturbed.values())
+
+    pruner = {"name": "asha", "promote": True, "max_resource": "epochs"}
+    run = study.submit("killed", pruner=pruner, parallel=1, **{"params.pause": 0.1})
+    generator = random.Random(5)
+    for victims in ["trials", "controller", "trials", "slot_workers", "controller", "trials", "controller"]:
+        goal = len(curves(study, "killed")) + generator.randrange(2, 6)
+        reaches = functools.partial(lambda goal: run.status().state.is_ended or len(curves(study, "killed")) >= goal, goal)
+        wait_until(reaches, f"{goal} steps are reported")
+        if run.status().state.is_ended:
+            break
+        if victims == "controller":
+            pid, everyone = study.controller("killed"), study.pids("killed")
+            assert pid
+            kill(pid)
+            wait_until(lambda pids=everyone: not any(alive(one) for one in pids), "everything below it is gone too")
+            run.resume()
+        else:
+            find = getattr(study, victims)
+            kill(generator.choice(wait_until(lambda find=find: find("killed"), f"there are {victims}")).pid)
+    status = run.wait(600)
+    assert status.state is RunState.SUCCEEDED, status.reason
+    assert status.retried >= 3
+
+    rule, history, _ = play(LADDER, TRIALS, lambda trial, done: min(undisturbed[trial, done]))
+    assert segments(study, "killed") == [(stretch.trial, stretch.rung, stretch.done) for stretch in history]
+    paused = curves(study, "killed")
+    assert len(paused) == rule.used, "no step was left out, and none was trained beyond"
+    assert paused == {key: undisturbed[key] for key in paused}, "to the last bit"
+    assert status.complete >= 1
+    assert status.ended_trials == TRIALS
+    left = {place.name for place in (study.files("killed").checkpoints / "killed").iterdir()}
+    complete = {f"trial-{row.trial}" for row in run.rows() if row.state.value == "COMPLETE"}
+    assert left == complete, "the checkpoints of the others are gone"

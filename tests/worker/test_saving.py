@@ -1,0 +1,137 @@
+"""`ctx.save` and `ctx.restored`, and that a trial is paused at its rung: functions, scripts and commands, each in a process.
+
+Not checked here: when the controller pauses and promotes trials (tests/controller/test_promotion.py), and ranks
+(tests/worker/test_ranks.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.worker.conftest import Bench
+
+from trialplane.wire.records import Parent, Segment, TrialOutcome, TrialReport
+from trialplane.wire.states import FailureClass, TrialState
+
+CODE = """
+import random
+
+import numpy as np
+
+
+def run(ctx):
+    if ctx.params.get("torch"):
+        import torch
+        torch.manual_seed(ctx.seed)
+        draw = lambda: float(torch.rand(()))
+    else:
+        draw = lambda: random.random() + float(np.random.rand())
+    what = ctx.params["what"]
+    walk, done = [], 0
+    first = ctx.params.get("first", 1)
+    state = None if what == "forgets" else ctx.restored
+    if state is not None:
+        walk, done = list(state["walk"]), state["step"] + 1 - first
+    print("begins after", done)
+    for step in range(done, 6):
+        walk.append(draw())
+        loss = sum(walk)
+        if what == "saves first":
+            ctx.save(step + first, {"walk": walk}, every=0)
+        ctx.report(step + first, loss=loss)
+        if what == "saves":
+            ctx.save(step + first, {"walk": walk}, every=0)
+        if what == "obeys" and ctx.stopping:
+            ctx._states().save(step + first, {"walk": walk}, wait=True)
+            raise ctx.stopped(step + first)
+        if what == "dies at the rung" and step + first == 4 and ctx.attempt == 1:
+            ctx._states().save(step + first, {"walk": walk}, wait=True)
+            import os
+            os._exit(1)
+        if what == "dies at the rung":
+            ctx.save(step + first, {"walk": walk}, every=0)
+    return {"loss": sum(walk), "score": 0.5}
+"""
+RUNG = Segment(rung=2, metrics=("loss",))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Bench(tmp_path, {"train": CODE}) as bench:
+        yield bench
+
+
+def ended(bench: Bench, what: str, **changes: Any) -> tuple[TrialOutcome, list[TrialReport]]:
+    """An attempt at trial 3, and its reports."""
+    params = {name: changes.pop(name) for name in ("torch", "first") if name in changes}
+    request = dataclasses.replace(bench.request(what, **params), trial=3, seed=7, **changes)
+    event = bench.slot.run(request)
+    reports = list(event.reports)
+    while event.outcome is None:
+        event = bench.slot.answer()
+        reports += event.reports
+    return event.outcome, reports
+
+
+def losses(reports: list[TrialReport]) -> dict[int, float]:
+    return {report.step: report.metrics["loss"] for report in reports}
+
+
+@pytest.mark.parametrize("torch", [False, True])
+@pytest.mark.parametrize("what", ["saves", "saves first", "obeys"])
+def test_a_trial_is_paused_at_its_rung_and_continues_exactly(bench: Bench, what: str, torch: bool) -> None:
+    whole, undisturbed = ended(bench, "forgets", torch=torch)
+    assert whole.state is TrialState.COMPLETE
+    first, reports = ended(bench, what, torch=torch, segment=RUNG)
+    assert (first.state, first.failure, first.step) == (TrialState.PAUSED, None, 0)
+    assert list(losses(reports)) == [1, 2]
+    assert first.checkpoints is not None
+    parent = Parent(3, 2, first.checkpoints.digest)
+    middle, more = ended(bench, what, torch=torch, segment=Segment(4, ("loss",), 2, 0, parent), attempt=2)
+    assert (middle.state, list(losses(more))) == (TrialState.PAUSED, [3, 4])
+    last, rest = ended(bench, what, torch=torch, segment=Segment(0, ("loss",), 4, 0, Parent(3, 4)), attempt=3)
+    assert last.state is TrialState.COMPLETE
+    assert losses(reports + more + rest) == losses(undisturbed), "to the last bit"
+    assert last.metrics == whole.metrics
+
+
+def test_steps_may_be_counted_from_0(bench: Bench) -> None:
+    first, reports = ended(bench, "saves", first=0, segment=RUNG)
+    assert (first.state, list(losses(reports))) == (TrialState.PAUSED, [0, 1])
+    middle, more = ended(bench, "saves", first=0, segment=Segment(4, ("loss",), 2, 1, Parent(3, 1)), attempt=2)
+    assert (middle.state, list(losses(more))) == (TrialState.PAUSED, [2, 3])
+
+
+@pytest.mark.parametrize("what", ["forgets"])
+def test_a_trial_without_a_checkpoint_fails_at_its_rung_as_every_other_would(bench: Bench, what: str) -> None:
+    outcome, reports = ended(bench, what, segment=Segment(1, ("loss",)))
+    assert (outcome.state, outcome.failure, outcome.certain) == (TrialState.FAILED, FailureClass.INVALID, True)
+    assert "call ctx.save(step, state)" in outcome.message
+    assert len(reports) <= 2, "before steps are wasted"
+
+
+def test_a_checkpoint_that_is_gone_or_changed_is_an_error(bench: Bench) -> None:
+    first, _ = ended(bench, "saves", segment=RUNG)
+    assert first.checkpoints is not None
+    segment = Segment(4, ("loss",), 2, 0, Parent(3, 2, "another"))
+    outcome, reports = ended(bench, "saves", segment=segment, attempt=2)
+    assert (outcome.state, reports) == (TrialState.FAILED, [])
+    assert "was changed since the trial was paused" in outcome.message
+    segment = Segment(4, ("loss",), 2, 0, Parent(4, 2, first.checkpoints.digest))
+    outcome, _ = ended(bench, "saves", segment=segment, attempt=3)
+    assert "trial-4 is missing" in outcome.message
+
+
+def test_an_attempt_that_is_lost_at_the_rung_is_repeated_up_to_it(bench: Bench) -> None:
+    """Its last report may be lost with it, so a checkpoint of that step is not continued from."""
+    segment = Segment(4, ("loss",), 0, 0)
+    lost, reports = ended(bench, "dies at the rung", segment=segment)
+    assert lost.failure is FailureClass.CRASHED
+    again, more = ended(bench, "dies at the rung", segment=segment, attempt=2)
+    assert again.state is TrialState.PAUSED
+    assert list(losses(more)) == [4], "after the checkpoint of step 3"
+    assert losses(more)[4] == losses(reports)[4]
