@@ -48,6 +48,7 @@ print(json.dumps({
     "environment": reads(f"/proc/{pid}/environ"),
     "memory": reads(f"/proc/{pid}/maps"),
     "files": reads(f"/proc/{pid}/root/etc/trialplane/run/job.json"),
+    "notify": reads(f"/proc/{pid}/root/etc/trialplane/notify/HOOK"),
     "signal": signals(pid),
 }))
 """
@@ -57,11 +58,15 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def run(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A run whose trials take their time."""
-    folder = cluster.job(tmp_path_factory.mktemp("head") / "slow", spec=SPEC.replace("pause: 0.3", "pause: 4"))
+    hook = "HOOK=json://user:hidden@127.0.0.1:8090/"  # the controller's own server, which takes no messages
+    cluster.kubectl("create", "secret", "generic", names.NOTIFY_SECRET, f"--from-literal={hook}")
+    spec = SPEC.replace("pause: 0.3", "pause: 4") + "notify: [{url: secret:HOOK}]\n"
+    folder = cluster.job(tmp_path_factory.mktemp("head") / "slow", spec=spec)
     cluster.platform("submit", "hpo", folder, "--name", "head", "--detach")
     cluster.until("first trial", lambda: cluster.status("head")["running"])
     yield "head"
     cluster.platform("delete", "head", "--yes")
+    cluster.kubectl("delete", "secret", names.NOTIFY_SECRET)
 
 
 def head(cluster: Cluster) -> dict[str, Any]:
@@ -92,4 +97,7 @@ def test_a_killed_controller_goes_on_in_its_pod_and_costs_no_trial(cluster: Clus
     assert head(cluster)["metadata"]["uid"] == before, "it is the same pod"
     cluster.until("end", lambda: cluster.status(run)["state"] == "SUCCEEDED", patience=400)
     cluster.check_exact(run, 6)
+    log = cluster.platform("logs", run)
+    assert "the notification 'head SUCCEEDED' was not sent to secret:HOOK: the service refused it" in log
+    assert "hidden" not in log
     cluster.until("end of its pods", lambda: not cluster.objects("pods", run=run), patience=120)

@@ -235,3 +235,12 @@ def test_packages_are_installed_only_where_the_chart_allows_it(workplace):
     assert "studies.install.egress" in issue.message
     assert preflight.install(asks, is_allowed=True) == []
     assert preflight.install(asks.model_copy(update={"install": False}), is_allowed=False) == []
+
+
+def test_a_notification_of_a_cluster_names_a_secret() -> None:
+    urls = ["secret:SLACK", "json://user:hidden@host/"]
+    job = kinds.read({"name": "demo", "kind": "train", "notify": [{"url": url} for url in urls]})
+    (issue,) = preflight.notify(job)
+    assert issue.field == "notify.1.url"
+    assert "kubectl create secret generic trialplane-notify --from-literal=NAME=URL" in issue.message
+    assert "hidden" not in issue.message

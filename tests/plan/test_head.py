@@ -5,11 +5,13 @@ Not checked here: that Ray's driver works across the two containers, and what th
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from trialplane.job.notify import Notify
 from trialplane.plan import raycluster
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
@@ -99,3 +101,23 @@ def test_a_head_on_a_lost_node_is_soon_made_elsewhere(spec: Thing) -> None:
     assert head(spec)["terminationGracePeriodSeconds"] == 0
     assert trials.get("terminationGracePeriodSeconds") != 0, "it may save itself"
     assert not any(one["key"].startswith("node.kubernetes.io/") for one in trials.get("tolerations", []))
+
+
+def test_urls_of_notifications_are_mounted_in_the_controllers_container_alone(plan: Plan, site: Site) -> None:
+    job = plan.job.model_copy(update={"notify": (Notify(url="secret:SLACK", on=("failed",)), Notify(url="secret:SLACK"))})
+    spec = raycluster.raycluster(dataclasses.replace(plan, job=job), site)["spec"]
+    (volume,) = [volume for volume in head(spec)["volumes"] if volume["name"] == "notify"]
+    assert volume["secret"] == {
+        "secretName": "trialplane-notify",
+        "items": [{"key": "SLACK", "path": "SLACK"}],
+        "optional": True,
+        "defaultMode": 0o440,
+    }
+    ray, controller, others = containers(spec)
+    assert {"name": "notify", "mountPath": "/etc/trialplane/notify", "readOnly": True} in controller["volumeMounts"]
+    workers = [group["template"]["spec"] for group in spec["workerGroupSpecs"]]
+    assert "notify" not in str([ray, others, workers])
+
+
+def test_a_job_without_secrets_mounts_none(spec: Thing) -> None:
+    assert "notify" not in str(spec)

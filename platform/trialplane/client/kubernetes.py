@@ -98,6 +98,7 @@ class KubernetesTarget:
             *preflight.placement(job, site),
             *preflight.install(job, site.install.enabled),
             *preflight.data(job, site.data.claim),
+            *preflight.notify(job),
             *preflight.shards(job, bool(site.checkpoints.claim)),
         ]
         return issues, [*warnings, *saving.warnings(job, site.checkpoints)]

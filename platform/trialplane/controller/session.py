@@ -28,6 +28,7 @@ from trialplane.controller import arrival, journal, loop, stopping, workloads
 from trialplane.controller.desired import DesiredState
 from trialplane.controller.endings import Ending
 from trialplane.controller.ledger import Ledger
+from trialplane.controller.notifications import Notifier
 from trialplane.controller.patience import Patience
 from trialplane.controller.recorder import Recorder, unavailable
 from trialplane.controller.setting import Setting
@@ -128,6 +129,7 @@ class Session:
         self._submission = _submission_facts(run)
         self._last = _last_status(run)  # read now, as this controller's first status overwrites it
         self._loop: loop.Loop | None = None
+        self._notifier = Notifier((), None, None)
         self._has_joined = False  # a Ray that it did not start
         self._begun = float(self._submission.get(labels.BEGUN, 0.0))
         self._base = RunStatus(
@@ -162,6 +164,9 @@ class Session:
                 if setting.submitted is not None and self._begun and last.has_ended(self._begun):
                     raise AlreadyEnded(f"the run has ended ({last.state.value}: {last.reason})")
                 self._base = dataclasses.replace(self._base, worked=max(self._base.worked, last.worked))
+            self._notifier = Notifier(self._job.notify, setting.secrets, last or self._last)
+            stack.callback(self._notifier.close)
+            board.listener = self._notifier.show
             try:
                 with _full_disk_as_unavailable(run):
                     board.publish()
@@ -174,8 +179,10 @@ class Session:
                 if self._has_joined and _is_head_lost(setting.ray, 0.0 if known else HEAD_PATIENCE):
                     what = f"Ray's head at {setting.ray} is lost, and the next controller continues the run"
                     raise HeadLost(f"{what}: {errors.first_line(error)}") from error
+                status = self.last_status(error)
+                self._notifier.end(status)
                 with contextlib.suppress(errors.LedgerError):  # the ledger may be what failed
-                    self._record_status(self.last_status(error))
+                    self._record_status(status)
                 raise
 
     def last_status(self, error: Exception) -> RunStatus:
@@ -258,6 +265,7 @@ class Session:
             elif recorder.trouble:
                 last = dataclasses.replace(last, recorder=recorder.trouble)
             board.show(last, now=True)
+            self._notifier.end(last)
             if remote:
                 # Again, and waiting: only this record remains.
                 ledger.record_status(self._of_this_start(last))

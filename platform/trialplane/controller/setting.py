@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trialplane import errors
-from trialplane.wire import env, ledger, mlflow
+from trialplane.wire import cluster, env, ledger, mlflow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Setting:
         key: the hash of the run's token, by which the gateway may read logs; "" without one.
         checkpoints: folder or URL for trials' checkpoints, from their point of view; "" for the run's folder.
         grace: seconds a trial gets to save itself, or None for the default.
+        secrets: folder with a file for each secret of notifications; None for environment variables.
     """
 
     submitted: Path | None = None
@@ -33,6 +34,7 @@ class Setting:
     key: str = ""
     checkpoints: str = ""
     grace: float | None = None
+    secrets: Path | None = None
 
     @classmethod
     def of(cls, environ: Mapping[str, str], submitted: Path | None) -> Setting:
@@ -58,6 +60,7 @@ class Setting:
             status=(host, int(port)) if colon else cls.status,
             checkpoints=environ.get(env.CHECKPOINTS, "") if submitted is not None else "",
             grace=grace,
+            secrets=Path(cluster.NOTIFY_MOUNT) if submitted is not None else None,
         )
 
     @property

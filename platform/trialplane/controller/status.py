@@ -39,6 +39,9 @@ _UNFIT = re.compile(r"[^a-zA-Z0-9_]")  # in the name of a Prometheus metric
 class StatusBoard:
     """The newest status of a run, on disk and over HTTP.
 
+    Attributes:
+        listener: called with each status.
+
     Args:
         run: the run's files.
         address: host and port to bind; port 0 is a free one.
@@ -60,6 +63,7 @@ class StatusBoard:
         self._is_written = True  # the newest one
         self._record = record
         self._recorded = 0.0  # when
+        self.listener: Callable[[RunStatus], None] = lambda status: None
         self._registry = prometheus_client.CollectorRegistry()
         labels = [run.root.name]
         self._state = prometheus_client.Enum(
@@ -86,6 +90,7 @@ class StatusBoard:
     def show(self, status: RunStatus, *, now: bool = False) -> None:
         """Takes the newest status; writes it when the last write is a while ago, or `now`."""
         self._status = status
+        self.listener(status)
         self._state.state(status.state)
         for state, gauge in self._trials.items():
             gauge.set(getattr(status, state))

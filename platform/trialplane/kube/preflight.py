@@ -103,6 +103,15 @@ def install(job: Job, is_allowed: bool) -> list[Issue]:
     return [Issue(("install",), f"the chart does not let trial pods install packages; {cures}")]
 
 
+def notify(job: Job) -> list[Issue]:
+    """Issues of notifications: whoever may read the team's Runs would read a URL with a password in it."""
+    text = (
+        f"must be secret:NAME on a cluster, with the URL as key NAME of the Secret {cluster.NOTIFY_SECRET}: "
+        f"kubectl create secret generic {cluster.NOTIFY_SECRET} --from-literal=NAME=URL"
+    )
+    return [Issue(("notify", number, "url"), text) for number, rule in enumerate(job.notify) if rule.secret is None]
+
+
 def shards(job: Job, has_volume: bool) -> list[Issue]:
     """Issues of the output folder of a collection, as few folders outlive their pod.
 

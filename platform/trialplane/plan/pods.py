@@ -74,6 +74,7 @@ def head(plan: Plan, site: Site) -> dict[str, Any]:
         {"name": "spec", "configMap": {"name": cluster.spec_map(plan.run)}},
         _code(plan),
         {"name": "run-token", "secret": {"secretName": cluster.token_secret(plan.run), "defaultMode": 0o440}},
+        *_notify_volumes(job),
     ]
     spec = _pod(plan, site, site.controller_account, ray, volumes)
     spec["initContainers"] = [_controller(plan, site)]
@@ -122,8 +123,17 @@ def _controller(plan: Plan, site: Site) -> dict[str, Any]:
             _mount("spec", cluster.SPEC_MOUNT, read_only=True),
             _mount("code", cluster.CODE_MOUNT, read_only=True),
             _mount("run-token", cluster.TOKEN_MOUNT, read_only=True),
+            *(_mount(volume["name"], cluster.NOTIFY_MOUNT, read_only=True) for volume in _notify_volumes(plan.job)),
         ],
     }
+
+
+def _notify_volumes(job: Job) -> list[dict[str, Any]]:
+    """Return the volume with the secrets of the job's notifications, if any. The pod does not wait for a missing one."""
+    names = sorted({rule.secret for rule in job.notify if rule.secret is not None})
+    items = [{"key": name, "path": name} for name in names]
+    secret = {"secretName": cluster.NOTIFY_SECRET, "items": items, "optional": True, "defaultMode": 0o440}
+    return [{"name": "notify", "secret": secret}] if names else []
 
 
 def autoscales(job: Job, site: Site) -> bool:

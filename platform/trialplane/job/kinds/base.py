@@ -16,6 +16,7 @@ from trialplane.errors import Issue, Place
 from trialplane.job import draft, models, program, values
 from trialplane.job.cluster import Cluster
 from trialplane.job.kinds.roles import Role
+from trialplane.job.notify import Notify
 from trialplane.job.resources import Budget, Checkpoints, Resources, Retries
 from trialplane.job.search import NO_SEARCH, Objective, Search, Stop
 
@@ -129,7 +130,7 @@ class Base(models.Model):
     noun: ClassVar[str] = "trial"  # unit of progress of a run
     count_field: ClassVar[str] = "trials"  # field with the number of these units
     width_option: ClassVar[str] = ""  # option of `platform resume` and `scale` for the width; "" if it is fixed
-    changeable: ClassVar[tuple[str, ...]] = ("budget", "retries", "cluster")  # other changes need another run
+    changeable: ClassVar[tuple[str, ...]] = ("budget", "retries", "cluster", "notify")  # other changes need another run
     width_field: ClassVar[str] = ""  # field with the width
     is_sequential: ClassVar[bool] = True  # whether trials run one after another, so that the first failure ends the run
     is_for_gpus: ClassVar[bool] = False  # whether to warn if GPUs are available but not requested
@@ -187,6 +188,12 @@ class Base(models.Model):
     checkpoints: Checkpoints = Field(default_factory=Checkpoints, description="Location and grace period of checkpoints.")
     cluster: Cluster = Field(
         default_factory=Cluster, description="Settings of the run's pods on a cluster. Local runs ignore them."
+    )
+    notify: tuple[Notify, ...] = Field(
+        default=(),
+        max_length=10,
+        description="Services to notify when the run ends, fails, has a new best trial or is stuck: "
+        "[{url: ntfy://my-topic, on: [ended]}].",
     )
     seed: values.Integer = Field(
         default=0, ge=0, lt=2**32, description="Seed of the sampler. Each trial's seed is derived from it."

@@ -1,0 +1,155 @@
+"""Notifications about a run, derived from its statuses and sent through apprise by a thread of its own.
+
+They are extras: a service that is slow, away or misspelled costs a line in the controller's log, and the run nothing. A
+controller that is killed may leave one out or, started again, send one twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from trialplane import errors
+from trialplane.job.notify import Notify, Occasion
+from trialplane.wire.records import RunStatus, TrialRow
+from trialplane.wire.states import RunState
+
+log = logging.getLogger(__name__)
+
+STUCK = 600.0  # seconds without a running trial
+BEST_INTERVAL = 60.0  # seconds between two messages about the best trial
+CLOSE_PATIENCE = 10.0  # seconds for the last messages to be sent
+_LIVE = (RunState.PENDING, RunState.RUNNING)
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """What is sent on some occasions."""
+
+    occasions: frozenset[Occasion]
+    title: str
+    text: str
+
+
+class Watch:
+    """Derives messages from one status after another.
+
+    Args:
+        last: the status before; None for a run that starts.
+    """
+
+    def __init__(self, last: RunStatus | None = None) -> None:
+        self._best = None if last is None or last.best is None else last.best.trial
+        self._best_sent = float("-inf")
+        self._idle_since: float | None = None
+
+    def messages(self, status: RunStatus, now: float) -> list[Message]:
+        """Return the messages about a run that goes on; `now` is in seconds, by the monotonic clock."""
+        messages: list[Message] = []
+        if status.state not in _LIVE:
+            return messages
+        if status.best is not None and status.best.trial != self._best and now - self._best_sent >= BEST_INTERVAL:
+            self._best, self._best_sent = status.best.trial, now
+            messages.append(Message(frozenset({"best"}), f"{status.run}: new best trial", _best(status, status.best)))
+        if status.running:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
+        elif now - self._idle_since >= STUCK:
+            self._idle_since = float("inf")  # told, until a trial runs
+            text = f"No trial has run for {STUCK / 60:.0f} minutes: {status.reason or 'the slots are not ready'}\n"
+            messages.append(Message(frozenset({"stuck"}), f"{status.run} is stuck", f"{text}{_command('status', status)}"))
+        return messages
+
+
+def end(status: RunStatus) -> Message:
+    """Return the message about the end of a run."""
+    occasions: set[Occasion] = {"ended", "failed"} if status.state is RunState.FAILED else {"ended"}
+    counts = f"{status.complete} complete, {status.pruned} pruned, {status.failed} failed"
+    best = "" if status.best is None else f"{_best(status, status.best)}\n"
+    command = "logs" if status.state is RunState.FAILED else "results"
+    text = f"{status.reason}\n{counts}\n{best}{_command(command, status)}"
+    return Message(frozenset(occasions), f"{status.run} {status.state.value}", text)
+
+
+class Notifier:
+    """Sends the messages of a run.
+
+    Args:
+        rules: of the job.
+        secrets: folder with a file for each secret; None where these are environment variables.
+        last: the status before this controller.
+    """
+
+    def __init__(self, rules: Sequence[Notify], secrets: Path | None, last: RunStatus | None) -> None:
+        self._rules = rules
+        self._secrets = secrets
+        self._watch = Watch(last)
+        self._messages: queue.Queue[Message | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._send_all, name="notify", daemon=True)
+        if rules:
+            self._thread.start()
+
+    def show(self, status: RunStatus) -> None:
+        """Send the messages about a run that goes on; does not wait."""
+        if self._rules:
+            for message in self._watch.messages(status, time.monotonic()):
+                self._messages.put(message)
+
+    def end(self, status: RunStatus) -> None:
+        """Send the message about the end of this controller's work; does not wait."""
+        if self._rules:
+            self._messages.put(end(status))
+
+    def close(self) -> None:
+        """Wait a moment for the last messages."""
+        if self._rules:
+            self._messages.put(None)
+            self._thread.join(CLOSE_PATIENCE)
+
+    def _send_all(self) -> None:
+        while (message := self._messages.get()) is not None:
+            for rule in self._rules:
+                if message.occasions & set(rule.on):
+                    self._send(rule, message)
+
+    def _send(self, rule: Notify, message: Message) -> None:
+        """Send one message, or log why not; never with the URL, which holds passwords."""
+        name = f"secret:{rule.secret}" if rule.secret is not None else rule.url.partition(":")[0]
+        try:
+            import apprise  # only jobs with notifications need it
+
+            service = apprise.Apprise()
+            if not service.add(self._url(rule)):
+                raise errors.InputError("it is no URL of apprise")
+            if not service.notify(title=message.title, body=message.text):
+                raise errors.InputError("the service refused it or did not answer")
+        except Exception as error:  # noqa: BLE001  of any library below
+            text = f"{type(error).__name__}" if not isinstance(error, (errors.InputError, OSError)) else str(error)
+            log.warning("the notification %r was not sent to %s: %s", message.title, name, text)
+
+    def _url(self, rule: Notify) -> str:
+        if rule.secret is None:
+            return rule.url
+        if self._secrets is not None:
+            return (self._secrets / rule.secret).read_text().strip()
+        if not (url := os.environ.get(rule.secret, "")):
+            raise errors.InputError(f"the environment variable {rule.secret} was not set when the run was started")
+        return url
+
+
+def _best(status: RunStatus, best: TrialRow) -> str:
+    """Return the best trial in words: its objectives and parameters."""
+    values = ", ".join(f"{name} {value:.6g}" for name, value in zip(status.objectives, best.values, strict=False))
+    params = "".join(f"\n  {name} = {value}" for name, value in best.params.items())
+    return f"best {values} (trial {best.trial}){params}"
+
+
+def _command(verb: str, status: RunStatus) -> str:
+    return f"platform {verb} {status.run}"
