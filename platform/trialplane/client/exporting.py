@@ -43,7 +43,7 @@ def order(run: str, job: Job, **where: Any) -> str:
         job: its job.
         **where: `url` or `listener`, see `Order`.
     """
-    made = Order(
+    order = Order(
         run,
         tuple(objective.direction for objective in job.objectives),
         tuple(objective.metric for objective in job.objectives),
@@ -51,7 +51,7 @@ def order(run: str, job: Job, **where: Any) -> str:
         ranges={name: Range(*parameter.ends, parameter.log) for name, parameter in job.search.normal.items()},
         **where,
     )
-    return f"{records.to_json(made)}\n"
+    return f"{records.to_json(order)}\n"
 
 
 class Position(NamedTuple):
@@ -63,13 +63,13 @@ class Position(NamedTuple):
 
 def changes(target: Target, run: str, job: Job, after: Position) -> tuple[str, Position]:
     """The attempts that run, and ends and reports since a position, as a line, and the position to continue from."""
-    found, alive = target.attempts(run, after.end)
+    new_attempts, alive = target.attempts(run, after.end)
     metric = job.watched_metric
     curves = target.curves(run, after.mark) if metric else []  # later: an attempt that ended has all of its reports
-    reports = [[one.number, one.step, one.metrics[metric]] for one in curves if metric in one.metrics]
-    line = json.dumps({"attempts": records.to_dict(found), "alive": alive, "reports": records.to_dict(reports)})
+    reports = [[report.number, report.step, report.metrics[metric]] for report in curves if metric in report.metrics]
+    line = json.dumps({"attempts": records.to_dict(new_attempts), "alive": alive, "reports": records.to_dict(reports)})
     mark = curves[-1].mark if curves else after.mark
-    return f"{line}\n", Position(attempts.newest_place(found, after.end), mark)
+    return f"{line}\n", Position(attempts.newest_place(new_attempts, after.end), mark)
 
 
 def check(*libraries: str, extra: str = "local") -> None:
@@ -141,12 +141,12 @@ def read(target: Target, run: str) -> optuna.Study:
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             stored = optuna.storages.RDBStorage(url)
             try:
-                found = optuna.load_study(study_name=run, storage=stored)
-                study = optuna.create_study(study_name=run, directions=found.directions)
-                study.set_metric_names(found.metric_names or [])
-                for name, value in found.user_attrs.items():
+                loaded = optuna.load_study(study_name=run, storage=stored)
+                study = optuna.create_study(study_name=run, directions=loaded.directions)
+                study.set_metric_names(loaded.metric_names or [])
+                for name, value in loaded.user_attrs.items():
                     study.set_user_attr(name, value)
-                study.add_trials(found.get_trials(deepcopy=False))
+                study.add_trials(loaded.get_trials(deepcopy=False))
             finally:
                 stored.engine.dispose()
     return study

@@ -127,7 +127,9 @@ class Gateway:
     def curves(self, run: str, after: int, limit: int) -> list[ReportRow] | None:
         """Return the first `limit` reports with marks above `after`, in order."""
         pages = self._pages(run, "curves", {"after": str(after), "limit": str(limit)})
-        return None if pages is None else [records.from_dict(ReportRow, one) for page in pages for one in page["reports"]]
+        if pages is None:
+            return None
+        return [records.from_dict(ReportRow, report) for page in pages for report in page["reports"]]
 
     def changes(self, run: str) -> list[Change]:
         """Return the changes of the desired state, in order."""

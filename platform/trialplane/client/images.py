@@ -40,7 +40,7 @@ class Command:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """What images are built from.
+    """Sources of images.
 
     Attributes:
         root: the repository; holds jobs/Dockerfile.

@@ -33,13 +33,13 @@ class Store(Protocol):
     def report(self, reports: Sequence[ReportRow], deleted: Sequence[int]) -> None:
         """Writes reports, and deletes earlier ones by their marks."""
 
-    def begin(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
+    def begin(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
         """Writes an attempt that is about to start; `kept` is what samplers store beside the trials, None if unchanged."""
 
-    def draw(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
+    def draw(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
         """Writes what an attempt that runs has drawn so far."""
 
-    def finish(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
+    def finish(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
         """Writes the end of an attempt."""
 
     def describe(self, described: Mapping[str, Any]) -> None:

@@ -57,7 +57,7 @@ class Known:
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """What the ledger has of one run at one moment.
+    """Snapshot of a run in the ledger.
 
     Attributes:
         job: as resolved.
@@ -115,14 +115,14 @@ class Archive:
     def runs(self) -> list[Known]:
         """All runs, the newest first."""
         query = sa.select(runs.c.name, runs.c.job, runs.c.submission).where(runs.c.job.is_not(None))
-        found = []
+        known_runs = []
         with self._connections.begin() as connection:
             if not tables.is_there(connection):
                 return []  # nothing has ever been submitted here
             for run, job, submission in connection.execution_options(yield_per=10).execute(query):
                 submitted = float(json.loads(submission or "{}").get("submitted", 0.0))
-                found.append(Known(run, json.loads(job)["name"], submitted))
-        return sorted(found, key=lambda known: (-known.submitted, known.run))
+                known_runs.append(Known(run, json.loads(job)["name"], submitted))
+        return sorted(known_runs, key=lambda entry: (-entry.submitted, entry.run))
 
     def attribute(self, run: str, name: str) -> Any:
         """The value in a column of a run, or None.
@@ -130,11 +130,11 @@ class Archive:
         Raises:
             RunNotFound: there is no such run.
         """
-        with self._connected(run) as (connection, mine):
-            return tables.document(connection, mine, name)
+        with self._connected(run) as (connection, is_run):
+            return tables.document(connection, is_run, name)
 
     def recorded(self, run: str) -> Recorded | None:
-        """What the ledger has of a run, or None.
+        """Return the snapshot of a run, or None.
 
         Raises:
             LedgerCorrupt: it cannot be read.
@@ -142,22 +142,22 @@ class Archive:
         # First: a controller that ends after this has its last status read, so that no run looks killed that was not.
         alive = self.is_alive(run)
         try:
-            with self._connected(run) as (connection, mine):
+            with self._connected(run) as (connection, is_run):
                 described, submission, status, desired = (
-                    tables.document(connection, mine, name) or {}
+                    tables.document(connection, is_run, name) or {}
                     for name in (labels.LEDGER_JOB, labels.LEDGER_SUBMISSION, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)
                 )
-                token = connection.execute(sa.select(runs.c.token).where(mine)).scalar()
-                last = _changes(connection, mine, changes.c.id.desc(), limit=1)
-                images = _images(connection, mine)
+                token = connection.execute(sa.select(runs.c.token).where(is_run)).scalar()
+                last = _changes(connection, is_run, changes.c.id.desc(), limit=1)
+                images = _images(connection, is_run)
             job = kinds.read(described)
-            known = records.from_dict(RunStatus, status) if status else planning.pending(run, job, 0.0)
-            asked = records.from_dict(Desired, desired)
-            found = Recorded(job, submission, known, asked, alive, token, last[0] if last else None, images)
-            for record in (found.status, found.desired):
-                if wrong := records.misfit(record):
-                    raise ValueError(f"{type(record).__name__}.{wrong} is {getattr(record, wrong)!r:.60}")
-            return found
+            last_status = records.from_dict(RunStatus, status) if status else planning.pending(run, job, 0.0)
+            desired_state = records.from_dict(Desired, desired)
+            record = Recorded(job, submission, last_status, desired_state, alive, token, last[0] if last else None, images)
+            for part in (record.status, record.desired):
+                if wrong := records.misfit(part):
+                    raise ValueError(f"{type(part).__name__}.{wrong} is {getattr(part, wrong)!r:.60}")
+            return record
         except errors.RunNotFound:
             return None
         except ValueError as error:
@@ -165,9 +165,9 @@ class Archive:
 
     def code(self, run: str) -> bytes | None:
         """The packed code of a run."""
-        with self._connected(run) as (connection, mine):
-            mine_too = sa.select(codes.c.data).join(runs, runs.c.code == codes.c.digest).where(mine)
-            return connection.execute(mine_too).scalar()
+        with self._connected(run) as (connection, is_run):
+            packed = sa.select(codes.c.data).join(runs, runs.c.code == codes.c.digest).where(is_run)
+            return connection.execute(packed).scalar()
 
     def is_alive(self, run: str) -> bool:
         """Whether a controller works on the run, which means that it holds the run's lock."""
@@ -181,25 +181,25 @@ class Archive:
         Without a controller none of them runs.
         """
         alive = self.is_alive(run)
-        with self._connected(run) as (connection, mine):
-            job = _job(connection, mine)
+        with self._connected(run) as (connection, is_run):
+            job = _job(connection, is_run)
             page = reading.page(tables.select(connection), run, after, PAGE)
             return [reading.row(job, attempt, alive) for attempt in page.attempts], _last(page, "number")
 
     def counted(self, run: str) -> tuple[Job, list[TrialRow]]:
         """Return the job and all attempts of a run without a controller."""
-        with self._connected(run) as (connection, mine):
-            job = _job(connection, mine)
+        with self._connected(run) as (connection, is_run):
+            job = _job(connection, is_run)
             pages = reading.pages(tables.select(connection), run, PAGE)
             return job, [reading.row(job, attempt, False) for attempt in pages]
 
     def attempt(self, run: str, trial: int, attempt: int | None = None) -> TrialRow | None:
         """The newest attempt at one trial, or the one with that number among them; None if there is none."""
         alive = self.is_alive(run)
-        with self._connected(run) as (connection, mine):
-            job, newest = _job(connection, mine), None
-            for one in reading.pages(tables.select(connection), run, PAGE, "AND trial = :trial", trial=trial):
-                newest = one if attempt in (None, one.request.attempt) else newest
+        with self._connected(run) as (connection, is_run):
+            job, newest = _job(connection, is_run), None
+            for candidate in reading.pages(tables.select(connection), run, PAGE, "AND trial = :trial", trial=trial):
+                newest = candidate if attempt in (None, candidate.request.attempt) else newest
             return None if newest is None else reading.row(job, newest, alive)
 
     def has_saved(self, run: str) -> bool | None:
@@ -209,8 +209,8 @@ class Archive:
         """
         with self._connected(run) as (connection, _):
             every = reading.pages(tables.select(connection), run, PAGE)
-            found = {one.outcome.saved if one.outcome else None for one in every}
-        return True if True in found else None if None in found else False
+            saved = {attempt.outcome.saved if attempt.outcome else None for attempt in every}
+        return True if True in saved else None if None in saved else False
 
     def ends(self, run: str, after: int) -> tuple[list[TrialRow], int | None, int]:
         """A page of the attempts that ended since a place in the order of ends.
@@ -218,8 +218,8 @@ class Archive:
         Returns:
             The attempts; the place to go on after, None after the last page; and that of the last attempt.
         """
-        with self._connected(run) as (connection, mine):
-            job = _job(connection, mine)
+        with self._connected(run) as (connection, is_run):
+            job = _job(connection, is_run)
             page = reading.page(tables.select(connection), run, after, PAGE, order="place")
             place = page.stored[-1][0] if page.stored else after
             return [reading.row(job, attempt, True) for attempt in page.attempts], _last(page, "place"), place
@@ -242,9 +242,9 @@ class Archive:
             until: as of the page before; None at first, for the last place there is.
         """
         alive = self.is_alive(run)
-        with self._connected(run) as (connection, mine):
+        with self._connected(run) as (connection, is_run):
             if until is None:
-                last = sa.select(sa.func.coalesce(sa.func.max(attempts.c.place), 0)).join(runs).where(mine)
+                last = sa.select(sa.func.coalesce(sa.func.max(attempts.c.place), 0)).join(runs).where(is_run)
                 until = int(connection.execute(last).scalar_one())
             where = "AND (place IS NULL OR place > :since)"
             page = reading.page(tables.select(connection), run, number, PAGE, where=where, optuna=True, since=after)
@@ -255,11 +255,11 @@ class Archive:
         # A controller that started or ended in between counts: attempts may still run.
         return Whole(stored, _last(page, "number"), until, alive or self.is_alive(run))
 
-    def spend(self, what: budgets.Category, size: int, *, spare: bool) -> None:
+    def spend(self, category: budgets.Category, size: int, *, spare: bool) -> None:
         """Counts bytes that MLflow is about to get.
 
         Args:
-            what: records, or artifacts.
+            category: records, or artifacts.
             size: bytes.
             spare: as of `Budget.check`.
 
@@ -267,21 +267,21 @@ class Archive:
             LedgerFull: the namespace's budget is spent.
         """
         with self._spending:
-            if size > self._reserved[what]:  # as most requests are small, each takes room for some more
+            if size > self._reserved[category]:  # as most requests are small, each takes room for some more
                 with self._connections.begin() as connection:
-                    if what == budgets.ARTIFACTS:
+                    if category == budgets.ARTIFACTS:
                         self._budget.check_artifacts(connection, size)
                     else:
                         self._budget.check(connection, size, may_exceed=spare)
                     taken = max(size, budgets.AT_ONCE)
-                    budgets.keep(connection, what, taken)
-                self._reserved[what] += taken
-            self._reserved[what] -= size
+                    budgets.keep(connection, category, taken)
+                self._reserved[category] += taken
+            self._reserved[category] -= size
 
-    def refund(self, what: budgets.Category, size: int) -> None:
+    def refund(self, category: budgets.Category, size: int) -> None:
         """Gives bytes back that MLflow did not take, for what it gets next."""
         with self._spending:
-            self._reserved[what] += size
+            self._reserved[category] += size
 
     def record(self, run: str, job: Job, submission: Mapping[str, Any], code: bytes, *, new: bool) -> None:
         """Records what a run is submitted or resumed with, so that it is listed even if its pods never start.
@@ -307,19 +307,19 @@ class Archive:
             before = budgets.used(connection)
             if not tables.has_code(connection, code):  # before it is written: what is rolled back takes room too
                 self._budget.check(connection, len(code))
-            mine = runs.c.name == run
+            is_run = runs.c.name == run
             directions = json.dumps([objective.direction for objective in job.objectives])
             insert = postgresql.insert(runs).values(name=run, directions=directions, epoch=0, optuna="{}")
             if connection.execute(insert.on_conflict_do_nothing().returning(runs.c.id)).scalar() is None:
                 if new:
                     raise errors.RunExists(f"the ledger has a study {run} already")
                 _claim(connection, run)
-            status = tables.document(connection, mine, labels.LEDGER_STATUS) or {}
+            status = tables.document(connection, is_run, labels.LEDGER_STATUS) or {}
             if status.get("started") is None:  # no controller has written one
                 pending = planning.pending(run, job, float(submission.get("submitted", 0.0)))
                 described[labels.LEDGER_STATUS] = records.to_dict(pending)
-            tables.describe(connection, mine, described)
-            connection.execute(sa.update(runs).where(mine).values(code=tables.keep_code(connection, code)))
+            tables.describe(connection, is_run, described)
+            connection.execute(sa.update(runs).where(is_run).values(code=tables.keep_code(connection, code)))
             tables.drop_code(connection)
             if budgets.used(connection) > before:
                 self._budget.check(connection, 0)
@@ -329,17 +329,17 @@ class Archive:
 
         RUNNING also records the run's newest attempt. A pause does not revoke a cancel.
         """
-        with self._connected(run) as (connection, mine):
+        with self._connected(run) as (connection, is_run):
             # Serializes concurrent changes, so that none is lost.
-            connection.execute(sa.select(runs.c.id).where(mine).with_for_update(key_share=True))
-            desired = records.from_dict(Desired, tables.document(connection, mine, labels.LEDGER_DESIRED) or {})
+            connection.execute(sa.select(runs.c.id).where(is_run).with_for_update(key_share=True))
+            desired = records.from_dict(Desired, tables.document(connection, is_run, labels.LEDGER_DESIRED) or {})
             before, desired = desired.state, dataclasses.replace(desired, **changed)
             if before is RunState.CANCELLED and desired.state is RunState.PAUSED:
                 desired = dataclasses.replace(desired, state=before)
             if changed.get("state") is RunState.RUNNING:
-                newest = sa.select(sa.func.max(attempts.c.number)).join(runs).where(mine)
+                newest = sa.select(sa.func.max(attempts.c.number)).join(runs).where(is_run)
                 desired = dataclasses.replace(desired, again=connection.execute(newest).scalar())
-            connection.execute(sa.update(runs).where(mine).values({labels.LEDGER_DESIRED: records.to_json(desired)}))
+            connection.execute(sa.update(runs).where(is_run).values({labels.LEDGER_DESIRED: records.to_json(desired)}))
 
     def note(self, run: str, change: Change) -> None:
         """Records a change of what a run is to be, once however often it is called.
@@ -347,8 +347,8 @@ class Archive:
         Raises:
             RunNotFound: there is no such run.
         """
-        with self._connected(run) as (connection, mine):
-            owner = connection.execute(sa.select(runs.c.id).where(mine)).scalar_one()
+        with self._connected(run) as (connection, is_run):
+            owner = connection.execute(sa.select(runs.c.id).where(is_run)).scalar_one()
             row = {"run_id": owner, "uid": change.uid, "generation": change.generation, "change": records.to_json(change)}
             connection.execute(postgresql.insert(changes).values(row).on_conflict_do_nothing())
             newest = sa.select(changes.c.id).where(changes.c.run_id == owner).order_by(changes.c.id.desc()).offset(CHANGES)
@@ -364,11 +364,11 @@ class Archive:
         Raises:
             RunNotFound: there is no such run.
         """
-        with self._connected(run) as (connection, mine):
-            known = _images(connection, mine)
+        with self._connected(run) as (connection, is_run):
+            digests = _images(connection, is_run)
             for image, digest in images:
-                known[image] = tuple(dict.fromkeys((*known.get(image, ()), digest)))
-            tables.describe(connection, mine, {labels.LEDGER_IMAGES: known})
+                digests[image] = tuple(dict.fromkeys((*digests.get(image, ()), digest)))
+            tables.describe(connection, is_run, {labels.LEDGER_IMAGES: digests})
 
     def images(self, run: str) -> dict[str, tuple[str, ...]]:
         """By name, the digests that a run's pods have run.
@@ -376,8 +376,8 @@ class Archive:
         Raises:
             RunNotFound: there is no such run.
         """
-        with self._connected(run) as (connection, mine):
-            return _images(connection, mine)
+        with self._connected(run) as (connection, is_run):
+            return _images(connection, is_run)
 
     def changes(self, run: str) -> list[Change]:
         """The changes of what a run was to be, in their order.
@@ -385,18 +385,18 @@ class Archive:
         Raises:
             RunNotFound: there is no such run.
         """
-        with self._connected(run) as (connection, mine):
-            return _changes(connection, mine, changes.c.id)
+        with self._connected(run) as (connection, is_run):
+            return _changes(connection, is_run, changes.c.id)
 
     def admit(self, run: str, token: str) -> None:
-        """Has a token open a run at the gateway, and no former one, and one that is derived from it MLflow's door.
+        """Set the token that opens a run at the gateway. A token derived from it opens MLflow for the run.
 
         An unknown run stays unknown.
         """
         self._set_tokens(run, ledger.hashed(token), ledger.hashed(mlflow.token(token)))
 
     def revoke(self, run: str) -> None:
-        """Has no token open a run at the gateway."""
+        """Revoke the token of a run."""
         self._set_tokens(run, None, None)
 
     def _set_tokens(self, run: str, digest: str | None, derived: str | None) -> None:
@@ -422,33 +422,33 @@ class Archive:
     def _opens(self, run: str, column: sa.Column[str], token: str) -> bool:
         with self._connections.checking() as connection:
             self._is_there = self._is_there or tables.is_there(connection)  # asked at each request to MLflow
-            known = connection.execute(sa.select(column).where(runs.c.name == run)).scalar() if self._is_there else None
-        return same(known, ledger.hashed(token))
+            stored = connection.execute(sa.select(column).where(runs.c.name == run)).scalar() if self._is_there else None
+        return same(stored, ledger.hashed(token))
 
     def key(self, run: str) -> str:
         """The hash of the token that opens a run, which its controller knows as well; "" if none does."""
-        with self._connected(run) as (connection, mine):
-            return connection.execute(sa.select(runs.c.token).where(mine)).scalar() or ""
+        with self._connected(run) as (connection, is_run):
+            return connection.execute(sa.select(runs.c.token).where(is_run)).scalar() or ""
 
     def forget(self, run: str) -> None:
-        """Has the operator remove a run, first its files; until then its record stays, and no token opens it.
+        """Mark a run for removal by the operator, first of its files. Its record stays until then, without a token.
 
         Raises:
             LedgerLocked: a controller works on it.
         """
-        with self._connected(run) as (connection, mine):
+        with self._connected(run) as (connection, is_run):
             _claim(connection, run)
-            known = connection.execute(sa.select(runs.c.forgotten).where(mine)).scalar()
-            mark = known or secrets.token_hex(4)
-            connection.execute(sa.update(runs).where(mine).values(forgotten=mark, token=None, mlflow_token=None))
+            forgotten = connection.execute(sa.select(runs.c.forgotten).where(is_run)).scalar()
+            mark = forgotten or secrets.token_hex(4)
+            connection.execute(sa.update(runs).where(is_run).values(forgotten=mark, token=None, mlflow_token=None))
 
     def remember(self, run: str, uid: str) -> bool:
-        """Has a run stay that was to be removed, if its record is that of a Run with this uid; returns whether it is."""
-        with self._connected(run) as (connection, mine):
-            submission = tables.document(connection, mine, labels.LEDGER_SUBMISSION) or {}
+        """Unmark a run if its record is that of a Run with this uid. Return whether it is."""
+        with self._connected(run) as (connection, is_run):
+            submission = tables.document(connection, is_run, labels.LEDGER_SUBMISSION) or {}
             if submission.get(labels.UID) != uid:
                 return False
-            connection.execute(sa.update(runs).where(mine).values(forgotten=None))
+            connection.execute(sa.update(runs).where(is_run).values(forgotten=None))
             return True
 
     def forgotten(self) -> dict[str, str]:
@@ -465,12 +465,12 @@ class Archive:
         Raises:
             LedgerLocked: a controller works on it.
         """
-        with self._connected(run) as (connection, mine):
+        with self._connected(run) as (connection, is_run):
             _claim(connection, run)
             connection.execute(sa.text("SET LOCAL statement_timeout = 0"))  # a large run has millions of reports
             for below in (attempts, reports, changes, sizes):
-                connection.execute(sa.delete(below).where(below.c.run_id.in_(sa.select(runs.c.id).where(mine))))
-            connection.execute(sa.delete(runs).where(mine))
+                connection.execute(sa.delete(below).where(below.c.run_id.in_(sa.select(runs.c.id).where(is_run))))
+            connection.execute(sa.delete(runs).where(is_run))
             tables.drop_code(connection)
 
     @contextmanager
@@ -481,33 +481,33 @@ class Archive:
             RunNotFound: there is no such run.
             LedgerCorrupt: the tables are of another version.
         """
-        mine = (runs.c.name == run) & runs.c.job.is_not(None)
+        is_run = (runs.c.name == run) & runs.c.job.is_not(None)
         with self._connections.begin() as connection:
             if not tables.is_there(connection):
                 raise errors.RunNotFound(f"nothing has been submitted here yet, so there is no run {run}")
-            if connection.execute(sa.select(runs.c.id).where(mine)).scalar() is None:
+            if connection.execute(sa.select(runs.c.id).where(is_run)).scalar() is None:
                 raise errors.RunNotFound(f"the ledger has no run {run}")
-            yield connection, mine
+            yield connection, is_run
 
 
 def _changes(
-    connection: sa.Connection, mine: sa.ColumnElement[bool], order: sa.ColumnElement[Any], limit: int | None = None
+    connection: sa.Connection, is_run: sa.ColumnElement[bool], order: sa.ColumnElement[Any], limit: int | None = None
 ) -> list[Change]:
     """The changes of the run that `mine` chooses."""
-    query = sa.select(changes.c.change).join(runs).where(mine).order_by(order).limit(limit)
+    query = sa.select(changes.c.change).join(runs).where(is_run).order_by(order).limit(limit)
     return [records.from_json(Change, text) for (text,) in connection.execute(query)]
 
 
-def _images(connection: sa.Connection, mine: sa.ColumnElement[bool]) -> dict[str, tuple[str, ...]]:
+def _images(connection: sa.Connection, is_run: sa.ColumnElement[bool]) -> dict[str, tuple[str, ...]]:
     """The digests of the run that `mine` chooses."""
     return {
-        image: tuple(digests) for image, digests in (tables.document(connection, mine, labels.LEDGER_IMAGES) or {}).items()
+        image: tuple(digests) for image, digests in (tables.document(connection, is_run, labels.LEDGER_IMAGES) or {}).items()
     }
 
 
-def same(known: str | None, digest: str) -> bool:
+def same(expected: str | None, digest: str) -> bool:
     """Compares what the ledger keeps of a run's token with that of another, in constant time."""
-    return hmac.compare_digest(known or _NO_TOKEN, digest)
+    return hmac.compare_digest(expected or _NO_TOKEN, digest)
 
 
 def _is_free(connection: sa.Connection, run: str) -> bool:
@@ -531,5 +531,5 @@ def _last(page: Page, order: Literal["number", "place"]) -> int | None:
     return page.stored[-1][-1 if order == "number" else 0] if page.more and page.stored else None
 
 
-def _job(connection: sa.Connection, mine: sa.ColumnElement[bool]) -> Job:
-    return kinds.read(tables.document(connection, mine, labels.LEDGER_JOB))
+def _job(connection: sa.Connection, is_run: sa.ColumnElement[bool]) -> Job:
+    return kinds.read(tables.document(connection, is_run, labels.LEDGER_JOB))

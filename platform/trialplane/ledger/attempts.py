@@ -55,7 +55,7 @@ class Attempt:
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Where the values of a parameter lie, both ends included, and whether they spread over a logarithmic scale."""
+    """Range of a parameter, both ends included; `log` for a logarithmic scale."""
 
     low: float
     high: float
@@ -97,13 +97,13 @@ def at(select: Select, run: str, trial: int) -> list[Attempt]:
 
 def ended(select: Select, run: str, after: int) -> tuple[int, list[Attempt]]:
     """The attempts that ended since the one at the place `after`, in the order of their ends, and the place of the last."""
-    found = _read(select, f"{_PLAIN} AND place > :after ORDER BY place", run=run, after=after)
-    return newest_place(found, after), found
+    ended_attempts = _read(select, f"{_PLAIN} AND place > :after ORDER BY place", run=run, after=after)
+    return newest_place(ended_attempts, after), ended_attempts
 
 
-def newest_place(found: Sequence[Attempt], after: int) -> int:
+def newest_place(attempts: Sequence[Attempt], after: int) -> int:
     """The place to continue from, after reading these from `after` on."""
-    return max((attempt.place or after for attempt in found), default=after)  # those that run have none
+    return max((attempt.place or after for attempt in attempts), default=after)  # those that run have none
 
 
 def whole(select: Select, run: str, after: int = 0) -> list[Attempt]:
@@ -155,7 +155,7 @@ def page(
         **values: of the condition.
     """
     view = "attempts.optuna" if optuna else "CAST(NULL AS TEXT)"
-    found = f"""
+    query = f"""
         SELECT place, request, outcome, {view} AS optuna, number {_OF_RUN} AND {order} > :after {where}
         ORDER BY {order} LIMIT :limit
     """
@@ -163,16 +163,16 @@ def page(
     bytes_of = "octet_length(request) + coalesce(octet_length(outcome), 0) + coalesce(octet_length(optuna), 0)"
     columns = "place, request, outcome, optuna, number"
     values = {"run": run, "after": after, "limit": _PAGE, **values}
-    return Page(*_filled(select, found, columns, order, bytes_of, size, values))
+    return Page(*_filled(select, query, columns, order, bytes_of, size, values))
 
 
 def pages(select: Select, run: str, size: int, where: str = "", **values: Any) -> Iterator[Attempt]:
     """All attempts that meet a condition, by number; see `page`, of which one is in memory at a time."""
     after, more = -1, True
     while more:
-        found = page(select, run, after, size, where=where, **values)
-        yield from found.attempts
-        after, more = found.stored[-1][-1] if found.stored else after, found.more
+        one_page = page(select, run, after, size, where=where, **values)
+        yield from one_page.attempts
+        after, more = one_page.stored[-1][-1] if one_page.stored else after, one_page.more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,14 +196,14 @@ def reports(select: Select, run: str, after: int, size: int = 1 << 20, limit: in
         size: bytes.
         limit: number of reports.
     """
-    found = """
+    query = """
         SELECT mark, trial, attempt, number, step, metrics, moment FROM reports
         WHERE run_id = (SELECT id FROM runs WHERE name = :run) AND mark > :after ORDER BY mark LIMIT :limit
     """
     columns = "mark, trial, attempt, number, step, metrics, moment"
     bytes_of = "length(metrics)"  # which are stored in ASCII
     values = {"run": run, "after": after, "limit": min(limit, _PAGE)}
-    stored, more = _filled(select, found, columns, "mark", bytes_of, size, values)
+    stored, more = _filled(select, query, columns, "mark", bytes_of, size, values)
     report_rows = [
         ReportRow(mark, trial, attempt, number, step, _metrics(metrics), moment)
         for mark, trial, attempt, number, step, metrics, moment in stored
@@ -239,21 +239,21 @@ def row(job: Job, attempt: Attempt, alive: bool) -> TrialRow:
         attempt: that started.
         alive: whether a controller works on the run. Without one an attempt that has not ended never will: it is LOST.
     """
-    made = rows.row(job, attempt.request, attempt.request.params, attempt.outcome)
+    trial_row = rows.row(job, attempt.request, attempt.request.params, attempt.outcome)
     if attempt.outcome is None and not alive:
-        return dataclasses.replace(made, state=TrialState.LOST, message=INTERRUPTED)
-    return made
+        return dataclasses.replace(trial_row, state=TrialState.LOST, message=INTERRUPTED)
+    return trial_row
 
 
-def check_version(found: int, ledger: str) -> None:
+def check_version(version: int, ledger: str) -> None:
     """Refuses tables of another version.
 
     Raises:
         LedgerCorrupt: they are.
     """
-    if found != VERSION:
+    if version != VERSION:
         raise errors.LedgerCorrupt(
-            f"the ledger {ledger} has tables of version {found}, and this trialplane reads version {VERSION}; nothing was "
+            f"the ledger {ledger} has tables of version {version}, and this trialplane reads version {VERSION}; nothing was "
             "changed. Use the trialplane that wrote it, or delete it and submit again"
         )
 

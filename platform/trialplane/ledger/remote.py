@@ -89,12 +89,12 @@ class Storage:
 
     def load(self) -> tuple[list[Attempt], dict[str, Any]]:
         """All attempts in order of their numbers, and what samplers store beside them."""
-        found: list[Attempt] = []
+        attempts: list[Attempt] = []
         page = first = self._request(ledger.LoadAttempts(-1), ledger.AttemptsLoaded)
         while page.attempts:
-            found += [Attempt(one.request, one.outcome, one.place, json.loads(one.optuna)) for one in page.attempts]
-            page = self._request(ledger.LoadAttempts(found[-1].request.number), ledger.AttemptsLoaded)
-        return found, json.loads(first.kept)
+            attempts += [Attempt(row.request, row.outcome, row.place, json.loads(row.optuna)) for row in page.attempts]
+            page = self._request(ledger.LoadAttempts(attempts[-1].request.number), ledger.AttemptsLoaded)
+        return attempts, json.loads(first.kept)
 
     def reports(self, after: int) -> Reports:
         """A page of the reports with marks above `after`, 0 at first."""
@@ -105,18 +105,18 @@ class Storage:
         """Writes reports, and deletes earlier ones by their marks."""
         self._request(ledger.WriteReports(tuple(reports), tuple(deleted)), ledger.Written)
 
-    def begin(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
+    def begin(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
         """Writes an attempt that is about to start."""
-        self._request(ledger.BeginAttempt(attempt.request, json.dumps(attempt.optuna), _text(kept)), ledger.Written)
+        self._request(ledger.BeginAttempt(attempt.request, json.dumps(attempt.optuna), _text(sampler_state)), ledger.Written)
 
-    def draw(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
+    def draw(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
         """Writes what an attempt that runs has drawn so far."""
-        self._request(ledger.DrawAttempt(attempt.request, json.dumps(attempt.optuna), _text(kept)), ledger.Written)
+        self._request(ledger.DrawAttempt(attempt.request, json.dumps(attempt.optuna), _text(sampler_state)), ledger.Written)
 
-    def finish(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
+    def finish(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
         """Writes the end of an attempt."""
         assert attempt.outcome is not None
-        written = json.dumps(attempt.optuna), _text(kept)
+        written = json.dumps(attempt.optuna), _text(sampler_state)
         self._request(ledger.FinishAttempt(attempt.request, attempt.outcome, *written), ledger.Written)
 
     def describe(self, described: Mapping[str, Any]) -> None:
@@ -214,12 +214,12 @@ class Storage:
         if reply.status != http.HTTPStatus.OK:
             raise self._failure(reply.status, data)
         try:
-            found = ledger.decode(data, ledger.ANSWER)
+            decoded = ledger.decode(data, ledger.ANSWER)
         except errors.MessageError as error:
             raise errors.LedgerError(f"the gateway {self._place} cannot be understood: {error}") from error
-        if not isinstance(found, answer):
+        if not isinstance(decoded, answer):
             raise errors.LedgerError(f"the gateway {self._place} answers {type(request).__name__} with something else")
-        return found
+        return decoded
 
     def _failure(self, status: int, data: bytes) -> Exception:
         """The error for an answer that is none, by its code and its status."""
@@ -267,5 +267,5 @@ class Storage:
             self._connection = None
 
 
-def _text(kept: Mapping[str, Any] | None) -> str | None:
-    return None if kept is None else json.dumps(kept)
+def _text(sampler_state: Mapping[str, Any] | None) -> str | None:
+    return None if sampler_state is None else json.dumps(sampler_state)

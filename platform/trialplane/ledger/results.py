@@ -40,7 +40,7 @@ def attempts(ledger: Path, run: str, job: Job, alive: bool) -> list[TrialRow]:
 def has_ended(ledger: Path, run: str, trial: int, attempt: int) -> bool:
     """Whether one attempt has ended; errors as of `attempts`."""
     with _opened(ledger, run, True) as select:
-        return any(one.request.attempt == attempt and one.outcome is not None for one in reading.at(select, run, trial))
+        return any(row.request.attempt == attempt and row.outcome is not None for row in reading.at(select, run, trial))
 
 
 def ends(ledger: Path, run: str, after: int) -> tuple[int, list[Attempt]]:
@@ -94,9 +94,9 @@ def _opened(ledger: Path, run: str, alive: bool) -> Iterator[Select]:
             yield lambda query, values: connection.execute(query, values).fetchall()
 
 
-def counts(found: Iterable[TrialRow]) -> dict[str, Any]:
+def counts(attempt_rows: Iterable[TrialRow]) -> dict[str, Any]:
     """The counts of `RunStatus`, from all attempts of a run without a controller."""
-    all_rows = list(found)
+    all_rows = list(attempt_rows)
     newest = rows.newest(all_rows)
     states = [row.state for row in newest]
     failed = [row for row in newest if row.state is TrialState.FAILED]

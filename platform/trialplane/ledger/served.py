@@ -91,7 +91,7 @@ class Served(Storage):
         self._digest = digest
         self._budget = budget
         self._room = 0  # bytes that may be written before the namespace's are counted again
-        self._kept = 0  # bytes of what samplers store, as last written
+        self._sampler_bytes = 0  # bytes of what samplers store, as last written
         self._former = epoch
         self._sizes = _Sizes(0, 0)
         super().__init__(url, run, directions, Path(os.devnull), lock_patience=locking.LOCK_PATIENCE)
@@ -105,11 +105,11 @@ class Served(Storage):
     def page(self, after: int, size: int) -> tuple[list[Attempt], str]:
         """Attempts with numbers above `after`, see `ledger.attempts.page`; at first also what samplers store, as JSON."""
         with self._reading() as connection:
-            kept = "{}"
+            sampler_state = "{}"
             if after < 0:
-                kept = connection.execute(sa.select(runs.c.optuna).where(runs.c.id == self._id)).scalar_one()
+                sampler_state = connection.execute(sa.select(runs.c.optuna).where(runs.c.id == self._id)).scalar_one()
             try:
-                return reading.page(tables.select(connection), self._run, after, size, optuna=True).attempts, kept
+                return reading.page(tables.select(connection), self._run, after, size, optuna=True).attempts, sampler_state
             except ValueError as error:
                 raise errors.LedgerCorrupt(f"the ledger of {self._run} is damaged: {error}") from error
 
@@ -133,17 +133,17 @@ class Served(Storage):
     def _find(self, connection: sa.Connection) -> None:
         """Finds the run, and checks that its controller may open it."""
         columns = sa.select(runs.c.id, runs.c.epoch, runs.c.token)
-        found = connection.execute(columns.where(runs.c.name == self._run).with_for_update()).one_or_none()
-        self._check(None if found is None else found.token)
-        assert found is not None
+        run_row = connection.execute(columns.where(runs.c.name == self._run).with_for_update()).one_or_none()
+        self._check(None if run_row is None else run_row.token)
+        assert run_row is not None
         if self._former is not None:
-            if found.epoch != self._former:
+            if run_row.epoch != self._former:
                 raise self._fenced()
-            self._id, self._epoch = found.id, found.epoch
+            self._id, self._epoch = run_row.id, run_row.epoch
 
     @contextlib.contextmanager
     def _transaction(
-        self, kept: Mapping[str, Any] | None, growth: AttemptGrowth | ReportGrowth | None = None
+        self, sampler_state: Mapping[str, Any] | None, growth: AttemptGrowth | ReportGrowth | None = None
     ) -> Iterator[sa.Connection]:
         """See `study.Storage`; growth is counted, and refused beyond the namespace's budget.
 
@@ -152,7 +152,7 @@ class Served(Storage):
         Raises:
             LedgerFull: it is.
         """
-        with super()._transaction(kept) as connection:
+        with super()._transaction(sampler_state) as connection:
             if growth is None:
                 yield connection
                 return
@@ -161,16 +161,16 @@ class Served(Storage):
             yield connection
             if not is_known:
                 size = self._size(connection, growth) - before
-            kept_size = self._kept if kept is None else len(json.dumps(kept))
-            more = size + max(0, kept_size - self._kept)
+            sampler_bytes = self._sampler_bytes if sampler_state is None else len(json.dumps(sampler_state))
+            more = size + max(0, sampler_bytes - self._sampler_bytes)
             if more > self._room:
                 is_attempt = isinstance(growth, AttemptGrowth)
                 reserve = 0 if is_attempt else self._budget.database // 4
                 may_exceed = is_attempt and (before > 0 or self._sizes.has(growth))
-                left = self._budget.check(connection, more + reserve, may_exceed=may_exceed)
-                self._room = min(left + more, budgets.AT_ONCE)
+                remaining = self._budget.check(connection, more + reserve, may_exceed=may_exceed)
+                self._room = min(remaining + more, budgets.AT_ONCE)
             budgets.grow(connection, self._id, size)
-        self._room, self._kept = min(self._room - more, budgets.AT_ONCE), kept_size
+        self._room, self._sampler_bytes = min(self._room - more, budgets.AT_ONCE), sampler_bytes
         self._sizes.written(growth)
 
     def _size(self, connection: sa.Connection, growth: AttemptGrowth | ReportGrowth) -> int:

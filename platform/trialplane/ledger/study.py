@@ -49,7 +49,7 @@ _FENCE = (
     .values(epoch=sa.bindparam("current_epoch"))
     .returning(runs.c.token)
 )
-_FENCE_KEEPING = _FENCE.values(optuna=sa.bindparam("new_optuna"))
+_FENCE_AND_SAMPLER = _FENCE.values(optuna=sa.bindparam("new_optuna"))
 
 
 @functools.cache
@@ -128,10 +128,10 @@ class Storage:
     def load(self) -> tuple[list[Attempt], dict[str, Any]]:
         """All attempts in order of their numbers, and what samplers store beside them."""
         with self._reading() as connection:
-            kept = connection.execute(sa.select(runs.c.optuna).where(runs.c.id == self._id)).scalar_one()
+            sampler_state = connection.execute(sa.select(runs.c.optuna).where(runs.c.id == self._id)).scalar_one()
             with self._intact():
-                found = reading.whole(tables.select(connection), self._run)
-        return found, json.loads(kept)
+                loaded = reading.whole(tables.select(connection), self._run)
+        return loaded, json.loads(sampler_state)
 
     def reports(self, after: int) -> Reports:
         """A page of the reports with marks above `after`, 0 at first."""
@@ -143,15 +143,15 @@ class Storage:
         rows: list[dict[str, Any]] = [
             {
                 "run_id": self._id,
-                "mark": one.mark,
-                "trial": one.trial,
-                "attempt": one.attempt,
-                "number": one.number,
-                "step": one.step,
-                "metrics": json.dumps(records.to_dict(one.metrics)),
-                "moment": one.time,
+                "mark": report.mark,
+                "trial": report.trial,
+                "attempt": report.attempt,
+                "number": report.number,
+                "step": report.step,
+                "metrics": json.dumps(records.to_dict(report.metrics)),
+                "moment": report.time,
             }
-            for one in reports
+            for report in reports
         ]
         growth = ReportGrowth({row["mark"]: len(row["metrics"]) for row in rows}, deleted)
         with self._transaction(None, growth) as connection:
@@ -160,44 +160,44 @@ class Storage:
                 new = _insert(self._engine.dialect.name, tables.reports).returning(tables.reports.c.mark)
                 connection.execute(new, rows)
             if deleted:
-                mine = (tables.reports.c.run_id == self._id) & tables.reports.c.mark.in_(deleted)
-                connection.execute(sa.delete(tables.reports).where(mine))
+                is_deleted = (tables.reports.c.run_id == self._id) & tables.reports.c.mark.in_(deleted)
+                connection.execute(sa.delete(tables.reports).where(is_deleted))
 
-    def begin(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
+    def begin(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
         """Writes an attempt that is about to start, in one transaction.
 
         Args:
             attempt: its request, and Optuna's view of it.
-            kept: what samplers store beside the trials; None if unchanged.
+            sampler_state: what samplers store beside the trials; None if unchanged.
         """
         texts = {"request": records.to_json(attempt.request), "optuna": json.dumps(attempt.optuna)}
-        with self._transaction(kept, AttemptGrowth(attempt.request.number, texts)) as connection:
+        with self._transaction(sampler_state, AttemptGrowth(attempt.request.number, texts)) as connection:
             # It is there if an earlier try was committed, but its response was lost.
             new = {"run_id": self._id, "number": attempt.request.number, "trial": attempt.request.trial, **texts}
             connection.execute(_insert(self._engine.dialect.name, attempts), new)
 
-    def draw(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
+    def draw(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
         """Writes what an attempt that runs has drawn so far, in one transaction; writing it twice changes nothing.
 
         Args:
             attempt: its request with the parameters drawn so far, and Optuna's view of it.
-            kept: what samplers store beside the trials; None if unchanged.
+            sampler_state: what samplers store beside the trials; None if unchanged.
         """
         texts = {"request": records.to_json(attempt.request), "optuna": json.dumps(attempt.optuna)}
-        with self._transaction(kept, AttemptGrowth(attempt.request.number, texts)) as connection:
+        with self._transaction(sampler_state, AttemptGrowth(attempt.request.number, texts)) as connection:
             connection.execute(_DRAW, self._texts(attempt, texts))
 
-    def finish(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
+    def finish(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
         """Writes the end of an attempt, in one transaction; writing the same end twice changes nothing.
 
         One that was paused may end once more, when its trial is dropped.
 
         Args:
             attempt: its outcome, and Optuna's view of it.
-            kept: what samplers store beside the trials; None if unchanged.
+            sampler_state: what samplers store beside the trials; None if unchanged.
         """
         texts = {"outcome": records.to_json(attempt.outcome), "optuna": json.dumps(attempt.optuna)}
-        with self._transaction(kept, AttemptGrowth(attempt.request.number, texts)) as connection:
+        with self._transaction(sampler_state, AttemptGrowth(attempt.request.number, texts)) as connection:
             statement = _FINISH_PAUSED if self._is_paused(connection, attempt) else _FINISH
             updated = connection.execute(statement, self._texts(attempt, texts))
             if not updated.rowcount and not self._has(connection, attempt):
@@ -226,24 +226,24 @@ class Storage:
         return text is not None and records.from_json(TrialOutcome, text).state is TrialState.PAUSED
 
     def _has(self, connection: sa.Connection, attempt: Attempt) -> bool:
-        mine = (attempts.c.run_id == self._id) & (attempts.c.number == attempt.request.number)
-        return connection.execute(sa.select(attempts.c.number).where(mine)).one_or_none() is not None
+        is_attempt = (attempts.c.run_id == self._id) & (attempts.c.number == attempt.request.number)
+        return connection.execute(sa.select(attempts.c.number).where(is_attempt)).one_or_none() is not None
 
     def _open(self, connection: sa.Connection, directions: list[str]) -> int:
         """Finds or creates the run, and increments its epoch: from now on every older controller is fenced."""
-        mine = sa.select(runs.c.id, runs.c.directions).where(runs.c.name == self._run)
-        found = connection.execute(mine).one_or_none()
-        if found is None:
+        query = sa.select(runs.c.id, runs.c.directions).where(runs.c.name == self._run)
+        run_row = connection.execute(query).one_or_none()
+        if run_row is None:
             new = {"name": self._run, "directions": json.dumps(directions), "epoch": 0, "optuna": "{}"}
             connection.execute(sa.insert(runs).values(new))
-            found = connection.execute(mine).one()
-        if json.loads(found.directions) != directions:
-            known = " and ".join(json.loads(found.directions))
+            run_row = connection.execute(query).one()
+        if json.loads(run_row.directions) != directions:
+            recorded = " and ".join(json.loads(run_row.directions))
             raise errors.LedgerCorrupt(
-                f"the run {self._run} in {tables.shown(self._url)} has the directions {known}, but the job has "
+                f"the run {self._run} in {tables.shown(self._url)} has the directions {recorded}, but the job has "
                 f"{' and '.join(directions)}; give the run another name"
             )
-        self._id = found.id
+        self._id = run_row.id
         count = sa.update(runs).where(runs.c.id == self._id).values(epoch=runs.c.epoch + 1).returning(runs.c.epoch)
         return int(connection.execute(count).scalar_one())
 
@@ -264,19 +264,19 @@ class Storage:
 
     @contextlib.contextmanager
     def _transaction(
-        self, kept: Mapping[str, Any] | None, growth: AttemptGrowth | ReportGrowth | None = None
+        self, sampler_state: Mapping[str, Any] | None, growth: AttemptGrowth | ReportGrowth | None = None
     ) -> Iterator[sa.Connection]:
         """One transaction that only the controller of the current epoch can commit.
 
         Args:
-            kept: what samplers store beside the trials; None if unchanged.
+            sampler_state: what samplers store beside the trials; None if unchanged.
             growth: rows that it writes and deletes.
         """
         current: dict[str, Any] = {"of_run": self._id, "current_epoch": self._epoch}
-        if kept is not None:
-            current["new_optuna"] = json.dumps(kept)
+        if sampler_state is not None:
+            current["new_optuna"] = json.dumps(sampler_state)
         with tables.mapped(self._url, self._run), self._engine.begin() as connection:
-            row = connection.execute(_FENCE if kept is None else _FENCE_KEEPING, current).one_or_none()
+            row = connection.execute(_FENCE if sampler_state is None else _FENCE_AND_SAMPLER, current).one_or_none()
             if row is None:
                 raise self._fenced()
             self._check(row.token)

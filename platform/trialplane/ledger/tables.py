@@ -117,12 +117,12 @@ def engine(url: str, *, pings: bool = True) -> sa.Engine:
         url: of the database.
         pings: whether a connection to PostgreSQL is tested before each use, which costs a round trip.
     """
-    made = sa.make_url(url)
-    if made.get_backend_name() == "sqlite":
-        opened = sa.create_engine(made, connect_args={"timeout": 30})
+    parsed = sa.make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        opened = sa.create_engine(parsed, connect_args={"timeout": 30})
         sa.event.listen(opened, "connect", _tune_sqlite)
         return opened
-    return connecting(made, pool_pre_ping=pings, pool_size=1, connect_args=locking.CONNECT)
+    return connecting(parsed, pool_pre_ping=pings, pool_size=1, connect_args=locking.CONNECT)
 
 
 def in_schema(url: str, schema: str) -> str:
@@ -132,9 +132,9 @@ def in_schema(url: str, schema: str) -> str:
 
 def connecting(url: sa.URL | str, **options: Any) -> sa.Engine:
     """An engine of PostgreSQL whose connections see the tables of the URL's schema, or of the default one, and no others."""
-    made = sa.create_engine(url, max_overflow=0, **options)
-    sa.event.listen(made, "do_connect", _choose_schema)
-    return made
+    created = sa.create_engine(url, max_overflow=0, **options)
+    sa.event.listen(created, "do_connect", _choose_schema)
+    return created
 
 
 def _choose_schema(_dialect: Any, _record: Any, _arguments: Any, parameters: dict[str, Any]) -> None:
@@ -149,7 +149,7 @@ def _quoted(schema: object) -> str:
 
 
 class Begins(Protocol):
-    """What transactions are begun on."""
+    """Connections to a database."""
 
     def begin(self) -> contextlib.AbstractContextManager[sa.Connection]:
         """A transaction, which is committed at the end of the context."""
@@ -165,9 +165,9 @@ class Connections:
     """
 
     def __init__(self, url: str) -> None:
-        there = sa.make_url(url).update_query_dict({locking.SCHEMA: NO_SCHEMA})
+        no_schema_url = sa.make_url(url).update_query_dict({locking.SCHEMA: NO_SCHEMA})
         self._engine = connecting(
-            there, pool_pre_ping=True, pool_size=POOL, pool_timeout=TURN_SECONDS, connect_args=locking.CONNECT
+            no_schema_url, pool_pre_ping=True, pool_size=POOL, pool_timeout=TURN_SECONDS, connect_args=locking.CONNECT
         )
         self._turns = threading.BoundedSemaphore(POOL - CHECKS)
 
@@ -272,8 +272,8 @@ def is_there(connection: sa.Connection) -> bool:
     """
     if not sa.inspect(connection).has_table(_schema_version.name):
         return False
-    found = connection.execute(sa.select(_schema_version.c.version)).scalar_one()
-    reading.check_version(found, shown(connection.engine.url))
+    version = connection.execute(sa.select(_schema_version.c.version)).scalar_one()
+    reading.check_version(version, shown(connection.engine.url))
     return True
 
 
@@ -291,16 +291,16 @@ def select(connection: sa.Connection) -> reading.Select:
     return lambda query, values: connection.execute(sa.text(query), values).all()
 
 
-def document(connection: sa.Connection, mine: sa.ColumnElement[bool], name: str) -> Any:
+def document(connection: sa.Connection, is_run: sa.ColumnElement[bool], name: str) -> Any:
     """The value in a column of the run that `mine` chooses, or None."""
-    text = connection.execute(sa.select(runs.c[name]).where(mine)).scalar()
+    text = connection.execute(sa.select(runs.c[name]).where(is_run)).scalar()
     return None if text is None else json.loads(text)
 
 
-def describe(connection: sa.Connection, mine: sa.ColumnElement[bool], described: Mapping[str, Any]) -> None:
+def describe(connection: sa.Connection, is_run: sa.ColumnElement[bool], described: Mapping[str, Any]) -> None:
     """Writes facts about that run, by column name."""
     texts = {name: json.dumps(value) for name, value in described.items()}
-    connection.execute(sa.update(runs).where(mine).values(texts))
+    connection.execute(sa.update(runs).where(is_run).values(texts))
 
 
 def keep_code(connection: sa.Connection, data: bytes) -> str:
@@ -367,7 +367,7 @@ def mapped(url: str, run: str) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """What the database, or its driver, says of an error, in one line."""
+    """Return the message of the database, or of its driver, in one line."""
     return errors.first_line(_cause(error))
 
 
