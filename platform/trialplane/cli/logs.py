@@ -80,6 +80,6 @@ def _print_history(handle: RunHandle) -> None:
     for one in found:
         when = output.moment(one.at) or "now"
         click.echo(
-            escapes.visible(f"{when:<19}  {one.by:<{width}}  {one.what}\n" if width else f"{when:<19}  {one.what}\n"),
+            escapes.visible(f"{when:<19}  {one.by:<{width}}  {one.text}\n" if width else f"{when:<19}  {one.text}\n"),
             nl=False,
         )

@@ -91,12 +91,12 @@ class Moment:
 
     Attributes:
         at: Time, in seconds since the epoch. None if it is still going on.
-        what: Description in words.
+        text: Description in words.
         by: User who did it, on a cluster. "" for the run itself.
     """
 
     at: float | None
-    what: str
+    text: str
     by: str = ""
 
 

@@ -83,18 +83,18 @@ class Cluster:
     """
 
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
-        found = kubeconfig.read(context)
-        if found is not None:
-            self.context, known = found.name, found.namespace
+        chosen = kubeconfig.read(context)
+        if chosen is not None:
+            self.context, default_namespace = chosen.name, chosen.namespace
         elif context is None and os.environ.get("KUBERNETES_SERVICE_HOST") and (_ACCOUNT / "token").exists():
-            self.context, known = _POD, (_ACCOUNT / "namespace").read_text().strip()
+            self.context, default_namespace = _POD, (_ACCOUNT / "namespace").read_text().strip()
         else:
             raise InputError(
                 f"there is no kubeconfig ({kubeconfig.names()}), so no cluster is known; set KUBECONFIG, or run on this "
                 "machine with --local"
             )
-        self.namespace = namespace or known or "default"
-        self._settings = connections.settings(found)
+        self.namespace = namespace or default_namespace or "default"
+        self._settings = connections.settings(chosen)
         try:
             self._pool = connections.pool(self._settings)
         except ssl.SSLError as error:
@@ -152,8 +152,8 @@ class Cluster:
         answer = self.call("GET", self._path(kind, name))
         if answer.status == 404 and refusal.is_about_an_object(answer.data):
             return None
-        found: dict[str, Any] = self._checked(answer, "get", kind).json()
-        return found
+        thing: dict[str, Any] = self._checked(answer, "get", kind).json()
+        return thing
 
     def list(
         self, kind: ObjectKind, selector: str = "", fields: str = "", limit: int = 0, everywhere: bool = False
@@ -209,13 +209,13 @@ class Cluster:
         content = "application/json-patch+json" if isinstance(body, list) else "application/merge-patch+json"
         path = self._path(kind, name) + ("/status" if status else "")
         answer = self.call("PATCH", path, body=body, content=content)
-        made: dict[str, Any] = self._checked(answer, "patch", kind).json()
-        return made
+        applied: dict[str, Any] = self._checked(answer, "patch", kind).json()
+        return applied
 
     def create(self, kind: ObjectKind, thing: Mapping[str, Any]) -> dict[str, Any]:
         """Creates an object; one of that name must not exist."""
-        made: dict[str, Any] = self._checked(self.call("POST", self._path(kind), body=thing), "create", kind).json()
-        return made
+        created: dict[str, Any] = self._checked(self.call("POST", self._path(kind), body=thing), "create", kind).json()
+        return created
 
     def delete(
         self,
@@ -254,8 +254,8 @@ class Cluster:
         """
         query = {"container": container, "follow": "true" if follow else "", "previous": "true" if previous else ""}
         path = f"{self._path(kinds.POD, pod)}/log"
-        known = {key: value for key, value in query.items() if value}
-        answer = self._send("GET", path, known, None, "", None, None if follow else READ, whole=False)
+        present = {key: value for key, value in query.items() if value}
+        answer = self._send("GET", path, present, None, "", None, None if follow else READ, whole=False)
         try:
             if answer.status >= 300:
                 raise self.refused(ApiResponse(answer.status, {}, answer.read()), "get", "pods/log")
@@ -294,16 +294,16 @@ class Cluster:
             stack.pop_all()
         answer.release_conn()
 
-    def refused(self, answer: ApiResponse, verb: str, what: str, namespace: str = "") -> Exception:
+    def refused(self, answer: ApiResponse, verb: str, resource: str, namespace: str = "") -> Exception:
         """The error for an unsuccessful response.
 
         Args:
             answer: of `call` or `service`.
             verb: of RBAC: get, list, create, …
-            what: of RBAC: rayclusters, services/proxy, …
+            resource: of RBAC: rayclusters, services/proxy, …
             namespace: where, if not in this one.
         """
-        return refusal.explain(answer.status, answer.data, verb, what, namespace or self.namespace, self.context)
+        return refusal.explain(answer.status, answer.data, verb, resource, namespace or self.namespace, self.context)
 
     def _checked(self, answer: ApiResponse, verb: str, kind: ObjectKind) -> ApiResponse:
         if not answer.ok:

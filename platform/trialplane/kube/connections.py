@@ -20,23 +20,24 @@ def settings(context: KubeContext | None) -> Any:
     """The package's settings for a context, or with None for the cluster that this pod is in."""
     from kubernetes import client, config  # takes a quarter of a second, which no verb on this machine needs
 
-    made, files = client.Configuration(), kubeconfig.names()
+    settings, files = client.Configuration(), kubeconfig.names()
     try:
         if context is None:
-            config.load_incluster_config(client_configuration=made)
-            return made
-        config.load_kube_config_from_dict(context.document(), client_configuration=made, persist_config=False)
+            config.load_incluster_config(client_configuration=settings)
+            return settings
+        config.load_kube_config_from_dict(context.document(), client_configuration=settings, persist_config=False)
     except (config.ConfigException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         # The last three are what the package raises for an entry of another shape.
         raise TargetError(f"the kubeconfig {files} cannot be used: {type(error).__name__}: {error}") from error
     if "tokenFile" in context.user:  # which the package reads only once
-        made.refresh_api_key_hook = lambda to: to.api_key.update(dict.fromkeys(to.api_key, f"Bearer {context.token()}"))
-    if "exec" in context.user and not made.api_key and not made.cert_file:  # the package logs why and goes on as nobody
+        settings.refresh_api_key_hook = lambda to: to.api_key.update(dict.fromkeys(to.api_key, f"Bearer {context.token()}"))
+    # The package logs why, and continues without a user.
+    if "exec" in context.user and not settings.api_key and not settings.cert_file:
         raise TargetError(
             f"the credential plugin of {context.name} in the kubeconfig {files} gave no credentials (the log line above "
             f"has its reason); log in again as for kubectl: `kubectl --context {context.name} auth whoami` runs it too"
         )
-    return made
+    return settings
 
 
 def pool(settings: Any) -> urllib3.PoolManager:
@@ -50,12 +51,12 @@ def pool(settings: Any) -> urllib3.PoolManager:
 
     login = urllib3.util.parse_url(settings.proxy or "").auth
     settings.proxy_headers = urllib3.util.make_headers(proxy_basic_auth=login) if login else None
-    made: urllib3.PoolManager = rest.RESTClientObject(settings).pool_manager
+    pool: urllib3.PoolManager = rest.RESTClientObject(settings).pool_manager
     if settings.host.startswith("https:"):
-        made.connection_pool_kw["ssl_context"] = _tls(settings)
+        pool.connection_pool_kw["ssl_context"] = _tls(settings)
         for key in ("cert_file", "key_file"):  # the context has them
-            made.connection_pool_kw.pop(key, None)
-    return made
+            pool.connection_pool_kw.pop(key, None)
+    return pool
 
 
 class _Settled(ssl.SSLContext):

@@ -54,7 +54,7 @@ class KubeContext:
         return {"current-context": self.name, **lists}
 
     def token(self) -> str:
-        """What the file of the token holds now: whoever writes it renews it.
+        """Return the token that its file has now. Another program renews that file.
 
         Raises:
             TargetError: it cannot be read.
@@ -91,32 +91,32 @@ def read(context: str | None) -> KubeContext | None:
     if name not in contexts:
         raise InputError(refusal.no_context(name, list(contexts), names()))
     chosen = _usable(*contexts[name])
-    found: dict[str, dict[str, Any]] = {"user": {}}
-    for kind, known in (("cluster", clusters), ("user", users)):
+    entries: dict[str, dict[str, Any]] = {"user": {}}
+    for kind, entry_by_name in (("cluster", clusters), ("user", users)):
         named = chosen.get(kind, "")
-        if named in known:
-            found[kind] = _usable(*known[named])
+        if named in entry_by_name:
+            entries[kind] = _usable(*entry_by_name[named])
         elif named or kind == "cluster":
             raise TargetError(
                 f"the kubeconfig {names()} cannot be used: the {kind} {named!r} of the context {name} is not in it"
             )
-    if not found["cluster"].get("server", "").startswith(("http://", "https://")):
+    if not entries["cluster"].get("server", "").startswith(("http://", "https://")):
         file = clusters[chosen["cluster"]][0]
         raise TargetError(f"the kubeconfig {file} cannot be used: the cluster of {name} has no server")
-    return KubeContext(name, chosen.get("namespace", ""), **found)
+    return KubeContext(name, chosen.get("namespace", ""), **entries)
 
 
 def _files() -> list[Path]:
     """The existing files that KUBECONFIG names."""
-    found = []
+    loaded = []
     for name in filter(None, names().split(os.pathsep)):
         try:
             file = Path(name).expanduser()
             if file.exists():
-                found.append(file)
+                loaded.append(file)
         except (OSError, RuntimeError) as error:  # a name too long, a closed folder; ~ of a user that is not there
             raise TargetError(f"the kubeconfig {name} cannot be read: {_line(error)}") from error
-    return found
+    return loaded
 
 
 def _document(file: Path) -> Mapping[str, Any]:
@@ -131,37 +131,37 @@ def _document(file: Path) -> Mapping[str, Any]:
 
 def _entries(documents: Mapping[Path, Mapping[str, Any]], kind: str) -> dict[str, tuple[Path, dict[str, Any]]]:
     """The contexts, clusters or users of all files by name, each with its file."""
-    found: dict[str, tuple[Path, dict[str, Any]]] = {}
+    by_name: dict[str, tuple[Path, dict[str, Any]]] = {}
     for file, data in documents.items():
         try:
-            for one in data.get(kind) or []:
-                found.setdefault(one["name"], (file, dict(one.get(kind[:-1]) or {})))
+            for item in data.get(kind) or []:
+                by_name.setdefault(item["name"], (file, dict(item.get(kind[:-1]) or {})))
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise TargetError(f"the kubeconfig {file} cannot be used: {kind} is not a list of named {kind}") from error
-    return found
+    return by_name
 
 
 def _usable(file: Path, entry: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an entry that are not empty, with absolute paths, once what they hold or name can be read."""
-    found, folder = {key: value for key, value in entry.items() if value not in (None, "")}, file.parent.absolute()
-    for key in found.keys() & _TEXTS:
-        if not isinstance(found[key], str):
+    fields, folder = {key: value for key, value in entry.items() if value not in (None, "")}, file.parent.absolute()
+    for key in fields.keys() & _TEXTS:
+        if not isinstance(fields[key], str):
             raise TargetError(f"the kubeconfig {file} cannot be used: {key} must be a string, in quotes")
     for key in _FILES:
         try:
-            if f"{key}-data" in found:
-                base64.b64decode(found[f"{key}-data"])
-            elif key in found:
-                found[key] = str(folder / found[key])
-                document.content(Path(found[key]))
+            if f"{key}-data" in fields:
+                base64.b64decode(fields[f"{key}-data"])
+            elif key in fields:
+                fields[key] = str(folder / fields[key])
+                document.content(Path(fields[key]))
         except binascii.Error as error:
             raise TargetError(f"the kubeconfig {file} cannot be used: {key}-data is not base64 ({error})") from error
         except (OSError, ValueError) as error:
             raise TargetError(f"the kubeconfig {file} cannot be used: {key}: {_line(error)}") from error
-    plugin = found.get("exec")
+    plugin = fields.get("exec")
     if isinstance(plugin, dict) and os.sep in str(plugin.get("command")):
-        found["exec"] = {**plugin, "command": str(folder / plugin["command"])}
-    return found
+        fields["exec"] = {**plugin, "command": str(folder / plugin["command"])}
+    return fields
 
 
 def _line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What the metadata of a Kubernetes object say: when it was made, by whom it is owned, whether it is being deleted. Pure."""
+"""Metadata of a Kubernetes object: its time of creation, its owner, and whether it is being deleted. Pure."""
 
 from __future__ import annotations
 

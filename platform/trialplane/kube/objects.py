@@ -35,7 +35,7 @@ _PAUSE = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Submission:
-    """What a run was submitted with: the job, the facts of its submission, and its packed code."""
+    """Submission of a run: its job, facts, and packed code."""
 
     job: Job
     facts: Mapping[str, Any]
@@ -58,7 +58,7 @@ class Run:
 
     @classmethod
     def of(cls, thing: Mapping[str, Any]) -> Run:
-        """What an object says."""
+        """Read a Run from its object."""
         written = thing.get("status") or {}
         try:
             status = Status.model_validate(written)
@@ -79,18 +79,18 @@ class Run:
     @property
     def submitted(self) -> float:
         """When it was submitted, in seconds since the epoch; one that nobody submitted was made."""
-        asked = self.read.spec
-        given = asked.submission.get("submitted") if asked else None
-        return float(given) if isinstance(given, (int, float)) else self.created
+        spec = self.read.spec
+        submitted = spec.submission.get("submitted") if spec else None
+        return float(submitted) if isinstance(submitted, (int, float)) else self.created
 
     @property
     def owner(self) -> str:
-        """Whose it is, as the API server knows its users; "" for one made where admission is off."""
+        """Owner, as a username of the API server; "" if it was created without the admission policy."""
         return self._annotation(names.OWNER)
 
     @property
     def changer(self) -> str:
-        """Who changed its spec last."""
+        """User who changed its spec last."""
         return self._annotation(names.CHANGED_BY) or self.owner
 
     def _annotation(self, name: str) -> str:
@@ -136,20 +136,20 @@ class Objects:
 
     @functools.cached_property
     def site(self) -> Site:
-        """What the chart installed.
+        """Installation of the chart.
 
         Raises:
             TargetError: the namespace is no team's, or the chart of another version.
         """
         namespace, context = self.cluster.namespace, self.cluster.context
         try:
-            found = self.cluster.read(kinds.CONFIG_MAP, names.SITE)
+            config_map = self.cluster.read(kinds.CONFIG_MAP, names.SITE)
         except TargetError as error:  # who may read nothing here may be in the wrong place
             teams = self.teams()
             if not teams or namespace in teams:
                 raise
             raise TargetError(refusal.no_team(namespace, context, teams)) from error
-        text = ((found or {}).get("data") or {}).get(names.SITE_KEY)
+        text = ((config_map or {}).get("data") or {}).get(names.SITE_KEY)
         if not text:
             installed = self.cluster.call("GET", f"/apis/{runs.API_VERSION}").status != 404
             raise TargetError(refusal.no_team(namespace, context, self.teams(), installed=installed))
@@ -158,16 +158,20 @@ class Objects:
     def teams(self) -> list[str]:
         """Namespaces of teams, as far as this user may see them: by what the chart made in each, or by their own label."""
         try:
-            found = self.cluster.list(kinds.CONFIG_MAP, fields=f"metadata.name={names.SITE}", everywhere=True)
-            return sorted(one["metadata"]["namespace"] for one in found if names.SITE_KEY in (one.get("data") or {}))
+            config_maps = self.cluster.list(kinds.CONFIG_MAP, fields=f"metadata.name={names.SITE}", everywhere=True)
+            return sorted(
+                item["metadata"]["namespace"] for item in config_maps if names.SITE_KEY in (item.get("data") or {})
+            )
         except TargetError:
             with contextlib.suppress(TargetError):
-                return sorted(one["metadata"]["name"] for one in self.cluster.list(kinds.NAMESPACE, selector=names.CONTROL))
+                return sorted(
+                    item["metadata"]["name"] for item in self.cluster.list(kinds.NAMESPACE, selector=names.CONTROL)
+                )
         return []
 
     @functools.cached_property
     def user(self) -> str:
-        """As whom the API server knows who asks.
+        """Username at the API server.
 
         Raises:
             TargetError: it does not say.
@@ -201,12 +205,12 @@ class Objects:
         """
         thing, *code = runs.manifests(plan, self.cluster.namespace, submitted, self.user)
         thing["spec"] |= {"state": runs.word(state), **({"resumes": resumes} if resumes else {})}
-        made = self.cluster.apply(thing, _manager(thing), force=False)
-        uid = self._same(plan) if made is None else str(made.thing["metadata"]["uid"])
+        applied = self.cluster.apply(thing, _manager(thing), force=False)
+        uid = self._same(plan) if applied is None else str(applied.thing["metadata"]["uid"])
         try:
             self._apply_code(plan, uid, code)
         except BaseException:
-            if made is not None and made.is_new:
+            if applied is not None and applied.is_new:
                 self.cluster.delete(kinds.RUN, plan.run)
             raise
 
@@ -216,14 +220,14 @@ class Objects:
         Raises:
             TargetError: the spec was changed since it was read.
         """
-        there = run.thing["spec"]
+        current_spec = run.thing["spec"]
         patch: list[dict[str, Any]] = [
             {"op": "test", "path": "/metadata/generation", "value": run.thing["metadata"].get("generation")}
         ]
         for name, value in fields.items():
             if value is not None:
                 patch.append({"op": "add", "path": f"/spec/{name}", "value": value})
-            elif name in there:
+            elif name in current_spec:
                 patch.append({"op": "remove", "path": f"/spec/{name}"})
         if run.changer != self.user:
             if not run.thing["metadata"].get("annotations"):
@@ -238,9 +242,9 @@ class Objects:
         Raises:
             TargetError: it is not removed in time.
         """
-        there = self.cluster.delete(kinds.RUN, name)
+        existed = self.cluster.delete(kinds.RUN, name)
         deadline = time.monotonic() + PATIENCE
-        while there and self.cluster.read(kinds.RUN, name) is not None:
+        while existed and self.cluster.read(kinds.RUN, name) is not None:
             if time.monotonic() > deadline:
                 raise TargetError(
                     f"the Run {name} in {self.cluster.place} was not removed within {PATIENCE:.0f} s; "
@@ -255,17 +259,17 @@ class Objects:
             TargetError: that takes too long.
         """
         deadline = time.monotonic() + PATIENCE
-        while left := [pod for pod in self.pods(name) if not metadata.is_deleted(pod)]:
+        while remaining := [pod for pod in self.pods(name) if not metadata.is_deleted(pod)]:
             if time.monotonic() > deadline:
                 raise TargetError(
-                    f"{errors.counted(len(left), 'pod')} of {name} in {self.cluster.place} did not begin to end within "
+                    f"{errors.counted(len(remaining), 'pod')} of {name} in {self.cluster.place} did not begin to end within "
                     f"{PATIENCE:.0f} s; `kubectl --context {self.cluster.context} -n {self.cluster.namespace} describe run "
                     f"{name}` shows why"
                 )
             self._pause(_PAUSE)
 
     def submission(self, run: Run) -> Submission | None:
-        """What a run was submitted with, from its Run and its code; None if a part is missing or unreadable."""
+        """Return the submission of a run, from its Run and its code. None if a part is missing or unreadable."""
         if run.read.job is None or run.read.spec is None:
             return None
         code = run.read.spec.code
@@ -282,10 +286,10 @@ class Objects:
 
     def trial_pods(self, run: str, role: str) -> list[str]:
         """Names of the pods of one of a run's roles that are not being removed, the newest first."""
-        found = self.pods(run, names.TRIAL)
+        run_pods = self.pods(run, names.TRIAL)
         return [
             pod["metadata"]["name"]
-            for pod in found
+            for pod in run_pods
             if not pod["metadata"].get("deletionTimestamp")
             and pod["metadata"]["labels"].get(names.GROUP_LABEL) == names.group(role)
         ]
@@ -296,14 +300,18 @@ class Objects:
         Raises:
             RunExists: it is of another submission.
         """
-        found = self.run(plan.run)
-        asked = None if found is None else found.read.spec
-        if found is None or asked is None or (found.read.job, asked.code.sha256) != (plan.job, plan.pack.sha256):
+        existing = self.run(plan.run)
+        existing_spec = None if existing is None else existing.read.spec
+        if (
+            existing is None
+            or existing_spec is None
+            or (existing.read.job, existing_spec.code.sha256) != (plan.job, plan.pack.sha256)
+        ):
             raise RunExists(
                 f"another {plan.run} was submitted a moment ago; `platform status {plan.run}` shows it, or give this one "
                 "another name with --name"
             )
-        return str(found.thing["metadata"]["uid"])
+        return str(existing.thing["metadata"]["uid"])
 
     def _apply_code(self, plan: Plan, uid: str, code: Sequence[Mapping[str, Any]]) -> None:
         """Creates those of the ConfigMaps with a run's code that are not there; users may not change any.
@@ -313,22 +321,22 @@ class Objects:
         Raises:
             RunExists: there are some with something else in them.
         """
-        found = [self.cluster.read(kinds.CONFIG_MAP, one["metadata"]["name"]) for one in code]
-        there = [one["metadata"]["name"] for one in found if one is not None]
+        existing_parts = [self.cluster.read(kinds.CONFIG_MAP, part["metadata"]["name"]) for part in code]
+        present = [part["metadata"]["name"] for part in existing_parts if part is not None]
         # Compared as one archive, and not part by part: builds of zlib differ.
-        parts = runs.parts([ours if one is None else one for one, ours in zip(found, code, strict=True)])
+        parts = runs.parts([ours if part is None else part for part, ours in zip(existing_parts, code, strict=True)])
         try:
-            same = not there or packing.digest(b"".join(part or b"" for part in parts)) == plan.pack.sha256
+            same = not present or packing.digest(b"".join(part or b"" for part in parts)) == plan.pack.sha256
         except InputError:
             same = False
         if not same:
-            name, where = there[0], f"kubectl --context {self.cluster.context} -n {self.cluster.namespace}"
+            name, where = present[0], f"kubectl --context {self.cluster.context} -n {self.cluster.namespace}"
             raise RunExists(
                 f"the name is taken: the ConfigMap {name} in {self.cluster.place} holds something else; choose another with "
-                f"--name, or have it removed if nobody needs it: `{where} delete configmap {' '.join(there)}`"
+                f"--name, or have it removed if it is not needed: `{where} delete configmap {' '.join(present)}`"
             )
-        for one, ours in zip(found, code, strict=True):
-            if one is None:
+        for part, ours in zip(existing_parts, code, strict=True):
+            if part is None:
                 owners = {"ownerReferences": [runs.owner(plan.run, uid)]}
                 self.cluster.create(kinds.CONFIG_MAP, {**ours, "metadata": {**ours["metadata"], **owners}})
 

@@ -46,24 +46,26 @@ class Seen:
     queues: frozenset[str] | None = None
 
 
-def check(job: Job, ray_cluster: Thing, seen: Seen) -> tuple[list[Issue], list[str]]:
+def check(job: Job, ray_cluster: Thing, snapshot: Seen) -> tuple[list[Issue], list[str]]:
     """Issues that prevent a run, and warnings.
 
     Args:
         job: the resolved job.
         ray_cluster: its manifest.
-        seen: what the cluster has.
+        snapshot: of the cluster.
     """
-    issues, warnings = _nodes(job, ray_cluster, seen.nodes)
-    more, notes = _quota(job, ray_cluster, seen.quotas)
+    issues, warnings = _nodes(job, ray_cluster, snapshot.nodes)
+    more, notes = _quota(job, ray_cluster, snapshot.quotas)
     issues += more
     named = _priority_class(ray_cluster)
-    if named and seen.priority_classes is not None and named not in seen.priority_classes:
-        have = ", ".join(sorted(seen.priority_classes))
+    if named and snapshot.priority_classes is not None and named not in snapshot.priority_classes:
+        have = ", ".join(sorted(snapshot.priority_classes))
         issues.append(Issue(("cluster", "priority_class"), f"there is no PriorityClass {named}; there are: {have}"))
     queue = ((ray_cluster["metadata"].get("labels")) or {}).get("kueue.x-k8s.io/queue-name")
-    if queue and seen.queues is not None and queue not in seen.queues:
-        have = f"there are: {', '.join(sorted(seen.queues))}" if seen.queues else "there is none (is Kueue installed?)"
+    if queue and snapshot.queues is not None and queue not in snapshot.queues:
+        have = (
+            f"there are: {', '.join(sorted(snapshot.queues))}" if snapshot.queues else "there is none (is Kueue installed?)"
+        )
         issues.append(Issue(("cluster", "queue"), f"there is no LocalQueue {queue} in the namespace; {have}"))
     return issues, [*warnings, *notes]
 
@@ -77,11 +79,11 @@ def data(job: Job, claim: str) -> list[Issue]:
     """
     if claim or job.cluster.image is not None:  # an image of the user's own may have files there
         return []
-    given = [(name, path) for name in job.inputs for path in _listed(job.params.get(name))]
-    cure = "helm upgrade --set data.enabled=true creates one, data.existingClaim names yours; see `platform docs storage`"
+    named_inputs = [(name, path) for name in job.inputs for path in _listed(job.params.get(name))]
+    remedy = "helm upgrade --set data.enabled=true creates one, data.existingClaim names yours; see `platform docs storage`"
     return [
-        Issue(("params", name), f"{path} is not available to the trials: the chart has no data volume; {cure}")
-        for name, path in given
+        Issue(("params", name), f"{path} is not available to the trials: the chart has no data volume; {remedy}")
+        for name, path in named_inputs
         if isinstance(path, str) and PurePosixPath(path).is_relative_to(cluster.DATA)
     ]
 
@@ -125,9 +127,9 @@ def shards(job: Job, has_volume: bool) -> list[Issue]:
     if PurePosixPath(to).is_relative_to(cluster.CHECKPOINTS) and has_volume:
         return []
     below_data = PurePosixPath(to).is_relative_to(cluster.DATA)
-    why = "is on the data volume, which is read-only" if below_data else "is a folder of the pod, and is lost with it"
+    reason = "is on the data volume, which is read-only" if below_data else "is a folder of the pod, and is lost with it"
     below = f"a folder below {cluster.CHECKPOINTS}, " if has_volume else ""
-    return [Issue(("collect", "write", "to"), f"{to} {why}; write {below}a URL (s3://bucket/path), or leave it out")]
+    return [Issue(("collect", "write", "to"), f"{to} {reason}; write {below}a URL (s3://bucket/path), or leave it out")]
 
 
 def placement(job: Job, site: Site) -> list[Issue]:
@@ -137,9 +139,9 @@ def placement(job: Job, site: Site) -> list[Issue]:
         job: the resolved job.
         site: what the chart installed.
     """
-    allowed, asked = site.allowed, job.cluster
+    allowed, requested = site.allowed, job.cluster
     issues: list[Issue] = []
-    if (named := asked.priority_class) not in (None, site.priority_class, *allowed.priority_classes):
+    if (named := requested.priority_class) not in (None, site.priority_class, *allowed.priority_classes):
         issues.append(_refused(("cluster", "priority_class"), f"PriorityClass {named}", "priorityClasses"))
     for place, role in {_place(job, role): role for role in job.roles()}.items():
         for key, value in role.cluster.node_selector.items():
@@ -151,15 +153,15 @@ def placement(job: Job, site: Site) -> list[Issue]:
         enough = [*([of_gpus] if role.resources.gpus else []), *site.tolerations, *allowed.tolerations]
         for number, toleration in enumerate(role.cluster.tolerations):
             wanted = toleration.model_dump(exclude_none=True)
-            if not any(_covers(one, wanted) for one in enough):
+            if not any(_covers(entry, wanted) for entry in enough):
                 taint = toleration.key or "of every key"
                 issues.append(_refused((*place, "tolerations", number), f"toleration of the taint {taint}", "tolerations"))
-    for field, given, keys in (
-        ("labels", asked.labels, allowed.labels),
-        ("annotations", asked.annotations, allowed.annotations),
+    for field, values, keys in (
+        ("labels", requested.labels, allowed.labels),
+        ("annotations", requested.annotations, allowed.annotations),
     ):
-        for key in given:
-            if not any(key == one or (one.endswith("/") and key.startswith(one)) for one in keys):
+        for key in values:
+            if not any(key == entry or (entry.endswith("/") and key.startswith(entry)) for entry in keys):
                 issues.append(_refused(("cluster", field, key), f"{field.removesuffix('s')} {key}", field))
     return issues
 
@@ -169,9 +171,9 @@ def _place(job: Job, role: Role) -> tuple[str, ...]:
     return ("cluster",) if role.cluster == job.cluster else tuple(role.field.split(".")[:-1])
 
 
-def _refused(place: tuple[str | int, ...], what: str, key: str) -> Issue:
-    cure = f"an administrator adds it to studies.allowed.{key}; see `platform docs teams`"
-    return Issue(place, f"the chart does not allow the {what} here; {cure}")
+def _refused(place: tuple[str | int, ...], item: str, key: str) -> Issue:
+    remedy = f"an administrator adds it to studies.allowed.{key}; see `platform docs teams`"
+    return Issue(place, f"the chart does not allow the {item} here; {remedy}")
 
 
 def _covers(allowed: Thing, wanted: Thing) -> bool:
@@ -191,16 +193,16 @@ def _listed(value: Any) -> Sequence[Any]:
 
 def amount(text: Any) -> decimal.Decimal:
     """A quantity as Kubernetes writes it (500m, 2Gi, 3) as a number; 0 if it is not one."""
-    found = _AMOUNT.fullmatch(str(text).strip())
-    if found is None or found.group(2) not in _UNITS:
+    match = _AMOUNT.fullmatch(str(text).strip())
+    if match is None or match.group(2) not in _UNITS:
         return decimal.Decimal(0)
-    return decimal.Decimal(found.group(1)) * decimal.Decimal(_UNITS[found.group(2)])
+    return decimal.Decimal(match.group(1)) * decimal.Decimal(_UNITS[match.group(2)])
 
 
 def lasting(pod: Thing) -> list[Thing]:
     """The containers that a pod (template) has for as long as it lives: its own and sidecars."""
     spec = pod.get("spec") or {}
-    sidecars = [one for one in spec.get("initContainers") or [] if one.get("restartPolicy") == "Always"]
+    sidecars = [container for container in spec.get("initContainers") or [] if container.get("restartPolicy") == "Always"]
     return [*(spec.get("containers") or []), *sidecars]
 
 
@@ -227,8 +229,8 @@ def _nodes(job: Job, ray_cluster: Thing, nodes: Sequence[Thing] | None) -> tuple
         if (role.resources, role.cluster) in looked:
             continue
         looked.append((role.resources, role.cluster))
-        found, notes = _nodes_of(job, role, group["template"], nodes)
-        issues += found
+        node_issues, notes = _nodes_of(job, role, group["template"], nodes)
+        issues += node_issues
         warnings += notes
     return issues, warnings
 
@@ -253,8 +255,8 @@ def _nodes_of(job: Job, role: Role, pod: Thing, nodes: Sequence[Thing]) -> tuple
             continue
         message = f"{who} requests {_show(name, needed)}, and the largest node that it may run on has {_show(name, most)}"
         if name == gpu:
-            cure = job.with_gpus(role.field, int(most), -(-int(needed) * role.nodes // int(most)))
-            issues.append(Issue((role.field, field), f"{message}; {cure}"))
+            remedy = job.with_gpus(role.field, int(most), -(-int(needed) * role.nodes // int(most)))
+            issues.append(Issue((role.field, field), f"{message}; {remedy}"))
         else:  # a node autoscaler may make a larger one
             warnings.append(f"{message}; it waits until a larger one appears")
     if role.nodes > 1 and fitting and not issues and not warnings:
@@ -267,7 +269,7 @@ def _nodes_of(job: Job, role: Role, pod: Thing, nodes: Sequence[Thing]) -> tuple
 
 
 def _room(node: Thing, requested: Mapping[str, decimal.Decimal]) -> int:
-    """How many of these pods fit an empty node."""
+    """Return the number of these pods that fit an empty node."""
     has = node["status"].get("allocatable") or {}
     return min((int(amount(has.get(name, 0)) / needed) for name, needed in requested.items() if needed), default=0)
 
@@ -284,32 +286,34 @@ def _quota(job: Job, ray_cluster: Thing, quotas: Sequence[Thing] | None) -> tupl
         hard = (quota.get("status") or {}).get("hard") or (quota.get("spec") or {}).get("hard") or {}
         used = (quota.get("status") or {}).get("used") or {}
         for key, limit in hard.items():
-            what = key.removeprefix("requests.")
-            of_head = head.get(what, decimal.Decimal(0))
-            needs = [(role, pod.get(what, decimal.Decimal(0))) for role, pod in roles]
+            resource = key.removeprefix("requests.")
+            of_head = head.get(resource, decimal.Decimal(0))
+            needs = [(role, pod.get(resource, decimal.Decimal(0))) for role, pod in roles]
             if key == "pods":  # the head's, and one for each node
                 of_head, needs = decimal.Decimal(1), [(role, decimal.Decimal(1)) for role, _ in roles]
             elif key.startswith("limits.") or not any(each for _, each in needs):
                 continue
-            whole, left = amount(limit), amount(limit) - amount(used.get(key, 0))
+            whole, remaining = amount(limit), amount(limit) - amount(used.get(key, 0))
             least = of_head + sum(each * role.nodes for role, each in needs)
             if least > whole:
-                message = f"{who} and the controller request {_show(what, least)}, and {name} allows {_show(what, whole)}"
+                message = (
+                    f"{who} and the controller request {_show(resource, least)}, and {name} allows {_show(resource, whole)}"
+                )
                 issues.append(Issue(("resources",), f"{message} in the namespace; request less, or have the quota raised"))
-            elif of_head + sum(each * role.pods for role, each in needs) > left:
-                begun = f"the quota {name} has {_show(what, left)} left"
+            elif of_head + sum(each * role.pods for role, each in needs) > remaining:
+                begun = f"the quota {name} has {_show(resource, remaining)} left"
                 if job.width_option:
-                    warnings.append(f"{begun}, {_fewer(job, needs, left - of_head)}")
+                    warnings.append(f"{begun}, {_fewer(job, needs, remaining - of_head)}")
                 else:
-                    ask = f"{who} and its controller request {_show(what, least)}"
+                    ask = f"{who} and its controller request {_show(resource, least)}"
                     warnings.append(f"{begun}, and {ask}: it waits until others have ended")
     return issues, warnings
 
 
-def _fewer(job: Job, needs: Sequence[tuple[Role, decimal.Decimal]], left: decimal.Decimal) -> str:
+def _fewer(job: Job, needs: Sequence[tuple[Role, decimal.Decimal]], remaining: decimal.Decimal) -> str:
     """The part of a run that there is room for, and what to type to request no more."""
     (role, each), *others = needs
-    room = left - sum(amount * other.pods for other, amount in others)
+    room = remaining - sum(amount * other.pods for other, amount in others)
     if room < 0:  # not even for the other roles; always so if these request nothing
         return f"too little for {' and '.join(other.title for other, _ in others)}: the run waits until others have ended"
     fit = max(0, int(room / (each * role.nodes)))

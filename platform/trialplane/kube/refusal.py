@@ -29,14 +29,14 @@ def is_about_an_object(data: bytes) -> bool:
     return bool(_status(data).get("details", {}).get("name"))
 
 
-def explain(status: int, data: bytes, verb: str, what: str, namespace: str, context: str) -> TrialplaneError:
+def explain(status: int, data: bytes, verb: str, resource: str, namespace: str, context: str) -> TrialplaneError:
     """The error for an unsuccessful response.
 
     Args:
         status: of HTTP.
         data: the body.
         verb: the attempted verb of RBAC: get, list, patch, …
-        what: its resource: rayclusters.ray.io, pods/log, …
+        resource: rayclusters.ray.io, pods/log, …
         namespace: where.
         context: of the kubeconfig.
     """
@@ -49,17 +49,17 @@ def explain(status: int, data: bytes, verb: str, what: str, namespace: str, cont
             f"`kubectl --context {context} auth whoami` shows who you are ({message})"
         )
     if status == 403 and "cannot" in message and "denied" not in message:
-        return TargetError(_forbidden(message, verb, what, namespace, context))
+        return TargetError(_forbidden(message, verb, resource, namespace, context))
     if status == 403 or (status == 422 and _POLICY.search(message)):
         return InputError(f"{place} refuses the request: {denial(message)}")
-    if status == 404 and what == _RAY and not is_about_an_object(data):
+    if status == 404 and resource == _RAY and not is_about_an_object(data):
         return TargetError(
-            f"the cluster {context} does not know {what}: the KubeRay operator (1.6 or newer) is not installed; a "
+            f"the cluster {context} does not know {resource}: the KubeRay operator (1.6 or newer) is not installed; a "
             "cluster administrator installs it, see `platform docs cluster`"
         )
-    if status == 404 and what == _RUNS and not is_about_an_object(data):
+    if status == 404 and resource == _RUNS and not is_about_an_object(data):
         return TargetError(
-            f"the cluster {context} does not know {what}: trialplane is not installed there, or its chart is older than "
+            f"the cluster {context} does not know {resource}: trialplane is not installed there, or its chart is older than "
             "this `platform`; a cluster administrator runs `kubectl apply --server-side -f charts/platform/crds/`, then "
             "`helm upgrade`, see `platform docs upgrades`"
         )
@@ -71,20 +71,20 @@ def explain(status: int, data: bytes, verb: str, what: str, namespace: str, cont
         return InputError(f"{place} rejects the request: {_invalid(message)}")
     if status in (429, 500, 502, 503, 504):
         return TargetError(f"the cluster {context} could not answer ({status}: {message}); try again in a moment")
-    return TargetError(f"{place}: {verb} {what} failed ({status}): {message}")
+    return TargetError(f"{place}: {verb} {resource} failed ({status}): {message}")
 
 
 def denial(message: str) -> str:
     """The message of an admission policy, a webhook or a quota, without the API server's wrapping."""
-    found = _POLICY.search(message)
-    if found:
-        return found.group(1).strip()
+    match = _POLICY.search(message)
+    if match:
+        return match.group(1).strip()
     if "exceeded quota" in message:
         quota = message[message.index("exceeded quota") :].strip()
-        cure = (
+        remedy = (
             "`platform list` shows runs, `platform delete RUN` makes room, and an administrator raises `counts` of the team"
         )
-        return f"{quota}; {cure} in the chart's values, see `platform docs teams`" if "count/" in quota else quota
+        return f"{quota}; {remedy} in the chart's values, see `platform docs teams`" if "count/" in quota else quota
     if "violates PodSecurity" in message:
         return message[message.index("violates PodSecurity") :].strip()
     return message
@@ -113,46 +113,46 @@ def unreachable(error: Exception, host: str, context: str) -> str:
     )
 
 
-def no_team(namespace: str, context: str, known: Sequence[str] = (), *, installed: bool = True) -> str:
+def no_team(namespace: str, context: str, namespaces: Sequence[str] = (), *, installed: bool = True) -> str:
     """The message for a namespace that is no team's.
 
     Args:
         namespace: the one.
         context: of the kubeconfig.
-        known: those that are, as far as they may be seen.
+        namespaces: visible namespaces of teams.
         installed: whether the platform may be there; whoever sees no team of it may not be allowed to.
     """
-    seen = f" ({', '.join(known)})" if known else ""
+    listed = f" ({', '.join(namespaces)})" if namespaces else ""
     text = (
         f"namespace {namespace} of {context} is not that of a team, and runs are in those; choose your team's with "
-        f"--namespace{seen}, or have an administrator add `- namespace: {namespace}` to `teams` in the chart's values and "
+        f"--namespace{listed}, or have an administrator add `- namespace: {namespace}` to `teams` in the chart's values and "
         "run `helm upgrade`, see `platform docs teams`"
     )
     return (
         text
-        if known or installed
+        if namespaces or installed
         else f"{text}, or install the platform: `{INSTALL} --set 'teams[0].namespace={namespace}'`"
     )
 
 
-def no_context(context: str, known: Sequence[str], files: str) -> str:
+def no_context(context: str, contexts: Sequence[str], files: str) -> str:
     """The message for a context that the kubeconfig does not have."""
-    return f"there is no context {context!r} in {files}; {errors.nearest(context, known) or 'it has none'}"
+    return f"there is no context {context!r} in {files}; {errors.nearest(context, contexts) or 'it has none'}"
 
 
-def _forbidden(message: str, verb: str, what: str, namespace: str, context: str) -> str:
+def _forbidden(message: str, verb: str, resource: str, namespace: str, context: str) -> str:
     who = _WHO.search(message)
     name = who.group(1) if who else "you"
     text = (
-        f"{name} may not {verb} {what} in namespace {namespace} of {context}; whoever installed the platform grants it by "
+        f"{name} may not {verb} {resource} in namespace {namespace} of {context}; an administrator grants it by "
         f"adding {name} to `users` of your team in the chart's values, and `helm upgrade`, see `platform docs teams`"
     )
-    return text if what == "services/proxy" else f"{text}. If it is not your team's, choose that with --namespace"
+    return text if resource == "services/proxy" else f"{text}. If it is not your team's, choose that with --namespace"
 
 
 def _status(data: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(data)
+        body = json.loads(data)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) and found.get("kind") == "Status" else {}
+    return body if isinstance(body, dict) and body.get("kind") == "Status" else {}

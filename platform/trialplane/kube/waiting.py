@@ -47,7 +47,7 @@ _LONGEST = 400  # characters of a container's last message, which may be the end
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """Why something is not running yet.
+    """Reason why something is not running yet.
 
     Attributes:
         text: for the user.
@@ -77,13 +77,13 @@ def reason(
     run = str(ray_cluster["metadata"]["name"])
     living = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     # Events of an earlier run of that name do not count.
-    made = metadata.created(ray_cluster)
-    mine = sorted((one for one in events if _is_about(one, run) and _happened(one) >= made), key=_when)
+    created = metadata.created(ray_cluster)
+    run_events = sorted((event for event in events if _is_about(event, run) and _happened(event) >= created), key=_when)
     if (ray_cluster.get("spec") or {}).get("suspend"):
         return _queued(run, workload)
-    age = (time.time() if now is None else now) - made
+    age = (time.time() if now is None else now) - created
     if not ray_cluster.get("status") and not living:
-        refused = _refusal(mine, "")
+        refused = _refusal(run_events, "")
         if refused:
             return refused
         if age > PATIENCE:
@@ -92,18 +92,18 @@ def reason(
                 "`kubectl get pods -A -l app.kubernetes.io/name=kuberay-operator`"
             )
         return "KubeRay is about to create its pods"
-    return _pods(run, ray_cluster, living, mine)
+    return _pods(run, ray_cluster, living, run_events)
 
 
 def blocked(pod: Thing, events: Iterable[Thing] = ()) -> Wait | None:
-    """Why one pod does not run; None when it runs or has succeeded.
+    """Return the reason why a pod does not run. None if it runs or has succeeded.
 
     Args:
         pod: the object.
         events: of the namespace; those of other pods are ignored.
     """
     status = pod.get("status") or {}
-    mine = [event for event in events if (event.get("involvedObject") or {}).get("name") == pod["metadata"]["name"]]
+    pod_events = [event for event in events if (event.get("involvedObject") or {}).get("name") == pod["metadata"]["name"]]
     if status.get("phase") == "Failed" and status.get("reason"):  # evicted, preempted, deadline
         return Wait(_joined(str(status["reason"]).lower(), status.get("message")), True)
     unscheduled = _unscheduled(pod)
@@ -112,19 +112,21 @@ def blocked(pod: Thing, events: Iterable[Thing] = ()) -> Wait | None:
     containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     run = (pod["metadata"].get("labels") or {}).get(names.RUN, "RUN")
     for container in containers:
-        found = _unpulled(container) or _container(container)
-        if found is None:
+        problem = _unpulled(container) or _container(container)
+        if problem is None:
             continue
         if container.get("name") == names.INSTALL and _has_run(container):
             name = pod["metadata"]["name"]
-            return Wait(f"could not install its packages and {found.text}; `kubectl logs {name} -c {names.INSTALL}`", True)
+            return Wait(f"could not install its packages and {problem.text}; `kubectl logs {name} -c {names.INSTALL}`", True)
         if container.get("name") != names.CONTROLLER or not _has_run(container):
-            return found
-        return Wait(f"has a controller that {found.text}; `platform logs {run} --controller` shows its log", found.stuck)
-    if any(one.get("name") == names.INSTALL and "running" in (one.get("state") or {}) for one in containers):
+            return problem
+        return Wait(f"has a controller that {problem.text}; `platform logs {run} --controller` shows its log", problem.stuck)
+    if any(
+        container.get("name") == names.INSTALL and "running" in (container.get("state") or {}) for container in containers
+    ):
         return Wait(f"installs packages: `kubectl logs {pod['metadata']['name']} -c {names.INSTALL}`", False)
     if status.get("phase") == "Pending":
-        return _starting(mine)
+        return _starting(pod_events)
     return _cut_off(pod)
 
 
@@ -187,7 +189,7 @@ def _refusal(events: Sequence[Thing], about: str) -> str:
 def _queued(run: str, workload: Thing | None) -> str:
     if workload is None:
         return f"it is suspended: `kubectl get raycluster {run} -o yaml` shows by whom; Kueue has no workload for it"
-    conditions = {one["type"]: one for one in (workload.get("status") or {}).get("conditions") or []}
+    conditions = {condition["type"]: condition for condition in (workload.get("status") or {}).get("conditions") or []}
     queue = (workload.get("spec") or {}).get("queueName", "")
     evicted = conditions.get("Evicted") or {}
     reserved = conditions.get("QuotaReserved") or conditions.get("Admitted") or {}
@@ -200,8 +202,8 @@ def _queued(run: str, workload: Thing | None) -> str:
             then = "nobody starts it again until an administrator activates its workload (spec.active: true)"
         return _joined(f"Kueue {did}, and {then}", message)
     said = _joined(f"Kueue has not admitted it to the queue {queue}", reserved.get("message"))
-    cure = "; `kubectl get localqueues` shows those there are" if reserved.get("reason") == "Inadmissible" else ""
-    return f"{said}{cure}; see `platform docs queues`"
+    remedy = "; `kubectl get localqueues` shows those there are" if reserved.get("reason") == "Inadmissible" else ""
+    return f"{said}{remedy}; see `platform docs queues`"
 
 
 def _unscheduled(pod: Thing) -> Wait | None:
@@ -223,7 +225,9 @@ def _unscheduled(pod: Thing) -> Wait | None:
 
 def _cut_off(pod: Thing) -> Wait | None:
     """Whether Kubernetes has lost a pod's node: it then says that the pod is not ready, though its containers last were."""
-    conditions = {one["type"]: one.get("status") for one in (pod.get("status") or {}).get("conditions") or []}
+    conditions = {
+        condition["type"]: condition.get("status") for condition in (pod.get("status") or {}).get("conditions") or []
+    }
     if (conditions.get("ContainersReady"), conditions.get("Ready")) != ("True", "False"):
         return None
     node = (pod.get("spec") or {}).get("nodeName", "")
@@ -231,27 +235,27 @@ def _cut_off(pod: Thing) -> Wait | None:
 
 
 def _unpulled(container: Thing) -> Wait | None:
-    """Why a container has no image."""
-    why, message = _waiting(container)
-    if why not in _NO_IMAGE:
+    """Return the reason why a container has no image."""
+    reason, message = _waiting(container)
+    if reason not in _NO_IMAGE:
         return None
     image = str(container.get("image", ""))
     hint = "push it where the nodes pull from, or load it into them: `platform docs gpus`"
-    return Wait(f"{_joined(f'cannot get its image {image} ({why})', _cause(message, image))}; {hint}", True)
+    return Wait(f"{_joined(f'cannot get its image {image} ({reason})', _cause(message, image))}; {hint}", True)
 
 
 def _waiting(container: Thing) -> tuple[str, str]:
-    """Why a container waits, as its node says: in one word, and a message in one line."""
+    """Return why a container waits, from its node: a word, and a message in one line."""
     waiting = (container.get("state") or {}).get("waiting") or {}
     return str(waiting.get("reason", "")), " ".join(str(waiting.get("message", "")).split())
 
 
 def _container(container: Thing) -> Wait | None:
     ended = (container.get("state") or {}).get("terminated") or {}
-    why, message = _waiting(container)
-    if why in _NO_CONTAINER:
-        return Wait(_joined(f"cannot be started ({why})", message), True)
-    if why == "CrashLoopBackOff":
+    reason, message = _waiting(container)
+    if reason in _NO_CONTAINER:
+        return Wait(_joined(f"cannot be started ({reason})", message), True)
+    if reason == "CrashLoopBackOff":
         last = (container.get("lastState") or {}).get("terminated") or {}
         often = errors.counted(container.get("restartCount", 0), "time")
         text = _joined(f"keeps ending, {often} so far, last {_ending(last)}", _end_of(str(last.get("message") or "")))
@@ -267,11 +271,11 @@ def _has_run(container: Thing) -> bool:
 
 
 def last_words(pod: Thing) -> str:
-    """What the containers of a pod that failed wrote last, in one line; or why it was ended."""
+    """Return the last message of the containers of a failed pod in one line, or why it was ended."""
     status = pod.get("status") or {}
-    ended = [(one.get("state") or {}).get("terminated") or {} for one in status.get("containerStatuses") or []]
-    found = [*(one.get("message") for one in ended), status.get("message"), status.get("reason")]
-    return _end_of(next((str(text) for text in found if text), "without a reason"))
+    ended = [(container.get("state") or {}).get("terminated") or {} for container in status.get("containerStatuses") or []]
+    texts = [*(container.get("message") for container in ended), status.get("message"), status.get("reason")]
+    return _end_of(next((str(text) for text in texts if text), "without a reason"))
 
 
 def _end_of(message: str) -> str:
@@ -304,23 +308,25 @@ def _starting(events: Sequence[Thing]) -> Wait:
 
 def _ending(terminated: Thing) -> str:
     code = terminated.get("exitCode")
-    why = str(terminated.get("reason") or "")
-    return f"with exit code {code}" + (f" ({why})" if why not in ("", "Error") else "")
+    reason = str(terminated.get("reason") or "")
+    return f"with exit code {code}" + (f" ({reason})" if reason not in ("", "Error") else "")
 
 
 def _amount(pod: Thing, want: str) -> str:
-    """How much of a resource a pod requests, if only one container requests it."""
-    found = [
-        asked
+    """Return the amount of a resource that a pod requests, if only one container requests it."""
+    amounts = [
+        requested
         for container in preflight.lasting(pod)
-        if (asked := ((container.get("resources") or {}).get("requests") or {}).get(want))
+        if (requested := ((container.get("resources") or {}).get("requests") or {}).get(want))
     ]
-    return str(found[0]) if len(found) == 1 else ""
+    return str(amounts[0]) if len(amounts) == 1 else ""
 
 
 def _claims(pod: Thing) -> str:
     volumes = (pod.get("spec") or {}).get("volumes") or []
-    return ", ".join(one["persistentVolumeClaim"]["claimName"] for one in volumes if one.get("persistentVolumeClaim"))
+    return ", ".join(
+        volume["persistentVolumeClaim"]["claimName"] for volume in volumes if volume.get("persistentVolumeClaim")
+    )
 
 
 def _role(pod: Thing) -> str:

@@ -426,7 +426,7 @@ class Archive:
         return same(stored, ledger.hashed(token))
 
     def key(self, run: str) -> str:
-        """The hash of the token that opens a run, which its controller knows as well; "" if none does."""
+        """Return the hash of the token that opens a run, or ""."""
         with self._connected(run) as (connection, is_run):
             return connection.execute(sa.select(runs.c.token).where(is_run)).scalar() or ""
 

@@ -186,8 +186,8 @@ class Reports:
 def reports(select: Select, run: str, after: int, size: int = 1 << 20, limit: int = _PAGE) -> Reports:
     """The reports with marks above one, as many as it takes for their metrics to reach `size` bytes.
 
-    Marks grow in the order in which reports are committed. So whoever goes on after the last one that he has read misses
-    none, but those that were thinned out meanwhile.
+    Marks grow in the order in which reports are committed. So a reader that continues after its last mark misses none,
+    except those that were thinned out meanwhile.
 
     Args:
         select: reads.

@@ -132,7 +132,7 @@ class Storage:
         return json.loads(text) if text else None
 
     def _request(self, request: ledger.Request, answer: type[A]) -> A:
-        """The answer to a request, which is sent again as long as somebody else has the lock."""
+        """Return the answer to a request. Send it again while another controller holds the lock."""
 
         def send() -> A:
             if self._connection is None:

@@ -33,7 +33,7 @@ from trialplane.wire import labels
 
 DATABASE_ERRORS = sa.exc.SQLAlchemyError  # what any statement may raise
 DEFAULT_SCHEMA = "public"  # of PostgreSQL
-NO_SCHEMA = "pg_catalog"  # in which there is no table of ours: whoever does not say which sees nobody's
+NO_SCHEMA = "pg_catalog"  # has no ledger: without a schema, a connection sees no tables
 POOL = 8  # connections of a process to PostgreSQL, for all namespaces together, beside those that hold a run's lock
 CHECKS = 2  # of them, for nothing but whether a token opens a run: others may read long ledgers meanwhile
 SHARE = 4  # of the others, that one of several namespaces may have at a time
@@ -326,7 +326,7 @@ def drop_code(connection: sa.Connection) -> None:
 
 
 def _lock_code(connection: sa.Connection) -> None:
-    """Until the end of the transaction: nobody deletes the code that another has just found to be there.
+    """Lock the code until the end of the transaction, so that no other deletes what this one relies on.
 
     No run has a name with a slash, so no run's lock has this key.
     """
