@@ -14,13 +14,14 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "platform" / "trialplane"
 CLEAN = (
+    "client",
     "integrations",
     "job",
-    "ledger/budget.py",
-    "ledger/locking.py",
-    "ledger/namespaces.py",
+    "kube",
+    "ledger",
     "plan",
     "policies",
+    "reconciler",
     "wire/labels.py",
     "wire/paths.py",
     "wire/rows.py",

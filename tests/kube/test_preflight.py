@@ -10,7 +10,7 @@ from tests.client.kuberay_double import SITE
 
 from trialplane.job import kinds, load
 from trialplane.kube import preflight
-from trialplane.kube.preflight import Seen
+from trialplane.kube.preflight import ClusterSnapshot
 from trialplane.plan import raycluster
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan
@@ -21,11 +21,11 @@ from trialplane.plan.site import Site
 def look(workplace):
     """Checks the job demo with overrides against what a cluster has."""
 
-    def check(seen: Seen, **overrides):
+    def check(snapshot: ClusterSnapshot, **overrides):
         spelt = {key.replace("__", "."): value for key, value in overrides.items()}
         job = load.load_job(workplace / "jobs" / "demo", overrides=spelt)
         ray_cluster = raycluster.raycluster(Plan("a", job, Pack(b"", "", ()), ORIGIN), Site.model_validate(SITE))
-        issues, warnings = preflight.check(job, ray_cluster, seen)
+        issues, warnings = preflight.check(job, ray_cluster, snapshot)
         return [f"{one.field}: {one.message}" for one in issues], warnings
 
     return check
@@ -57,17 +57,17 @@ def test_amounts_as_kubernetes_writes_them(text, value):
 
 
 def test_what_may_not_be_read_is_not_judged(look):
-    assert look(Seen()) == ([], [])
+    assert look(ClusterSnapshot()) == ([], [])
 
 
 def test_a_job_that_fits(look):
-    assert look(Seen(nodes=[node()], quotas=[quota(requests__cpu="100", pods="50")])) == ([], [])
+    assert look(ClusterSnapshot(nodes=[node()], quotas=[quota(requests__cpu="100", pods="50")])) == ([], [])
 
 
 def test_gpus_of_the_largest_node_that_trials_may_run_on(look):
     nodes = [node({"pool": "big"}, nvidia_com__gpu="8"), node({"pool": "small"}, nvidia_com__gpu="2")]
-    assert look(Seen(nodes=nodes), resources__gpus=8) == ([], [])
-    issues, _ = look(Seen(nodes=nodes), resources__gpus=8, cluster__node_selector={"pool": "small"})
+    assert look(ClusterSnapshot(nodes=nodes), resources__gpus=8) == ([], [])
+    issues, _ = look(ClusterSnapshot(nodes=nodes), resources__gpus=8, cluster__node_selector={"pool": "small"})
     assert issues == [
         "resources.gpus: a trial requests 8 nvidia.com/gpu, and the largest node that it may run on has 2 nvidia.com/gpu; "
         "--set resources.gpus=2"
@@ -75,26 +75,26 @@ def test_gpus_of_the_largest_node_that_trials_may_run_on(look):
 
 
 def test_what_a_node_autoscaler_may_make_is_a_warning(look):
-    assert look(Seen(nodes=[node()]), resources__gpus=1) == (
+    assert look(ClusterSnapshot(nodes=[node()]), resources__gpus=1) == (
         [],
         ["a trial requests 1 nvidia.com/gpu, and no node has any now; it waits until one appears"],
     )
-    assert look(Seen(nodes=[node()]), cluster__node_selector={"pool": "gpu"}) == (
+    assert look(ClusterSnapshot(nodes=[node()]), cluster__node_selector={"pool": "gpu"}) == (
         [],
         ["no node has the labels pool=gpu now; a trial waits until one appears"],
     )
-    _, (warning,) = look(Seen(nodes=[node()]), resources__cpus=16)
+    _, (warning,) = look(ClusterSnapshot(nodes=[node()]), resources__cpus=16)
     assert "16 cores, and the largest node that it may run on has 8 cores; it waits" in warning
 
 
 def test_one_trial_must_fit_the_quota(look):
-    (issue,), _ = look(Seen(quotas=[quota(requests__memory="2Gi")]))
+    (issue,), _ = look(ClusterSnapshot(quotas=[quota(requests__memory="2Gi")]))
     assert issue.startswith("resources: a trial and the controller request ")
     assert issue.endswith("small allows 2 GiB in the namespace; request less, or have the quota raised")
 
 
 def test_all_trials_at_a_time_should(look):
-    issues, (warning,) = look(Seen(quotas=[quota(pods="4")]), parallel=5)
+    issues, (warning,) = look(ClusterSnapshot(quotas=[quota(pods="4")]), parallel=5)
     assert issues == []
     assert warning == "the quota small has 4 pods left, enough for 3 of 5 trials at a time; the others wait (--parallel 3)"
 
@@ -160,7 +160,7 @@ def test_a_toleration_is_allowed_that_tolerates_no_more(workplace, wanted, gpus,
 
 
 def test_a_priority_class_and_a_queue_must_be_there(look):
-    seen = Seen(priority_classes=frozenset({"low"}), queues=frozenset())
+    seen = ClusterSnapshot(priority_classes=frozenset({"low"}), queues=frozenset())
     issues, _ = look(seen, cluster__priority_class="high", cluster__queue="gpus")
     assert issues == [
         "cluster.priority_class: there is no PriorityClass high; there are: low",
@@ -174,31 +174,31 @@ BIG = {"cpu": "64", "memory": "512Gi"}
 
 def test_a_training_on_nodes_with_fewer_gpus_is_told_how_to_spread(training):
     nodes = [node(nvidia_com__gpu="4", **BIG), node(nvidia_com__gpu="4", **BIG)]
-    (issue,), _ = training(Seen(nodes=nodes), resources__gpus=8)
+    (issue,), _ = training(ClusterSnapshot(nodes=nodes), resources__gpus=8)
     assert issue == (
         "resources.gpus: each pod of the training requests 8 nvidia.com/gpu, and the largest node that it may run on has "
         "4 nvidia.com/gpu; --gpus 4 --nodes 2 spreads them over 2 nodes"
     )
-    assert training(Seen(nodes=nodes), resources__gpus=4, nodes=2) == ([], [])
-    (issue,), _ = training(Seen(nodes=nodes), resources__gpus=6, nodes=3)
+    assert training(ClusterSnapshot(nodes=nodes), resources__gpus=4, nodes=2) == ([], [])
+    (issue,), _ = training(ClusterSnapshot(nodes=nodes), resources__gpus=6, nodes=3)
     assert "--gpus 4 --nodes 5" in issue
 
 
 def test_all_pods_of_a_training_need_room(training):
     nodes = [node(nvidia_com__gpu="4", **BIG)]
-    issues, (warning,) = training(Seen(nodes=nodes), resources__gpus=4, nodes=2)
+    issues, (warning,) = training(ClusterSnapshot(nodes=nodes), resources__gpus=4, nodes=2)
     assert issues == []
     assert "starts when all 2 are ready, and the nodes have room for 1" in warning
 
 
 def test_all_pods_of_a_training_must_fit_the_quota(training):
-    seen = Seen(quotas=[quota(**{"requests.nvidia.com/gpu": "12"})])
+    seen = ClusterSnapshot(quotas=[quota(**{"requests.nvidia.com/gpu": "12"})])
     (issue,), _ = training(seen, resources__gpus=8, nodes=2)
     assert issue.startswith("resources: the training and the controller request 16 nvidia.com/gpu, and small allows 12")
     assert training(seen, resources__gpus=4, nodes=3)[0] == []
     full = quota(pods="8")
     full["status"]["used"] = {"pods": "5"}
-    issues, (warning,) = training(Seen(quotas=[full]), nodes=4)
+    issues, (warning,) = training(ClusterSnapshot(quotas=[full]), nodes=4)
     assert issues == []
     said = "has 3 pods left, and the training and its controller request 5 pods: it waits until others have ended"
     assert warning == f"the quota small {said}"

@@ -191,7 +191,7 @@ def test_killed_after_each_effect_it_is_gone_in_the_end(make_team: Callable[[], 
 
 def test_its_pod_has_one_claim_and_nothing_else() -> None:
     site = Site.model_validate({**SITE, **CLAIMS, "tolerations": [{"key": "gpu", "operator": "Exists"}]})
-    for pod in removal.made("a", "c0ffee00", site):
+    for pod in removal.removal_pods("a", "c0ffee00", site):
         spec = pod["spec"]
         (container,) = spec["containers"]
         assert [list(volume) for volume in spec["volumes"]] == [["name", "persistentVolumeClaim"]]

@@ -166,8 +166,8 @@ def room(site: Site, plan: Plan, nodes: Sequence[Thing] | None, quotas: Sequence
     head = {"template": pods.head(plan, site)}
     ray_cluster = {"metadata": {}, "spec": {"headGroupSpec": head, "workerGroupSpecs": groups}}
     for check, snapshot, is_forbidden in (
-        ("nodes", preflight.Seen(nodes=nodes), nodes is None),
-        ("quota", preflight.Seen(nodes=(), quotas=quotas), quotas is None),
+        ("nodes", preflight.ClusterSnapshot(nodes=nodes), nodes is None),
+        ("quota", preflight.ClusterSnapshot(nodes=(), quotas=quotas), quotas is None),
     ):
         if is_forbidden:
             advice = "ask an administrator of the cluster; `platform status` of a run shows when it finds no room"

@@ -87,7 +87,7 @@ class KubernetesTarget:
         read = self._allowed
         named = job.cluster.priority_class or site.priority_class
         queue = job.cluster.queue or site.queue
-        snapshot = preflight.Seen(
+        snapshot = preflight.ClusterSnapshot(
             nodes=read(kinds.NODE),
             quotas=read(kinds.QUOTA),
             priority_classes=_names(read(kinds.PRIORITY_CLASS)) if named else None,

@@ -30,7 +30,7 @@ _UNITS: dict[str, str | int] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
+class ClusterSnapshot:
     """The resources of a cluster that this user may read.
 
     Attributes:
@@ -46,7 +46,7 @@ class Seen:
     queues: frozenset[str] | None = None
 
 
-def check(job: Job, ray_cluster: Thing, snapshot: Seen) -> tuple[list[Issue], list[str]]:
+def check(job: Job, ray_cluster: Thing, snapshot: ClusterSnapshot) -> tuple[list[Issue], list[str]]:
     """Issues that prevent a run, and warnings.
 
     Args:

@@ -55,7 +55,7 @@ class RestartNeeded(Exception):
 
 
 class Name(NamedTuple):
-    """Of a Run."""
+    """Name of a Run."""
 
     namespace: str
     run: str
@@ -73,9 +73,9 @@ def handlers(queue: WorkQueue[Name]) -> kopf.OperatorRegistry:
     labelled: dict[str, Any] = {"labels": {names.RUN: kopf.PRESENT}, "registry": registry}
 
     @kopf.on.login(registry=registry)
-    async def login(**given: Any) -> kopf.AiohttpSession | None:
-        found = _credentials(**given)
-        return _session(found, lambda: _credentials(**given)) if found else None
+    async def login(**settings: Any) -> kopf.AiohttpSession | None:
+        credentials = _credentials(**settings)
+        return _session(credentials, lambda: _credentials(**settings)) if credentials else None
 
     @kopf.on.event("trialplane.io", "v1alpha1", "runs", registry=registry)
     async def of_run(namespace: str | None, name: str, **_: Any) -> None:
@@ -97,7 +97,7 @@ def handlers(queue: WorkQueue[Name]) -> kopf.OperatorRegistry:
 
 
 class _NoDiffs(kopf.DiffBaseStorage):
-    """Has kopf keep nothing of an object: it would copy each at each event, to compare it for handlers that are not here.
+    """Keep nothing of objects. kopf would copy each at each event, for handlers that do not exist here.
 
     A copy takes three calls for each level that the object is nested, and Python refuses those of a deep Run.
     """
@@ -112,26 +112,26 @@ class _NoDiffs(kopf.DiffBaseStorage):
         return
 
 
-def _credentials(**given: Any) -> kopf.ConnectionInfo | None:
-    return kopf.login_with_service_account(**given) or kopf.login_with_kubeconfig(**given)
+def _credentials(**settings: Any) -> kopf.ConnectionInfo | None:
+    return kopf.login_with_service_account(**settings) or kopf.login_with_kubeconfig(**settings)
 
 
-def _session(found: kopf.ConnectionInfo, read: Callable[[], kopf.ConnectionInfo | None]) -> kopf.AiohttpSession:
+def _session(credentials: kopf.ConnectionInfo, read: Callable[[], kopf.ConnectionInfo | None]) -> kopf.AiohttpSession:
     """The connections of kopf's watches, for as long as it runs.
 
     kopf logs in again at a 401, and closes its session for that. Requests of other watches break off, at some points with an
     error that ends kopf. So it sees no 401, and its credentials do not expire.
     """
     session = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, ssl=found.as_ssl_context()),
-        proxy=found.proxy_url,
-        trust_env=found.trust_env,
-        middlewares=[_keep_watching, _Authorization(found, read)],
+        connector=aiohttp.TCPConnector(limit=0, ssl=credentials.as_ssl_context()),
+        proxy=credentials.proxy_url,
+        trust_env=credentials.trust_env,
+        middlewares=[_keep_watching, _Authorization(credentials, read)],
     )
     return kopf.AiohttpSession(
-        server=found.server,
-        default_namespace=found.default_namespace,
-        priority=found.priority,
+        server=credentials.server,
+        default_namespace=credentials.default_namespace,
+        priority=credentials.priority,
         aiohttp_session=session,
     )
 
@@ -139,35 +139,35 @@ def _session(found: kopf.ConnectionInfo, read: Callable[[], kopf.ConnectionInfo 
 class _Authorization:
     """Sends each request with the newest credentials, and again with others when they are refused."""
 
-    def __init__(self, found: kopf.ConnectionInfo, read: Callable[[], kopf.ConnectionInfo | None]) -> None:
-        self._found = found
+    def __init__(self, credentials: kopf.ConnectionInfo, read: Callable[[], kopf.ConnectionInfo | None]) -> None:
+        self._credentials = credentials
         self._read = read
         self._renewing = asyncio.Lock()
 
     async def __call__(self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         while True:
-            used = self._found
+            used = self._credentials
             request.headers.update(used.as_http_headers())
             answer = await send(request)
             if answer.status != HTTPStatus.UNAUTHORIZED:
                 return answer
             answer.release()
             async with self._renewing:
-                if self._found is used:  # else another request has renewed them
+                if self._credentials is used:  # else another request has renewed them
                     await self._renew()
 
     async def _renew(self) -> None:
-        found = self._read()
-        if found is None or found == self._found:
+        renewed = self._read()
+        if renewed is None or renewed == self._credentials:
             _logger.error(
                 "%s refuses the operator's credentials (401). No changes are seen until it takes them, or there are others: "
                 "of a pod's token, see that its ServiceAccount is there; it is tried again in %.0f s",
-                self._found.server,
+                self._credentials.server,
                 AGAIN,
             )
             await asyncio.sleep(AGAIN)
-            found = self._read()
-        self._found = found or dataclasses.replace(self._found)
+            renewed = self._read()
+        self._credentials = renewed or dataclasses.replace(self._credentials)
 
 
 async def _keep_watching(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
@@ -187,9 +187,9 @@ async def _keep_watching(request: aiohttp.ClientRequest, send: aiohttp.ClientHan
         return answer
     namespace, _, kind = below.partition("/")
     try:
-        why = json.loads(await answer.text())["message"]
+        reason = json.loads(await answer.text())["message"]
     except (ValueError, TypeError, KeyError):  # a proxy's
-        why = answer.reason or ""
+        reason = answer.reason or ""
     advice = ""
     if answer.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
         advice = (
@@ -202,7 +202,7 @@ async def _keep_watching(request: aiohttp.ClientRequest, send: aiohttp.ClientHan
         kind,
         namespace,
         answer.status,
-        why,
+        reason,
         AGAIN,
         advice,
     )
@@ -244,17 +244,17 @@ async def operate(
         await leads.wait()
         await workqueue.work(queue, lambda name: reconcilers[name.namespace].reconcile(name.run), threads)
 
-    async def sweep(namespace: str, one: Reconciler) -> None:
-        """Has runs looked at of which nothing is seen to happen: deleted ones, and those whose Run went unseen."""
+    async def sweep(namespace: str, reconciler: Reconciler) -> None:
+        """Queue runs without events: deleted ones, and those whose Run was missed."""
         await leads.wait()
-        await workqueue.sweep(queue, lambda: [Name(namespace, run) for run in one.admitted()], threads)
+        await workqueue.sweep(queue, lambda: [Name(namespace, run) for run in reconciler.admitted()], threads)
         while True:
-            await workqueue.sweep(queue, lambda: [Name(namespace, run) for run in one.forgotten()], threads)
+            await workqueue.sweep(queue, lambda: [Name(namespace, run) for run in reconciler.forgotten()], threads)
             await asyncio.sleep(SWEEP)
 
     threads = ThreadPoolExecutor(WORKERS, "reconciler")
     watching = watch(queue, list(reconcilers), f"http://0.0.0.0:{PORT}/healthz")
-    sweeping = [sweep(namespace, one) for namespace, one in reconcilers.items()]
+    sweeping = [sweep(namespace, reconciler) for namespace, reconciler in reconcilers.items()]
     try:
         await leases.led(lease, leads, [watching, *sweeping, *also, *(work() for _ in range(WORKERS))], threads)
     except errors.LeaseLost as error:
@@ -265,16 +265,16 @@ async def operate(
 
 def reconcilers(ledgers: Ledgers) -> dict[str, Reconciler]:
     """Those of the namespaces with a site; what the others lack holds up nobody else."""
-    found: dict[str, Reconciler] = {}
+    by_namespace: dict[str, Reconciler] = {}
     for namespace in ledgers.namespaces:
         cluster, archive = Cluster(namespace=namespace), ledgers.of(namespace)
         if archive is not None and (site := _site(cluster)) is not None:
-            found[namespace] = Reconciler(cluster, archive, site)
-    return found
+            by_namespace[namespace] = Reconciler(cluster, archive, site)
+    return by_namespace
 
 
 def _site(cluster: Cluster) -> Site | None:
-    """What the chart installed in a namespace; None, and a line in the log, where that cannot be read."""
+    """Return the chart's installation in a namespace. None, and a line in the log, if it cannot be read."""
     try:
         return Objects(cluster).site
     except errors.TrialplaneError as error:
@@ -312,7 +312,7 @@ class _Deep(json.JSONDecoder):
 
 
 def read_deep_objects() -> None:
-    """Has this process read objects that are nested as deep as the API server takes them, for `plan.run.read` to refuse.
+    """Allow this process to read objects as deep as the API server takes them. `plan.run.read` refuses them.
 
     Reading one must not end the watch, which would begin anew with the same Run for ever.
     """
@@ -330,7 +330,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m trialplane.reconciler", description=__doc__)
     parser.add_argument("--lease", default="trialplane-operator", help="the Lease that the operator which works holds")
     parser.add_argument("--namespaces", type=_words, help="those that Runs are in: a,b; by default the operator's own")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     kopf.configure()
     read_deep_objects()
     for name in ("aiohttp.access", "kopf.objects"):  # each probe, each event
@@ -341,18 +341,20 @@ def main() -> int:
         return errors.EXIT_BAD_INPUT
     try:
         cluster = Cluster()
-        ledgers = Ledgers(url, cluster.namespace, given.namespaces or [cluster.namespace], os.environ.get(env.BUDGETS, ""))
+        ledgers = Ledgers(
+            url, cluster.namespace, arguments.namespaces or [cluster.namespace], os.environ.get(env.BUDGETS, "")
+        )
     except errors.TrialplaneError as error:
         _logger.error("%s", error)
         return error.exit_code
-    found = reconcilers(ledgers)
-    if not found:
+    by_namespace = reconcilers(ledgers)
+    if not by_namespace:
         return errors.EXIT_PLATFORM
-    lacking = [namespace for namespace in ledgers.namespaces if namespace not in found]
-    lease = Lease(cluster, given.lease, f"{socket.gethostname()}-{os.getpid()}")
+    lacking = [namespace for namespace in ledgers.namespaces if namespace not in by_namespace]
+    lease = Lease(cluster, arguments.lease, f"{socket.gethostname()}-{os.getpid()}")
     code = errors.EXIT_OK
     try:
-        asyncio.run(operate(found, lease, [serve_more(lacking)] if lacking else []))
+        asyncio.run(operate(by_namespace, lease, [serve_more(lacking)] if lacking else []))
     except RestartNeeded as error:
         _logger.error("%s", error)
         code = errors.EXIT_PLATFORM

@@ -179,8 +179,8 @@ def goal(observed: Observation) -> Goal:
     """The goal for a Run."""
     if observed.read.spec is None:
         return Goal.REFUSE
-    if observed.asked.desired is not RunState.RUNNING:
-        return Goal.STOP_NOW if observed.asked.now else Goal.STOP
+    if observed.spec.desired is not RunState.RUNNING:
+        return Goal.STOP_NOW if observed.spec.now else Goal.STOP
     if problems.problem(observed) is not None:
         return Goal.REFUSE
     if observed.is_stopping:
@@ -215,19 +215,19 @@ def decide(observed: Observation) -> tuple[Action, ...]:
 
 def _has_network(observed: Observation) -> bool:
     """Whether its pods, if it has any, have the network policies that they should have."""
-    if observed.mine is None or metadata.is_deleted(observed.mine):
+    if observed.own_cluster is None or metadata.is_deleted(observed.own_cluster):
         return True
-    return (observed.mine["metadata"].get("annotations") or {}).get(names.NETWORK_HASH) == observed.network
+    return (observed.own_cluster["metadata"].get("annotations") or {}).get(names.NETWORK_HASH) == observed.network
 
 
 def _new_images(observed: Observation) -> tuple[Image, ...]:
     """Those of its images that the ledger does not have."""
-    kept = {} if observed.recorded is None else observed.recorded.images
-    return tuple(one for one in observed.images if one.digest not in kept.get(one.image, ()))
+    recorded = {} if observed.recorded is None else observed.recorded.images
+    return tuple(image for image in observed.images if image.digest not in recorded.get(image.image, ()))
 
 
 def _start(observed: Observation) -> tuple[Action, ...]:
-    desire = Desire({"state": RunState.RUNNING, "parallel": observed.asked.parallel})
+    desire = Desire({"state": RunState.RUNNING, "parallel": observed.spec.parallel})
     return (Record(new=observed.recorded is None), desire, Adopt(), Describe(), Admit(), Start())
 
 
@@ -238,17 +238,17 @@ def _restore(observed: Observation) -> tuple[Action, ...]:
 def _follow(observed: Observation) -> tuple[Action, ...]:
     if observed.recorded is None:
         return ()
-    if observed.recorded.desired.parallel != observed.asked.parallel:
-        return (Desire({"parallel": observed.asked.parallel}),)
+    if observed.recorded.desired.parallel != observed.spec.parallel:
+        return (Desire({"parallel": observed.spec.parallel}),)
     patch = _resized(observed)
     return (Resize(tuple(patch)),) if patch else ()
 
 
 def _desire_stop(observed: Observation) -> tuple[Action, ...]:
-    if observed.recorded is None or observed.desired in (None, observed.asked.desired, RunState.CANCELLED):
+    if observed.recorded is None or observed.desired in (None, observed.spec.desired, RunState.CANCELLED):
         return ()
     has_ended = observed.is_current and observed.recorded.status.state.is_ended
-    return () if has_ended else (Desire({"state": observed.asked.desired}),)
+    return () if has_ended else (Desire({"state": observed.spec.desired}),)
 
 
 def _desire_failure(observed: Observation) -> tuple[Action, ...]:
@@ -303,18 +303,18 @@ def _resized(observed: Observation) -> list[dict[str, Any]]:
         return []
     spec = observed.ray_cluster["spec"]
     job = observed.started_job
-    width = observed.asked.parallel or job.width
+    width = observed.spec.parallel or job.width
     role = job.widened(width).roles()[0]
     group = spec["workerGroupSpecs"][0]
     if group["groupName"] != names.group(role.name):
         return []
     status, pods = observed.recorded.status, observed.pods
-    if len(pods) > role.pods and status.parallel != width and not observed.asked.now:
+    if len(pods) > role.pods and status.parallel != width and not observed.spec.now:
         return []
-    spare = [pod for pod in pods if observed.asked.now or pod not in status.nodes]
+    spare = [pod for pod in pods if observed.spec.now or pod not in status.nodes]
     surplus = spare[: max(0, len(pods) - role.pods)]
     # Ray's autoscaler too would remove a pod with a trial for a lower bound, when all have one.
-    count = role.pods if observed.asked.now else max(role.pods, len(pods) - len(surplus))
+    count = role.pods if observed.spec.now else max(role.pods, len(pods) - len(surplus))
     autoscale = bool(spec.get("enableInTreeAutoscaling"))
     target = raycluster.Replicas.of(count, autoscale)
     fields = {"maxReplicas": target.maximum}

@@ -40,7 +40,7 @@ class Lease:
         self._name = name
         self._holder = holder
         self._clock = clock
-        self._seen = ""  # its version when it was seen to change last, and when that was
+        self._version = ""  # its version when it was seen to change last, and when that was
         self._changed = 0.0
 
     def hold(self) -> bool:
@@ -51,14 +51,14 @@ class Lease:
         """
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {"holderIdentity": self._holder, "leaseDurationSeconds": DURATION, "renewTime": now}
-        found = self._cluster.read(kinds.LEASE, self._name)
-        if found is None:
+        lease = self._cluster.read(kinds.LEASE, self._name)
+        if lease is None:
             thing = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
             self._cluster.create(kinds.LEASE, {**thing, "spec": {**spec, "acquireTime": now}})
             return True
-        version, holder = found["metadata"]["resourceVersion"], (found.get("spec") or {}).get("holderIdentity")
-        if version != self._seen:
-            self._seen, self._changed = version, self._clock()
+        version, holder = lease["metadata"]["resourceVersion"], (lease.get("spec") or {}).get("holderIdentity")
+        if version != self._version:
+            self._version, self._changed = version, self._clock()
         if holder and holder != self._holder and self._clock() - self._changed < DURATION:
             return False
         if holder != self._holder:
@@ -68,9 +68,9 @@ class Lease:
 
     def release(self) -> None:
         """Gives it up at once, if it is held."""
-        found = self._cluster.read(kinds.LEASE, self._name)
-        if found is not None and (found.get("spec") or {}).get("holderIdentity") == self._holder:
-            version = found["metadata"]["resourceVersion"]
+        lease = self._cluster.read(kinds.LEASE, self._name)
+        if lease is not None and (lease.get("spec") or {}).get("holderIdentity") == self._holder:
+            version = lease["metadata"]["resourceVersion"]
             self._cluster.patch(
                 kinds.LEASE, self._name, {"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": ""}}
             )

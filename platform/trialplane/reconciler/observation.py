@@ -58,7 +58,7 @@ PHASES: Mapping[Phase, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Why nothing is started: `reason` in one word, `message` for people."""
+    """Reason why nothing is started: `reason` in one word, `message` for people."""
 
     reason: str
     message: str
@@ -66,7 +66,7 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class Observation:
-    """What was read of a Run.
+    """Snapshot of a Run.
 
     Attributes:
         run: the object.
@@ -79,7 +79,7 @@ class Observation:
         is_locked_out: whether the token in the run's Secret is not the one that the ledger takes, or there is none.
         leftovers: names of pods of a former RayCluster of its name, which are still being removed.
         has_spec: whether the ConfigMap with its spec is there.
-        why: why not all of its pods run, or "".
+        waits: why not all of its pods run, or "".
         blocked: what was found wrong when it was to be started.
         code: the ConfigMaps with its code, as the Run names them, when it is to be started; None for one that is not there.
         has_orphans: whether one of them is not this Run's yet.
@@ -97,7 +97,7 @@ class Observation:
     is_locked_out: bool = False
     leftovers: tuple[str, ...] = ()
     has_spec: bool = False
-    why: str = ""
+    waits: str = ""
     blocked: Problem | None = None
     code: tuple[Thing | None, ...] = ()
     has_orphans: bool = False
@@ -121,7 +121,7 @@ class Observation:
 
     @property
     def generation(self) -> int:
-        """Of its spec."""
+        """Generation of its spec."""
         return int(self.run["metadata"].get("generation") or 0)
 
     @property
@@ -130,7 +130,7 @@ class Observation:
         return metadata.is_deleted(self.run)
 
     @property
-    def asked(self) -> RunSpec:
+    def spec(self) -> RunSpec:
         """The spec of a Run without a problem."""
         if self.read.spec is None:
             raise ValueError(f"the spec of {self.name} cannot be read")
@@ -157,7 +157,7 @@ class Observation:
         return self.recorded.job if self.recorded is not None and self.is_ignored else self.job
 
     @property
-    def mine(self) -> Thing | None:
+    def own_cluster(self) -> Thing | None:
         """The RayCluster, if it is this Run's."""
         if self.ray_cluster is None:
             return None
@@ -166,15 +166,15 @@ class Observation:
     @property
     def start(self) -> int | None:
         """The `resumes` that its RayCluster was made for; None without one."""
-        if self.mine is None:
+        if self.own_cluster is None:
             return None
-        text = (self.mine["metadata"].get("annotations") or {}).get(runs.RESUMES, "0")
+        text = (self.own_cluster["metadata"].get("annotations") or {}).get(runs.RESUMES, "0")
         return int(text) if str(text).isdecimal() else 0
 
     @property
     def started(self) -> str | None:
         """When it was started last."""
-        return self.status.started if self.mine is None else self.mine["metadata"].get("creationTimestamp")
+        return self.status.started if self.own_cluster is None else self.own_cluster["metadata"].get("creationTimestamp")
 
     @property
     def images(self) -> tuple[Image, ...]:
@@ -189,13 +189,13 @@ class Observation:
     @property
     def is_superseded(self) -> bool:
         """Whether its spec asks for a later start than the last one."""
-        return self.asked.resumes != self.start if self.mine is not None else self.asked.resumes > self.status.resumes
+        return self.spec.resumes != self.start if self.own_cluster is not None else self.spec.resumes > self.status.resumes
 
     @property
     def is_anothers(self) -> bool:
         """Whether the ledger's record is of a Run of its name that another user owned."""
-        known = {} if self.recorded is None else self.recorded.submission
-        return known.get(labels.UID) != self.uid and known.get(labels.OWNER, "") not in ("", self.owner)
+        submission = {} if self.recorded is None else self.recorded.submission
+        return submission.get(labels.UID) != self.uid and submission.get(labels.OWNER, "") not in ("", self.owner)
 
     @property
     def is_recorded(self) -> bool:
@@ -225,8 +225,8 @@ class Observation:
     @property
     def is_current(self) -> bool:
         """Whether the ledger's status is of the last start: its controller has written one since and lives, or has ended."""
-        known, since = self.recorded, self.begun
-        return known is not None and known.status.updated >= since and (known.alive or known.status.has_ended(since))
+        record, since = self.recorded, self.begun
+        return record is not None and record.status.updated >= since and (record.alive or record.status.has_ended(since))
 
     @property
     def has_begun(self) -> bool:
@@ -237,7 +237,7 @@ class Observation:
     @functools.cached_property
     def overdue(self) -> str:
         """Which of its deadlines is over, for people; "" if none is, or if the run has ended."""
-        if self.read.job is None or not self.begun or self.asked.resumes > self.resumes:
+        if self.read.job is None or not self.begun or self.spec.resumes > self.resumes:
             return ""
         if self.recorded is None or self.recorded.status.has_ended(self.begun):
             return ""
@@ -252,9 +252,9 @@ class Observation:
     @property
     def is_ignored(self) -> bool:
         """Whether the job was changed since the start, without a resume."""
-        if self.mine is None or self.start != self.asked.resumes:
+        if self.own_cluster is None or self.start != self.spec.resumes:
             return False
-        annotations = self.mine["metadata"].get("annotations") or {}
+        annotations = self.own_cluster["metadata"].get("annotations") or {}
         return bool(annotations.get(names.SPEC_HASH) != planning.spec_hash(self.job))
 
     @property
@@ -270,13 +270,13 @@ class Observation:
     @functools.cached_property
     def phase(self) -> Phase:
         """The phase that it is in."""
-        if self.mine is None:
+        if self.own_cluster is None:
             if self.ray_cluster is not None or self.leftovers or self.alive:
                 return Phase.LEAVING
-            known = self.recorded
-            has_ended = known is not None and self.is_current and (self.is_recorded or known.status.state.is_ended)
+            record = self.recorded
+            has_ended = record is not None and self.is_current and (self.is_recorded or record.status.state.is_ended)
             return Phase.GONE if has_ended else Phase.ABSENT
-        if metadata.is_deleted(self.mine):
+        if metadata.is_deleted(self.own_cluster):
             return Phase.LEAVING
         if self.alive:
             return Phase.RUNNING

@@ -52,49 +52,56 @@ class Observer:
         """Everything that the next decision needs; the Run itself as it was read."""
         name, site = observed.name, self._site
         ray_cluster = self._cluster.read(kinds.RAY_CLUSTER, name)
-        seen = dataclasses.replace(
-            observed, ray_cluster=ray_cluster, recorded=self._archive.recorded(name), blocked=None, why=""
+        observation = dataclasses.replace(
+            observed, ray_cluster=ray_cluster, recorded=self._archive.recorded(name), blocked=None, waits=""
         )
         if ray_cluster is None:
             spec = self._cluster.read(kinds.CONFIG_MAP, names.spec_map(name))
-            seen = dataclasses.replace(seen, has_spec=owns(seen, spec), pods=(), leftovers=())
-            if decisions.is_due(seen):
+            observation = dataclasses.replace(observation, has_spec=owns(observation, spec), pods=(), leftovers=())
+            if decisions.is_due(observation):
                 # KubeRay would take them for pods of the new RayCluster, and they have another token.
-                if left := tuple(pod["metadata"]["name"] for pod in self._pods(name)):
-                    return dataclasses.replace(seen, leftovers=left)
-                code = tuple(self._cluster.read(kinds.CONFIG_MAP, one) for one in seen.asked.code.config_maps)
-                orphans = any(one is not None and not owns(seen, one) and is_free(one, name) for one in code)
-                taken = self._taken(seen, code)
-                blocked = Problem("NameTaken", taken) if taken else self._blocked(seen, site, code)
-                return dataclasses.replace(seen, blocked=blocked, code=code, has_orphans=orphans)
-            return dataclasses.replace(seen, has_orphans=False)
-        if seen.mine is not None and metadata.is_deleted(seen.mine):
+                if leftovers := tuple(pod["metadata"]["name"] for pod in self._pods(name)):
+                    return dataclasses.replace(observation, leftovers=leftovers)
+                code = tuple(
+                    self._cluster.read(kinds.CONFIG_MAP, map_name) for map_name in observation.spec.code.config_maps
+                )
+                orphans = any(
+                    config_map is not None and not owns(observation, config_map) and is_free(config_map, name)
+                    for config_map in code
+                )
+                taken = self._taken(observation, code)
+                blocked = Problem("NameTaken", taken) if taken else self._blocked(observation, site, code)
+                return dataclasses.replace(observation, blocked=blocked, code=code, has_orphans=orphans)
+            return dataclasses.replace(observation, has_orphans=False)
+        if observation.own_cluster is not None and metadata.is_deleted(observation.own_cluster):
             # It goes with its last pod, and one on a lost node stays until somebody removes it.
-            return dataclasses.replace(seen, leftovers=tuple(pod["metadata"]["name"] for pod in self._pods(name)))
-        if seen.mine is None:
-            return seen
-        found = [pod for pod in self._pods(name) if metadata.is_owned(pod, seen.mine["metadata"].get("uid"))]
+            return dataclasses.replace(observation, leftovers=tuple(pod["metadata"]["name"] for pod in self._pods(name)))
+        if observation.own_cluster is None:
+            return observation
+        cluster_pods = [
+            pod for pod in self._pods(name) if metadata.is_owned(pod, observation.own_cluster["metadata"].get("uid"))
+        ]
         policies = network.policies(ray_cluster, site)
-        seen = dataclasses.replace(seen, network=network.digest(policies))
-        seen = dataclasses.replace(
-            seen,
-            controller_runs=any(_runs(pod, names.CONTROLLER) for pod in found),
-            pulled=images(found),
+        observation = dataclasses.replace(observation, network=network.digest(policies))
+        observation = dataclasses.replace(
+            observation,
+            controller_runs=any(_runs(pod, names.CONTROLLER) for pod in cluster_pods),
+            pulled=images(cluster_pods),
         )
-        if seen.read.job is None or seen.phase is Phase.ENDED:
-            return seen
-        if not seen.alive:
-            seen = dataclasses.replace(
-                seen,
-                has_spec=owns(seen, self._cluster.read(kinds.CONFIG_MAP, names.spec_map(name))),
-                is_locked_out=self._is_locked_out(seen),
+        if observation.read.job is None or observation.phase is Phase.ENDED:
+            return observation
+        if not observation.alive:
+            observation = dataclasses.replace(
+                observation,
+                has_spec=owns(observation, self._cluster.read(kinds.CONFIG_MAP, names.spec_map(name))),
+                is_locked_out=self._is_locked_out(observation),
             )
-        role = names.group(seen.started_job.roles()[0].name)
-        staying = [pod["metadata"] for pod in found if not metadata.is_deleted(pod)]
-        first = tuple(one["name"] for one in staying if one["labels"].get(names.GROUP_LABEL) == role)
-        known = seen.recorded.status if seen.recorded is not None else None
-        complete = seen.alive and known is not None and known.slots_ready >= known.slots
-        return dataclasses.replace(seen, pods=first, why="" if complete else self._why(ray_cluster, found))
+        role = names.group(observation.started_job.roles()[0].name)
+        staying = [pod["metadata"] for pod in cluster_pods if not metadata.is_deleted(pod)]
+        first = tuple(pod["name"] for pod in staying if pod["labels"].get(names.GROUP_LABEL) == role)
+        status = observation.recorded.status if observation.recorded is not None else None
+        complete = observation.alive and status is not None and status.slots_ready >= status.slots
+        return dataclasses.replace(observation, pods=first, waits="" if complete else self._waits(ray_cluster, cluster_pods))
 
     def _taken(self, observed: Observation, code: Sequence[Mapping[str, Any] | None]) -> str:
         """Says which object of somebody else has the name of one that the run's start makes or takes; "" if none has."""
@@ -112,10 +119,12 @@ class Observer:
             wanted.append((kinds.SERVICE_ACCOUNT, "ServiceAccount", names.autoscaler_account(run)))
         if site.network.enabled:
             wanted += [(kinds.NETWORK_POLICY, "NetworkPolicy", policy) for policy in network.names(run)]
-        found: list[tuple[str, str, Mapping[str, Any] | None]] = []
-        found += [(word, name, self._cluster.read(kind, name)) for kind, word, name in wanted]
-        found += [("ConfigMap", one["metadata"]["name"], one) for one in code if one is not None]
-        for word, name, thing in found:
+        objects: list[tuple[str, str, Mapping[str, Any] | None]] = []
+        objects += [(word, name, self._cluster.read(kind, name)) for kind, word, name in wanted]
+        objects += [
+            ("ConfigMap", config_map["metadata"]["name"], config_map) for config_map in code if config_map is not None
+        ]
+        for word, name, thing in objects:
             if thing is not None and not is_free(thing, run):
                 return f"the {word} {name} is not of this Run; give the Run another name"
         return ""
@@ -135,31 +144,31 @@ class Observer:
 
     def _pods(self, run: str) -> list[dict[str, Any]]:
         """The pods of a run, the newest first."""
-        found = self._cluster.list(kinds.POD, selector=f"{names.RUN}={run}")
-        return sorted(found, key=metadata.created, reverse=True)
+        pods = self._cluster.list(kinds.POD, selector=f"{names.RUN}={run}")
+        return sorted(pods, key=metadata.created, reverse=True)
 
-    def _why(self, ray_cluster: Mapping[str, Any], found: list[dict[str, Any]]) -> str:
-        """Why not all pods run."""
+    def _waits(self, ray_cluster: Mapping[str, Any], pods: list[dict[str, Any]]) -> str:
+        """Return why not all pods run."""
         listed, events = self._events
         now = self._clock()
         if is_new(ray_cluster, now) or not listed <= now < listed + _EVENTS_AGE:
             events = self._cluster.list(kinds.EVENT, limit=_EVENTS)
             self._events = now, events
         workload = self._workload(ray_cluster) if (ray_cluster.get("spec") or {}).get("suspend") else None
-        return waiting.reason(ray_cluster, found, events, workload, now)
+        return waiting.reason(ray_cluster, pods, events, workload, now)
 
     def _workload(self, ray_cluster: Mapping[str, Any]) -> dict[str, Any] | None:
         """Kueue's workload for a RayCluster."""
         try:
-            found = self._cluster.list(kinds.WORKLOAD)
+            workloads = self._cluster.list(kinds.WORKLOAD)
         except TargetError:  # there is no Kueue
             return None
         uid = ray_cluster["metadata"].get("uid")
-        return next((one for one in found if metadata.is_owned(one, uid)), None)
+        return next((workload for workload in workloads if metadata.is_owned(workload, uid)), None)
 
     def _blocked(self, observed: Observation, site: Site, code: Sequence[Mapping[str, Any] | None]) -> Problem | None:
-        """What is wrong with a run that is to be started: its code, or that it does not fit the site."""
-        asked, job = observed.asked, observed.job
+        """Return the problem of a run that is to be started: its code, or that it does not fit the site."""
+        spec, job = observed.spec, observed.job
         issues = [
             *preflight.placement(job, site),
             *preflight.install(job, site.install.enabled),
@@ -168,29 +177,29 @@ class Observer:
         ]
         if issues:
             return Problem("Invalid", str(SpecError([issue.below("spec", "job") for issue in issues])))
-        maps, parts = asked.code.config_maps, runs.parts(code)
+        maps, parts = spec.code.config_maps, runs.parts(code)
         lacking = [
             f"{name} with {packing.part_name(names.CODE_KEY, number)}"
             for number, (name, part) in enumerate(zip(maps, parts, strict=True))
             if part is None
         ]
         if lacking:
-            what = f"the ConfigMap {lacking[0]} is" if len(lacking) == 1 else f"the ConfigMaps {', '.join(lacking)} are"
-            cure = "`kubectl apply` it beside the Run" if len(lacking) == 1 else "`kubectl apply` them beside the Run"
-            return Problem(runs.CODE_MISSING, f"{what} not there yet; {cure}")
+            missing = f"the ConfigMap {lacking[0]} is" if len(lacking) == 1 else f"the ConfigMaps {', '.join(lacking)} are"
+            remedy = "`kubectl apply` it beside the Run" if len(lacking) == 1 else "`kubectl apply` them beside the Run"
+            return Problem(runs.CODE_MISSING, f"{missing} not there yet; {remedy}")
         packed = b"".join(part for part in parts if part is not None)
         where = f"the ConfigMap {maps[0]}" if len(maps) == 1 else f"the ConfigMaps {', '.join(maps)}"
         try:
-            found = packing.digest(packed)
+            digest = packing.digest(packed)
         except InputError as error:
             return Problem("CodeMismatch", f"{names.CODE_KEY} in {where}: {error}; submit the run again")
-        if found != asked.code.sha256:
+        if digest != spec.code.sha256:
             return Problem(
                 "CodeMismatch",
-                f"the code in {where} is {found[:12]}…, and spec.code.sha256 says {asked.code.sha256[:12]}…; delete the "
+                f"the code in {where} is {digest[:12]}…, and spec.code.sha256 says {spec.code.sha256[:12]}…; delete the "
                 "Run, with which its code goes, and submit the run again",
             )
-        wanted = len(Pack(packed, found, ()).parts)
+        wanted = len(Pack(packed, digest, ()).parts)
         if wanted != len(maps):  # the pods mount as many as it takes
             return Problem(
                 "CodeMismatch",
@@ -199,24 +208,24 @@ class Observer:
         return None
 
 
-def images(found: Iterable[Mapping[str, Any]]) -> tuple[Image, ...]:
+def images(pods: Iterable[Mapping[str, Any]]) -> tuple[Image, ...]:
     """The images of Ray's and the controller's containers, each with the digest that its node pulled.
 
     Left out is an image that the node has under another name, as those that `kind load` brings.
     """
-    made: list[Image] = []
-    for pod in found:
+    pulled: list[Image] = []
+    for pod in pods:
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
         boxes = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
         named = {box["name"]: str(box.get("image", "")) for box in boxes}  # a node may know the image by another name
         for box in [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]:
-            image, pulled = named.get(box["name"], ""), str(box.get("imageID") or "")
+            image, image_id = named.get(box["name"], ""), str(box.get("imageID") or "")
             repository = re.sub(r"(?<!/)(?:@.*|:[^/]*)$", "", image)
-            is_same = f"/{pulled.partition('@')[0]}".endswith(f"/{repository}")
-            digest = pulled and (_DIGEST.search(image) or (is_same and _DIGEST.search(pulled)))
+            is_same = f"/{image_id.partition('@')[0]}".endswith(f"/{repository}")
+            digest = image_id and (_DIGEST.search(image) or (is_same and _DIGEST.search(image_id)))
             if digest and box["name"] in _CONTAINERS:
-                made.append(Image(image=image, digest=digest[1]))
-    return tuple(dict.fromkeys(made))
+                pulled.append(Image(image=image, digest=digest[1]))
+    return tuple(dict.fromkeys(pulled))
 
 
 def owns(observed: Observation, thing: Mapping[str, Any] | None) -> bool:
@@ -227,8 +236,8 @@ def owns(observed: Observation, thing: Mapping[str, Any] | None) -> bool:
 def _runs(pod: Mapping[str, Any], container: str) -> bool:
     """Whether a container of a pod runs, as far as its node said last."""
     status = pod.get("status") or {}
-    found = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
-    return any(one.get("name") == container and "running" in (one.get("state") or {}) for one in found)
+    statuses = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
+    return any(item.get("name") == container and "running" in (item.get("state") or {}) for item in statuses)
 
 
 def is_free(thing: Mapping[str, Any], run: str) -> bool:

@@ -10,10 +10,10 @@ from trialplane.wire import labels
 
 
 def problem(observed: Observation) -> Problem | None:
-    """Why nothing is started or changed; None when all is well."""
+    """Return why nothing is started or changed. None if all is well."""
     if observed.read.issues:
         return Problem("Invalid", str(SpecError(observed.read.issues)))
-    if observed.ray_cluster is not None and observed.mine is None and not _is_leaving(observed):
+    if observed.ray_cluster is not None and observed.own_cluster is None and not _is_leaving(observed):
         return Problem(
             "NameTaken",
             f"the RayCluster {observed.name} is not of this Run; give the Run another name, or, if nobody needs the other, "
@@ -40,7 +40,7 @@ def _unlike(observed: Observation) -> Problem | None:
         )
         return Problem("NameTaken", text)
     old = observed.recorded.job
-    same_code = str(observed.recorded.submission.get("code_hash", "")) == observed.asked.code.sha256
+    same_code = str(observed.recorded.submission.get("code_hash", "")) == observed.spec.code.sha256
     if not observed.is_recorded:
         lines = changing.changed_fields(old, observed.job) + ([] if same_code else ["code: changed"])
         return Problem("NameTaken", changing.refusal(observed.name, lines)) if lines else None

@@ -97,7 +97,7 @@ class Reconciler:
         return self._archive.admitted()
 
     def reconcile(self, name: str) -> float | None:
-        """Has the Run of that name be what it asks for, as far as that is possible now.
+        """Reconcile the Run of that name with its spec, as far as that is possible now.
 
         Returns:
             Seconds after which to call again even if nothing is seen to change; None for never.
@@ -119,8 +119,8 @@ class Reconciler:
             return None
         observed = Observation(run, runs.read(run), now=self._clock())
         try:
-            if left := self._removal.step(name, observed.uid):  # of an earlier Run of its name
-                text = f"an earlier run of this name was deleted, and its files are being removed: {left}"
+            if leftover := self._removal.step(name, observed.uid):  # of an earlier Run of its name
+                text = f"an earlier run of this name was deleted, and its files are being removed: {leftover}"
                 self._write(observed, run_status.explained(observed, "FormerRun", text, self._clock()))
                 return REMOVING
             observed = self._observer.look(observed)
@@ -181,38 +181,40 @@ class Reconciler:
                 self._post(observed, change)
                 self._archive.note(name, change)
             case Enclose():
-                if observed.mine is not None:
-                    patch = {"metadata": {"annotations": {names.NETWORK_HASH: self._enclose(observed, observed.mine)}}}
+                if observed.own_cluster is not None:
+                    patch = {
+                        "metadata": {"annotations": {names.NETWORK_HASH: self._enclose(observed, observed.own_cluster)}}
+                    }
                     self._cluster.patch(kinds.RAY_CLUSTER, name, patch)
             case Revoke():
                 self._archive.revoke(name)
             case Start():
-                made = self._ray_cluster(observed)
-                made["metadata"]["annotations"][names.NETWORK_HASH] = self._enclose(observed, made)
+                ray_cluster = self._ray_cluster(observed)
+                ray_cluster["metadata"]["annotations"][names.NETWORK_HASH] = self._enclose(observed, ray_cluster)
                 self._apply(observed, _secret(names.ray_secret(name), names.RAY_TOKEN_KEY, secrets.token_urlsafe(32)))
-                for thing in raycluster.access(made):
+                for thing in raycluster.access(ray_cluster):
                     self._apply(observed, thing)
-                self._cluster.create(kinds.RAY_CLUSTER, made)
+                self._cluster.create(kinds.RAY_CLUSTER, ray_cluster)
             case Resize(patch=patch):
                 if observed.ray_cluster is not None:
                     self._cluster.patch(kinds.RAY_CLUSTER, observed.ray_cluster["metadata"]["name"], list(patch))
             case KeepImages(images=images):
-                self._archive.keep_images(name, [(one.image, one.digest) for one in images])
+                self._archive.keep_images(name, [(image.image, image.digest) for image in images])
             case Remove():
-                if observed.mine is not None:
+                if observed.own_cluster is not None:
                     # Until its pods and its token are gone, so that the next one of the name gets none of them.
                     self._cluster.delete(kinds.RAY_CLUSTER, name, foreground=True)
                 if owns(observed, self._cluster.read(kinds.CONFIG_MAP, names.spec_map(name))):
                     self._cluster.delete(kinds.CONFIG_MAP, names.spec_map(name))
 
-    def _note_deletion(self, name: str, what: str) -> None:
+    def _note_deletion(self, name: str, text: str) -> None:
         """Records once that a Run is gone, if its record stays; the record of a run that never started has nothing of it."""
         with contextlib.suppress(LedgerCorrupt):
-            found = self._archive.recorded(name)
-            last = None if found is None else found.change
+            recorded = self._archive.recorded(name)
+            last = None if recorded is None else recorded.change
             if last is not None and last.asked.get("state") != _DELETED:
-                asked = {**last.asked, "state": _DELETED}
-                self._archive.note(name, Change(self._clock(), "", what, last.uid, last.generation + 1, asked))
+                desired = {**last.asked, "state": _DELETED}
+                self._archive.note(name, Change(self._clock(), "", text, last.uid, last.generation + 1, desired))
 
     def _post(self, observed: Observation, change: Change) -> None:
         """Says a change as an Event of the Run, which has one name however often it is made."""
@@ -246,32 +248,35 @@ class Reconciler:
         self._archive.admit(observed.name, token)
 
     def _enclose(self, observed: Observation, ray_cluster: Mapping[str, Any]) -> str:
-        """Has the pods of a RayCluster reach what the site allows, and nothing else; gives the policies' digest."""
+        """Apply the network policies of a RayCluster's pods, as the site allows. Return their digest."""
         policies = network.policies(ray_cluster, self._site)
-        for one in policies:
-            self._apply(observed, one)
+        for policy in policies:
+            self._apply(observed, policy)
         if not policies:  # those of a run that was started while the chart had some would still hold
-            for left in network.names(observed.name):
-                if owns(observed, self._cluster.read(kinds.NETWORK_POLICY, left)):
-                    self._cluster.delete(kinds.NETWORK_POLICY, left)
+            for policy_name in network.names(observed.name):
+                if owns(observed, self._cluster.read(kinds.NETWORK_POLICY, policy_name)):
+                    self._cluster.delete(kinds.NETWORK_POLICY, policy_name)
         return network.digest(policies)
 
     def _ray_cluster(self, observed: Observation) -> dict[str, Any]:
         """The RayCluster for this start: as wide as the Run asks for."""
         plan = _plan(observed)
-        wide = dataclasses.replace(plan, job=plan.job.widened(observed.asked.parallel or plan.job.width))
-        made = raycluster.raycluster(wide, self._site)
+        wide = dataclasses.replace(plan, job=plan.job.widened(observed.spec.parallel or plan.job.width))
+        ray_cluster = raycluster.raycluster(wide, self._site)
         annotations = {
-            **made["metadata"]["annotations"],
+            **ray_cluster["metadata"]["annotations"],
             names.SPEC_HASH: planning.spec_hash(plan.job),
-            runs.RESUMES: str(observed.asked.resumes),
+            runs.RESUMES: str(observed.spec.resumes),
         }
-        return {**made, "metadata": {**self._metadata(observed, made["metadata"]["labels"]), "annotations": annotations}}
+        return {
+            **ray_cluster,
+            "metadata": {**self._metadata(observed, ray_cluster["metadata"]["labels"]), "annotations": annotations},
+        }
 
     def _apply(self, observed: Observation, thing: Mapping[str, Any]) -> None:
         """Makes an object of the Run, or makes it what it should be."""
-        made = {**thing, "metadata": {**self._metadata(observed, pods.labels(_plan(observed))), **thing["metadata"]}}
-        self._cluster.apply(made, names.MANAGER, force=True)
+        owned = {**thing, "metadata": {**self._metadata(observed, pods.labels(_plan(observed))), **thing["metadata"]}}
+        self._cluster.apply(owned, names.MANAGER, force=True)
 
     def _metadata(self, observed: Observation, labels: Mapping[str, str]) -> dict[str, Any]:
         where = {"name": observed.name, "namespace": self._cluster.namespace}
@@ -289,7 +294,10 @@ class Reconciler:
         is_missing = problem is not None and problem.reason == runs.CODE_MISSING
         if is_missing and self._clock() - metadata.created(observed.run) < _ARRIVAL:
             return ARRIVING
-        ended = next((one for one in status.conditions if one.type == runs.ENDED and one.status == "True"), None)
+        ended = next(
+            (condition for condition in status.conditions if condition.type == runs.ENDED and condition.status == "True"),
+            None,
+        )
         if ended is None or observed.ray_cluster is not None:
             resting = status.state == "Paused" or bool(observed.read.issues)
             if resting and observed.ray_cluster is None:
@@ -300,9 +308,9 @@ class Reconciler:
             return WAITING if self._has_waited(observed) else LIVING
         if not self._site.run_ttl:
             return None
-        left = (metadata.moment(ended.lastTransitionTime) or 0.0) + self._site.run_ttl - self._clock()
-        if left > 0:
-            return left
+        seconds_left = (metadata.moment(ended.lastTransitionTime) or 0.0) + self._site.run_ttl - self._clock()
+        if seconds_left > 0:
+            return seconds_left
         # As it was read: it may have been resumed since, or another Run may have its name.
         if self._cluster.delete(kinds.RUN, observed.name, only=observed.run):
             self._note_deletion(observed.name, "its Run was removed by the operator, long after the end (operator.runTtl)")
@@ -320,15 +328,15 @@ class Reconciler:
 
         A pod that changes is seen at once, but a refusal only in events, and that a controller works only in the ledger.
         """
-        if observed.mine is None or observed.phase not in (Phase.STARTING, Phase.LOST) or not observed.why:
+        if observed.own_cluster is None or observed.phase not in (Phase.STARTING, Phase.LOST) or not observed.waits:
             return False
-        return not is_new(observed.mine, self._clock())
+        return not is_new(observed.own_cluster, self._clock())
 
 
 def _plan(observed: Observation) -> Plan:
     """The plan that the Run was made of; its code, which was compared with the Run, only when that is to be started."""
     packed = b"".join(part or b"" for part in runs.parts(observed.code))
-    return Plan(observed.name, observed.job, Pack(packed, observed.asked.code.sha256, ()), Provenance("", "", ""))
+    return Plan(observed.name, observed.job, Pack(packed, observed.spec.code.sha256, ()), Provenance("", "", ""))
 
 
 def _secret(name: str, key: str, value: str) -> dict[str, Any]:
@@ -338,11 +346,11 @@ def _secret(name: str, key: str, value: str) -> dict[str, Any]:
 
 def _facts(observed: Observation) -> dict[str, Any]:
     """The facts of the submission as the ledger and the pods have them."""
-    asked, job = observed.asked, observed.job
-    made = metadata.created(observed.run)
-    given = {"submitted": made, **asked.submission}
-    if not isinstance(given["submitted"], (int, float)) or isinstance(given["submitted"], bool):
-        given["submitted"] = made
+    spec, job = observed.spec, observed.job
+    created = metadata.created(observed.run)
+    submission = {"submitted": created, **spec.submission}
+    if not isinstance(submission["submitted"], (int, float)) or isinstance(submission["submitted"], bool):
+        submission["submitted"] = created
     # Later than what a former controller wrote, whose clock may be ahead. The new one keeps these facts in the ledger.
     last = None if observed.recorded is None else observed.recorded.status
     before, worked = (0.0, 0.0) if last is None else (last.updated, last.worked)
@@ -350,4 +358,4 @@ def _facts(observed: Observation) -> dict[str, Any]:
     # Of these the Run's spec says nothing: what is in MLflow is whose record this is.
     record = "" if observed.recorded is None else str(observed.recorded.submission.get(labels.RECORD_UID, ""))
     whose = {labels.RECORD_UID: record or observed.uid, labels.OWNER: observed.owner}
-    return {**given, "code_hash": asked.code.sha256, "spec_hash": planning.spec_hash(job), **start, **whose}
+    return {**submission, "code_hash": spec.code.sha256, "spec_hash": planning.spec_hash(job), **start, **whose}

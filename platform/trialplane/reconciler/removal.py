@@ -67,10 +67,12 @@ class Removal:
             self._cluster.delete(kinds.RAY_CLUSTER, run, foreground=True)  # of a Run that went without it
         if is_ours or self._cluster.list(kinds.POD, selector=f"{names.RUN}={run}"):
             return "its pods are ending"  # which may write
-        there = {pod["metadata"]["name"]: pod for pod in self._pods(run)}
-        left = [self._look(run, pod, there.get(pod["metadata"]["name"])) for pod in made(run, mark, self._site)]
-        if any(left):
-            return next(filter(None, left))
+        existing = {pod["metadata"]["name"]: pod for pod in self._pods(run)}
+        problems = [
+            self._look(run, pod, existing.get(pod["metadata"]["name"])) for pod in removal_pods(run, mark, self._site)
+        ]
+        if any(problems):
+            return next(filter(None, problems))
         try:
             self._archive.delete(run)
         except errors.LedgerLocked as error:  # by a controller whose end the database has not noticed
@@ -88,24 +90,24 @@ class Removal:
     def _pods(self, run: str) -> list[dict[str, Any]]:
         return self._cluster.list(kinds.POD, selector=f"{names.REMOVES}={run}")
 
-    def _look(self, run: str, wanted: Mapping[str, Any], found: Mapping[str, Any] | None) -> str:
-        """Why a pod has not done its work; makes it, or makes way for another one."""
+    def _look(self, run: str, wanted: Mapping[str, Any], existing: Mapping[str, Any] | None) -> str:
+        """Return why a pod has not done its work, or "". Create it, or make way for another one."""
         name = wanted["metadata"]["name"]
-        if found is None:
+        if existing is None:
             _logger.info("%s: its files are being removed by the pod %s", run, name)
             self._cluster.create(kinds.POD, wanted)
             return f"the pod {name} is being made"
-        phase = (found.get("status") or {}).get("phase")
-        if phase == "Failed" and not metadata.is_deleted(found) and self._clock() - metadata.created(found) > PATIENCE:
+        phase = (existing.get("status") or {}).get("phase")
+        if phase == "Failed" and not metadata.is_deleted(existing) and self._clock() - metadata.created(existing) > PATIENCE:
             _logger.warning(
-                "%s: the pod %s could not remove its files: %s; another one tries", run, name, waiting.last_words(found)
+                "%s: the pod %s could not remove its files: %s; another one tries", run, name, waiting.last_words(existing)
             )
             with contextlib.suppress(errors.TargetError):  # it is not there any more
                 self._cluster.delete(kinds.POD, name)
         return "" if phase == "Succeeded" else f"the pod {name} is {phase or 'Pending'}"
 
 
-def made(run: str, mark: str, site: Site) -> Iterator[dict[str, Any]]:
+def removal_pods(run: str, mark: str, site: Site) -> Iterator[dict[str, Any]]:
     """The pods that remove a run's files: one for each claim, which may lie on another node.
 
     Each mounts the whole of one claim, as a folder is removed from the one above it, and nothing else: no token, no Secret.
@@ -144,7 +146,7 @@ def _pod(run: str, name: str, claim: str, folder: str, site: Site) -> dict[str, 
         "securityContext": pods.as_user(),
         **({"imagePullSecrets": secrets} if secrets else {}),
         # Where a claim is bound to a node of trial pods, it must be able to go there.
-        **({"tolerations": [dict(one) for one in site.tolerations]} if site.tolerations else {}),
+        **({"tolerations": [dict(toleration) for toleration in site.tolerations]} if site.tolerations else {}),
         "containers": [container],
         "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": claim}}],
     }

@@ -31,10 +31,10 @@ def status(observed: Observation, now: float) -> Status:
     """
     state, reason = _state(observed)
     before = observed.status
-    known = observed.recorded.status if observed.is_recorded and observed.recorded is not None else None
-    job, current = observed.read.job, known if observed.is_current else None
+    recorded = observed.recorded.status if observed.is_recorded and observed.recorded is not None else None
+    job, current = observed.read.job, recorded if observed.is_current else None
     total = current.trials if current else job.trials if job else before.total
-    ended = known.ended_trials if known else before.ended
+    ended = recorded.ended_trials if recorded else before.ended
     reason = reason[:LONGEST]
     return Status(
         state=state,
@@ -42,7 +42,7 @@ def status(observed: Observation, now: float) -> Status:
         ended=ended,
         total=total,
         progress=f"{ended}/{total}" if total else "",
-        best=(_best(known) if known else before.best)[:LONGEST],
+        best=(_best(recorded) if recorded else before.best)[:LONGEST],
         since=before.since if before.since and before.state == state else moment(now),
         started=observed.started,
         resumes=observed.resumes,
@@ -61,14 +61,14 @@ def explained(observed: Observation, reason: str, message: str, now: float) -> S
         message: for people.
         now: seconds since the epoch.
     """
-    kept = [one for one in observed.status.conditions if one.type != runs.READY]
+    other_conditions = [condition for condition in observed.status.conditions if condition.type != runs.READY]
     ready = _condition(observed, runs.READY, "False", reason, message, now)
     return observed.status.model_copy(
         update={
             "reason": message,
             "since": observed.status.since or moment(now),
             "observedGeneration": observed.generation,
-            "conditions": tuple(sorted([*kept, ready], key=lambda one: one.type)),
+            "conditions": tuple(sorted([*other_conditions, ready], key=lambda condition: condition.type)),
         }
     )
 
@@ -81,23 +81,23 @@ def moment(seconds: float) -> str:
 def _state(observed: Observation) -> tuple[State, str]:
     """Return the state of the run, and its reason."""
     problem = problems.problem(observed)
-    if problem is not None and observed.mine is None and not observed.is_recorded:
+    if problem is not None and observed.own_cluster is None and not observed.is_recorded:
         return "Pending" if problem.reason == runs.CODE_MISSING else "Invalid", problem.message
     if observed.recorded is not None:
-        waits = observed.why
-        if observed.mine is None:
+        waits = observed.waits
+        if observed.own_cluster is None:
             waits = "" if observed.recorded.status.reason else "its pods are gone, and its controller is ending"
         status = ledger_status.reported(_ledger(observed, observed.recorded), waits)
         if status is not None:
             return cast(State, status.state.value.title()), status.reason
     if observed.read.spec is None or observed.read.job is None:
         return (observed.status.state if observed.status.started else "Invalid"), problem.message if problem else ""
-    if observed.is_failing and (observed.mine is not None or observed.asked.state == "Running"):
+    if observed.is_failing and (observed.own_cluster is not None or observed.spec.state == "Running"):
         return _overdue(observed)
-    if observed.mine is not None:
+    if observed.own_cluster is not None:
         return _of_ray_cluster(observed)
-    if observed.asked.state != "Running":
-        return observed.asked.state, ledger_status.stopped(observed.name, observed.asked.desired)
+    if observed.spec.state != "Running":
+        return observed.spec.state, ledger_status.stopped(observed.name, observed.spec.desired)
     if problem is None and observed.leftovers:
         return "Pending", _leaving("the pods of its former start are being removed", observed.leftovers)
     return "Pending", problem.message if problem else "its pods are about to be made"
@@ -105,21 +105,21 @@ def _state(observed: Observation) -> tuple[State, str]:
 
 def _ledger(observed: Observation, recorded: Recorded) -> LedgerView:
     """Return the ledger's view of the run, with the state that its Run asks for."""
-    if observed.mine is not None or observed.read.spec is None:  # it stops when its pods are gone
+    if observed.own_cluster is not None or observed.read.spec is None:  # it stops when its pods are gone
         return LedgerView(recorded.status, alive=recorded.alive, begun=observed.begun)
     # A paused run is about to start again. Whether it is at all, a new Run of its name decides.
     again = not observed.is_recorded or observed.is_superseded or observed.is_stopping or observed.is_failing
     begun = math.inf if again and not recorded.status.state.is_ended and not recorded.alive else observed.begun
-    return LedgerView(recorded.status, observed.asked.desired, recorded.alive, begun)
+    return LedgerView(recorded.status, observed.spec.desired, recorded.alive, begun)
 
 
 def _of_ray_cluster(observed: Observation) -> tuple[State, str]:
     """Return the state of a run that has a RayCluster and whose controller has reported nothing yet."""
-    if observed.mine is not None and metadata.is_deleted(observed.mine):
-        if observed.asked.state == "Running":
+    if observed.own_cluster is not None and metadata.is_deleted(observed.own_cluster):
+        if observed.spec.state == "Running":
             return "Pending", _leaving("the pods of its former start are being removed", observed.leftovers)
-        return observed.asked.state, _leaving("its pods are being removed", observed.leftovers)
-    return "Pending", observed.why or ("the controller is restarting" if observed.has_begun else ledger_status.STARTING)
+        return observed.spec.state, _leaving("its pods are being removed", observed.leftovers)
+    return "Pending", observed.waits or ("the controller is restarting" if observed.has_begun else ledger_status.STARTING)
 
 
 def _overdue(observed: Observation) -> tuple[State, str]:
@@ -143,36 +143,36 @@ def _conditions(observed: Observation, state: State, reason: str, now: float) ->
         yield _condition(observed, runs.ACCEPTED, "True", "Accepted", "", now)
     ended = state in _ENDED
     yield _condition(observed, runs.ENDED, "True" if ended else "False", state, reason if ended else "", now)
-    known = observed.recorded.status if observed.recorded is not None else None
-    is_working = observed.alive and observed.is_current and not observed.why
-    if is_working and known is not None and known.slots_ready >= known.slots:
+    recorded = observed.recorded.status if observed.recorded is not None else None
+    is_working = observed.alive and observed.is_current and not observed.waits
+    if is_working and recorded is not None and recorded.slots_ready >= recorded.slots:
         yield _condition(observed, runs.READY, "True", "Working", "", now)
     else:
-        waits = observed.why and observed.phase in (Phase.STARTING, Phase.OPENING, Phase.RUNNING, Phase.LOST)
-        suspended = waits and (observed.mine or {}).get("spec", {}).get("suspend")
-        why = "Queued" if suspended else "PodsWaiting" if waits else state
-        yield _condition(observed, runs.READY, "False", why, reason, now)
+        waits = observed.waits and observed.phase in (Phase.STARTING, Phase.OPENING, Phase.RUNNING, Phase.LOST)
+        suspended = waits and (observed.own_cluster or {}).get("spec", {}).get("suspend")
+        word = "Queued" if suspended else "PodsWaiting" if waits else state
+        yield _condition(observed, runs.READY, "False", word, reason, now)
 
 
 def _condition(observed: Observation, kind: str, holds: Holds, reason: str, message: str, now: float) -> Condition:
-    before = next((one for one in observed.status.conditions if one.type == kind), None)
+    before = next((condition for condition in observed.status.conditions if condition.type == kind), None)
     changed = moment(now) if before is None or before.status != holds else before.lastTransitionTime
     fields: dict[str, Any] = {"lastTransitionTime": changed, "observedGeneration": observed.generation}
     return Condition(type=kind, status=holds, reason=reason, message=message, **fields)
 
 
-def _best(known: RunStatus) -> str:
-    if known.best is None:
+def _best(recorded: RunStatus) -> str:
+    if recorded.best is None:
         return ""
-    pairs = zip(known.objectives, known.best.values, strict=False)
+    pairs = zip(recorded.objectives, recorded.best.values, strict=False)
     return ", ".join(f"{name}={value:.5g}" for name, value in pairs)
 
 
-def _leaving(what: str, pods: Sequence[str]) -> str:
-    """What is said of pods that are being removed."""
+def _leaving(text: str, pods: Sequence[str]) -> str:
+    """Return a text about pods that are being removed."""
     if not pods:
-        return what
-    return f"{what}: {_some(pods)}; `kubectl delete pod NAME --force` removes one whose node is lost"
+        return text
+    return f"{text}: {_some(pods)}; `kubectl delete pod NAME --force` removes one whose node is lost"
 
 
 def _some(pods: Sequence[str]) -> str:

@@ -23,34 +23,35 @@ def change(observed: Observation) -> Change | None:
         return None
     last = observed.recorded.change
     before = last if last is not None and last.uid == observed.uid else None
-    seen = 0 if before is None else before.generation
-    if observed.generation <= seen:
+    last_generation = 0 if before is None else before.generation
+    if observed.generation <= last_generation:
         return None
-    asked = _asked(observed.asked, observed.read.job)
+    state = _requested(observed.spec, observed.read.job)
     if before is not None:
-        what = ", ".join(_differences(before.asked, asked)) or "fields without effect"
+        text = ", ".join(_differences(before.asked, state)) or "fields without effect"
     else:
-        what = "submitted" if not observed.asked.resumes else "resumed, as a new Run"
-    if observed.generation - seen > 1:
-        what += f" (the last of {observed.generation - seen} changes since {'it was made' if before is None else 'then'})"
+        text = "submitted" if not observed.spec.resumes else "resumed, as a new Run"
+    if observed.generation - last_generation > 1:
+        since = "it was made" if before is None else "then"
+        text += f" (the last of {observed.generation - last_generation} changes since {since})"
     annotations = observed.run["metadata"].get("annotations") or {}
     who = str(annotations.get(names.CHANGED_BY) or observed.owner)
-    return Change(_changed(observed.run), who, what, observed.uid, observed.generation, asked)
+    return Change(_changed(observed.run), who, text, observed.uid, observed.generation, state)
 
 
-def _asked(asked: RunSpec, job: Job | None) -> dict[str, Any]:
-    """What changes of a Run are about; the job by its digest."""
+def _requested(spec: RunSpec, job: Job | None) -> dict[str, Any]:
+    """Return the fields of a Run that changes compare; the job by its digest."""
     return {
-        "state": asked.state,
-        "parallel": asked.parallel,
-        "resumes": asked.resumes,
-        "now": asked.now,
+        "state": spec.state,
+        "parallel": spec.parallel,
+        "resumes": spec.resumes,
+        "now": spec.now,
         "job": "" if job is None else planning.spec_hash(job),
     }
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    """What changed, in words."""
+    """Return the changes in words."""
     if after["resumes"] != before.get("resumes"):
         yield "resumed"
     if after["state"] != before.get("state"):
@@ -65,9 +66,9 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterato
 
 def _changed(run: Thing) -> float:
     """When the spec of a Run was written last, in seconds since the epoch, as the API server noted it."""
-    found = [
-        one.get("time")
-        for one in run["metadata"].get("managedFields") or []
-        if not one.get("subresource") and "f:spec" in (one.get("fieldsV1") or {})
+    writers = [
+        entry.get("time")
+        for entry in run["metadata"].get("managedFields") or []
+        if not entry.get("subresource") and "f:spec" in (entry.get("fieldsV1") or {})
     ]
-    return max((metadata.moment(time) or 0.0 for time in found), default=0.0) or metadata.created(run)
+    return max((metadata.moment(time) or 0.0 for time in writers), default=0.0) or metadata.created(run)

@@ -35,7 +35,7 @@ class WorkQueue(Generic[K]):
         self._later: dict[K, asyncio.TimerHandle] = {}
 
     def add(self, name: K) -> None:
-        """Has a name taken as soon as possible, and again if somebody works on it."""
+        """Queue a name, to be taken as soon as possible, and again after the work on it that is under way."""
         handle = self._later.pop(name, None)
         if handle is not None:
             handle.cancel()
@@ -47,20 +47,20 @@ class WorkQueue(Generic[K]):
             self._added.release()
 
     def add_after(self, name: K, seconds: float) -> None:
-        """Has a name taken after that time, unless it is to be earlier."""
+        """Queue a name, to be taken after that time, unless it is queued for an earlier one."""
         loop = asyncio.get_running_loop()
-        known = self._later.get(name)
-        if name in self._waiting or (known is not None and known.when() <= loop.time() + seconds):
+        planned = self._later.get(name)
+        if name in self._waiting or (planned is not None and planned.when() <= loop.time() + seconds):
             return
-        if known is not None:
-            known.cancel()
+        if planned is not None:
+            planned.cancel()
         self._later[name] = loop.call_later(seconds, self.add, name)
 
     async def take(self) -> K:
         """The next name; `done` must follow."""
         await self._added.acquire()
         at_work = collections.Counter(map(self._group, self._active))
-        group = min(self._ready, key=lambda one: at_work[one])  # the first of those with the least
+        group = min(self._ready, key=lambda waiting_group: at_work[waiting_group])  # the first of those with the least
         names = self._ready.pop(group)
         name = names.popleft()
         if names:
@@ -88,12 +88,12 @@ async def sweep(queue: WorkQueue[K], names: Callable[[], Iterable[K]], threads: 
     """
     while True:
         try:
-            found = await asyncio.get_running_loop().run_in_executor(threads, names)
+            all_names = await asyncio.get_running_loop().run_in_executor(threads, names)
             break
         except Exception as error:  # noqa: BLE001  it is logged, and tried again
             _complain("the names of Runs that may have ended cannot be read", error, pause)
             await asyncio.sleep(pause)
-    for name in found:
+    for name in all_names:
         queue.add(name)
 
 
@@ -122,8 +122,8 @@ async def work(queue: WorkQueue[K], reconcile: Callable[[K], float | None], thre
             queue.add_after(name, after)
 
 
-def _complain(what: object, error: Exception, seconds: float) -> None:
+def _complain(subject: object, error: Exception, seconds: float) -> None:
     """Logs an error, with its traceback if nobody expected it."""
     unexpected = None if isinstance(error, (TrialplaneError, DATABASE_ERRORS)) else error
     said = error if isinstance(error, TrialplaneError) else reason(error)
-    _logger.error("%s: %s; tried again in %.0f s", what, said, seconds, exc_info=unexpected)
+    _logger.error("%s: %s; tried again in %.0f s", subject, said, seconds, exc_info=unexpected)
