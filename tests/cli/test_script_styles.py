@@ -162,6 +162,19 @@ STYLES: dict[str, tuple[str, set[str], list[str]]] = {
         {"C", "balanced"},
         ["with", "balanced=True", "C=1.0"],
     ),
+    "several subcommands": (
+        """
+        import typer
+        app = typer.Typer()
+        @app.command()
+        def evaluate(model: str): ...
+        @app.command()
+        def train(lr: float = 0.1): ...
+        app(standalone_mode=False)
+        """,
+        {"lr"},
+        ["train", "--lr=0.1"],
+    ),
     "positions": (
         """
         import sys
@@ -566,3 +579,72 @@ def test_a_parser_with_arguments_to_search_or_to_give_comes_before_a_settings_fi
     (written / "fit.py").write_text(f"{text}open('settings.yaml')\n".replace(declared, "--verbose', action='store_true'"))
     assert platform("init", "--from", str(written / "fit.py"), "--no-smoke").exit_code == 0
     assert made().arguments.file == "settings.yaml"  # type: ignore[union-attr]
+
+
+def test_a_module_of_a_package_is_started_as_one(platform, written: Path) -> None:
+    package = written / "pkg" / "tools"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    (package / "rate.py").write_text("LR = 0.1\n")
+    text = """
+        import argparse
+        from .rate import LR
+        from pkg.tools import rate
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--lr", type=float, default=LR)
+        print(f"val_loss={parser.parse_args().lr}")
+    """
+    (package / "train.py").write_text(textwrap.dedent(text))
+    result = platform("init", "--from", str(package / "train.py"))
+    assert result.exit_code == 0 and "not installed" not in result.stderr, result.output
+    job = made()
+    assert (job.command, given(job)) == (("python", "-m", "pkg.tools.train"), ["--lr=0.1"])
+    assert job.objectives[0].metric == "val_loss", "by a run of the module"
+
+
+def test_what_a_function_returns_to_sacred_is_the_objective(platform, written: Path) -> None:
+    text = """
+        from sacred import Experiment
+        ex = Experiment("toy")
+        @ex.config
+        def cfg():
+            lr = 0.1
+        @ex.automain
+        def run(lr):
+            return accuracy(lr)
+    """
+    (written / "fit.py").write_text(textwrap.dedent(text))
+    assert platform("init", "--from", str(written / "fit.py"), "--no-smoke").exit_code == 0
+    [objective] = made().objectives
+    assert (objective.metric, objective.direction) == ("Result", "maximize")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "from sklearn.model_selection import GridSearchCV\nGridSearchCV(None, {}).fit([])\n",
+            "--objective METRIC:min --local --set arguments=none --trials 1`",
+        ),
+        (
+            "import gin\nfrom absl import flags\nflags.DEFINE_multi_string('gin_bindings', [], '')\n",
+            """--set 'arguments=["--gin_bindings=FUNCTION.NAME={FUNCTION.NAME}"]'`""",
+        ),
+    ],
+)
+def test_a_script_that_no_job_is_made_of_is_told_the_command_that_runs_it(
+    platform, written: Path, text: str, told: str
+) -> None:
+    (written / "fit.py").write_text(text)
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 2 and told in result.stderr, result.output
+
+
+def test_a_value_that_is_missing_may_be_given_to_submit(platform, written: Path) -> None:
+    text = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--data', required=True)\n"
+    (written / "fit.py").write_text(f"{text}parser.add_argument('--lr', type=float, default=0.1)\nparser.parse_args()\n")
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert "`platform submit hpo src --param data=VALUE --objective METRIC:min --local`" in result.stderr, result.output
+    result = platform("submit", "hpo", "src", "--param", "data=x", "--objective", "loss:min", "--local", "--dry-run")
+    assert result.exit_code == 0 and "data: x" in result.stdout, result.output

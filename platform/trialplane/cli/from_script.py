@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -35,6 +36,8 @@ _REST = {
     script.ENVIRONMENT: script.ENVIRONMENT,
 }
 _WITH_SETTINGS = ("", arguments.GLOBALS, script.ENVIRONMENT, script.PARSED)  # styles that a settings file may have beside
+_SEARCHES = re.compile(r"\b(?:Grid|Randomized|HalvingGrid|HalvingRandom|Bayes)SearchCV\b")
+_GIN = re.compile(r"""DEFINE_multi_string\(\s*["'](gin_(?:param|binding)s?)["']""")
 _CALLBACK = "--trainer.callbacks+=trialplane.integrations.lightning.TrialCallback"  # reports what a LightningModule logs
 
 
@@ -98,11 +101,15 @@ def make(file: Path, *, with_smoke: bool) -> int:
     text = modules[Path(real.name)][0]
     read = script.read(text, str(file), "\n".join(text for text, _ in modules.values()))
     in_file = settings_file.find(real, read) if read.style in _WITH_SETTINGS else None
+    module = _module(real) if read.is_module else ""
     folder = _folder(real, read) if in_file is None else in_file.folder
+    folder = folder if not module else real.parents[module.count(".")]
     job_file = folder / load.FILE
     if job_file.exists():
         raise InputError(f"{job_file} already exists; nothing was changed; remove it, or move {file.name} to another folder")
-    _tell_missing(file, [*read.top, *read.late], real.parent)
+    _tell_missing(file, [*read.top, *read.late], folder if module else real.parent)
+    if "get_ipython()" in text:
+        output.note(f"{file.name} calls get_ipython(), which only a notebook has: remove these lines")
     for lost in read.notes:
         output.note(f"{file}: {lost}")
     if read.style == script.OPTUNA:
@@ -127,20 +134,28 @@ def make(file: Path, *, with_smoke: bool) -> int:
             packing.unpack(packed.data, target)
         declared = Declared(in_file.options) if in_file else Declared()
         if in_file is None or (read.style == script.PARSED and in_file.arguments is None):
-            from_parser = _declared(file, read, code / name, Path(scratch))
+            from_parser = _declared(file, read, code / name, Path(scratch), module)
             if in_file is None or guess.space(from_parser.options) or any(one.required for one in from_parser.options):
                 in_file, declared = None, from_parser
         made_job = _job(name, read, declared) if in_file is None else _of_settings(name, read, in_file)
+        if module:
+            made_job = dataclasses.replace(
+                made_job, command=["python", "-m", module], arguments=made_job.arguments or arguments.FLAGS
+            )
         found = None
         if with_smoke and not made_job.missing:
             limit = f"{smoke.LONGEST:.0f} seconds at most"
             output.note(f"{file.name} runs once with its defaults, for {limit}, to find its metrics; --no-smoke skips this")
-            found = smoke.run(name, _line(made_job), used, Path(scratch))
+            found = smoke.run(["-m", module] if module else [name], _line(made_job), used, Path(scratch))
             _tell(file.name, found)
     for text in declared.left_out:
         output.note(f"not in the job: {text}")
     for missing in made_job.missing:
         output.note(f"{file.name} needs a value for {missing}: write it into {job_file}")
+    if made_job.missing:
+        given = " ".join(f"--param {missing}=VALUE" for missing in made_job.missing)
+        words = f"platform submit hpo {importing.shown(folder)} {given} --objective METRIC:min --local"
+        output.note(f"or give it when the job is submitted: `{words}`")
     guessed = f"{errors.counted(len(made_job.space), 'parameter')} to search, in ranges that are guessed"
     needed = f"nothing looks like something to search: write `space: {{NAME: …}}` into {importing.shown(job_file)}"
     summary = guessed if made_job.space else needed
@@ -184,6 +199,16 @@ def _heading(name: str) -> str:
     return f"# Made from {name} by `platform init --from`.\n"
 
 
+def _module(file: Path) -> str:
+    """The name of the module that a script in a package is; "" for one in no package."""
+    names = [file.stem]
+    folder = file.parent
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(names) if len(names) > 1 else ""
+
+
 def _folder(file: Path, read: Script) -> Path:
     """The job's folder: the script's, or the one above that has Hydra's configuration as well (`config_path="../conf"`)."""
     config = Path(os.path.normpath(file.parent / read.config)).parent if read.config else file.parent
@@ -206,7 +231,7 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _declared(file: Path, read: Script, copy: Path, scratch: Path) -> Declared:
+def _declared(file: Path, read: Script, copy: Path, scratch: Path, module: str = "") -> Declared:
     """The arguments of a script.
 
     Args:
@@ -214,13 +239,14 @@ def _declared(file: Path, read: Script, copy: Path, scratch: Path) -> Declared:
         read: what its text says.
         copy: of the script, in a folder that may be changed.
         scratch: folder for output.
+        module: name of the module that the script is, if it runs as one.
 
     Raises:
         InputError: it takes none, or ends before it reads them.
         SpecError: its configuration is not YAML.
     """
     if read.style == script.PARSED:
-        return _dry(file, copy, scratch)
+        return _dry(file, copy, scratch, module)
     if read.style == arguments.HYDRA:
         config = _config(copy, read)
         if config is None:
@@ -242,6 +268,15 @@ def _declared(file: Path, read: Script, copy: Path, scratch: Path) -> Declared:
 def _unknown(file: Path) -> str:
     """How a script is searched whose arguments are not known."""
     text = script_folder.source(file)
+    if search := _SEARCHES.search(text):
+        return (
+            f"{file.name} searches by itself, by {search[0]}; this runs it as it is, as one trial: "
+            f"{_command(file, '--set arguments=none --trials 1', space='')}. To search here, fit one model with "
+            '`params().get("NAME", VALUE)` after `from trialplane import params`, with --space in place of --trials'
+        )
+    if "gin" in text and (flag := _GIN.search(text)):
+        more = f"--set 'arguments=[\"--{flag[1]}=FUNCTION.NAME={{FUNCTION.NAME}}\"]'"
+        return f"{file.name} is configured by gin; this searches a value: {_command(file, more, space='FUNCTION.NAME')}"
     if "wandb.config" in text and not script.ARGUMENTS.search(text):
         why = "has its parameters from wandb.config, and no sweep that can be read in it"
         return f"{file.name} {why}; this searches it: {_command(file, '--set arguments=none --set capture=wandb')}"
@@ -254,9 +289,10 @@ def _unknown(file: Path) -> str:
     )
 
 
-def _command(file: Path, more: str = "") -> str:
-    """A command that searches a script without a job.yaml."""
-    words = f"platform submit hpo {importing.shown(file)} --space NAME=LOW..HIGH --objective METRIC:min --local {more}"
+def _command(file: Path, more: str = "", *, space: str = "NAME") -> str:
+    """A command that runs a study of a script without a job.yaml."""
+    searched = f"--space {space}=LOW..HIGH " if space else ""
+    words = f"platform submit hpo {importing.shown(file)} {searched}--objective METRIC:min --local {more}"
     return f"`{words.strip()}`"
 
 
@@ -266,7 +302,7 @@ def _config(file: Path, read: Script) -> Path | None:
     return next((name for name in names if name.is_file()), None)
 
 
-def _dry(file: Path, copy: Path, scratch: Path) -> Declared:
+def _dry(file: Path, copy: Path, scratch: Path, module: str) -> Declared:
     """Has the script's parser made in a process of its own, which ends there.
 
     Raises:
@@ -274,8 +310,8 @@ def _dry(file: Path, copy: Path, scratch: Path) -> Declared:
     """
     answer = scratch / "declared.json"
     own = {"PYTHONDONTWRITEBYTECODE": "1", "WANDB_MODE": "disabled", "MLFLOW_TRACKING_URI": f"sqlite:///{scratch}/unused.db"}
-    command = [sys.executable, "-P", "-m", "trialplane.worker.setup.declaring", copy.name, str(answer)]
-    ended = bounded.run(command, copy.parent, own, scratch / "declaring.log", _PATIENCE)
+    command = [sys.executable, "-P", "-m", "trialplane.worker.setup.declaring", module or copy.name, str(answer)]
+    ended = bounded.run(command, copy.parents[module.count(".")], own, scratch / "declaring.log", _PATIENCE)
     try:
         declared = records.from_json(Declared, answer.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -386,7 +422,7 @@ def _is_heavy(module: str) -> bool:
 
 def _line(job: _Job) -> list[str]:
     """The arguments of a run with the defaults."""
-    if job.command:
+    if job.command[:1] == ["env"]:
         return []
     field = job.arguments
     if isinstance(field, str) and field.endswith(settings.SUFFIXES):
@@ -492,14 +528,15 @@ def _metrics(job: _Job, found: smoke.Smoke | None) -> list[str]:
         lines = [] if is_default else [_field("metrics", written, "where they were found")]
         return [*lines, _field("objective", best, f"guessed from the metrics of one run{beside}")]
     if job.returned:
-        returned = _field(
-            "capture", [*(["wandb"] if job.uses_wandb else []), "hydra"], "what the function returns is reported"
-        )
         way = guess.objective({job.returned.removeprefix("-"): 0.0}) or {"direction": "minimize"}
         flipped = {"minimize": "maximize", "maximize": "minimize"}
         direction = flipped[way["direction"]] if job.returned.startswith("-") else way["direction"]
         remark = f"returned: {errors.shortened(job.returned, 60)}; the direction is guessed"
-        return [returned, _field("objective", {"metric": hydra.OBJECTIVE, "direction": direction}, remark)]
+        if "with" in str(job.arguments):  # Sacred prints it
+            return [_field("objective", {"metric": "Result", "direction": direction}, remark)]
+        libraries = [*(["wandb"] if job.uses_wandb else []), "hydra"]
+        capture = _field("capture", libraries, "what the function returns is reported")
+        return [capture, _field("objective", {"metric": hydra.OBJECTIVE, "direction": direction}, remark)]
     objective = _field("objective", {"metric": "loss", "direction": "minimize"}, "a stand-in: no metric was found")
     captured = _field("capture", "wandb", "what it logs there is reported, and W&B gets nothing")
     return [captured, objective] if found is not None and job.uses_wandb else [objective]

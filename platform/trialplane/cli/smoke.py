@@ -21,7 +21,7 @@ _STDOUT = MetricSource("stdout")
 # Metrics that are found in any spelling, as a job's own are: `Val loss 2.1`.
 _NAMES = tuple(
     f"{part}{metric}"
-    for part in ("", "train_", "val_", "valid_", "eval_", "test_")
+    for part in ("", "train_", "val_", "valid_", "validation_", "eval_", "test_")
     for metric in ("loss", "accuracy", "acc", "f1")
 )
 
@@ -43,11 +43,11 @@ class Smoke:
     ended: bool
 
 
-def run(script: str, arguments: Sequence[str], folder: Path, scratch: Path) -> Smoke:
+def run(program: Sequence[str], arguments: Sequence[str], folder: Path, scratch: Path) -> Smoke:
     """Run a script to its end, or for `LONGEST` seconds.
 
     Args:
-        script: below `folder`.
+        program: path of the script below `folder`, or -m and a module.
         arguments: of it.
         folder: in which it runs, and may write.
         scratch: another folder, for its output.
@@ -56,7 +56,7 @@ def run(script: str, arguments: Sequence[str], folder: Path, scratch: Path) -> S
     own = {"WANDB_MODE": "offline", env.MLFLOW_TRACKING_URI: f"sqlite:///{database}"}
     output = reader.Reader(Program(metrics=(_STDOUT,), names=_NAMES), log, folder, time.time())
     before = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in folder.rglob("*") if file.is_file()}
-    command = [sys.executable, "-u", script, *arguments]
+    command = [sys.executable, "-u", *program, *arguments]
     ended = bounded.run(command, folder, own, log, LONGEST)
     output.read(time.monotonic(), ended=True)
     found: dict[MetricSource, Mapping[str, float]] = {_STDOUT: dict(output.finite)} if output.finite else {}
@@ -70,7 +70,7 @@ def run(script: str, arguments: Sequence[str], folder: Path, scratch: Path) -> S
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
         if source is not None and finite:
             found[source] = {**found.get(source, {}), **finite}
-    failure = "; ".join(filter(None, (ended.cause, ended.keep(Path(script).stem)))) if ended.code else ""
+    failure = "; ".join(filter(None, (ended.cause, ended.keep(Path(program[-1]).stem)))) if ended.code else ""
     return Smoke(found, ended.seconds, failure, ended.code is not None)
 
 

@@ -53,7 +53,8 @@ class Script:
         late: those it imports in functions.
         search: of OPTUNA the fields of the job; of WANDB the sweep.
         notes: what a search of OPTUNA has and the job does not.
-        returned: of hydra: the expression that the function returns, or "".
+        returned: of hydra and SACRED: the expression that the function returns, or "".
+        is_module: whether it imports from its own package: `from .model import Model`.
         settings: names of YAML and JSON files in its text, which may have its parameters.
     """
 
@@ -65,6 +66,7 @@ class Script:
     search: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     returned: str = ""
+    is_module: bool = False
     settings: tuple[str, ...] = ()
 
 
@@ -103,7 +105,7 @@ def read(text: str, name: str, others: str = "") -> Script:
     elif any(_runs_a_file(call) for call in calls):
         style, options = "configurator", tuple(_before_the_configurator(tree))
     elif "sacred" in text and (options := tuple(_of_sacred(tree))):
-        style = SACRED
+        style, returned = SACRED, _returned_by_sacred(tree)
     elif options := tuple(_of_absl(calls)):
         style = arguments.FLAGS
     elif _PARSERS.search(both):
@@ -116,9 +118,12 @@ def read(text: str, name: str, others: str = "") -> Script:
         style, options = arguments.GLOBALS, tuple(_globals(tree))
     if style in ("", arguments.GLOBALS) and guess.space(variables := tuple(_of_environment(tree))):
         style, options = ENVIRONMENT, variables
+    is_module = any(isinstance(node, ast.ImportFrom) and node.level > 0 for node in ast.walk(tree))
     top = list(dict.fromkeys(_imported(tree.body)))
     late = [module for module in dict.fromkeys(_imported(list(ast.walk(tree)))) if module not in top]
-    return Script(style, options, config, tuple(top), tuple(late), search, tuple(notes), returned, _settings(both))
+    return Script(
+        style, options, config, tuple(top), tuple(late), search, tuple(notes), returned, is_module, _settings(both)
+    )
 
 
 def _settings(text: str) -> tuple[str, ...]:
@@ -156,7 +161,15 @@ def _hydra_mains(tree: ast.Module) -> set[str]:
     return {"hydra.main"} | names
 
 
-def _returned(tree: ast.Module, decorator: ast.Call) -> str:
+def _returned_by_sacred(tree: ast.Module) -> str:
+    decorators = [
+        node for function in ast.walk(tree) if isinstance(function, ast.FunctionDef) for node in function.decorator_list
+    ]
+    main = next((node for node in decorators if _called(node).rpartition(".")[2] in ("automain", "main")), None)
+    return "" if main is None else _returned(tree, main)
+
+
+def _returned(tree: ast.Module, decorator: ast.expr) -> str:
     """The expression that the function below a decorator returns last, or ""."""
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and decorator in node.decorator_list)
     for function in functions:

@@ -2,7 +2,8 @@
 
 argparse, click and what stands on them (typer, simple-parsing, transformers), tyro, and jsonargparse with LightningCLI.
 
-`python -m trialplane.worker.setup.declaring SCRIPT FILE` is started in the script's folder and writes FILE, a `Declared` in
+`python -m trialplane.worker.setup.declaring SCRIPT FILE` is started in the script's folder, or with a module in place of
+SCRIPT in the folder of its package, and writes FILE, a `Declared` in
 JSON. It ends before the first argument is read, so that nothing behind that runs, and the arguments need not be complete.
 """
 
@@ -26,6 +27,7 @@ from trialplane.wire import records
 from trialplane.wire.declared import Declared, Option
 
 _CLICK = ("click.core", "typer._click.core")  # typer has a copy of its own
+_TRAINS = ("train", "fit", "training", "run", "main")  # subcommands that a study is about
 _MOST_CHOICES = 50
 _TYRO = {"INT": int, "FLOAT": float, "STR": str}  # what stands in its help for the type of a value
 _LIGHTNING = ("model.", "data.")  # arguments of LightningCLI that belong to the script's own classes
@@ -76,9 +78,16 @@ class _Parsers:
             )
 
     def _end_at_click(self, command: Any) -> NoReturn:
-        while len(getattr(command, "commands", ())) == 1:  # a group with one command
-            (name, command), *_ = command.commands.items()
+        while commands := getattr(command, "commands", None):
+            name = next(
+                (word for word in (*commands, *_TRAINS) if word in commands and (len(commands) == 1 or word in _TRAINS)), ""
+            )
+            if not name:
+                break
+            if len(commands) > 1:
+                self._left_out.append(f"subcommands ({', '.join(commands)}): {name} is used")
             self._subcommands.append(name)
+            command = commands[name]
         self._add_click(command)
         self.end()
 
@@ -267,14 +276,19 @@ def _first(given: Any) -> Iterator[Any]:
 
 def main() -> None:
     """Runs the script up to its parser, and writes what that declares."""
-    script, file = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
+    program, file = sys.argv[1], Path(sys.argv[2])
+    module = "" if program.endswith(".py") else program  # of a package in this folder
+    script = Path(f"{module.replace('.', '/')}.py" if module else program).resolve()
     process.end_with_parent()
     parsers = _Parsers(script, file)
     parsers.watch()
     sys.argv = [str(script)]
-    sys.path.insert(0, str(script.parent))
+    sys.path.insert(0, str(Path.cwd() if module else script.parent))
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        if module:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(str(script), run_name="__main__")
     except SystemExit as error:
         parsers.end(f"it exited with {error.code!r} before that")
     except BaseException as error:  # noqa: BLE001  whatever it raises is the answer
