@@ -26,18 +26,26 @@ def fold(number, answers=None):
 """
 # As in W&B's own example of a sweep with cross-validation.
 FOLDS = """
+import collections
 import multiprocessing
 import wandb
 from child import fold
+
+Score = collections.namedtuple("Score", "value")
+
+def score_fold(number, scores):
+    answers = multiprocessing.get_context("fork").SimpleQueue()
+    fold(number, answers)
+    scores.put(Score(answers.get()))  # of a class of the script
 
 if __name__ == "__main__":
     sweep_run = wandb.init()
     context = multiprocessing.get_context("{start}")
     answers = context.Queue()
-    workers = [context.Process(target=fold, args=(number, answers)) for number in range(2)]
+    workers = [context.Process(target=score_fold, args=(number, answers)) for number in range(2)]
     for worker in workers:
         worker.start()
-    scores = [answers.get() for _ in workers]
+    scores = [answers.get().value for _ in workers]
     for worker in workers:
         worker.join()
     sweep_run.log({{"score": sum(scores) / len(scores)}})

@@ -159,7 +159,7 @@ class Script:
         root = [str(_root(self._program, ctx))] if self._program.packages else []
         others = (place for place in sys.path if place not in ("", str(ctx.code), *root))
         sys.path[:] = list(dict.fromkeys([str(file.parent), *root, *others]))
-        sys.modules["__main__"] = main
+        sys.modules["__main__"] = sys.modules["__mp_main__"] = main  # the second as processes of multiprocessing name it
         _allow_start_method()
         pid = os.getpid()
         try:
