@@ -21,12 +21,16 @@ const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;"
 /** Whether to reverse the color scale, so that good values stand out from the background. */
 const reversed = (objective) => (objective.sign > 0) === (document.documentElement.dataset.theme === "dark");
 
+/** A color that stands out from the background of the theme: two of the palette are too dark for the dark one. */
+const shade = (color) => document.documentElement.dataset.theme !== "dark" ? color : { "#0072B2": "#56B4E9", "#D55E00": "#F0783C" }[color] ?? color;
+
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function layout(options) {
-  const axis = { gridcolor: css("--line"), zerolinecolor: css("--line"), linecolor: css("--line"), automargin: true, exponentformat: "power" };
+  const axis = { gridcolor: css("--line"), zerolinecolor: css("--line"), linecolor: css("--line"), automargin: true };
   const { xaxis, yaxis, ...rest } = options;
-  const titled = ({ title, ...more } = {}) => ({ ...axis, ...(title ? { title: { text: plain(title) } } : {}), ...more });
+  const numbers = (type) => (type === "log" ? { exponentformat: "power" } : { exponentformat: "none", separatethousands: true });
+  const titled = ({ title, ...more } = {}) => ({ ...axis, ...numbers(more.type), ...(title ? { title: { text: plain(title) } } : {}), ...more });
   return {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
@@ -41,10 +45,17 @@ function layout(options) {
   };
 }
 
+/** Whether the browser has WebGL at all; without it, many points are drawn slowly. */
+const hasWebgl = (() => {
+  const context = document.createElement("canvas").getContext("webgl");
+  context?.getExtension("WEBGL_lose_context")?.loseContext();
+  return Boolean(context);
+})();
+
 /** A trace of points or lines, in WebGL when there are many. */
 function scatter(trace) {
   const size = trace.x.length;
-  return { type: size > WEBGL_FROM ? "scattergl" : "scatter", hoverinfo: "text", ...trace };
+  return { type: size > WEBGL_FROM && hasWebgl ? "scattergl" : "scatter", hoverinfo: "text", ...trace };
 }
 
 const contextsOf = (traces) =>

@@ -76,15 +76,17 @@ function summary(run) {
     card("State", el("span", { class: "state", "data-state": facts.state }, facts.state), facts.reason),
     card(`${facts.noun}s`, `${grouped(total)} of ${grouped(facts.trials)}`, Object.entries(counts).map(([state, count]) => `${grouped(count)} ${state.toLowerCase()}`).join(", ")),
   ];
-  const [best] = facts.best;
-  if (best) {
+  const [best] = facts.kind === "hpo" ? facts.best : [];
+  const newest = facts.kind === "train" ? newestReports(run) : null;
+  if (newest) cards.push(card("Step", grouped(newest.step), newest.text));
+  if (facts.kind === "hpo" && best) {
     const values = facts.objectives.map((objective, i) => `${objective.metric} ${short(Number(best.values[i]))}`).join(", ");
     const detail = facts.best.length > 1 ? `${facts.noun} ${best.trial}, one of ${facts.best.length} on the Pareto front` : `${facts.noun} ${best.trial}`;
     cards.push(card("Best", values, detail));
-  } else cards.push(card("Best", "none yet", `no ${facts.noun} has a result`));
+  } else if (facts.kind === "hpo") cards.push(card("Best", "none yet", `no ${facts.noun} has a result`));
   const { used, saved } = facts.costs;
-  cards.push(card("Used", hours(used), ""));
-  if (saved.slots > 0) cards.push(card("Saved by pruning", hours(saved), ""));
+  cards.push(card("Used", ...hours(used)));
+  if (saved.slots > 0) cards.push(card("Saved by pruning", ...hours(saved)));
   return section("summary", "Summary",
     facts.warnings.map(note), facts.description ? el("p", {}, facts.description) : null,
     el("div", { class: "cards" }, cards),
@@ -98,9 +100,23 @@ const card = (title, value, detail) =>
 
 const pairs = (rows) => el("dl", {}, rows.map(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]));
 
+/** Slot-hours, and what they stand for. */
 function hours({ slots, gpus, money }) {
   const shown = (value) => value >= 0.1 ? short(Number(value.toPrecision(3))) : value > 0 ? value.toPrecision(2) : "0";
-  return [`${shown(slots)} slot-hours`, gpus ? `${shown(gpus)} GPU-hours` : "", money === null ? "" : `${money.toFixed(2)} in money`].filter(Boolean).join(", ");
+  return [`${shown(slots)} slot-hours`, [gpus ? `${shown(gpus)} GPU-hours` : "", money === null ? "" : `${money.toFixed(2)} in money`].filter(Boolean).join(", ")];
+}
+
+/** The last step of a training that was reported, and its metrics; null before the first report. */
+function newestReports(run) {
+  const metrics = run.column("curves", "metric").data;
+  const lasts = new Map();
+  for (let i = 0; i < metrics.length; i++) {
+    const { x, y } = curveOf(run, i);
+    if (!lasts.has(metrics[i]) || x.at(-1) >= lasts.get(metrics[i]).step) lasts.set(metrics[i], { step: x.at(-1), value: y.at(-1) });
+  }
+  if (!lasts.size) return null;
+  const text = Array.from(lasts, ([metric, { value }]) => `${run.facts.curve_metrics[metric]} ${short(value)}`).slice(0, 4).join(", ");
+  return { step: Math.max(...Array.from(lasts.values(), ({ step }) => step)), text };
 }
 
 function commands(run) {
@@ -116,7 +132,7 @@ function history(run) {
     const out = run.complete.filter((row) => !feasible[row]);
     if (out.length) groups.push(["LOST", "infeasible", out, "x-thin-open"]);
     const data = groups.map(([state, name, rows, symbol]) => scatter({ name, mode: "markers", x: Float64Array.from(rows, x), y: pick(objective.column, rows), text: hovers(run, rows),
-      marker: { color: STATES[state].color, symbol, size: rows.length > 5000 ? 3 : 6, opacity: rows.length > 5000 ? 0.5 : 0.75 } }));
+      marker: { color: shade(STATES[state].color), symbol, size: rows.length > 5000 ? 3 : 6, opacity: rows.length > 5000 ? 0.5 : 0.75 } }));
     const order = byTime ? Uint32Array.from(run.feasible).sort((a, b) => x(a) - x(b)) : run.feasible;
     const best = run.running(order, objective);
     if (best.length) {
@@ -138,7 +154,7 @@ function importance(run) {
   if (!importances.length) return why ? section("importances", "Importances", note(`Not computed: ${why}.`)) : null;
   const shown = importances.slice(0, 25).reverse();
   const chart = new Chart("Share of each parameter", Math.max(160, 26 * shown.length + 70), () => ({
-    data: [{ type: "bar", orientation: "h", x: shown.map(([, share]) => share), y: shown.map(([name]) => plain(name.slice(0, 40))), marker: { color: OKABE_ITO[0] }, hoverinfo: "text", textposition: "none",
+    data: [{ type: "bar", orientation: "h", x: shown.map(([, share]) => share), y: shown.map(([name]) => plain(name.slice(0, 40))), marker: { color: shade(OKABE_ITO[0]) }, hoverinfo: "text", textposition: "none",
       text: shown.map(([name, share]) => plain(`${name}: ${(100 * share).toFixed(1)} %`)) }],
     layout: layout({ xaxis: { title: "share", tickformat: ".0%", rangemode: "tozero" }, yaxis: { type: "category", ticks: "" }, showlegend: false }),
   }));
@@ -281,7 +297,7 @@ function pareto(run) {
     const best = Uint32Array.from(run.complete.filter((row) => front[row])).sort((p, q) => a.column.data[p] - a.column.data[q]);
     const dots = (name, rows, more) => scatter({ name, x: pick(a.column, rows), y: pick(b.column, rows), text: hovers(run, rows), mode: "markers", ...more });
     return { data: [dots("dominated", rest, { marker: { color: "#999999", size: rest.length > 5000 ? 3 : 6, opacity: 0.6 } }),
-      { ...dots("Pareto front", best, { type: "scatter", mode: run.objectives.length === 2 ? "lines+markers" : "markers", line: { color: OKABE_ITO[3], width: 1, shape: a.sign === b.sign ? (a.sign > 0 ? "hv" : "vh") : (a.sign > 0 ? "hv" : "vh") }, marker: { color: OKABE_ITO[3], size: 9, symbol: "diamond" } }) }],
+      { ...dots("Pareto front", best, { type: "scatter", mode: run.objectives.length === 2 ? "lines+markers" : "markers", line: { color: shade(OKABE_ITO[3]), width: 1, shape: a.sign === b.sign ? (a.sign > 0 ? "hv" : "vh") : (a.sign > 0 ? "hv" : "vh") }, marker: { color: shade(OKABE_ITO[3]), size: 9, symbol: "diamond" } }) }],
       layout: layout({ xaxis: { title: titleOf(a) }, yaxis: { title: titleOf(b) } }) };
   });
   const choices = run.objectives.map((objective, i) => [i, objective.metric]);
@@ -298,7 +314,7 @@ function constraints(run) {
     const good = run.complete.filter(inside), bad = run.complete.filter((row) => !inside(row));
     const words = [bound.min === null ? "" : `at least ${short(bound.min)}`, bound.max === null ? "" : `at most ${short(bound.max)}`].filter(Boolean).join(" and ");
     const chart = new Chart(`${bound.metric} and its bounds`, 300, () => ({
-      data: [["within", good, OKABE_ITO[0], "circle"], ["outside", bad, OKABE_ITO[3], "x"]].map(([name, rows, color, symbol]) => scatter({ name, mode: "markers", x: Float64Array.from(rows, (row) => run.trial(row)), y: pick(column, rows), text: hovers(run, rows), marker: { color, symbol, size: rows.length > 5000 ? 3 : 6, opacity: 0.7 } })),
+      data: [["within", good, OKABE_ITO[0], "circle"], ["outside", bad, OKABE_ITO[3], "x"]].map(([name, rows, color, symbol]) => scatter({ name, mode: "markers", x: Float64Array.from(rows, (row) => run.trial(row)), y: pick(column, rows), text: hovers(run, rows), marker: { color: shade(color), symbol, size: rows.length > 5000 ? 3 : 6, opacity: 0.7 } })),
       layout: layout({ xaxis: { title: run.facts.noun }, yaxis: { title: bound.metric }, shapes: [bound.min, bound.max].filter((value) => value !== null).map((y) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color: css("--strong"), width: 1, dash: "dash" } })) }),
     }));
     return [el("p", {}, `${bound.metric} must be ${words}: ${grouped(good.length)} of ${grouped(run.complete.length)} complete trials are.`), chart.element];
@@ -307,13 +323,13 @@ function constraints(run) {
 }
 
 function iterations(run) {
-  let column = run.metrics[0];
+  let column = run.metrics.find((metric) => /elo/i.test(metric.name)) ?? run.metrics.find((metric) => metric.name !== "units") ?? run.metrics[0];
   const chart = new Chart("A metric of each iteration", 340, () => {
     const rows = range(run.size).filter((row) => column.has(row));
-    return { data: [scatter({ mode: "lines+markers", x: Float64Array.from(rows, (row) => run.trial(row)), y: pick(column, rows), text: hovers(run, rows), line: { color: OKABE_ITO[0] } })],
+    return { data: [scatter({ mode: "lines+markers", x: Float64Array.from(rows, (row) => run.trial(row)), y: pick(column, rows), text: hovers(run, rows), line: { color: shade(OKABE_ITO[0]) } })],
       layout: layout({ xaxis: { title: run.facts.noun }, yaxis: { title: column.name }, showlegend: false }) };
   });
-  return section("iterations", "Iterations", el("div", { class: "controls" }, select("Metric", run.metrics.map((metric, i) => [i, metric.name]), 0, (i) => { column = run.metrics[i]; chart.update(); })), chart.element);
+  return section("iterations", "Iterations", el("div", { class: "controls" }, select("Metric", run.metrics.map((metric, i) => [i, metric.name]), run.metrics.indexOf(column), (i) => { column = run.metrics[i]; chart.update(); })), chart.element);
 }
 
 function workers(run) {
@@ -371,7 +387,7 @@ function curves(run) {
     for (const [name, { x, y, text, state, selected }] of groups) {
       const few = x.length <= 60;
       data.push({ type: x.length > 20_000 ? "scattergl" : "scatter", name: plain(selected ? name : name.toLowerCase()), mode: few ? "lines+markers" : "lines", x, y, text, hoverinfo: "text", connectgaps: false, opacity: selected ? 1 : chosen.length > 20 ? 0.55 : 0.9,
-        marker: { size: 4 }, line: { color: selected ? css("--strong") : STATES[state]?.color ?? "#999999", width: selected ? 3 : 1.3, dash: dashes[state] ?? "solid" } });
+        marker: { size: 4 }, line: { color: selected ? css("--strong") : shade(STATES[state]?.color ?? "#999999"), width: selected ? 3 : 1.3, dash: dashes[state] ?? "solid" } });
     }
     return { data, layout: layout({ xaxis: { title: "step" }, yaxis: { title: names[metric], type: shownLog() ? "log" : "linear" } }) };
   });
@@ -414,7 +430,7 @@ function timeline(run) {
         const a = Math.max(0, (starts.data[i] - from) / width), b = Math.min(bins, (ends.data[i] - from) / width);
         for (let bin = Math.floor(a); bin < b; bin++) busy[bin] += Math.min(b, bin + 1) - Math.max(a, bin);
       }
-      data.push({ type: "scatter", mode: "lines", fill: "tozeroy", name: "busy slots", line: { shape: "hvh", width: 1, color: OKABE_ITO[0] }, x: Array.from(busy, (_, bin) => (from + (bin + 0.5) * width) / unit[0]), y: Array.from(busy), hoverinfo: "x+y" });
+      data.push({ type: "scatter", mode: "lines", fill: "tozeroy", name: "busy slots", line: { shape: "hvh", width: 1, color: shade(OKABE_ITO[0]) }, x: Array.from(busy, (_, bin) => (from + (bin + 0.5) * width) / unit[0]), y: Array.from(busy), hoverinfo: "x+y" });
     } else {
       const groups = new Map();
       for (const i of visible) {
@@ -427,7 +443,7 @@ function timeline(run) {
         const failure = column("failure").value(i);
         bar.text.push(plain(`${run.facts.noun} ${column("trial").data[i]}, attempt ${column("attempt").data[i]}: ${state}${failure ? ` (${failure})` : ""}, ${duration(ends.data[i] - starts.data[i])}`));
       }
-      for (const [state, bar] of groups) data.push({ type: "bar", orientation: "h", name: state.toLowerCase(), ...bar, textposition: "none", hoverinfo: "text", width: 0.8, marker: { color: STATES[state]?.color ?? "#999999", pattern: { shape: { FAILED: "x", LOST: "/", PRUNED: "." }[state] ?? "" }, line: { width: 0 } } });
+      for (const [state, bar] of groups) data.push({ type: "bar", orientation: "h", name: state.toLowerCase(), ...bar, textposition: "none", hoverinfo: "text", width: 0.8, marker: { color: shade(STATES[state]?.color ?? "#999999"), pattern: { shape: { FAILED: "x", LOST: "/", PRUNED: "." }[state] ?? "" }, line: { width: 0 } } });
     }
     return { data, layout: layout({ barmode: "overlay", showlegend: !merged, xaxis: { title: `${unit[1]} since the start`, range: [from / unit[0], to / unit[0]] },
       yaxis: merged ? { title: "busy slots", rangemode: "tozero", fixedrange: true } : { title: "slot", range: [slots - 0.4, -0.6], dtick: slots > 20 ? undefined : 1, fixedrange: true } }) };
