@@ -15,7 +15,7 @@ from trialplane.report.content import Recorded
 Opened = Callable[..., browsers.Page]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: while playwright is open, its thread can run no other event loop
 def chromium() -> Iterator[Opened]:
     with browsers.browser() as opened:
         yield opened
