@@ -11,6 +11,7 @@ import dataclasses
 import inspect
 import json
 import re
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -227,7 +228,7 @@ def _comment(lines: list[str], line: int) -> tuple[str, str]:
 
 
 def operator() -> str:
-    """The page of the operator's phases, goals and steps."""
+    """The page of the operator's phases, goals, steps and actions."""
     page = (
         f"{_GENERATED}\n# Operator\n\nThe operator observes a Run's phase and its goal, looks up the steps in one table, "
         "and takes them. [Reconciliation](../how-it-works/decisions/reconcile.md) has the reasons.\n"
@@ -237,7 +238,19 @@ def operator() -> str:
     page += _table(("phase", *(goal.value for goal in Goal)), rows)
     for title, texts in (("Phase", observation.PHASES), ("Goal", decisions.GOALS), ("Step", decisions.STEPS)):
         page += f"\n## {title}s\n\n" + _table((title.lower(), "meaning"), list(texts.items()))
+    page += "\n## Actions\n\nA step is a sequence of actions. Each may be done twice. "
+    page += "The operator may be killed between any two.\n\n"
+    actions = [(_action_name(kind), _sentence(kind.__doc__ or "")) for kind in typing.get_args(decisions.Action)]
+    page += _table(("action", "meaning"), actions)
+    page += "\n## Beside the table\n\nThe operator does this in any phase, with any goal.\n\n"
+    page += _table(("upkeep", "meaning"), list(decisions.UPKEEP.items()))
+    page += "\nThis needs no phase:\n\n" + _table(("action", "meaning"), list(decisions.OUTSIDE.items()))
     return page
+
+
+def _action_name(kind: type) -> str:
+    """The name of an action in words."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
 
 
 def _sentence(text: str) -> str:

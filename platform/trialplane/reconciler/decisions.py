@@ -1,5 +1,7 @@
 """Decisions on a Run: its phase and its goal choose steps from a table, and steps are actions. Pure.
 
+Upkeep comes with any phase and goal. `OUTSIDE` lists what the operator does without a decision of this module.
+
 Each action may be done twice. Between any two actions the reconciler may be killed; what it then observes makes it go on.
 So a start is recorded before its RayCluster is made, the RayCluster is made last, and a stop is in the ledger before
 anything is removed. A stop that was begun is completed before the run goes on.
@@ -24,7 +26,7 @@ from trialplane.wire.states import RunState
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """Write the submission into the ledger; with `new` no run may have its name."""
+    """Write the submission to the ledger. With `new`, no run may have its name."""
 
     new: bool
 
@@ -38,17 +40,17 @@ class Desire:
 
 @dataclasses.dataclass(frozen=True)
 class Adopt:
-    """Make the Run the owner of the ConfigMaps with its code, which then go with it."""
+    """Make the Run the owner of the ConfigMaps with its code, which are then deleted with it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Describe:
-    """Make what the pods read: the ConfigMap with the spec."""
+    """Create the ConfigMap with the spec, which the pods read."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Admit:
-    """Give the controller a new token, in a Secret of the run; the ledger then accepts no other."""
+    """Create a new token for the controller, in a Secret of the run. The ledger then accepts no other."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Revoke:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """Make the network policies, and then the RayCluster whose pods they are for."""
+    """Create the network policies, and then the RayCluster for whose pods they are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,14 +77,14 @@ class Resize:
 
 @dataclasses.dataclass(frozen=True)
 class KeepImages:
-    """Write the digests of the images that its pods have run into the ledger, for when its Run is gone."""
+    """Write the digests of the images of its pods to the ledger, where they stay after the Run is deleted."""
 
     images: tuple[Image, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Remove:
-    """Remove the RayCluster, with its pods, and the ConfigMap with the spec."""
+    """Delete the RayCluster, with its pods, and the ConfigMap with the spec."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +146,21 @@ STEPS: Mapping[Step, str] = {
     Step.ADOPT: "Make the Run the owner of its code, which is then removed with it.",
 }
 
+# In the order in which `decide` takes them; the first two before the steps.
+UPKEEP: Mapping[str, str] = {
+    "note change": "Write a change of the spec to the ledger and to an Event, with its user and time.",
+    "enclose": "Renew the network policies of the pods after a change of the chart's values.",
+    "keep images": "Write new digests of the images of the pods to the ledger.",
+    "revoke": "Revoke the run's token when no controller works or is to be started.",
+}
+OUTSIDE: Mapping[str, str] = {
+    "remove files": "`platform delete`: remove the RayCluster if it is left, the run's files in each claim with a pod, and "
+    "then its record in the ledger. A Run of the same name waits.",
+    "revoke": "A Run was deleted with `kubectl`: revoke the token, note the deletion, and keep the record.",
+    "expire Run": "`operator.runTtl` is over since the end: delete the Run. The record stays.",
+    "report": "After each look: write `status` if it differs, also while the ledger or the API server refuses something.",
+}
+
 _ENDS = ("Succeeded", "Failed", "Cancelled", "Paused")
 _WAIT: tuple[Step, ...] = ()
 _START = (Step.START,)
@@ -196,34 +213,40 @@ def is_due(observed: Observation) -> bool:
 
 
 def decide(observed: Observation) -> tuple[Action, ...]:
-    """The actions that are due now; none when all is as it should be, or when something must happen first."""
+    """Return the actions that are due now. None if all is as it should be, or if something must happen first."""
     actions: list[Action] = []
     if not observed.is_deleted:
-        if (change := spec_changes.change(observed)) is not None:
-            actions.append(NoteChange(change))  # first: what follows from the change may be refused
-        if not _has_network(observed):
-            actions.append(Enclose())
+        # A change first, as what follows from it may be refused.
+        actions += [*_note_change(observed), *_enclose(observed)]
         for step in TABLE[observed.phase][goal(observed)]:
             actions += _STEPS[step](observed)
-    if observed.is_recorded and (images := _new_images(observed)):
-        actions.append(KeepImages(images))
-    works = observed.alive or observed.phase in (Phase.STARTING, Phase.OPENING, Phase.LOST)
-    if observed.recorded is not None and observed.recorded.token is not None and not works and Start() not in actions:
-        actions.append(Revoke())
-    return tuple(actions)
+    return (*actions, *_keep_images(observed), *(() if Start() in actions else _revoke(observed)))
 
 
-def _has_network(observed: Observation) -> bool:
-    """Whether its pods, if it has any, have the network policies that they should have."""
+def _note_change(observed: Observation) -> tuple[Action, ...]:
+    change = spec_changes.change(observed)
+    return () if change is None else (NoteChange(change),)
+
+
+def _enclose(observed: Observation) -> tuple[Action, ...]:
     if observed.own_cluster is None or metadata.is_deleted(observed.own_cluster):
-        return True
-    return (observed.own_cluster["metadata"].get("annotations") or {}).get(names.NETWORK_HASH) == observed.network
+        return ()
+    annotations = observed.own_cluster["metadata"].get("annotations") or {}
+    return () if annotations.get(names.NETWORK_HASH) == observed.network else (Enclose(),)
 
 
-def _new_images(observed: Observation) -> tuple[Image, ...]:
-    """Those of its images that the ledger does not have."""
-    recorded = {} if observed.recorded is None else observed.recorded.images
-    return tuple(image for image in observed.images if image.digest not in recorded.get(image.image, ()))
+def _keep_images(observed: Observation) -> tuple[Action, ...]:
+    if observed.recorded is None or not observed.is_recorded:
+        return ()
+    recorded = observed.recorded.images
+    images = tuple(image for image in observed.images if image.digest not in recorded.get(image.image, ()))
+    return (KeepImages(images),) if images else ()
+
+
+def _revoke(observed: Observation) -> tuple[Action, ...]:
+    works = observed.alive or observed.phase in (Phase.STARTING, Phase.OPENING, Phase.LOST)
+    has_token = observed.recorded is not None and observed.recorded.token is not None
+    return (Revoke(),) if has_token and not works else ()
 
 
 def _start(observed: Observation) -> tuple[Action, ...]:
