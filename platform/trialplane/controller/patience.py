@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import TypeVar
 
 from trialplane import errors
 from trialplane.ledger.locking import LOCK_PATIENCE
+from trialplane.wire import backoff
 
 T = TypeVar("T")
 
@@ -47,8 +49,8 @@ class Patience:
     def __call__(self, do: Callable[[], T]) -> T:
         """Returns the result of `do`; raises LedgerUnavailable when the time is over."""
         deadline = time.monotonic() + self._seconds
-        pause = 0.1
-        while True:
+        for tries in itertools.count(1):
+            pause = backoff.pause(tries, _LONGEST_PAUSE, first=0.1)
             try:
                 done = do()
                 break
@@ -62,7 +64,6 @@ class Patience:
                 self.waiting = True
                 self._on_wait(str(error))
                 time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
         if self.waiting:
             self.waiting = False
             log.info("the ledger answers again")

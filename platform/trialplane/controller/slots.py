@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from trialplane import errors
 from trialplane.controller.pool import SlotCall, SlotEvent, SlotReady, SlotTrial
 from trialplane.controller.slot_host import Actor, SlotHost
-from trialplane.wire import messages
+from trialplane.wire import backoff, messages
 from trialplane.wire.messages import TrialEnded
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
@@ -63,7 +63,7 @@ class StartFailures:
     @property
     def pause(self) -> float:
         """Seconds to wait before the next try."""
-        return min(2.0 ** min(self.count - 1, 10), _LONGEST_PAUSE) if self.count and self._seconds else 0.0
+        return backoff.pause(self.count, _LONGEST_PAUSE) if self.count and self._seconds else 0.0
 
 
 @dataclasses.dataclass(frozen=True)

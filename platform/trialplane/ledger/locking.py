@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import io
+import itertools
 import socket
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from trialplane import errors
-from trialplane.wire import labels, records
+from trialplane.wire import backoff, labels, records
 from trialplane.wire.holder import Holder
 
 SCHEMA = "schema"  # a parameter of a URL: where the tables are; without it in the database's default schema
@@ -68,8 +69,7 @@ class AdvisoryLock:
             for name, value in _KEEPALIVE.items():
                 cursor.execute(f"SET {name} = {value}")
         deadline = time.monotonic() + self._patience
-        pause = 0.02
-        while True:
+        for tries in itertools.count(1):
             with connection.cursor() as cursor:
                 cursor.execute("SELECT pg_try_advisory_lock(%s)", (self._key,))
                 (locked,) = cursor.fetchone()
@@ -81,8 +81,7 @@ class AdvisoryLock:
                 raise taken
             if time.monotonic() > deadline or self._give_up():
                 raise locked_error(self._study, "on another connection")
-            time.sleep(pause)
-            pause = min(2 * pause, 1.0)
+            time.sleep(backoff.pause(tries, longest=1.0, first=0.02))
 
 
 def schema(url: sa.URL) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import threading
 import time
@@ -19,7 +20,7 @@ from typing import Any, Literal, TypeVar
 from trialplane import errors
 from trialplane.ledger import locking
 from trialplane.ledger.attempts import Attempt, Reports
-from trialplane.wire import cluster, labels, ledger, records
+from trialplane.wire import backoff, cluster, labels, ledger, records
 from trialplane.wire.records import ReportRow, RunStatus
 
 A = TypeVar("A", bound=ledger.Answer)
@@ -156,7 +157,7 @@ class Storage:
     def _patiently(self, do: Callable[[], A]) -> A:
         """Waits for the lock."""
         deadline = time.monotonic() + self._patience
-        pause = 0.02
+        tries = itertools.count(1)
         while True:
             try:
                 return do()
@@ -165,8 +166,7 @@ class Storage:
                     raise
             except (_Broken, _Unopened) as error:
                 raise self._away(str(error)) from error
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            time.sleep(backoff.pause(next(tries), _LONGEST_PAUSE, first=0.02))
 
     def _open(self) -> ledger.LedgerOpened:
         """Connects, and takes the lock."""

@@ -49,8 +49,8 @@ from trialplane.reconciler.decisions import (
 from trialplane.reconciler.observation import WORKED, Observation, Phase, Problem
 from trialplane.reconciler.observing import Observer, is_free, is_new, owns
 from trialplane.reconciler.removal import Removal
+from trialplane.wire import backoff, labels
 from trialplane.wire import cluster as names
-from trialplane.wire import labels
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import Change
 
@@ -321,7 +321,7 @@ class Reconciler:
         before, times = self._problems.get(observed.name, (None, 0))
         times = times + 1 if problem == before else 0
         self._problems[observed.name] = problem, times
-        return min(LIVING * 2.0 ** min(times, 10), PATIENT)
+        return backoff.pause(times + 1, PATIENT, first=LIVING)
 
     def _has_waited(self, observed: Observation) -> bool:
         """Whether its pods have waited for some time.

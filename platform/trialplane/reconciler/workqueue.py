@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from trialplane.errors import TrialplaneError
 from trialplane.ledger.archive import DATABASE_ERRORS, reason
+from trialplane.wire import backoff
 
 K = TypeVar("K", bound=Hashable)
 
@@ -114,7 +115,7 @@ async def work(queue: WorkQueue[K], reconcile: Callable[[K], float | None], thre
             failures.pop(name, None)
         except Exception as error:  # noqa: BLE001  it is logged, and tried again
             failures[name] = failures.get(name, 0) + 1
-            after = min(2.0 ** failures[name], SLOWEST)
+            after = backoff.pause(failures[name], SLOWEST, first=2.0)
             _complain(name, error, after)
         finally:
             queue.done(name)
