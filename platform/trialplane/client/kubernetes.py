@@ -100,6 +100,7 @@ class KubernetesTarget:
             *preflight.data(job, site.data.claim),
             *preflight.notify(job),
             *preflight.shards(job, bool(site.checkpoints.claim)),
+            *preflight.promotion(job, bool(site.checkpoints.claim or site.checkpoints.url)),
         ]
         return issues, [*warnings, *saving.warnings(job, site.checkpoints)]
 

@@ -137,6 +137,7 @@ class Offline:
             *preflight.install(job, self.may_install),
             *preflight.data(job, "data" if self.has_data else ""),
             *preflight.shards(job, bool(self.checkpoints.claim)),
+            *preflight.promotion(job, bool(self.checkpoints.claim or self.checkpoints.url)),
         ]
         return issues, [*saving.warnings(job, self.checkpoints), UNCHECKED]
 

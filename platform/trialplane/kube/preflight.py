@@ -132,6 +132,21 @@ def shards(job: Job, has_volume: bool) -> list[Issue]:
     return [Issue(("collect", "write", "to"), f"{to} {reason}; write {below}a URL (s3://bucket/path), or leave it out")]
 
 
+def promotion(job: Job, has_place: bool) -> list[Issue]:
+    """Issues of a study whose paused trials continue in other pods.
+
+    Args:
+        job: the resolved job.
+        has_place: whether the chart has a volume or a URL for checkpoints.
+    """
+    if job.search.ladder is None or has_place or job.checkpoints.url:
+        return []
+    cures = "run helm upgrade --set checkpoints.enabled=true, set checkpoints.url in the job, or write pruner: asha"
+    return [
+        Issue(("pruner", "promote"), f"needs checkpoints that all pods reach, and the chart has no place for them; {cures}")
+    ]
+
+
 def placement(job: Job, site: Site) -> list[Issue]:
     """Issues of priorities, nodes, labels and annotations that the chart's values do not allow.
 
