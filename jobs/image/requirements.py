@@ -34,8 +34,8 @@ def lists(pyproject: str) -> dict[str, list[str]]:
     everywhere = set(project["dependencies"])
     base = {r for r in everywhere if name(r) not in OPERATORS_ONLY}
     extras = project["optional-dependencies"]
-    operator = {r for r in extras["operator"] if name(r) != "trialplane"}
-    controller = set(extras["controller"]) | operator | (everywhere - base)
+    others = {r for r in (*extras["operator"], *extras["mlflow"]) if name(r) != "trialplane"}  # of the controller's image
+    controller = set(extras["controller"]) | others | (everywhere - base)
     worker = set(extras["worker"])
     torch = {r for r in worker if name(r) == "torch"}
     shared = base | (controller & worker) - torch

@@ -48,8 +48,6 @@ SETS: dict[str, dict[str, Any]] = {
         "checkpoints": {"url": "s3://bucket/checkpoints", "secret": "checkpoints-s3", "grace": 300},
         "mlflow": {
             "replicas": 2,
-            "allowedHosts": ["mlflow.example.org"],
-            "auth": {"enabled": True},
             "artifacts": {"uri": "s3://bucket/mlflow"},
             "extraEnvFrom": [{"secretRef": {"name": "s3-credentials"}}],
         },

@@ -20,6 +20,7 @@ from trialplane.kube.kinds import ObjectKind
 from trialplane.plan.raycluster import access
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
+from trialplane.wire import mlflow
 
 Thing = dict[str, Any]
 Render = Callable[[dict[str, Any]], list[Thing]]
@@ -90,7 +91,7 @@ def test_users_reach_the_gateway_by_the_proxy_and_nothing_else(
     assert [rule["resources"] for rule in role["rules"]] == [["services/proxy"]]
     service, port = "platform-gateway", 8080
     for name in (service, f"{service}:{port}", f"http:{service}:{port}", f"{service}:http", f"http:{service}:http"):
-        for verb in ("get", "create", "delete"):  # POST is a search of MLflow's pages
+        for verb in ("get", "create", "patch", "delete"):  # in MLflow's pages, POST is a search, too
             assert allowed(role, "", "services/proxy", verb, name)
         assert not allowed(role, "", "services/proxy", "update", name)  # PUT
     for name in ("", "platform-postgresql", "http:platform-mlflow:5000", "http:criteria-1-head-svc:8265"):
@@ -165,7 +166,7 @@ def test_users_may_not_enter_pods_or_give_rights(role: Thing) -> None:
     assert "*" not in resources | verbs
 
 
-def test_only_the_operators_and_the_gateways_accounts_have_rights_and_a_token(objects: list[Thing], pods: Any) -> None:
+def test_only_who_asks_the_api_server_has_rights_and_a_token(objects: list[Thing], pods: Any) -> None:
     accounts = [one for one in objects if one["kind"] == "ServiceAccount"]
     teams = [one for one in objects if (one["kind"], one["metadata"]["name"]) == ("ConfigMap", names.SITE)]
     assert len(accounts) == 4 + 4 * len(teams)
@@ -179,7 +180,7 @@ def test_only_the_operators_and_the_gateways_accounts_have_rights_and_a_token(ob
         if subject["kind"] == "ServiceAccount"
     ]
     known = ours & set(bound)
-    assert sorted(name.rpartition("-")[2] for name in known) == ["gateway", "operator"]
+    assert {name.rpartition("-")[2] for name in known} - {"mlflow"} == {"gateway", "operator"}
     mounting = {pod["spec"]["serviceAccountName"] for _, pod in pods(objects) if pod["spec"]["automountServiceAccountToken"]}
     assert mounting == known
 
@@ -195,6 +196,33 @@ def test_the_gateway_may_have_tokens_checked_and_nothing_else(render: Render, na
         if subject["name"] == "platform-gateway"
     ]
     assert bound == [("ClusterRoleBinding", "control-platform-gateway")]
+
+
+def test_in_mlflow_each_group_has_the_rights_of_its_role_in_its_namespace_alone(
+    render: Render, sets: dict[str, dict[str, Any]], named: Callable[..., Thing]
+) -> None:
+    objects = render(sets["two"])
+    for namespace in ("vision", "speech"):
+        for role in (mlflow.USERS, mlflow.VIEWERS, mlflow.RUNS):
+            binding = named(objects, "RoleBinding", f"trialplane-mlflow-{role}", namespace)
+            (group,) = binding["subjects"]
+            assert (group["kind"], group["name"]) == ("Group", mlflow.caller(namespace, role, "x")["X-Remote-Groups"])
+            rights = named(objects, "Role", binding["roleRef"]["name"], namespace)
+            assert {group for rule in rights["rules"] for group in rule["apiGroups"]} == {"mlflow.kubeflow.org"}
+            assert allowed(rights, "mlflow.kubeflow.org", "experiments", "get")
+            writes = {verb for rule in rights["rules"] for verb in rule["verbs"]} - {"get", "list"}
+            assert writes == {"users": {"create", "update", "delete"}, "viewers": set(), "runs": {"create", "update"}}[role]
+            for resource in ("gatewaysecrets", "gatewayendpoints", "assistants", "mcpservers", "*"):
+                assert not allowed(rights, "mlflow.kubeflow.org", resource, "get")
+
+
+def test_mlflow_asks_what_others_may_do_and_may_do_nothing(render: Render, named: Callable[..., Thing]) -> None:
+    rules = named(render({}), "ClusterRole", "control-platform-mlflow")["rules"]
+    assert {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]} == {
+        ("subjectaccessreviews", "create"),
+        ("namespaces", "list"),
+        ("namespaces", "watch"),
+    }
 
 
 def test_the_operator_may_do_what_the_reconciler_does(render: Render, named: Callable[..., Thing]) -> None:
@@ -275,8 +303,12 @@ def test_only_named_users_are_bound(render: Render, sets: dict[str, dict[str, An
     bound = [one for one in render({}) if "Binding" in one["kind"] and "rbac" in one["apiVersion"]]
     assert sorted(one["metadata"]["name"] for one in bound) == [
         "control-platform-gateway",
+        "control-platform-mlflow",
         "platform-operator",
         "platform-operator-runs",
+        "trialplane-mlflow-runs",
+        "trialplane-mlflow-users",
+        "trialplane-mlflow-viewers",
     ]
     objects = render(sets["cloud"])
     binding = named(objects, "RoleBinding", ROLE)
@@ -299,4 +331,4 @@ def test_the_cluster_wide_role_can_be_left_out(render: Render) -> None:
     team = {"namespace": TEAM, "users": [{"kind": "Group", "name": "team"}]}
     made = render({"teams": [team], "rbac": {"clusterReader": False}})
     found = {one["metadata"]["name"] for one in made if one["kind"].startswith("ClusterRole")}
-    assert found == {"control-platform-gateway", "control-platform-operator"}
+    assert found == {"control-platform-gateway", "control-platform-mlflow", "control-platform-operator"}

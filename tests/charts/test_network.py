@@ -144,7 +144,8 @@ def test_every_role_has_a_policy_for_both_directions_and_what_has_none_is_denied
         ("ns:default", "controller", 8265, False),
         # What the chart installs.
         ("mlflow", "postgresql", 5432, True),
-        ("mlflow", OUTSIDE, 443, False),
+        ("mlflow", OUTSIDE, 6443, True),  # the API server, which says what a caller may do
+        ("mlflow", OUTSIDE, 80, False),
         ("gateway", "postgresql", 5432, True),
         ("gateway", "mlflow", 5000, True),
         ("postgresql", OUTSIDE, 443, False),
@@ -167,7 +168,8 @@ def test_every_role_has_a_policy_for_both_directions_and_what_has_none_is_denied
         ("trial", "volumes", 8080, False),
         ("gateway", "mlflow", 5000, True),  # logs of ended runs
         ("test", "gateway", 8080, True),
-        ("test", "mlflow", 5000, True),
+        ("test", "mlflow", 5000, False),
+        ("operator", "mlflow", 5000, False),
         ("test", "postgresql", 5432, True),
     ],
 )

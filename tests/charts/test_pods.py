@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy
+from tests.charts.conftest import TEAM
 
 from trialplane.ledger import budget
-from trialplane.wire import cluster, env
+from trialplane.wire import cluster, env, mlflow
 
 Thing = dict[str, Any]
 Pods = Callable[[list[Thing]], Iterator[tuple[str, Thing]]]
@@ -36,7 +37,7 @@ def test_every_pod_is_restricted(objects: list[Thing], pods: Pods) -> None:
     assert len(found) >= 2
     for name, pod in found:
         spec = pod["spec"]
-        assert spec["automountServiceAccountToken"] is name.endswith(("-operator", "-gateway")), name
+        assert spec["automountServiceAccountToken"] is name.endswith(("-operator", "-gateway", "-mlflow")), name
         assert spec["enableServiceLinks"] is False
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
         security = spec["securityContext"]
@@ -200,7 +201,7 @@ def test_mlflow_answers_to_the_names_it_has_and_to_no_other(render: Render, name
     assert spec_of_module.loader is not None
     security_utils = importlib.util.module_from_spec(spec_of_module)
     spec_of_module.loader.exec_module(security_utils)
-    spec = _mlflow(render, named, {"allowedHosts": ["mlflow.example.org"]})
+    spec = _mlflow(render, named, {})
     hosts = _option(spec, "allowed-hosts").split(",")
     service = "platform-mlflow"
     for host in (
@@ -210,20 +211,12 @@ def test_mlflow_answers_to_the_names_it_has_and_to_no_other(render: Render, name
         f"{service}.control.svc.cluster.local:5000",
         "localhost:41234",
         "127.0.0.1:5000",
-        "mlflow.example.org",
     ):
         assert security_utils.is_allowed_host_header(hosts, host), host
     for host in ("evil.org", f"{service}.evil.org", "mlflow.example.org.evil.org", "10.0.0.1:5000", ""):
         assert not security_utils.is_allowed_host_header(hosts, host), host
     probe = spec["containers"][0]["readinessProbe"]["httpGet"]["httpHeaders"][0]["value"]
     assert security_utils.is_allowed_host_header(hosts, probe)
-
-
-def test_browsers_may_use_mlflow_at_the_hosts_it_answers_to(render: Render, named: Callable[..., Thing]) -> None:
-    """Its page searches with POST, which the server refuses from an origin that it does not know."""
-    origins = _option(_mlflow(render, named, {"allowedHosts": ["ml.example.org"]}), "cors-allowed-origins").split(",")
-    assert "https://ml.example.org" in origins
-    assert not any("cors" in word for word in _mlflow(render, named, {})["containers"][0]["command"])
 
 
 def test_the_migration_gets_what_the_server_gets(render: Render, named: Callable[..., Thing]) -> None:
@@ -242,11 +235,10 @@ def test_the_migration_gets_what_the_server_gets(render: Render, named: Callable
 def test_mlflow_takes_the_options_it_is_started_with(render: Render, named: Callable[..., Thing]) -> None:
     command = [sys.executable, "-m", "mlflow", "server", "--help"]
     known = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-    for values in ({}, {"auth": {"enabled": True}, "allowedHosts": ["ml.example.org"]}):
-        command = _mlflow(render, named, values)["containers"][0]["command"]
-        assert command[:2] == ["mlflow", "server"]
-        for word in command[2:]:
-            assert re.search(rf"{re.sub('=.*', '', word)}\b", known), word
+    command = _mlflow(render, named, {})["containers"][0]["command"]
+    assert command[:2] == ["mlflow", "server"]
+    for word in command[2:]:
+        assert re.search(rf"{re.sub('=.*', '', word)}\b", known), word
 
 
 def test_mlflow_and_its_page_do_not_call_home(render: Render, named: Callable[..., Thing]) -> None:
@@ -254,11 +246,28 @@ def test_mlflow_and_its_page_do_not_call_home(render: Render, named: Callable[..
     assert {"name": "MLFLOW_DISABLE_TELEMETRY", "value": "true"} in server["env"]
 
 
-def test_readiness_of_mlflow_asks_the_database(render: Render, named: Callable[..., Thing]) -> None:
-    open_, guarded = (_mlflow(render, named, values)["containers"][0] for values in ({}, {"auth": {"enabled": True}}))
-    assert "experiments/search" in open_["readinessProbe"]["httpGet"]["path"]
-    assert guarded["readinessProbe"]["exec"]["command"][-1] == "/scripts/ready.py"
-    assert {"MLFLOW_AUTH_ADMIN_PASSWORD", "MLFLOW_FLASK_SERVER_SECRET_KEY"} <= {one["name"] for one in guarded["env"]}
+def test_readiness_of_mlflow_asks_the_database_as_nobody(render: Render, named: Callable[..., Thing]) -> None:
+    asked = _mlflow(render, named, {})["containers"][0]["readinessProbe"]["httpGet"]
+    headers = {one["name"]: one["value"] for one in asked["httpHeaders"]}
+    assert "experiments/search" in asked["path"]
+    assert headers.keys() == {"Host", "X-Remote-User", mlflow.WORKSPACE}
+    assert headers[mlflow.WORKSPACE] == TEAM
+
+
+def test_mlflow_runs_with_the_plugin_and_the_teams_workspaces(
+    render: Render, named: Callable[..., Thing], sets: dict[str, dict[str, Any]]
+) -> None:
+    pod = named(render(sets["two"]), "Deployment", "platform-mlflow")["spec"]["template"]["spec"]
+    (server,) = pod["containers"]
+    assert {"--enable-workspaces", "--workspace-store-uri=kubernetes://", "--app-name=kubernetes-auth"} <= set(
+        server["command"]
+    )
+    environ = {one["name"]: one.get("value") for one in server["env"]}
+    assert environ["MLFLOW_K8S_AUTH_AUTHORIZATION_MODE"] == "subject_access_review"
+    assert environ["MLFLOW_K8S_WORKSPACE_LABEL_SELECTOR"] == "kubernetes.io/metadata.name in (vision,speech)"
+    source = re.compile(str(environ["MLFLOW_CREATE_MODEL_VERSION_SOURCE_VALIDATION_REGEX"]))
+    assert source.search("mlflow-artifacts:/workspaces/vision/1/a/artifacts/model")
+    assert not any(map(source.search, ("s3://bucket/workspaces/speech/1", "file:///etc", "mlflow-artifacts://host/a")))
 
 
 def test_artifacts_go_to_a_volume_or_to_s3(render: Render, named: Callable[..., Thing]) -> None:

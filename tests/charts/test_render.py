@@ -120,9 +120,9 @@ def test_volumes_and_their_passwords_outlive_the_release_unless_told_otherwise(
     render: Callable[..., list[Thing]], sets: dict[str, dict[str, Any]], named: Callable[..., Thing]
 ) -> None:
     for values, kept in ((sets["default"], True), (sets["bare"], False)):
-        made = render({**values, "mlflow": {"auth": {"enabled": True}}, "data": {"enabled": True}})
+        made = render({**values, "data": {"enabled": True}})
         lasting = [one for one in made if one["kind"] == "PersistentVolumeClaim"]
-        lasting += [named(made, "Secret", name) for name in ("platform-postgresql", "platform-mlflow-auth")]
+        lasting.append(named(made, "Secret", "platform-postgresql"))
         assert len(lasting) >= 3
         for one in lasting:
             policy = one["metadata"].get("annotations", {}).get("helm.sh/resource-policy")

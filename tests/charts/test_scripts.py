@@ -6,7 +6,6 @@ Not checked here: their work on a real PostgreSQL and a real MLflow, which `helm
 from __future__ import annotations
 
 import importlib.util
-import stat
 import subprocess
 import types
 from collections.abc import Callable
@@ -32,7 +31,7 @@ def test_scripts_reach_the_pods_unchanged(
 ) -> None:
     objects = render({})
     for name, scripts in {
-        "platform-mlflow": ("prepare.py", "ready.py"),
+        "platform-mlflow": ("prepare.py",),
         "platform-postgresql": ("create-databases.sh", "start-postgresql.sh"),
         "platform-test": ("verify.py",),
     }.items():
@@ -40,22 +39,6 @@ def test_scripts_reach_the_pods_unchanged(
         assert len(data) == len(scripts)
         for script in scripts:
             assert (data.get(script) or data["start"]).strip() == (chart / "files" / script).read_text().strip()
-
-
-@pytest.mark.services
-def test_mlflow_reads_the_file_of_authentication(chart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import mlflow
-
-    # By its file: the package around it is a whole server.
-    config = _load(Path(mlflow.__file__).parent / "server" / "auth" / "config.py")
-    path = tmp_path / "auth.ini"
-    _load(chart / "files" / "prepare.py").write_auth(path, URL, "NO_PERMISSIONS")
-    monkeypatch.setenv("MLFLOW_AUTH_CONFIG_PATH", str(path))
-    monkeypatch.setenv("MLFLOW_AUTH_ADMIN_USERNAME", "admin")
-    monkeypatch.setenv("MLFLOW_AUTH_ADMIN_PASSWORD", "secret")
-    read = config.read_auth_config()
-    assert (read.database_uri, read.default_permission, read.admin_username) == (URL, "NO_PERMISSIONS", "admin")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_a_database_that_does_not_answer_is_named_without_its_password(chart: Path) -> None:
@@ -106,10 +89,28 @@ def _upgrading(chart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bod
     (tmp_path / "mlflow" / "db.py").write_text(f"import sys, time\ndef commands(words):\n    {body}\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(prepare, "connect", lambda url, deadline: _Database())
+    monkeypatch.setenv("WORKSPACES", "vision,speech")
     return prepare
 
 
+def test_records_that_no_team_could_see_keep_mlflow_from_starting(
+    chart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = _upgrading(chart, tmp_path, monkeypatch, "pass")
+    monkeypatch.setattr(_Database, "former", 7)
+    with pytest.raises(SystemExit, match="7 records from before teams had workspaces"):
+        prepare.migrate(URL, 60.0)
+    monkeypatch.setenv("WORKSPACES", "vision,default")  # it is a team's, and what is in it may be new
+    prepare.migrate(URL, 60.0)
+
+
 class _Database:
+    former = 0
+
+    def scalar(self, statement: object) -> int:
+        assert "workspace = 'default'" in str(statement)
+        return self.former
+
     def __enter__(self) -> _Database:
         return self
 

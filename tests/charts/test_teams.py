@@ -64,6 +64,7 @@ def test_each_team_has_what_its_runs_need(two: list[Thing]) -> None:
         ("RoleBinding", "trialplane-user"),
         ("Role", "trialplane-viewer"),
         ("RoleBinding", "platform-operator-runs"),
+        *((kind, f"trialplane-mlflow-{role}") for kind in ("Role", "RoleBinding") for role in ("users", "viewers", "runs")),
         ("ResourceQuota", "platform-counts"),
     }
     vision, speech = _in(two, "vision"), _in(two, "speech")

@@ -325,7 +325,7 @@ def test_ui_shows_mlflows_pages_through_the_gateway_to_this_machine_alone(platfo
     monkeypatch.setattr(ui, "_until_stopped", look)
     result = platform("ui", "x", "-n", "team")
     assert result.exit_code == 0, result.stderr
-    assert "read-only" in result.stderr
+    assert "Showing the results in namespace team" in result.stderr
     assert [reply[0] for reply in got] == [200, 200, 403, 403, 403, 403, 403]
     assert got[0] == (200, None, 300_000)
     assert asked[0][:2] == ("GET", "/health")

@@ -36,7 +36,6 @@ from trialplane.controller.ledger import Ledger
 from trialplane.errors import RunNotFound
 from trialplane.job.kinds import Job, Objective, Study
 from trialplane.wire import paths
-from trialplane.wire.mlflow import Scope
 
 # In place of `python -m mlflow`: says its pid, arguments and environment, and answers as MLflow does.
 DOUBLE = """
@@ -108,9 +107,9 @@ def test_a_port_in_use_is_refused_or_passed_over(platform, recorded, monkeypatch
 
 @contextlib.contextmanager
 def mlflow(method: str, target: str, body: bytes) -> Iterator[Any]:
-    """Knows one experiment of each namespace, as MLflow answers."""
+    """Knows one experiment, as MLflow answers."""
     name = target.removeprefix("/api/2.0/mlflow/experiments/get-by-name?experiment_name=")
-    known = {"criteria": "7", "team-a%2Fcriteria": "8"}.get(name)
+    known = {"criteria": "7"}.get(name)
     data = json.dumps({"experiment": {"experiment_id": known}} if known else {}).encode()
     yield urllib3.HTTPResponse(io.BytesIO(data), status=200 if known else 404, preload_content=False)
 
@@ -133,9 +132,9 @@ def test_the_page_is_that_of_the_runs_trials_the_best_first(direction, ascending
     }
 
 
-def test_a_run_of_a_team_is_in_an_experiment_of_its_namespace():
-    pages = [ui._page(mlflow, shown(), Scope("team-a", is_control)) for is_control in (True, False)]
-    assert ["/#/experiments/7/" in pages[0], "/#/experiments/8/" in pages[1]] == [True, True]
+def test_on_a_cluster_the_pages_open_in_the_workspace_of_the_namespace():
+    assert ui._page(mlflow, shown(), "team-a").startswith("/#/experiments/7/runs?workspace=team-a&")
+    assert ui._page(mlflow, None, "team-a") == "/#/experiments?workspace=team-a"
 
 
 def test_without_an_experiment_or_a_run_it_is_mlflows_first_page():

@@ -41,9 +41,9 @@ def serve(order):
     server.IDLE_SECONDS, server.REQUEST_SECONDS = order["idle"], order["request"]
     there, ledgers = order["namespace"], Ledgers(order["url"], order["namespace"], [order["namespace"]])
     runs = ledgers.of(there)
-    gateway = Gateway(runs, Callers(lambda token: Review("")), ledgers.scope(there), Controllers("http://127.0.0.1:9"))
+    gateway = Gateway(runs, Callers(lambda token: Review("")), there, Controllers("http://127.0.0.1:9"))
     answers = Namespaces({there: gateway})
-    door = Door(Upstream(order["mlflow"]) if order["mlflow"] else None, ledgers, answers.refuses)
+    door = Door(Upstream(order["mlflow"]) if order["mlflow"] else None, ledgers, answers.user)
     service = LedgerService(ledgers)
     while True:
         try:

@@ -79,11 +79,27 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
 
 
 class Server:
-    """`mlflow server` on loopback, over a SQLite file."""
+    """`mlflow server` on loopback, over a SQLite file.
 
-    def __init__(self, store: str, folder: Path) -> None:
+    Args:
+        store: the file, as a URL.
+        folder: for its log and artifacts.
+        python: that runs it.
+        options: more of them.
+        environ: more variables.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        folder: Path,
+        python: str = sys.executable,
+        options: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self._store = store
         self._folder = folder
+        self._python, self._options, self._environ = python, options, environ or {}
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = int(free.getsockname()[1])
@@ -91,10 +107,11 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port)]
+        command = [self._python, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port)]
         command += ["--backend-store-uri", self._store, "--artifacts-destination", str(self._folder / "server-artifacts")]
-        command += ["--workers", "1"]
+        command += ["--workers", "1", *self._options]
         environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        environment |= self._environ
         with (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         wait_until(self._answers, f"MLflow answers at {self.uri}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import urllib.parse
 from typing import Any
 
 from tests.browser import Browser
@@ -25,8 +24,7 @@ def mlflow_runs(cluster: Cluster, run: str, job: str = "criteria", metric: str =
         try:
             assert ui.stdout is not None
             browser = Browser(ui.stdout.readline().strip())
-            name = urllib.parse.quote(f"{cluster.namespace}/{job}", safe="")
-            found = browser.get(f"{_API}/experiments/get-by-name?experiment_name={name}")
+            found = browser.get(f"{_API}/experiments/get-by-name?experiment_name={job}")
             text = f"tags.`trialplane.kind` = 'trial' and tags.`trialplane.run` = '{run}'"
             search = {"experiment_ids": [found["experiment"]["experiment_id"]], "filter": text, "max_results": PAGE}
             answer = browser.get(f"{_API}/runs/search", search)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.conftest import CONTEXT, CONTROL, OTHER, RELEASE, SPEC, TEAM, USERS, Cluster
+from tests.e2e.recorded import mlflow_runs
 
 from trialplane.kube import cluster as clusters
 from trialplane.wire import cluster as names
@@ -163,6 +164,49 @@ print(json.dumps([status(path) for path in json.loads(os.environ["PATHS"])]))
     own, theirs = json.loads(cluster.kubectl(*words).splitlines()[-1])
     assert own == 400, "let in, and {} is no request"
     assert theirs in (401, 403)
+
+
+def test_a_teams_records_in_mlflow_are_out_of_the_others_reach(cluster: Cluster, other: Cluster, both: str) -> None:
+    """Of its runs and of its users, whatever headers they send; and nobody reaches MLflow's own server."""
+    (theirs, *_) = [run["id"] for run in mlflow_runs(other, both, "toy")]
+    get = f"/api/2.0/mlflow/runs/get?run_id={theirs}"
+    artifacts = f"/api/2.0/mlflow-artifacts/artifacts?path=workspaces/{OTHER}"
+    own_door, their_door = (mlflow.path(ledger.place(namespace), both) for namespace in (TEAM, OTHER))
+    found = records(cluster, both, [own_door + get, their_door + get, own_door + artifacts])
+    assert found[0] == 404 and found[1] == 403 and found[2] in (400, 403), found
+    assert records(other, both, [their_door + get]) == [200], "the request itself is right"
+    _, own = token(USERS[TEAM], TEAM)
+    here, there = (f"{ledger.place(namespace)}{mlflow.UI}" for namespace in (TEAM, OTHER))
+    assert asked(USERS[TEAM], own, "GET", f"{here}{get}")[0] == 404
+    assert asked(USERS[TEAM], own, "GET", f"{there}{get}")[0] == 403
+    (pod,) = cluster.objects("pods", run=both, role=names.TRIAL)
+    assert cluster.connects(pod, [(f"{RELEASE}-mlflow.{CONTROL}.svc", 5000)]) == [False]
+
+
+def records(team: Cluster, run: str, paths: list[str]) -> list[int]:
+    """What the gateway answers to a run that asks MLflow for these, and says that it is somebody else."""
+    code = """
+import json, os, urllib.error, urllib.request
+from trialplane.wire import mlflow
+token = mlflow.token(open(os.environ["TRIALPLANE_TOKEN_FILE"]).read().strip())
+forged = mlflow.caller(os.environ["OTHER"], mlflow.USERS, "trialplane-user")
+def status(path):
+    request = urllib.request.Request(os.environ["GATEWAY"] + path, headers={**forged, "Authorization": "Bearer " + token})
+    try:
+        return urllib.request.urlopen(request, timeout=30).status
+    except urllib.error.HTTPError as error:
+        return error.code
+print(json.dumps([status(path) for path in json.loads(os.environ["PATHS"])]))
+"""
+    (pod,) = team.objects("pods", run=run, role=names.CONTROLLER)
+    environ = [
+        f"OTHER={OTHER}",
+        f"GATEWAY=http://{RELEASE}-gateway.{CONTROL}.svc:{names.GATEWAY_PORT}",
+        f"PATHS={json.dumps(paths)}",
+    ]
+    words = ("exec", pod["metadata"]["name"], "-c", names.CONTROLLER, "--", "env", *environ, "python", "-c", code)
+    found: list[int] = json.loads(team.kubectl(*words).splitlines()[-1])
+    return found
 
 
 @pytest.mark.slow

@@ -99,11 +99,11 @@ class Site:
         self.ledgers = Ledgers(self.url, NAMESPACE, [NAMESPACE, *others], budgets)
         self.archive = self.archive_of(NAMESPACE)
         made = {
-            name: Gateway(self.archive_of(name), callers(), self.ledgers.scope(name), Controllers(controllers), mlflow)
+            name: Gateway(self.archive_of(name), callers(), name, Controllers(controllers), mlflow)
             for name in self.ledgers.namespaces
         }
         answers = Namespaces(made)
-        self.door = Door(upstream, self.ledgers, answers.refuses)
+        self.door = Door(upstream, self.ledgers, answers.user)
         self.http = Http(http_server.server(answers, LedgerService(self.ledgers), self.door))
 
     def archive_of(self, namespace: str) -> Archive:

@@ -1,8 +1,14 @@
-"""A gateway with a real server of MLflow behind it, and two runs of one job whose tokens open its door."""
+"""A gateway with a server of MLflow with Kubeflow's plugin behind it, and runs of two teams whose tokens open its door.
+
+The plugin needs Python 3.12: where the tests run with an older one, PLUGIN_PYTHON names one that has it.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import sys
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +18,15 @@ import pytest
 from tests.contracts.conftest import Postgres
 from tests.controller.conftest import Server
 from tests.gateway.gateway_site import NAMESPACE, Reply, Site, postgres
+from tests.gateway.rbac_double import Rbac
 
-from trialplane.gateway.mlflow import Upstream
+from trialplane.gateway.upstream import Upstream
 from trialplane.wire import ledger
 from trialplane.wire import mlflow as wire
 
 __all__ = ["postgres"]  # a fixture
 
+OTHER = "other"  # another team's namespace
 RUNS = ("own-1", "other-1")
 MOST = 3 << 20  # bytes of an artifact
 
@@ -34,7 +42,8 @@ class Door:
     def ask(self, method: str, path: str, body: Any = None, token: str = "", **headers: str) -> Reply:
         """One request: a JSON body, or the bytes of an artifact."""
         sent = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {token or self.token}", **headers}
+        kind = {} if body is None or isinstance(body, bytes) else {"Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {token or self.token}", **kind, **headers}
         return self.site.ask(method, self.path + path, sent, **headers)
 
     def call(self, endpoint: str, body: Any = None, *, get: bool = False, **headers: str) -> Reply:
@@ -76,23 +85,37 @@ class Door:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory, mlflow_tables: Path) -> Iterator[Server]:
-    """MLflow's server, which takes seconds to start."""
+def server(tmp_path_factory: pytest.TempPathFactory, services: None) -> Iterator[Server]:
+    """MLflow's server as the chart starts it, which takes seconds."""
+    has_plugin = importlib.util.find_spec("mlflow_kubernetes_plugins") is not None
+    python = sys.executable if has_plugin else os.environ.get("PLUGIN_PYTHON", "")
+    if not python:
+        pytest.skip("mlflow-kubernetes-plugins is not installed: it needs Python 3.12, which PLUGIN_PYTHON may name")
     folder = tmp_path_factory.mktemp("mlflow-server")
-    store = folder / "mlflow.db"
-    store.write_bytes(mlflow_tables.read_bytes())
-    made = Server(f"sqlite:///{store}", folder)
+    rbac = Rbac(folder)
+    chart = {
+        "KUBECONFIG": str(rbac.kubeconfig),
+        "MLFLOW_K8S_AUTH_AUTHORIZATION_MODE": "subject_access_review",
+        "MLFLOW_K8S_WORKSPACE_LABEL_SELECTOR": f"kubernetes.io/metadata.name in ({NAMESPACE},{OTHER})",
+        "MLFLOW_CREATE_MODEL_VERSION_SOURCE_VALIDATION_REGEX": "^(mlflow-artifacts|models):/[^/].*$",
+    }
+    options = ("--enable-workspaces", "--workspace-store-uri", "kubernetes://", "--app-name", "kubernetes-auth")
+    made = Server(f"sqlite:///{folder / 'mlflow.db'}", folder, python, options, chart)
     made.start()
     yield made
     made.stop()
+    rbac.close()
 
 
 @pytest.fixture
 def site(postgres: Postgres, server: Server, tmp_path: Path) -> Iterator[Site]:
-    made = Site(postgres, tmp_path, upstream=Upstream(server.uri, max_artifact=MOST))
+    """Both runs are in both namespaces."""
+    made = Site(postgres, tmp_path, upstream=Upstream(server.uri, max_artifact=MOST), others=[OTHER])
     for run in RUNS:
-        with made.ledger(run):
-            made.archive.admit(run, f"the token of {run}")
+        for namespace in (NAMESPACE, OTHER):
+            token = f"the token of {run}" + ("" if namespace == NAMESPACE else f" in {namespace}")
+            with made.ledger(run, namespace=namespace):
+                made.archive_of(namespace).admit(run, token)
     yield made
     made.close()
 
@@ -104,4 +127,5 @@ def own(site: Site) -> Door:
 
 @pytest.fixture
 def other(site: Site) -> Door:
-    return Door(site, RUNS[1])
+    """That of a run of another team."""
+    return Door(site, RUNS[1], OTHER)

@@ -44,22 +44,22 @@ def there(door: Door, run: str) -> dict[str, int]:
 
 
 def test_what_is_too_large_for_the_door_is_told_and_the_rest_is_there(own: Door, tmp_path: Path) -> None:
-    run = own.new_run(**{labels.NUMBER: "7"})["run_id"]
+    run = own.new_run(**{labels.NUMBER: "7", labels.RUN: own.run})["run_id"]
     left(tmp_path, large=b"x" * (MOST + 1), small=b"small")
     answer = send(own, tmp_path, own.run)
     assert answer.lacks.startswith("out/large (413") and not answer.again, answer
     assert there(own, run) == {"a b+50%.txt": 3, "small": 5}
 
 
-def test_another_runs_record_gets_nothing(own: Door, other: Door, tmp_path: Path) -> None:
-    run = other.new_run(**{labels.NUMBER: "7"})["run_id"]
+def test_another_teams_record_gets_nothing(own: Door, other: Door, tmp_path: Path) -> None:
+    run = other.new_run(**{labels.NUMBER: "7", labels.RUN: other.run})["run_id"]
     left(tmp_path)
     assert send(own, tmp_path, other.run).lacks
     assert there(other, run) == {}
 
 
 def test_a_token_that_the_door_refuses_is_told(own: Door, tmp_path: Path) -> None:
-    run = own.new_run(**{labels.NUMBER: "7"})["run_id"]
+    run = own.new_run(**{labels.NUMBER: "7", labels.RUN: own.run})["run_id"]
     left(tmp_path)
     answer = send(own, tmp_path, own.run, token="another")
     assert answer.lacks and there(own, run) == {}

@@ -18,17 +18,20 @@ from mlflow.tracking import MlflowClient
 from tests.contracts.conftest import Postgres, ask, complete, wait_until
 from tests.controller.conftest import Server
 from tests.gateway.gateway_site import Site, postgres, record
+from tests.gateway.mlflow_site import Door, server
 
 from trialplane.controller.status import StatusBoard
 from trialplane.gateway import logs as gateway_logs
 from trialplane.gateway.logs import Chosen, Controllers, Mlflow, NoLog
+from trialplane.gateway.upstream import Upstream
 from trialplane.ledger import attempts as reading
-from trialplane.wire import labels, ledger, logs
+from trialplane.wire import env, labels, ledger, logs
+from trialplane.wire.ledger import Address
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
 
-__all__ = ["postgres"]  # a fixture
+__all__ = ["postgres", "server"]  # fixtures
 
 KEY = ledger.hashed("a-token")
 
@@ -185,7 +188,7 @@ def test_an_answer_that_never_ends_holds_nobody_up(monkeypatch: pytest.MonkeyPat
         with pytest.raises(TimeoutError, match=r"no whole answer within 0\.5 s"):
             Controllers(url).log("toy", KEY, Chosen(), 0)
         with pytest.raises(NoLog, match=r"no whole answer within 0\.5 s"):
-            Mlflow(url).log("toy", "toy", 1.0, Chosen(), 0)
+            Mlflow(url).log(Address("studies", "toy"), "toy", {}, Chosen(), 0)
         closed.set()
 
 
@@ -216,7 +219,7 @@ def test_nothing_is_followed_and_nothing_odd_believed(answer: bytes) -> None:
         with pytest.raises(OSError):
             Controllers(url).log("toy", KEY, Chosen(), 0)
         with pytest.raises(NoLog, match="does not answer"):
-            Mlflow(url).log("toy", "toy", 1.0, Chosen(), 0)
+            Mlflow(url).log(Address("studies", "toy"), "toy", {}, Chosen(), 0)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +228,7 @@ def test_nothing_is_followed_and_nothing_odd_believed(answer: bytes) -> None:
 def test_an_answer_of_another_shape_is_no_log(body: bytes) -> None:
     found = peer(lambda connection: connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + body))
     with found as url, pytest.raises(NoLog, match="does not answer"):
-        Mlflow(url).log("toy", "toy", 1.0, Chosen(), 0)
+        Mlflow(url).log(Address("studies", "toy"), "toy", {}, Chosen(), 0)
 
 
 def test_what_mlflow_is_told_of_the_login() -> None:
@@ -237,11 +240,9 @@ def test_what_mlflow_is_told_of_the_login() -> None:
 
 @pytest.mark.slow
 def test_logs_of_an_ended_run_are_read_from_mlflow(
-    postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    postgres: Postgres, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = Server(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path)
-    server.start()
-    made = Site(postgres, tmp_path, mlflow=Mlflow(server.uri))
+    made = Site(postgres, tmp_path, mlflow=Mlflow(server.uri), upstream=Upstream(server.uri))
     try:
         with made.ledger("toy", submitted=1000.5) as found:
             found.tell(complete(ask(found)))
@@ -249,8 +250,10 @@ def test_logs_of_an_ended_run_are_read_from_mlflow(
         reply = made.ask("GET", "/runs/toy/log")
         assert "the controller's log is not there: MLflow has no such log of toy; " in reply.json()["error"]
         monkeypatch.setattr(mlflow, "set_tracking_uri", mlflow.set_tracking_uri)
-        client = MlflowClient(server.uri)
-        experiment = client.create_experiment("toy")
+        made.archive.admit("toy", "the token of toy")
+        door = Door(made, "toy")
+        monkeypatch.setenv(env.MLFLOW_TOKEN, door.token)
+        client, experiment = MlflowClient(door.uri), door.experiment()
         tags = {labels.RUN: "toy", labels.KIND: "study", labels.STATE: "SUCCEEDED"}
         client.create_run(experiment, tags={**tags, labels.RECORD: record(7.0)})  # a former one of its name
         parent = client.create_run(experiment, tags={**tags, labels.RECORD: record(1000.5)}).info.run_id
@@ -279,4 +282,3 @@ def test_logs_of_an_ended_run_are_read_from_mlflow(
             assert made.ask("GET", f"/runs/toy/log?trial=0&from={start}").data == rest, start
     finally:
         made.close()
-        server.stop()

@@ -16,9 +16,10 @@ from mlflow.exceptions import MlflowException
 from tests.contracts.conftest import Postgres
 from tests.controller.conftest import Server
 from tests.gateway.gateway_site import NAMESPACE, Site, postgres
-from tests.gateway.mlflow_site import Door, Upstream, server
+from tests.gateway.mlflow_site import Door, server
 
 from trialplane.controller import batch
+from trialplane.gateway.upstream import Upstream
 from trialplane.ledger import budget
 from trialplane.wire import env
 

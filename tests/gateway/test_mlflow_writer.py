@@ -13,7 +13,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 from tests.controller.conftest import FACTS, Place, Server, outcome, play, request
 from tests.gateway.gateway_site import Site
-from tests.gateway.mlflow_site import Door, postgres, server, site
+from tests.gateway.mlflow_site import OTHER, Door, postgres, server, site
 
 from trialplane.controller.batch import is_refusal
 from trialplane.wire import env, labels
@@ -96,7 +96,7 @@ def test_a_writer_waits_while_mlflow_is_away_or_the_token_is_another(place: Plac
     assert not is_refusal(away.value)
     assert writer.write()
     assert len(place.runs()) == before + 1
-    theirs = Door(site, "own-1").new_run()["run_id"]
+    theirs = Door(site, "own-1", OTHER).new_run()["run_id"]
     with pytest.raises(MlflowException) as foreign:
         place.client.log_metric(theirs, "x", 1.0)
-    assert is_refusal(foreign.value), "one entry that is not the run's must not hold up all others"
+    assert is_refusal(foreign.value), "one entry that is not the team's must not hold up all others"

@@ -36,7 +36,7 @@ from trialplane.ledger.namespaces import Ledgers
 from trialplane.gateway.logs import Controllers
 from trialplane.gateway.routes import ROUTES, Gateway
 ledgers = Ledgers(sys.argv[1], NAMESPACE, [NAMESPACE])
-gateway = Gateway(ledgers.of(NAMESPACE), callers(), ledgers.scope(NAMESPACE), Controllers("http://127.0.0.1:9"))
+gateway = Gateway(ledgers.of(NAMESPACE), callers(), NAMESPACE, Controllers("http://127.0.0.1:9"))
 routes = {route.path.rpartition("/")[2]: route for route in ROUTES}
 def read(run, what):
     cursor, count, largest = {}, 0, 0

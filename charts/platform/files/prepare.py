@@ -1,4 +1,4 @@
-"""Before the MLflow server starts: waits for its database, migrates it, and writes the file of basic authentication.
+"""Before the MLflow server starts: waits for its database, and migrates it.
 
 An init container runs it. One Job as a Helm hook would not do: before the install PostgreSQL of the same release does not
 exist yet, and after it `--wait` waits for a server that waits for the Job. Pods that start together take turns by an
@@ -7,12 +7,10 @@ advisory lock. Only the standard library, SQLAlchemy and the command line of MLf
 
 from __future__ import annotations
 
-import configparser
 import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import sqlalchemy
 
@@ -20,6 +18,9 @@ LOCK = 0x6D6C666C6F77  # "mlflow"; any number that no other program uses
 PAUSE = 2.0  # seconds between attempts to connect
 # `mlflow db upgrade`. It takes the URL, with its password, as an argument only, and arguments can be read by everybody.
 UPGRADE = "import os; from mlflow.db import commands; commands(['upgrade', os.environ['MLFLOW_BACKEND_STORE_URI']])"
+
+# Records of a version in which MLflow had no workspaces: they are in the one that MLflow puts them into, which is no team's.
+FORMER = "SELECT count(*) FROM runs JOIN experiments USING (experiment_id) WHERE workspace = 'default'"
 
 
 def connect(url: str, deadline: float) -> sqlalchemy.Connection:
@@ -44,7 +45,11 @@ def connect(url: str, deadline: float) -> sqlalchemy.Connection:
 
 
 def migrate(url: str, timeout: float) -> None:
-    """Brings the tables to the version of this MLflow; makes them in an empty database."""
+    """Brings the tables to the version of this MLflow; makes them in an empty database.
+
+    Raises:
+        SystemExit: it cannot, or they hold records that would be out of reach.
+    """
     with connect(url, time.monotonic() + timeout) as connection:
         connection.execute(sqlalchemy.text("SELECT pg_advisory_lock(:lock)"), {"lock": LOCK})
         # The lock ends with the connection, whatever happens here.
@@ -53,6 +58,14 @@ def migrate(url: str, timeout: float) -> None:
             code = subprocess.run([sys.executable, "-c", UPGRADE], env=environ, check=False, timeout=timeout).returncode
         except subprocess.TimeoutExpired:
             code = 124
+        former = (
+            0 if code or "default" in os.environ["WORKSPACES"].split(",") else connection.scalar(sqlalchemy.text(FORMER))
+        )
+    if former:
+        raise SystemExit(
+            f"MLflow's database has {former} records from before teams had workspaces, which nobody could see: copy what is "
+            "needed with the former chart, then empty the database (`DROP OWNED BY CURRENT_USER`) and MLflow's volume"
+        )
     if code:
         raise SystemExit(
             f"`mlflow db upgrade` ended with {code}{' after its time was up' if code == 124 else ''}; its reason is above. "
@@ -60,26 +73,10 @@ def migrate(url: str, timeout: float) -> None:
         )
 
 
-def write_auth(path: Path, url: str, permission: str) -> None:
-    """Writes what `--app-name basic-auth` reads; the administrator comes from the environment."""
-    config = configparser.ConfigParser()
-    config["mlflow"] = {
-        "default_permission": permission,
-        "database_uri": url.replace("%", "%%"),  # % begins an interpolation
-        "auth_cache_ttl_seconds": "60",  # a password is else hashed anew at each request
-    }
-    with path.open("w") as file:
-        config.write(file)
-    path.chmod(0o600)
-
-
 def main() -> None:
     """Reads everything from the environment."""
     url = os.environ["MLFLOW_BACKEND_STORE_URI"]
     migrate(url, float(os.environ["MIGRATION_TIMEOUT"]))
-    target = os.environ.get("MLFLOW_AUTH_CONFIG_PATH")
-    if target:
-        write_auth(Path(target), url, os.environ["MLFLOW_DEFAULT_PERMISSION"])
 
 
 if __name__ == "__main__":

@@ -50,8 +50,6 @@ http://{{ include "platform.mlflow.host" . }}:5000
 {{- define "platform.mlflow.secret" -}}
 {{- if not .Values.mlflow.enabled -}}
 {{ .Values.mlflow.existingSecret }}
-{{- else if .Values.mlflow.auth.enabled -}}
-{{ .Values.mlflow.auth.existingSecret | default (printf "%s-mlflow-auth" (include "platform.fullname" .)) }}
 {{- end -}}
 {{- end -}}
 
@@ -65,7 +63,7 @@ http://{{ include "platform.mlflow.host" . }}:5000
 {{- range list $name $place $svc $whole "localhost" "127.0.0.1" -}}
 {{- $hosts = concat $hosts (list . (printf "%s:*" .)) -}}
 {{- end -}}
-{{- join "," (concat $hosts .Values.mlflow.allowedHosts) -}}
+{{- join "," $hosts -}}
 {{- end -}}
 
 {{/* Names of the claims of head pods and trial pods, or nothing. */}}
@@ -139,19 +137,10 @@ volumes, of PostgreSQL's the half: indexes and its log of writes are on it, too.
 [{{ range $index, $one := fromJsonArray . }}{{ if $index }}, {{ end }}'{{ $one | replace "\\" "\\\\" | replace "'" "\\'" }}'{{ end }}]
 {{- end -}}
 
-{{/* Origins from which browsers may make changes: those of `mlflow.allowedHosts`; the server allows localhost itself. */}}
-{{- define "platform.mlflow.origins" -}}
-{{- $origins := list -}}
-{{- range .Values.mlflow.allowedHosts -}}
-{{- $origins = concat $origins (list (printf "https://%s" .) (printf "http://%s" .)) -}}
-{{- end -}}
-{{- join "," $origins -}}
-{{- end -}}
-
 {{/* The most connections to PostgreSQL: of a gateway 8 and one for each run that it has open, of an operator 8, of a worker of
-MLflow 10 for each of its two stores, or three with `mlflow.auth.enabled`, and 20 for updates, the superuser and whoever takes backups. */}}
+MLflow 10 for each of its two stores, and 20 for updates, the superuser and whoever takes backups. */}}
 {{- define "platform.connections" -}}
 {{- $gateways := mul .Values.gateway.replicas (add 8 .Values.gateway.maxRuns) -}}
-{{- $mlflow := ternary (mul .Values.mlflow.replicas .Values.mlflow.workers (ternary 30 20 .Values.mlflow.auth.enabled)) 0 .Values.mlflow.enabled -}}
+{{- $mlflow := ternary (mul .Values.mlflow.replicas .Values.mlflow.workers 20) 0 .Values.mlflow.enabled -}}
 {{- add $gateways (mul .Values.operator.replicas 8) $mlflow 20 -}}
 {{- end -}}

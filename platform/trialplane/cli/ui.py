@@ -27,7 +27,6 @@ from trialplane.client.target import TargetName
 from trialplane.errors import InputError, RunNotFound, TargetError
 from trialplane.policies import protobuf
 from trialplane.wire import labels, paths
-from trialplane.wire.mlflow import Scope
 
 if TYPE_CHECKING:
     from trialplane.client.pages import Pages, PrivateServer, Source
@@ -39,7 +38,6 @@ _FIRST_PORT = 5000
 _PATIENCE = 10.0  # seconds for a server to end
 _REFRESH = 2.0  # seconds between updates of the copy
 _STUDY = 0  # id of the only study of a storage in memory
-_MINE = Scope("", is_control=True)  # all that MLflow has on this machine
 
 
 @click.command("ui")
@@ -54,8 +52,8 @@ def ui_command(run: str | None, place: TargetName, dashboard: bool, port: int | 
     other records one click away. The other opens the page of `platform report`, which is updated while RUN goes on. Both
     contain a new secret at each start, so other users of this machine cannot open them.
 
-    MLflow is read-only, and needs no password on a cluster. optuna-dashboard shows a copy of the run: changes are lost when
-    the command ends.
+    MLflow is read-only on this machine, and on a cluster for viewers; a team's users may edit its records there. It needs no
+    password. optuna-dashboard shows a copy of the run: changes are lost when the command ends.
     """
     home = paths.home()
     if place.local and not dashboard:
@@ -103,18 +101,16 @@ def _read_only(ask: Source) -> Source:
     """Pass on what MLflow's pages read with, and nothing else: MLflow itself would also write, and read any file."""
     import urllib3
 
-    from trialplane.gateway import mlflow_calls, pages
+    from trialplane.gateway import mlflow_paths
 
     @contextlib.contextmanager
     def answer(method: str, target: str, body: bytes) -> Iterator[Any]:
-        try:
-            asked = pages.question(_MINE, method, target, lambda: body)
-        except mlflow_calls.Refused as refused:
-            text = json.dumps({"error_code": refused.code, "message": str(refused)}).encode()
+        if not mlflow_paths.reads(method, target, body):
+            text = json.dumps({"error_code": "PERMISSION_DENIED", "message": "MLflow is read-only here"}).encode()
             kind = {"Content-Type": "application/json"}
-            yield urllib3.HTTPResponse(io.BytesIO(text), kind, refused.status, preload_content=False)
+            yield urllib3.HTTPResponse(io.BytesIO(text), kind, 403, preload_content=False)
             return
-        with ask(method, asked.target, asked.body) as response:
+        with ask(method, target, body) as response:
             yield response
 
     return answer
@@ -165,10 +161,10 @@ def _there(place: TargetName, run: str | None, listener: socket.socket) -> None:
     shown = _shown(run, place)
     gateway = target.gateway
     gateway.check_mlflow()  # reports a failure at once
-    ask = _beside(gateway.mlflow, run, place)
-    with Pages(ask, listener, lambda: _page(gateway.mlflow, shown, gateway.scope), output.note) as pages:
+    ask, workspace = _beside(gateway.mlflow, run, place), target.cluster.namespace
+    with Pages(ask, listener, lambda: _page(gateway.mlflow, shown, workspace), output.note) as pages:
         _tell(pages, shown is not None)
-        output.note(f"Showing the results in {target.cluster.place}, read-only; Ctrl-C stops it")
+        output.note(f"Showing the results in {target.cluster.place}; Ctrl-C stops it")
         _until_stopped()
 
 
@@ -212,20 +208,22 @@ def _shown(run: str | None, place: TargetName) -> tuple[str, Job] | None:
         return None  # the results can be looked at all the same
 
 
-def _page(ask: Source, shown: tuple[str, Job] | None, scope: Scope = _MINE) -> str:
+def _page(ask: Source, shown: tuple[str, Job] | None, workspace: str = "") -> str:
     """The page of a run's trials, the best first and with their curves, or MLflow's start page when it is not known.
 
     Args:
         ask: MLflow.
         shown: a run and its job.
-        scope: of the run.
+        workspace: on a cluster, MLflow's name of the run's namespace.
     """
     import urllib3
 
+    chosen = {"workspace": workspace} if workspace else {}  # else the pages ask for one first
+    start = f"/#/experiments?{urllib.parse.urlencode(chosen)}" if workspace else "/"
     if shown is None:
-        return "/"
+        return start
     run, job = shown
-    query = urllib.parse.urlencode({"experiment_name": scope.experiment(job.name)})
+    query = urllib.parse.urlencode({"experiment_name": job.name})
     try:
         with ask("GET", f"/api/2.0/mlflow/experiments/get-by-name?{query}", b"") as answer:
             experiment = urllib.parse.quote(json.loads(answer.read())["experiment"]["experiment_id"])
@@ -238,9 +236,10 @@ def _page(ask: Source, shown: tuple[str, Job] | None, scope: Scope = _MINE) -> s
         KeyError,
         TypeError,
     ):  # no such experiment yet
-        return "/"
+        return start
     best = job.objectives[0]
     sought = {
+        **chosen,
         "workflowType": "machine_learning",  # by default first-time visitors see the pages for language models
         "searchFilter": f"tags.`{labels.KIND}` = 'trial' and tags.`{labels.RUN}` = '{run}'",
         "orderByKey": f"metrics.`{best.metric}`",

@@ -22,7 +22,6 @@ from trialplane.ledger.attempts import Attempt
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 from trialplane.wire import ledger, mlflow, records
-from trialplane.wire.mlflow import Scope
 from trialplane.wire.records import Change, Desired, ReportRow, RunStatus, TrialRow
 
 TOKEN_SECONDS = 600  # the shortest that Kubernetes makes
@@ -240,11 +239,6 @@ class Gateway:
         return self._cluster.service(
             service.service, service.port, method, where, query=query, headers=headers, namespace=self._namespace
         )
-
-    @property
-    def scope(self) -> Scope:
-        """Part of MLflow that belongs to this namespace."""
-        return Scope(self._cluster.namespace, self._namespace == self._cluster.namespace)
 
     @property
     def _root_path(self) -> str:

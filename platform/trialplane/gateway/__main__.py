@@ -48,9 +48,9 @@ def main() -> int:
         runs = ledgers.of(namespace)
         assert runs is not None
         controllers = Controllers(f"http://{cluster.head_service('{run}')}.{namespace}.svc:{cluster.STATUS_PORT}")
-        gateways[namespace] = Gateway(runs, callers, ledgers.scope(namespace), controllers, mlflow)
+        gateways[namespace] = Gateway(runs, callers, namespace, controllers, mlflow)
     answers = Namespaces(gateways)
-    door = Door(_upstream(), ledgers, answers.refuses)
+    door = Door(_upstream(), ledgers, answers.user)
     service = LedgerService(ledgers, int(os.environ.get(env.MAX_RUNS) or MAX_RUNS))
     server.server(answers, service, door, port=cluster.GATEWAY_PORT).run()
     ledgers.close()

@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 
 from trialplane import errors
 from trialplane.controller import journal
-from trialplane.wire import env, escapes, labels, logs
+from trialplane.wire import env, escapes, labels, logs, mlflow
+from trialplane.wire.ledger import Address
 
 T = TypeVar("T")
 
@@ -126,12 +127,12 @@ class Mlflow:
         login = base64.b64encode(f"{user}:{password}".encode()).decode()
         return cls(url, f"Basic {login}" if user else "")
 
-    def log(self, run: str, experiment: str, submission: Mapping[str, Any], chosen: Chosen, start: int) -> Piece:
+    def log(self, whose: Address, job: str, submission: Mapping[str, Any], chosen: Chosen, start: int) -> Piece:
         """A piece of a log that has ended.
 
         Args:
-            run: its name.
-            experiment: the name of its job's.
+            whose: the run.
+            job: the name of its job, and so of its experiment.
             submission: the facts of it.
             chosen: which log.
             start: the offset.
@@ -140,46 +141,44 @@ class Mlflow:
             NoLog: MLflow has none, or does not answer.
         """
         try:
-            found = self._run(run, experiment, submission, chosen)
+            found = self._run(whose, job, submission, chosen)
             query = urllib.parse.urlencode({"path": f"logs/{chosen.file}", "run_uuid": found or ""})
-            piece = self._get(f"/get-artifact?{query}", lambda reply: _piece(reply, start)) if found else None
+            piece = self._get(whose, f"/get-artifact?{query}", lambda reply: _piece(reply, start)) if found else None
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # the latter: JSON of another shape
             where = escapes.without_passwords(self.url)
             raise NoLog(f"MLflow at {where}, which keeps it, does not answer: {errors.first_line(error):.200}") from error
         if piece is None:
-            text = (
-                f"MLflow has no such log of {run}; what a killed controller had not handed over yet, the next one hands over"
-            )
-            raise NoLog(f"{text} (`platform resume {run}`)")
+            text = f"MLflow has no such log of {whose.run}; what a killed controller had not handed over yet, the next one"
+            raise NoLog(f"{text} hands over (`platform resume {whose.run}`)")
         return piece
 
-    def _run(self, run: str, name: str, submission: Mapping[str, Any], chosen: Chosen) -> str | None:
+    def _run(self, whose: Address, job: str, submission: Mapping[str, Any], chosen: Chosen) -> str | None:
         """The id of the MLflow run that has the log."""
-        query = urllib.parse.urlencode({"experiment_name": name})
-        found = self._json(f"/api/2.0/mlflow/experiments/get-by-name?{query}")
+        query = urllib.parse.urlencode({"experiment_name": job})
+        found = self._json(whose, f"/api/2.0/mlflow/experiments/get-by-name?{query}")
         experiment = found.get("experiment", {}).get("experiment_id")
         if not isinstance(experiment, str):
             return None
-        identity = journal.identity(run, submission)
-        studies = self._search(experiment, f"tags.`{labels.RUN}` = '{run}' and tags.`{labels.KIND}` = 'study'")
+        identity = journal.identity(whose.run, submission)
+        studies = self._search(whose, experiment, f"tags.`{labels.RUN}` = '{whose.run}' and tags.`{labels.KIND}` = 'study'")
         mine = [id_ for id_, tags in studies if identity.items() <= tags.items() and labels.STATE in tags]
         if chosen.trial is None or not mine:
             return mine[0] if mine else None
         query = f"tags.`{labels.PARENT}` = '{mine[0]}' and tags.`{labels.NUMBER}` = '{chosen.number}'"
-        return next((id_ for id_, _ in self._search(experiment, query)), None)
+        return next((id_ for id_, _ in self._search(whose, experiment, query)), None)
 
-    def _search(self, experiment: str, query: str) -> list[tuple[str, dict[str, str]]]:
+    def _search(self, whose: Address, experiment: str, query: str) -> list[tuple[str, dict[str, str]]]:
         """Ids and tags of runs."""
         asked = {"experiment_ids": [experiment], "filter": query, "max_results": 20}
-        found = self._json("/api/2.0/mlflow/runs/search", json.dumps(asked).encode())
+        found = self._json(whose, "/api/2.0/mlflow/runs/search", json.dumps(asked).encode())
         return [
             (str(one["info"]["run_id"]), {str(tag["key"]): str(tag["value"]) for tag in one["data"].get("tags", [])})
             for one in found.get("runs", [])
         ]
 
-    def _json(self, path: str, body: bytes | None = None) -> dict[str, Any]:
+    def _json(self, whose: Address, path: str, body: bytes | None = None) -> dict[str, Any]:
         """An answer of the API; empty for what is not there."""
-        data = self._get(path, _whole(_MOST_JSON), body)
+        data = self._get(whose, path, _whole(_MOST_JSON), body)
         try:
             found = json.loads(data or b"{}")
         except RecursionError as error:
@@ -188,8 +187,11 @@ class Mlflow:
             raise ValueError("it answered with something else than a JSON object")
         return found
 
-    def _get(self, path: str, take: Callable[[http.client.HTTPResponse], T], body: bytes | None = None) -> T | None:
-        headers = {"Authorization": self.authorization} if self.authorization else {}
+    def _get(
+        self, whose: Address, path: str, take: Callable[[http.client.HTTPResponse], T], body: bytes | None = None
+    ) -> T | None:
+        headers = mlflow.caller(whose.namespace, mlflow.VIEWERS, "gateway")
+        headers |= {"Authorization": self.authorization} if self.authorization else {}
         headers |= {} if body is None else {"Content-Type": "application/json"}
         return _fetch(f"{self.url}{path}", MLFLOW_SECONDS, take, headers, body)
 

@@ -1,60 +1,60 @@
-"""MLflow's door: what runs and users may request of MLflow's server, which nobody but the gateway can reach.
+"""MLflow's door: passes requests of runs and users on to MLflow's server, which nobody but the gateway can reach.
 
-A run comes with the token that is derived from its own (`wire.mlflow`), and reaches its own MLflow runs: those with its
-tags, which the door sets when they are created and lets nobody change. What it may call is in `mlflow_calls`. Users only
-read, with MLflow's pages, and of their namespace alone (`pages`). Whose what is, `ownership` knows. Artifacts pass in
-pieces; nothing is held in memory whose size has not been checked.
+A run comes with the token that is derived from its own (`wire.mlflow`), a user with that of a service account. MLflow is
+told who asks and for which namespace (`wire.mlflow.caller`), by headers that no caller can set, and asks RBAC what that may
+do in the workspace of the namespace. What is not known to be kept apart by workspaces does not pass (`mlflow_paths`).
+Artifacts pass in pieces; nothing is held in memory whose size has not been checked.
 """
 
 from __future__ import annotations
 
 import contextlib
-import http.client
+import functools
 import json
 import logging
-import re
-import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable
 
+import anyio
+import httpx
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Send
 
 from trialplane import errors
-from trialplane.gateway import mlflow_calls, pages
-from trialplane.gateway.answers import as_json
-from trialplane.gateway.bodies import BadBody, Body, Headers, Reply
+from trialplane.gateway import mlflow_paths
+from trialplane.gateway.callers import User
 from trialplane.gateway.limits import Admit, Limit, crowded
-from trialplane.gateway.mlflow_calls import DENIED, UNKNOWN, Call, Refused
-from trialplane.gateway.ownership import Records
-from trialplane.gateway.records import Run
-from trialplane.gateway.upstream import ANSWER_SECONDS, AWAY, Upstream
+from trialplane.gateway.upstream import ANSWER_SECONDS, AWAY, Refused, Upstream
 from trialplane.ledger import archive, budget
 from trialplane.ledger.archive import Archive
 from trialplane.ledger.namespaces import Ledgers
-from trialplane.wire import cluster, escapes, labels, ledger
+from trialplane.wire import cluster, escapes, mlflow
 from trialplane.wire.ledger import Address
 from trialplane.wire.mlflow import Inside
 
+# Errors as MLflow's client knows them.
+DENIED = "PERMISSION_DENIED"
+INVALID = "INVALID_PARAMETER_VALUE"
+NO_ENDPOINT = "ENDPOINT_NOT_FOUND"
+FULL = "RESOURCE_LIMIT_EXCEEDED"  # which the recorder tries again
+BUSY = "REQUEST_LIMIT_EXCEEDED"
+
 MAX_CALL = 4 << 20  # bytes of a call's body; MLflow takes 1 MB of metrics, parameters and tags at once
-REQUESTS = 128  # of one run at a time
-MAX_QUESTION = 64 << 10  # bytes of the body of a user's request: MLflow's pages send little
-QUESTIONS = 32  # of one namespace's users that are answered at a time
-PIECE = 1 << 18  # bytes of an artifact in memory
-STORE_SECONDS = 1800.0  # for it to store an artifact that it has received
-_REMEMBERED = 10_000  # tokens whose runs are remembered
-_LARGE = 256 << 10  # bytes of a body from which on one is handled at a time
-_CALLS = 32  # with bodies from a quarter of that on which are in memory at a time, or on their way there,
-_CALLS_OF_ONE = 8  # of one run
+REQUESTS = 128  # of one run, or of one namespace's users, at a time
+THREADS = 256  # for tokens and budgets, which ask the database or the API server
+RECEIVE_SECONDS = 30.0  # for each piece of a body to arrive
+STORE_SECONDS = 1800.0  # for MLflow to store an artifact that it has received
+_PIECE = 1 << 18  # bytes of a response in memory
+_LARGE = 64 << 10  # bytes of a call's body from which on few are in memory at a time, or on their way there:
+_LARGE_CALLS = 32
+_LARGE_CALLS_OF_ONE = 8  # of one run
 _BEARER = "Bearer "
 _logger = logging.getLogger(__name__)
-_LOG = "the log of its pod says more"
-_CURES = {
-    401: "its password is not the one in the gateway's Secret",
-    403: "the chart's value mlflow.allowedHosts must have the host by which the gateway names it",
-}
-_BYTES = "application/octet-stream"
-_KIND = re.compile(r"[\w.+-]+/[\w.+-]+(; ?[\w.-]+=[\w.-]+)?")
-_PASSED_ON = ("Content-Type", "Content-Disposition", "Cache-Control", "ETag", "Last-Modified", "X-Content-Type-Options")
+_SENT = ("content-type", "range", "if-none-match", "if-modified-since")  # of a caller's headers
+_RECEIVED = (
+    "content-type", "content-disposition", "content-length", "content-range", "cache-control", "etag", "last-modified",
+    "x-content-type-options",
+)  # fmt: skip
 
 
 class Door:
@@ -63,242 +63,199 @@ class Door:
     Args:
         upstream: MLflow's server; None where there is none.
         all_runs: by namespace.
-        refuses: why a user may not come in, from the namespace and the token; None for one who may.
+        user: whose token it is that came to a namespace, or why it does not count there.
     """
 
-    def __init__(self, upstream: Upstream | None, all_runs: Ledgers, refuses: Callable[[str, str], Response | None]) -> None:
+    def __init__(self, upstream: Upstream | None, all_runs: Ledgers, user: Callable[[str, str], User | Response]) -> None:
         self._upstream = upstream
         self._all_runs = all_runs
-        self._refuses = refuses
-        self._large = threading.Lock()
-        self._calls = Limit()  # by address
-        self._requests = Limit()  # by address
-        self._questions = Limit()  # by namespace
-        self._records = None if upstream is None else Records(upstream)
-        self._guard = threading.Lock()  # of what follows
-        self._known_runs: dict[tuple[Address, str], Run] = {}  # by address and token
+        self._user = user
+        self._requests = Limit()  # by address; of users without a run's name
+        self._large = Limit()  # by address
+        self._threads = anyio.CapacityLimiter(THREADS)
 
-    @property
-    def _server(self) -> Upstream:
-        if self._upstream is None:
-            raise Refused(503, AWAY, "this gateway has no MLflow: the chart's values say where it is, in mlflow")
-        return self._upstream
-
-    @property
-    def _there(self) -> Records:
-        assert self._records is not None  # there is a server
-        return self._records
-
-    @contextlib.contextmanager
-    def answer(
-        self, inside: Inside, method: str, headers: Headers, body: Body, admit: Admit = lambda namespace: True
-    ) -> Iterator[Reply]:
-        """The reply to one request, whatever it is; its body passes through while the context is entered.
+    async def answer(self, inside: Inside, request: Request, send: Send, admit: Admit = lambda namespace: True) -> None:
+        """Answer one request, whatever it is.
 
         Args:
             inside: whose door it came to, and what is behind it.
-            method: of HTTP.
-            headers: as they came.
-            body: not read yet.
+            request: its body not read yet.
+            send: takes the messages of the response.
             admit: is told the namespace whose token it shows.
+
+        Raises:
+            httpx.HTTPError: the response ends early.
+            ClientDisconnect: the request does.
         """
-        with contextlib.ExitStack() as stack:
+        async with contextlib.AsyncExitStack() as stack:
             try:
-                reply = stack.enter_context(self._answer(inside, method, headers, body, admit))
+                response = await self._response(stack, inside, request, admit)
             except Refused as refused:
-                reply = _refusal(refused.status, refused.code, str(refused))
-            except BadBody as bad:
-                reply = _refusal(bad.status, mlflow_calls.INVALID, str(bad))
+                response = refusal(refused.status, refused.code, str(refused))
             except errors.LedgerFull as error:
-                reply = _refusal(507, mlflow_calls.FULL, str(error))
+                response = refusal(507, FULL, str(error))
             except archive.DATABASE_ERRORS as error:
                 line = archive.reason(error)
-                reply = _refusal(503, AWAY, f"the ledger's database, which knows this run's token, does not answer: {line}")
+                response = refusal(
+                    503, AWAY, f"the ledger's database, which knows this run's token, does not answer: {line}"
+                )
             except errors.TrialplaneError as error:
-                reply = _refusal(403, DENIED, str(error))
-            except Exception as error:  # what nobody thought of, in a request or in what MLflow said
-                _logger.exception("%s %s", method, escapes.visible(inside.target[:200]))
-                reply = _refusal(502, "INTERNAL_ERROR", f"the gateway could not handle this: {type(error).__name__}")
-            yield reply
+                response = refusal(403, DENIED, str(error))
+            except ClientDisconnect:
+                raise
+            except Exception as error:  # what nobody thought of
+                _logger.exception("%s %s", request.method, escapes.visible(inside.target[:200]))
+                response = refusal(502, "INTERNAL_ERROR", f"the gateway could not handle this: {type(error).__name__}")
+            if isinstance(response, Response):
+                await response(request.scope, request.receive, send)
+                return
+            head = [
+                (name.encode(), response.headers[name].encode("latin-1")) for name in _RECEIVED if name in response.headers
+            ]
+            await send({"type": "http.response.start", "status": response.status_code, "headers": head})
+            async for piece in response.aiter_raw(_PIECE):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body"})
 
-    def _answer(
-        self, inside: Inside, method: str, headers: Headers, body: Body, admit: Admit
-    ) -> contextlib.AbstractContextManager[Reply]:
-        _, target = self._server, inside.target
-        runs = self._all_runs.of(inside.namespace)
+    async def close(self) -> None:
+        """Close the connections to MLflow."""
+        if self._upstream is not None:
+            await self._upstream.close()
+
+    async def _response(
+        self, stack: contextlib.AsyncExitStack, inside: Inside, request: Request, admit: Admit
+    ) -> httpx.Response | Response:
+        if self._upstream is None:
+            raise Refused(503, AWAY, "this gateway has no MLflow: the chart's values say where it is, in mlflow")
+        namespace = inside.namespace
+        runs = self._all_runs.of(namespace)
         if runs is None:
-            text = f"{inside.namespace:.63} is not among the gateway's namespaces"
+            text = f"{namespace:.63} is not among the gateway's namespaces"
             if inside.run:  # its team was added and this gateway not started anew, or was taken out: it waits, as its ledger
                 raise Refused(503, AWAY, f"{text}; what {inside.run} logs waits until it is")
-            raise Refused(404, UNKNOWN, text)
+            raise Refused(404, NO_ENDPOINT, text)
+        if not inside.run and (request.method, inside.target) == ("GET", "/health"):  # for anybody
+            await self._upstream.check(namespace)
+            return Response(json.dumps({"mlflow": "answers"}), media_type="application/json")
         if inside.run:
-            run = self._admitted(runs, Address(inside.namespace, inside.run), headers.get("Authorization") or "")
-            _check_admitted(admit, inside.namespace)
-            return self._run(run, method, target, headers, body)
-        if (method, target) == ("GET", "/health"):
-            return self._health()
-        return self._read(inside, method, headers, body, admit)
+            authorization = request.headers.get("Authorization", "")
+            await anyio.to_thread.run_sync(_check_token, runs, inside.run, authorization, limiter=self._threads)
+            caller = mlflow.caller(namespace, mlflow.RUNS, inside.run)
+        else:
+            token = request.headers.get(cluster.TOKEN_HEADER, "")
+            user = await anyio.to_thread.run_sync(self._user, namespace, token, limiter=self._threads)
+            if isinstance(user, Response):
+                return user
+            role, name = (mlflow.VIEWERS, cluster.VIEWER) if user.views else (mlflow.USERS, cluster.USER)
+            caller = mlflow.caller(namespace, role, name)
+        if not admit(namespace):
+            raise Refused(429, BUSY, crowded(namespace))
+        return await self._passed_on(stack, Address(namespace, inside.run), runs, inside.target, request, caller)
 
-    @contextlib.contextmanager
-    def _health(self) -> Iterator[Reply]:
-        """For anybody: whether MLflow answers what needs its database."""
-        with self._server.sent("GET", "/api/2.0/mlflow/experiments/search?max_results=1", "", (), 0) as response:
-            if response.status != http.client.OK:
-                said = response.read(200).decode(errors="replace")
-                raise Refused(
-                    503,
-                    AWAY,
-                    f"MLflow answers the gateway with {response.status}: {said}; {_CURES.get(response.status, _LOG)}",
-                )
-        yield Reply.of(as_json({"mlflow": "answers"}))
-
-    @contextlib.contextmanager
-    def _read(self, inside: Inside, method: str, headers: Headers, body: Body, admit: Admit) -> Iterator[Reply]:
-        """For a user."""
-        if (refusal := self._refuses(inside.namespace, headers.get(cluster.TOKEN_HEADER) or "")) is not None:
-            yield Reply.of(refusal)
-            return
-        _check_admitted(admit, inside.namespace)
-        scope = self._all_runs.scope(inside.namespace)
-        if not self._questions.enter(inside.namespace, QUESTIONS, patience=ANSWER_SECONDS / 4):
-            text = f"MLflow's pages have {QUESTIONS} requests of {inside.namespace} under way already; try again in a moment"
-            raise Refused(429, "REQUEST_LIMIT_EXCEEDED", text)
-        try:
-            asked = pages.question(scope, method, inside.target, lambda: body.whole(MAX_QUESTION))
-            self._there.check_visible(scope, asked)
-            with self._server.sent(method, asked.target, "application/json", [asked.body], len(asked.body)) as response:
-                yield self._there.visible(scope, asked, response) or _reply(response)
-        finally:
-            self._questions.leave(inside.namespace)
-
-    @contextlib.contextmanager
-    def _run(self, run: Run, method: str, target: str, headers: Headers, body: Body) -> Iterator[Reply]:
-        """For a run, one of the requests that it may have at a time."""
-        whose = Address(run.scope.namespace, run.name)
+    async def _passed_on(
+        self,
+        stack: contextlib.AsyncExitStack,
+        whose: Address,
+        runs: Archive,
+        target: str,
+        request: Request,
+        caller: dict[str, str],
+    ) -> httpx.Response:
+        """MLflow's response to an admitted request, whose bytes count for the budget of its namespace."""
+        assert self._upstream is not None  # checked before
+        path = mlflow_paths.passing(target)
+        if path is None:
+            text = "the gateway passes on what MLflow keeps apart by workspaces"
+            raise Refused(404, NO_ENDPOINT, f"{text}, and {request.method} {target:.120} is not part of that")
         if not self._requests.enter(whose, REQUESTS):
-            text = f"{run.name} has {REQUESTS} requests to MLflow under way already"
-            raise Refused(429, "REQUEST_LIMIT_EXCEEDED", text)
-        with contextlib.ExitStack() as stack, contextlib.ExitStack() as unless_stored:
-            stack.callback(self._requests.leave, whose)
-            path, _, query = target.partition("?")
-            call = mlflow_calls.artifact(method, path, query)
-            if call is None:
-                stack.enter_context(self._room(whose, body))
-                call, data = self._call(run, method, path, query, body.whole(MAX_CALL))
-                self._spend(whose, budget.MLFLOW, _kept(call, data), unless_stored, spare=not call.makes)
-                kind, pieces, length, patience = "application/json", iter([data]), len(data), ANSWER_SECONDS
-            else:
-                self._there.check(run, call)
-                most = self._server.max_artifact if method == "PUT" else 0
-                body.check(most)
-                if body.length is None:
-                    _check_empty(body)
-                elif method == "PUT":
-                    self._spend(whose, budget.ARTIFACTS, body.length, unless_stored, spare=True)
-                kind, pieces = headers.get("Content-Type") or _BYTES, body.pieces(most) if body.length else iter(())
-                kind = kind if _KIND.fullmatch(kind) else _BYTES
-                length, patience = body.length or 0, STORE_SECONDS
-            response = stack.enter_context(self._server.sent(call.method, call.target, kind, pieces, length, patience))
-            if response.status < 400:
-                unless_stored.pop_all()
-            unless_stored.close()  # before the reply is sent, as the next request may follow it at once
-            yield self._made(response) if call.makes else _reply(response)
-
-    def _spend(
-        self, whose: Address, what: budget.Category, size: int, unless_stored: contextlib.ExitStack, *, spare: bool
-    ) -> None:
-        """Counts bytes that MLflow is about to get, and has them given back unless it takes them."""
-        runs = self._all_runs.of(whose.namespace)
-        assert runs is not None  # it was admitted
-        runs.spend(what, size, spare=spare)
-        unless_stored.callback(runs.refund, what, size)
-
-    @contextlib.contextmanager
-    def _room(self, whose: Address, body: Body) -> Iterator[None]:
-        """Has a large body wait until there is room for it in memory."""
-        if body.length is not None and body.length <= _LARGE // 4:
-            yield
-            return
-        if not self._calls.enter(whose, _CALLS_OF_ONE, _CALLS, ANSWER_SECONDS / 4):
-            text = f"{_CALLS} large requests to MLflow are under way already, or {_CALLS_OF_ONE} of {whose.run}"
-            raise Refused(503, AWAY, text)
+            text = f"{whose.run or whose.namespace} has {REQUESTS} requests to MLflow under way already"
+            raise Refused(429, BUSY, text)
+        stack.callback(self._requests.leave, whose)
+        method = request.method
+        is_artifact = method == "PUT" and mlflow_paths.is_artifact(path)
+        size = await _length(request, self._upstream.max_artifact if is_artifact else MAX_CALL)
+        headers = {name: request.headers[name] for name in _SENT if name in request.headers} | caller
+        category: budget.Category = budget.ARTIFACTS if is_artifact else budget.MLFLOW
+        content: bytes | AsyncIterator[bytes]
+        if is_artifact:
+            cost, content, patience = size, _pieces(request, size), STORE_SECONDS
+        else:
+            if size > _LARGE:
+                if not self._large.enter(whose, _LARGE_CALLS_OF_ONE, _LARGE_CALLS):
+                    text = (
+                        f"{_LARGE_CALLS} large requests to MLflow are under way already, or {_LARGE_CALLS_OF_ONE} of one run"
+                    )
+                    raise Refused(503, AWAY, text)
+                stack.callback(self._large.leave, whose)
+            content = b"".join([piece async for piece in _pieces(request, size)])
+            # Beside its body, MLflow keeps a row for each entry, which is an object in JSON.
+            cost = len(content) + budget.ROW * (1 + content.count(b"{")) if mlflow_paths.adds(method, path) else 0
+            patience = ANSWER_SECONDS
+        if size or method != "GET":
+            headers["Content-Length"] = str(size)
+        if cost:
+            # A new run needs room; what goes on may take a tenth more.
+            spend = functools.partial(runs.spend, category, cost, spare=not path.endswith("/create"))
+            await anyio.to_thread.run_sync(spend, limiter=self._threads)
+        is_stored = False
         try:
-            yield
+            response = await stack.enter_async_context(self._upstream.sent(method, target, headers, content, patience))
+            is_stored = response.status_code < 400
         finally:
-            self._calls.leave(whose)
-
-    def _call(self, run: Run, method: str, path: str, query: str, data: bytes) -> tuple[Call, bytes]:
-        """A call that may be made, and its body."""
-        with self._large if len(data) > _LARGE else contextlib.nullcontext():
-            call = mlflow_calls.call(run, method, path, query, data)
-            sent = b"" if call.body is None else json.dumps(call.body).encode()
-        self._there.check(run, call)
-        return call, sent
-
-    def _made(self, response: http.client.HTTPResponse) -> Reply:
-        """The reply about a new run, whose owner is known from now on."""
-        data = response.read()
-        if response.status == http.client.OK:
-            self._there.learn(json.loads(data)["run"])
-        return Reply(response.status, _passed_on(response), iter([data]), len(data))
-
-    def _admitted(self, runs: Archive, whose: Address, authorization: str) -> Run:
-        """The run that a token opens."""
-        token = authorization.removeprefix(_BEARER)
-        if not authorization.startswith(_BEARER) or not runs.opens_mlflow(whose.run, token):
-            text = (
-                "the token does not open MLflow for this run: each start has its own, which is gone when the run has ended"
-            )
-            raise Refused(403, DENIED, text)
-        key = whose, ledger.hashed(token)
-        with self._guard:
-            known = self._known_runs.get(key)
-        if known is None:
-            job = runs.attribute(whose.run, labels.LEDGER_JOB)["name"]
-            submission = runs.attribute(whose.run, labels.LEDGER_SUBMISSION) or {}
-            scope = self._all_runs.scope(whose.namespace)
-            known = Run(scope, whose.run, job, str(submission.get(labels.RECORD_UID, "")))
-            with self._guard:
-                self._known_runs[key] = known
-                _forget(self._known_runs)
-        return known
+            if cost and not is_stored:
+                await anyio.to_thread.run_sync(runs.refund, category, cost, limiter=self._threads)
+        return response
 
 
-def _check_admitted(admit: Admit, namespace: str) -> None:
-    if not admit(namespace):
-        raise Refused(429, "REQUEST_LIMIT_EXCEEDED", crowded(namespace))
-
-
-def _kept(call: Call, data: bytes) -> int:
-    """Bytes that MLflow keeps of a call: those of its body, and of the rows that it makes of it."""
-    if call.body is None or call.target.endswith(("/search", "/delete", "/delete-tag")):
-        return 0
-    entries = sum(len(value) for value in call.body.values() if isinstance(value, list))
-    return len(data) + budget.ROW * (1 + entries)
-
-
-def _check_empty(body: Body) -> None:
-    """Refuses chunks: MLflow's server would store nothing of them, and say that it did. A client sends an empty file so."""
-    try:
-        body.whole(0)
-    except BadBody as error:
-        raise Refused(411, mlflow_calls.INVALID, "an artifact must state its length") from error
-
-
-def _reply(response: http.client.HTTPResponse) -> Reply:
-    return Reply(response.status, _passed_on(response), iter(lambda: response.read1(PIECE), b""), response.length)
-
-
-def _passed_on(response: http.client.HTTPResponse) -> dict[str, str]:
-    return {name: value for name in _PASSED_ON if (value := response.headers.get(name)) is not None}
-
-
-def _refusal(status: int, code: str, text: str) -> Reply:
+def refusal(status: int, code: str, text: str) -> Response:
     """An error as MLflow's client understands it."""
-    return Reply.of(Response(json.dumps({"error_code": code, "message": text}), status, media_type="application/json"))
+    return Response(json.dumps({"error_code": code, "message": text}), status, media_type="application/json")
 
 
-def _forget(known: dict[Any, Any]) -> None:
-    """Drops the oldest of too many."""
-    while len(known) > _REMEMBERED:
-        del known[next(iter(known))]
+def _check_token(runs: Archive, run: str, authorization: str) -> None:
+    if not authorization.startswith(_BEARER) or not runs.opens_mlflow(run, authorization.removeprefix(_BEARER)):
+        text = "the token does not open MLflow for this run: each start has its own, which is gone when the run has ended"
+        raise Refused(403, DENIED, text)
+
+
+async def _length(request: Request, most: int) -> int:
+    """Bytes of a body, as its header says.
+
+    A client sends an empty file in chunks. Others in chunks are refused: MLflow's server would store nothing of them, and
+    say that it did.
+
+    Raises:
+        Refused: they are too many, or it does not say.
+    """
+    if "transfer-encoding" in request.headers:
+        async for piece in _pieces(request, most):
+            if piece:
+                raise Refused(411, INVALID, "a request must state its length")
+        return 0
+    size = int(request.headers.get("content-length") or 0)
+    if size > most:
+        raise Refused(413, INVALID, f"the body has {size:,} bytes, and {most:,} is the most that may be sent here")
+    return size
+
+
+async def _pieces(request: Request, most: int) -> AsyncIterator[bytes]:
+    """A body, in the pieces that arrive.
+
+    Raises:
+        Refused: it is larger, or does not come in time.
+        ClientDisconnect: it ends early.
+    """
+    more = most > 0
+    while more:
+        try:
+            with anyio.fail_after(RECEIVE_SECONDS):
+                message = await request.receive()
+        except TimeoutError as error:
+            raise Refused(408, INVALID, "the body of the request did not arrive in time") from error
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        piece, more = message.get("body", b""), message.get("more_body", False)
+        most -= len(piece)
+        if most < 0:
+            raise Refused(413, INVALID, "the body has more bytes than may be sent here")
+        yield piece

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 
@@ -28,11 +28,12 @@ from trialplane.ledger.archive import Archive
 from trialplane.ledger.run_status import LedgerView
 from trialplane.plan import plan as planning
 from trialplane.wire import cluster, labels, logs, mlflow, records
-from trialplane.wire.mlflow import Scope
+from trialplane.wire.ledger import Address
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState, TrialState
 
 Options = Mapping[str, str]  # a request's query
+T = TypeVar("T")
 
 
 class Refusal(Exception):
@@ -68,10 +69,10 @@ class Namespaces:
             return _nowhere(names["namespace"])
         return gateway.answer(asked, names.get("run", ""), options, token, admit)
 
-    def refuses(self, namespace: str, token: str) -> Response | None:
-        """Why a user may not look into MLflow from a namespace; None for one who may."""
+    def user(self, namespace: str, token: str) -> User | Response:
+        """Whose token it is that came to a namespace's MLflow, or why it does not count there."""
         gateway = self._gateways.get(namespace)
-        return _nowhere(namespace) if gateway is None else gateway.refuses(token)
+        return _nowhere(namespace) if gateway is None else gateway.user(token)
 
 
 class Gateway:
@@ -80,17 +81,17 @@ class Gateway:
     Args:
         runs: the database.
         users: knows who asks.
-        scope: of the namespace that the runs in the database are in.
+        namespace: that the runs in the database are in.
         controllers: those that work.
         mlflow: has the logs of the others.
     """
 
     def __init__(
-        self, runs: Archive, users: Callers, scope: Scope, controllers: Controllers, mlflow: Mlflow | None = None
+        self, runs: Archive, users: Callers, namespace: str, controllers: Controllers, mlflow: Mlflow | None = None
     ) -> None:
         self._runs = runs
         self._users = users
-        self._scope = scope
+        self._namespace = namespace
         self._controllers = controllers
         self._mlflow = mlflow
 
@@ -105,22 +106,22 @@ class Gateway:
             self._check(asked, user, run)
             return asked.answer(self, run, options)
 
-        answer = _mapped(made)
-        assert answer is not None
-        return answer
+        return _mapped(made)
 
-    def refuses(self, token: str) -> Response | None:
-        """Why a user may not look into MLflow; None for one who may."""
+    def user(self, token: str) -> User | Response:
+        """Whose token it is that came to MLflow, or why it does not count here."""
 
-        def looks() -> None:
-            if not self._users.user(token).may_see(self._scope.namespace):
+        def known() -> User:
+            user = self._users.user(token)
+            if not user.may_see(self._namespace):
                 raise Refusal(403, "MLflow's records here are for the users of another namespace")
+            return user
 
-        return _mapped(looks)
+        return _mapped(known)
 
     def _check(self, asked: Route, user: User, run: str) -> None:
         """Refuses users without the route's authority; of a run that is not theirs they are not told whether it exists."""
-        there = self._scope.namespace
+        there = self._namespace
         if "{run}" in asked.path:
             if planning.check_name(run):
                 raise Refusal(404, f"{run!r} is not the name of a run")
@@ -250,7 +251,7 @@ class Gateway:
         if self._mlflow is None:
             raise NoLog("its controller does not have it, and this gateway knows no MLflow that would")
         submission = self._runs.attribute(run, labels.LEDGER_SUBMISSION) or {}
-        return self._mlflow.log(run, self._scope.experiment(str(job["name"])), submission, chosen, start)
+        return self._mlflow.log(Address(self._namespace, run), str(job["name"]), submission, chosen, start)
 
     def delete(self, run: str, options: Options) -> Response:
         """Has the operator remove a run, which then is unknown here; the same request may come until it is."""
@@ -258,7 +259,7 @@ class Gateway:
         return as_json({"deleting": run})
 
 
-def _mapped(do: Callable[[], Response | None]) -> Response | None:
+def _mapped(do: Callable[[], T]) -> T | Response:
     """What it returns, or the answer for its error."""
     try:
         return do()
@@ -302,10 +303,10 @@ _RUN = f"{_NAMESPACE}/runs/{{run}}"
 # All that the gateway answers. The authority of controllers and trials is checked by `ledgers` and `mlflow`.
 ROUTES: tuple[Route, ...] = (
     Route("POST", f"{_RUN}/ledger", Authority.CONTROLLER, "One transaction of the run's ledger (`wire.ledger`)."),
-    Route(route.ANY, f"{_RUN}{mlflow.UI}", Authority.TRIAL, "MLflow's protocol, for the run's own records."),
+    Route(route.ANY, f"{_RUN}{mlflow.UI}", Authority.TRIAL, "MLflow, for the records of the run's namespace."),
     # Before what it is an exception of.
     Route("GET", f"{_NAMESPACE}{mlflow.UI}/health", Authority.ANYONE, "Whether MLflow answers."),
-    Route(route.ANY, f"{_NAMESPACE}{mlflow.UI}", Authority.VIEWER, "What MLflow's pages read of the namespace."),
+    Route(route.ANY, f"{_NAMESPACE}{mlflow.UI}", Authority.VIEWER, "MLflow, for the records of the namespace."),
     Route("GET", "/health", Authority.ANYONE, "Whether the gateway answers.", lambda: as_json({"status": "ok"})),
     Route("GET", "/openapi.json", Authority.ANYONE, "This document.", lambda: as_json(route.document(ROUTES))),
     Route("GET", f"{_NAMESPACE}/runs", Authority.VIEWER, "All runs, the newest first.", Gateway.all),

@@ -6,7 +6,7 @@ ledger that is opened on it is closed with it, which releases the run's lock. An
 long as its controller likes.
 
 What blocks is done in threads: one for each connection with a ledger, as that has its own to the database, a few in which
-ledgers are opened, and others for laptops and MLflow, of which a namespace may have half at a time.
+ledgers are opened, and others for laptops, of which a namespace may have half at a time. What goes to MLflow takes none.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import http.client
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import anyio
+import httpx
 import uvicorn
 from starlette import routing
 from starlette.applications import Starlette
@@ -35,10 +35,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from trialplane.gateway import ledgers as services
 from trialplane.gateway import routes
 from trialplane.gateway.answers import failed
-from trialplane.gateway.bodies import Body
 from trialplane.gateway.ledgers import LedgerService
 from trialplane.gateway.limits import Admit, Limit, crowded
-from trialplane.gateway.mlflow import Door
+from trialplane.gateway.mlflow import RECEIVE_SECONDS, Door
 from trialplane.gateway.route import ANY, Authority, Route
 from trialplane.gateway.routes import Namespaces
 from trialplane.ledger import locking
@@ -48,10 +47,10 @@ IDLE_SECONDS = 60  # after which a quiet connection is closed, unless a ledger i
 MAX_PER_NAMESPACE = 1024  # connections
 MAX_UNKNOWN = 64  # connections of one address that have shown no token yet
 UNKNOWN_SECONDS = 10.0  # for the first request of a connection to arrive
-REQUEST_SECONDS = 30.0  # for a controller's request to arrive, and for each piece of what goes to MLflow or comes from it
+REQUEST_SECONDS = RECEIVE_SECONDS  # for a controller's request to arrive, and for each piece of an answer to be taken
 STOP_SECONDS = 20  # for requests that are under way when the gateway stops
-THREADS = 512  # for laptops and MLflow
-SHARE = 256  # of them, that one namespace may have at a time
+THREADS = 512  # for laptops
+SHARE = 256  # requests of laptops, or for MLflow, that one namespace may have under way
 ADMISSIONS = 32  # threads for controllers that open a ledger, whatever the others do
 
 
@@ -255,43 +254,17 @@ class _Requests:
         if inside is None:
             await failed(404, f"there is no {scope['method']} {target:.200}")(scope, receive, send)
             return
-        await anyio.to_thread.run_sync(self._pass, inside, Request(scope, receive), send, limiter=self._threads)
-
-    def _pass(self, inside: mlflow.Inside, request: Request, send: Send) -> None:
-        """In a thread, as all of the door is."""
+        request = Request(scope, receive)
         peer: Peer = request.state.peer
-
-        async def receive() -> Message:
-            async with asyncio.timeout(REQUEST_SECONDS):
-                return await request.receive()
-
-        async def send_on(message: Message) -> None:
-            await send(message)
-
-        def write(message: Message) -> None:
-            anyio.from_thread.run(send_on, message)
-
-        body = Body(request.headers, functools.partial(anyio.from_thread.run, receive))
-        with (
-            self._admitting(peer) as admit,
-            self._door.answer(inside, request.method, request.headers, body, admit) as reply,
-        ):
-            headers = dict(reply.headers) | ({} if reply.length is None else {"Content-Length": str(reply.length)})
-            head = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
-            write({"type": "http.response.start", "status": reply.code, "headers": head})
+        with self._admitting(peer) as admit:
             try:
-                for piece in reply.pieces:
-                    if peer.transport.is_closing():
-                        return
-                    write({"type": "http.response.body", "body": piece, "more_body": True})
-            except (OSError, http.client.HTTPException):
+                await self._door.answer(inside, request, send, admit)
+            except (httpx.HTTPError, ClientDisconnect):
                 peer.transport.abort()  # without the end of the body, by which the client notices
-                return
-            write({"type": "http.response.body"})
 
     @contextlib.contextmanager
     def _admitting(self, peer: Peer) -> Iterator[Admit]:
-        """What is told the namespace of a request, which then has one of the namespace's threads until it is answered."""
+        """What is told the namespace of a request, which then counts as one of the namespace's until it is answered."""
         entered: list[str] = []
 
         def admit(namespace: str) -> bool:
@@ -321,7 +294,11 @@ def server(
         options: more of uvicorn's.
     """
     requests = _Requests(laptops, service, door)
-    app = Starlette(routes=[requests.route(one) for one in routes.ROUTES], exception_handlers={HTTPException: _not_there})
+    app = Starlette(
+        routes=[requests.route(one) for one in routes.ROUTES],
+        exception_handlers={HTTPException: _not_there},
+        lifespan=functools.partial(_closing, door),
+    )
     app.router.redirect_slashes = False
     config = uvicorn.Config(
         _Answering(app),
@@ -329,7 +306,7 @@ def server(
         port,
         http=functools.partial(Peer, service, Limit()),  # type: ignore[arg-type]  # called as the class would be
         ws="none",
-        lifespan="off",
+        lifespan="on",
         access_log=False,
         log_config=None,
         log_level="error",
@@ -341,6 +318,12 @@ def server(
         **options,
     )
     return uvicorn.Server(config)
+
+
+@contextlib.asynccontextmanager
+async def _closing(door: Door, _app: Starlette) -> AsyncIterator[None]:
+    yield
+    await door.close()
 
 
 async def _body(request: Request) -> bytes:

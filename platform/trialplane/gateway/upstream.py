@@ -1,94 +1,121 @@
-"""MLflow's server, which the gateway alone reaches and has the password of."""
+"""MLflow's server, which the gateway alone reaches, and which asks RBAC about each request."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import dataclasses
-import http.client
-import ssl
-import urllib.parse
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import httpx
 
 from trialplane import errors
-from trialplane.gateway.mlflow_calls import Refused
+from trialplane.wire import mlflow
 
 MAX_ARTIFACT = 512 << 20  # bytes of an artifact, where the chart does not say
 ANSWER_SECONDS = 120.0  # for MLflow to begin its answer: as long as its client waits for it
-AWAY = "TEMPORARILY_UNAVAILABLE"  # as MLflow's client knows it
+AWAY = "TEMPORARILY_UNAVAILABLE"  # as MLflow's client knows it, which tries again
 _CONNECT_SECONDS = 5.0
+_IDLE_SECONDS = 2.0  # for which a connection is kept: MLflow closes it after five
+_CHECKED_SECONDS = 60.0  # for which MLflow's server counts as one that asks RBAC
+_PROBE = "/api/2.0/mlflow/experiments/search?max_results=1"
 
 
-@dataclasses.dataclass(frozen=True)
+class Refused(Exception):
+    """A request that does not reach MLflow: a status of HTTP, a code as MLflow's client knows it, and a text."""
+
+    def __init__(self, status: int, code: str, text: str) -> None:
+        self.status, self.code = status, code
+        super().__init__(text)
+
+
 class Upstream:
     """MLflow's server.
 
-    Attributes:
+    Args:
         url: as pods reach it.
-        user, password: of its basic authentication; "" for none.
+        user: of a basic authentication in front of it; "" for none.
+        password: of that.
         max_artifact: bytes of one that it gets.
+
+    Attributes:
+        max_artifact: see above.
     """
 
-    url: str
-    user: str = ""
-    password: str = ""
-    max_artifact: int = MAX_ARTIFACT
+    def __init__(self, url: str, user: str = "", password: str = "", max_artifact: int = MAX_ARTIFACT) -> None:
+        self.max_artifact = max_artifact
+        self._base = httpx.URL(url.rstrip("/"))
+        limits = httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS)
+        self._client = httpx.AsyncClient(auth=(user, password) if user else None, limits=limits, trust_env=False)
+        self._until = 0.0
 
-    @contextlib.contextmanager
-    def sent(
+    @contextlib.asynccontextmanager
+    async def sent(
         self,
         method: str,
         target: str,
-        kind: str,
-        pieces: Iterable[bytes],
-        length: int,
+        headers: Mapping[str, str],
+        content: Any = b"",
         patience: float = ANSWER_SECONDS,
-    ) -> Iterator[http.client.HTTPResponse]:
-        """MLflow's response to a request."""
-        connection, base = _connection(self.url)
-        with contextlib.closing(connection):
-            try:
-                connection.connect()
-                connection.sock.settimeout(ANSWER_SECONDS)
-                connection.putrequest(method, base + target, skip_accept_encoding=True)
-                for name, value in _headers(self, method, kind, length).items():
-                    connection.putheader(name, value)
-                connection.endheaders()
-            except (OSError, http.client.HTTPException) as error:
-                raise Refused(503, AWAY, f"MLflow does not answer the gateway: {errors.first_line(error)}") from error
-            for piece in pieces if method != "GET" else ():
-                try:
-                    connection.send(piece)
-                except OSError:
-                    break  # it may have answered before it had everything
-            try:
-                connection.sock.settimeout(patience)
-                response = connection.getresponse()
-            except (OSError, http.client.HTTPException) as error:
-                raise Refused(503, AWAY, f"MLflow gave the gateway no answer: {errors.first_line(error)}") from error
+    ) -> AsyncIterator[httpx.Response]:
+        """MLflow's response to a request, whose body is not read yet.
+
+        Args:
+            method: of HTTP.
+            target: path and query, sent as they are.
+            headers: with those of `mlflow.caller`.
+            content: bytes, or an iterator of them.
+            patience: seconds for the response to begin.
+
+        Raises:
+            Refused: there is none, or the server does not ask who may do what.
+        """
+        await self._check_authorizes()
+        async with self._response(method, target, headers, content, patience) as response:
             yield response
 
+    async def close(self) -> None:
+        """Close the connections that are kept."""
+        await self._client.aclose()
 
-def _connection(url: str) -> tuple[http.client.HTTPConnection, str]:
-    """A connection to a server, not yet open, and the path that its URL ends with."""
-    parts = urllib.parse.urlsplit(url)
-    host, port = parts.hostname or "", parts.port
-    if parts.scheme == "https":
-        made: http.client.HTTPConnection = http.client.HTTPSConnection(
-            host, port, timeout=_CONNECT_SECONDS, context=ssl.create_default_context()
-        )
-    else:
-        made = http.client.HTTPConnection(host, port, timeout=_CONNECT_SECONDS)
-    return made, parts.path.rstrip("/")
+    async def check(self, namespace: str) -> None:
+        """Check that MLflow answers what needs its database and the API server.
 
+        Raises:
+            Refused: it does not.
+        """
+        async with self.sent("GET", _PROBE, mlflow.caller(namespace, "", "health")) as response:
+            if response.status_code != httpx.codes.OK:
+                said = (await response.aread())[:200].decode(errors="replace")
+                raise Refused(503, AWAY, f"MLflow answers {response.status_code}: {said}; the log of its pod says more")
 
-def _headers(upstream: Upstream, method: str, kind: str, length: int) -> dict[str, str]:
-    """What MLflow is sent beside the body; nothing of it is the client's but the type of an artifact."""
-    found = {}
-    if upstream.user:
-        pair = base64.b64encode(f"{upstream.user}:{upstream.password}".encode()).decode()
-        found["Authorization"] = f"Basic {pair}"
-    if method != "GET":
-        found["Content-Type"] = kind
-        found["Content-Length"] = str(length)
-    return found
+    async def _check_authorizes(self) -> None:
+        """Check that a request without a caller is refused, as Kubeflow's plugin does.
+
+        Without the plugin MLflow would do whatever it is sent, for anybody.
+        """
+        if time.monotonic() < self._until:
+            return
+        async with self._response("GET", _PROBE, {}, b"", ANSWER_SECONDS) as response:
+            await response.aread()
+        if response.status_code != httpx.codes.UNAUTHORIZED:
+            text = f"MLflow answers a request of nobody with {response.status_code}, not with 401"
+            raise Refused(503, AWAY, f"{text}: it must run with mlflow-kubernetes-plugins, see `platform docs security`")
+        self._until = time.monotonic() + _CHECKED_SECONDS
+
+    @contextlib.asynccontextmanager
+    async def _response(
+        self, method: str, target: str, headers: Mapping[str, str], content: Any, patience: float
+    ) -> AsyncIterator[httpx.Response]:
+        timeout = httpx.Timeout(ANSWER_SECONDS, connect=_CONNECT_SECONDS, read=patience)
+        url = self._base.copy_with(raw_path=self._base.raw_path.rstrip(b"/") + target.encode())
+        sent = {**headers, "Accept-Encoding": "identity"}  # it passes through as it is
+        request = self._client.build_request(method, url, headers=sent, content=content, timeout=timeout)
+        try:
+            response = await self._client.send(request, stream=True)
+        except httpx.HTTPError as error:
+            raise Refused(503, AWAY, f"MLflow does not answer the gateway: {errors.first_line(error)}") from error
+        try:
+            yield response
+        finally:
+            await response.aclose()

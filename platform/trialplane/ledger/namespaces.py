@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from trialplane.errors import InputError
 from trialplane.ledger import budget, tables
 from trialplane.ledger.archive import Archive
-from trialplane.wire.mlflow import Scope
 
 
 class Ledgers:
@@ -36,7 +35,6 @@ class Ledgers:
                 "a team's namespace cannot be called public: PostgreSQL's default schema has this name and contains the "
                 f"runs of {control}. Give the team another namespace"
             )
-        self._control = control
         self._urls = {name: url if name == control else tables.in_schema(url, name) for name in namespaces}
         self._connections = tables.Connections(url)
         most = tables.SHARE if len(namespaces) > 1 else tables.POOL - tables.CHECKS
@@ -56,10 +54,6 @@ class Ledgers:
     def url(self, namespace: str) -> str:
         """Return the database URL of a namespace's schema."""
         return self._urls[namespace]
-
-    def scope(self, namespace: str) -> Scope:
-        """Return the part of MLflow that belongs to a namespace."""
-        return Scope(namespace, namespace == self._control)
 
     def close(self) -> None:
         """Close the connections."""

@@ -8,7 +8,6 @@ import hashlib
 PARENT = "mlflow.parentRunId"
 KIND = "trialplane.kind"  # "study" on the parent run, "trial" on its children
 RUN = "trialplane.run"
-NAMESPACE = "trialplane.namespace"  # of the run; set by the gateway, and missing if all runs are in one namespace
 SUBMITTED = "trialplane.submitted"  # date and time; on a laptop it identifies the run, together with its name
 RECORD = "trialplane.record"  # on a cluster this identifies the run: the uid of its first Run object
 JOB = "trialplane.job"

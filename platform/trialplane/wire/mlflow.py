@@ -1,8 +1,8 @@
-"""MLflow as runs and laptops reach it, through the gateway: where its doors are, and what opens a run's.
+"""MLflow as runs and laptops reach it, through the gateway: its addresses there, what opens a run's, and who asks MLflow.
 
-The gateway alone talks to MLflow's server. Below `path(place, run)` is what MLflow's own client may request for the MLflow
-runs of this run, with `token(…)` as its `Authorization: Bearer`; below `UI` of a namespace what its pages may read, for
-users.
+The gateway alone talks to MLflow's server. Below `path(place, run)` MLflow's own client works in the workspace of the run's
+namespace, with `token(…)` as its `Authorization: Bearer`; below `UI` of a namespace its pages do, for users. MLflow asks the
+API server's RBAC for each request: which roles may do what in a namespace is in the chart.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import dataclasses
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping
 
-from trialplane.wire import labels, ledger
+from trialplane.wire import ledger
 
 UI = "/mlflow"
 _INSIDE = re.compile(r"/namespaces/([^/?]+)(?:/runs/([^/?]+))?/mlflow(/.*)", re.DOTALL)
 _PURPOSE = b"mlflow"
+USERS, VIEWERS, RUNS = "users", "viewers", "runs"  # the roles that ask MLflow
+WORKSPACE = "X-MLFLOW-WORKSPACE"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,31 +36,16 @@ class Inside:
     target: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Scope:
-    """What of the one MLflow belongs to a namespace.
+def caller(namespace: str, role: str, name: str) -> dict[str, str]:
+    """Return the headers by which MLflow's server knows who asks, and in which workspace; nobody but the gateway sets them.
 
-    Records without a namespace were made before there were several, and are the control namespace's, in which all runs were.
-
-    Attributes:
-        namespace: of runs.
-        is_control: whether the platform itself is in it; its experiments are named as their jobs.
+    Args:
+        namespace: whose workspace it is.
+        role: of the caller there; "" for none.
+        name: of the caller, for MLflow's records.
     """
-
-    namespace: str
-    is_control: bool
-
-    def experiment(self, job: str) -> str:
-        """The name of a job's experiment; no job's name has a slash."""
-        return job if self.is_control else f"{self.namespace}/{job}"
-
-    def has_experiment(self, name: str) -> bool:
-        """Whether an experiment of that name is of the namespace."""
-        return "/" not in name if self.is_control else name.startswith(f"{self.namespace}/")
-
-    def has(self, tags: Mapping[str, str]) -> bool:
-        """Whether a record with these tags is of a run in the namespace."""
-        return tags.get(labels.NAMESPACE, self.namespace if self.is_control else "") == self.namespace
+    groups = {"X-Remote-Groups": f"trialplane:{role}:{namespace}"} if role else {}
+    return {"X-Remote-User": name, **groups, WORKSPACE: namespace}
 
 
 def path(place: str, run: str) -> str:

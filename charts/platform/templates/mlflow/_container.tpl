@@ -4,7 +4,7 @@
 - name: HOME
   value: /tmp
 {{ include "platform.secretEnv" (list "MLFLOW_BACKEND_STORE_URI" (include "platform.mlflow.database" .) (include "platform.mlflow.databaseKey" .)) }}
-# Of each of its two stores in each worker, and of that of users with mlflow.auth.enabled: 10 connections at most.
+# Of each of its two stores in each worker: 10 connections at most.
 - name: MLFLOW_SQLALCHEMYSTORE_POOL_SIZE
   value: "5"
 - name: MLFLOW_SQLALCHEMYSTORE_MAX_OVERFLOW
@@ -15,16 +15,17 @@
 # It would send usage data of its pages to its makers.
 - name: MLFLOW_DISABLE_TELEMETRY
   value: "true"
-{{- if .Values.mlflow.auth.enabled }}
-{{- $secret := include "platform.mlflow.secret" . }}
-- name: MLFLOW_AUTH_CONFIG_PATH
-  value: /etc/mlflow/auth.ini
-- name: MLFLOW_DEFAULT_PERMISSION
-  value: {{ .Values.mlflow.auth.defaultPermission }}
-{{ include "platform.secretEnv" (list "MLFLOW_AUTH_ADMIN_USERNAME" $secret "username") }}
-{{ include "platform.secretEnv" (list "MLFLOW_AUTH_ADMIN_PASSWORD" $secret "password") }}
-{{ include "platform.secretEnv" (list "MLFLOW_FLASK_SERVER_SECRET_KEY" $secret "flask-secret-key") }}
-{{- end }}
+# Kubeflow's plugin: each team's namespace is a workspace, and RBAC says who may do what in it.
+- name: MLFLOW_K8S_AUTH_AUTHORIZATION_MODE
+  value: subject_access_review
+- name: MLFLOW_K8S_WORKSPACE_LABEL_SELECTOR
+  value: kubernetes.io/metadata.name in ({{ include "platform.namespaces" . | fromJsonArray | join "," }})
+# Seconds for which an answer of the API server counts.
+- name: MLFLOW_K8S_AUTH_CACHE_TTL_SECONDS
+  value: "60"
+# A version of a registered model is made of an artifact in its workspace. A URL of the object store could be another team's.
+- name: MLFLOW_CREATE_MODEL_VERSION_SOURCE_VALIDATION_REGEX
+  value: ^(mlflow-artifacts|models):/[^/].*$
 {{- with .Values.mlflow.extraEnv }}
 {{ toYaml . }}
 {{- end }}
@@ -33,8 +34,6 @@
 {{- define "platform.mlflow.mounts" -}}
 - name: tmp
   mountPath: /tmp
-- name: config
-  mountPath: /etc/mlflow
 - name: scripts
   mountPath: /scripts
   readOnly: true
@@ -53,16 +52,14 @@ livenessProbe:
   timeoutSeconds: 10
   failureThreshold: 6
 readinessProbe:
-  {{- if .Values.mlflow.auth.enabled }}
-  exec:
-    command: [python, /scripts/ready.py]
-  {{- else }}
   httpGet:
     path: /api/2.0/mlflow/experiments/search?max_results=1
     port: http
     httpHeaders:
       - {name: Host, value: "localhost:5000"}
-  {{- end }}
+      # of nobody, who sees nothing
+      - {name: X-Remote-User, value: probe}
+      - {name: X-MLFLOW-WORKSPACE, value: {{ (first .Values.teams).namespace }}}
   periodSeconds: 10
   timeoutSeconds: 10
   failureThreshold: 3

@@ -55,6 +55,36 @@ rules:
     resources: [serviceaccounts/token]
     resourceNames: [trialplane-viewer]
     verbs: [create]
+{{- range $role, $rules := .Files.Get "files/mlflow-roles.yaml" | fromYaml }}
+---
+# In MLflow: of users and viewers by what their token says, and of the runs here. The gateway names these groups to MLflow, which
+# asks for their rights; nobody is a member of one at the API server.
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: trialplane-mlflow-{{ $role }}
+  {{- include "platform.team.metadata" $ | nindent 2 }}
+rules:
+  {{- range $resource, $verbs := $rules }}
+  - apiGroups: [mlflow.kubeflow.org]
+    resources: [{{ $resource }}]
+    verbs: {{ toJson $verbs }}
+  {{- end }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: trialplane-mlflow-{{ $role }}
+  {{- include "platform.team.metadata" $ | nindent 2 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: trialplane-mlflow-{{ $role }}
+subjects:
+  - kind: Group
+    name: {{ printf "trialplane:%s:%s" $role $.Team.namespace | quote }}
+    apiGroup: rbac.authorization.k8s.io
+{{- end }}
 ---
 # The operator's rights, here and in no namespace of others.
 apiVersion: rbac.authorization.k8s.io/v1

@@ -1,0 +1,103 @@
+"""The part of an API server that MLflow's plugin asks: namespaces by name, and RBAC by the chart's roles for MLflow."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import re
+import threading
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROLES = Path(__file__).resolve().parents[2] / "charts" / "platform" / "files" / "mlflow-roles.yaml"
+_SELECTOR = re.compile(r"kubernetes\.io/metadata\.name in \(([\w,-]+)\)")
+
+
+class Rbac:
+    """Serves from a thread until it is closed.
+
+    Args:
+        folder: gets the kubeconfig.
+
+    Attributes:
+        kubeconfig: by which the plugin finds it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        roles: dict[str, dict[str, list[str]]] = yaml.safe_load(ROLES.read_text())
+        closing = threading.Event()
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                path, _, query = self.path.partition("?")
+                given = dict(urllib.parse.parse_qsl(query))
+                selected = _SELECTOR.fullmatch(given.get("labelSelector", ""))
+                if path != "/api/v1/namespaces" or selected is None:
+                    self._answer(404, {"kind": "Status", "status": "Failure", "code": 404})
+                elif given.get("watch", "").lower() == "true":
+                    self.send_response(200)
+                    self.send_header("Content-Type", "application/json")
+                    self.send_header("Transfer-Encoding", "chunked")
+                    self.end_headers()
+                    closing.wait()
+                else:
+                    items = [{"metadata": {"name": name}} for name in selected[1].split(",")]
+                    listed = {"kind": "NamespaceList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}}
+                    self._answer(200, {**listed, "items": items})
+
+            def do_POST(self) -> None:
+                asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                assert self.path == "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+                status = {"allowed": may(asked["spec"])}
+                self._answer(201, {**asked, "status": status})
+
+            def _answer(self, code: int, value: Any) -> None:
+                data = json.dumps(value).encode()
+                self.send_response(code)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name is the base class's
+                return
+
+        def may(spec: dict[str, Any]) -> bool:
+            """Whether one of the caller's groups has the right, by the bindings that the chart makes in each namespace."""
+            wanted = spec["resourceAttributes"]
+            if wanted["group"] != "mlflow.kubeflow.org" or wanted.get("subresource"):
+                return False
+            held = set(spec.get("groups") or ())
+            return any(
+                f"trialplane:{role}:{wanted['namespace']}" in held and wanted["verb"] in rules.get(wanted["resource"], ())
+                for role, rules in roles.items()
+            )
+
+        self._closing = closing
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.kubeconfig = folder / "kubeconfig"
+        cluster = {"server": f"http://127.0.0.1:{self._server.server_port}"}
+        self.kubeconfig.write_text(
+            yaml.safe_dump(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "clusters": [{"name": "double", "cluster": cluster}],
+                    "users": [{"name": "mlflow", "user": {"token": "x"}}],
+                    "contexts": [{"name": "double", "context": {"cluster": "double", "user": "mlflow"}}],
+                    "current-context": "double",
+                }
+            )
+        )
+
+    def close(self) -> None:
+        self._closing.set()
+        self._server.shutdown()
+        self._server.server_close()
