@@ -5,6 +5,7 @@ The plugin needs Python 3.12: where the tests run with an older one, PLUGIN_PYTH
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -84,27 +85,39 @@ class Door:
         return {tag["key"]: tag["value"] for tag in data["tags"]}
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory, services: None) -> Iterator[Server]:
-    """MLflow's server as the chart starts it, which takes seconds."""
+def plugin_python() -> str:
+    """A Python with the plugin, or ""."""
     has_plugin = importlib.util.find_spec("mlflow_kubernetes_plugins") is not None
-    python = sys.executable if has_plugin else os.environ.get("PLUGIN_PYTHON", "")
-    if not python:
-        pytest.skip("mlflow-kubernetes-plugins is not installed: it needs Python 3.12, which PLUGIN_PYTHON may name")
-    folder = tmp_path_factory.mktemp("mlflow-server")
+    return sys.executable if has_plugin else os.environ.get("PLUGIN_PYTHON", "")
+
+
+@contextlib.contextmanager
+def with_plugin(store: str, folder: Path, *namespaces: str) -> Iterator[Server]:
+    """MLflow's server as the chart starts it, which takes seconds."""
     rbac = Rbac(folder)
     chart = {
         "KUBECONFIG": str(rbac.kubeconfig),
         "MLFLOW_K8S_AUTH_AUTHORIZATION_MODE": "subject_access_review",
-        "MLFLOW_K8S_WORKSPACE_LABEL_SELECTOR": f"kubernetes.io/metadata.name in ({NAMESPACE},{OTHER})",
+        "MLFLOW_K8S_WORKSPACE_LABEL_SELECTOR": f"kubernetes.io/metadata.name in ({','.join(namespaces)})",
         "MLFLOW_CREATE_MODEL_VERSION_SOURCE_VALIDATION_REGEX": "^(mlflow-artifacts|models):/[^/].*$",
     }
     options = ("--enable-workspaces", "--workspace-store-uri", "kubernetes://", "--app-name", "kubernetes-auth")
-    made = Server(f"sqlite:///{folder / 'mlflow.db'}", folder, python, options, chart)
-    made.start()
-    yield made
-    made.stop()
-    rbac.close()
+    made = Server(store, folder, plugin_python(), options, chart)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+        rbac.close()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, services: None) -> Iterator[Server]:
+    if not plugin_python():
+        pytest.skip("mlflow-kubernetes-plugins is not installed: it needs Python 3.12, which PLUGIN_PYTHON may name")
+    folder = tmp_path_factory.mktemp("mlflow-server")
+    with with_plugin(f"sqlite:///{folder / 'mlflow.db'}", folder, NAMESPACE, OTHER) as made:
+        yield made
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
-"""Writes trials and artifacts to MLflow through the gateway's door and directly, in turn; prints milliseconds of each."""
+"""Writes trials and artifacts to MLflow alone, and through the gateway to one with the plugin, in turn; prints the ms."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from mlflow.tracking import MlflowClient
 from tests.contracts.conftest import Postgres
 from tests.contracts.gateway_process import NAMESPACE, TOKEN, Gateways
 from tests.controller.conftest import Server
+from tests.gateway.mlflow_site import with_plugin
 
 from trialplane.controller.batch import Batch, Sender
 from trialplane.job import kinds
@@ -37,10 +39,12 @@ def main() -> None:
         server = Server(postgres.new_database(), folder)
         server.start()
         stack.callback(server.stop)
+        (folder / "tenants").mkdir()
+        tenants = stack.enter_context(with_plugin(postgres.new_database(), folder / "tenants", NAMESPACE))
         gateways = Gateways()
         stack.callback(gateways.close)
         url = postgres.new_database()
-        door = gateways.door(url, mlflow=server.uri)
+        door = gateways.door(url, mlflow=tenants.uri)
         stack.callback(door.close)
         _record(url)
         os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"  # the answer alone stands there
@@ -50,13 +54,14 @@ def main() -> None:
         artifact.write_bytes(os.urandom(size))
         ways = {"direct": server.uri, "door": f"http://127.0.0.1:{door.port}{wire.path(ledger.place(NAMESPACE), RUN)}"}
         clients = {name: MlflowClient(uri) for name, uri in ways.items()}
-        experiment = clients["door"].create_experiment(JOB)
-        parent = clients["door"].create_run(experiment).info.run_id
+        experiments = {name: client.create_experiment(JOB) for name, client in clients.items()}
+        parents = {name: client.create_run(experiments[name]).info.run_id for name, client in clients.items()}
         taken: dict[str, list[float]] = {f"{what} {name}": [] for what in ("trial", "artifact") for name in ways}
         for number in range(rounds + 1):
             for name, client in clients.items():
-                trial = _timed(lambda client=client: [_trial(client, experiment, parent, n) for n in range(trials)])
-                sent = _timed(lambda client=client: client.log_artifact(parent, str(artifact)))
+                experiment, parent = experiments[name], parents[name]
+                trial = _timed(functools.partial(_trials, client, experiment, parent, trials))
+                sent = _timed(functools.partial(client.log_artifact, parent, str(artifact)))
                 if number:  # the first fills caches
                     taken[f"trial {name}"].append(trial / trials)
                     taken[f"artifact {name}"].append(sent)
@@ -72,6 +77,11 @@ def _record(url: str) -> None:
     archive.record(RUN, job, {"submitted": time.time(), labels.RECORD_UID: "1"}, b"", new=True)
     archive.admit(RUN, TOKEN)
     connections.close()
+
+
+def _trials(client: MlflowClient, experiment: str, parent: str, trials: int) -> None:
+    for number in range(trials):
+        _trial(client, experiment, parent, number)
 
 
 def _trial(client: MlflowClient, experiment: str, parent: str, number: int) -> None:
