@@ -222,6 +222,8 @@ def test_mlflow_asks_what_others_may_do_and_may_do_nothing(render: Render, named
         ("subjectaccessreviews", "create"),
         ("namespaces", "list"),
         ("namespaces", "watch"),
+        ("mlflowconfigs", "list"),
+        ("mlflowconfigs", "watch"),
     }
 
 

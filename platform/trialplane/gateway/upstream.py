@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -46,7 +47,9 @@ class Upstream:
         self.max_artifact = max_artifact
         self._base = httpx.URL(url.rstrip("/"))
         limits = httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS)
-        self._client = httpx.AsyncClient(auth=(user, password) if user else None, limits=limits, trust_env=False)
+        self._client = httpx.AsyncClient(
+            auth=(user, password) if user else None, limits=limits, trust_env=False, verify=ssl.create_default_context()
+        )
         self._until = 0.0
 
     @contextlib.asynccontextmanager
