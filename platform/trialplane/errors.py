@@ -47,7 +47,7 @@ EXIT_INTERRUPTED = 130
 EXIT_CODES = {
     EXIT_OK: "done",
     EXIT_RUN_FAILED: "the run failed; `platform status` shows why",
-    EXIT_BAD_INPUT: "the input is wrong; nothing was started, nothing was lost",
+    EXIT_BAD_INPUT: "the input is wrong, or no trial can start with it; nothing was lost",
     EXIT_PLATFORM: "the platform could not do its work",
     EXIT_CANCELLED: "the run was cancelled",
     EXIT_INTERRUPTED: "the run was stopped and can be resumed",

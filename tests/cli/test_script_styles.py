@@ -648,3 +648,12 @@ def test_a_value_that_is_missing_may_be_given_to_submit(platform, written: Path)
     assert "`platform submit hpo src --param data=VALUE --objective METRIC:min --local`" in result.stderr, result.output
     result = platform("submit", "hpo", "src", "--param", "data=x", "--objective", "loss:min", "--local", "--dry-run")
     assert result.exit_code == 0 and "data: x" in result.stdout, result.output
+
+
+def test_validate_and_submit_tell_that_nothing_is_searched(platform, written: Path) -> None:
+    (written / "fit.py").write_text("print('loss=1')\n")
+    job = "kind: hpo\nscript: fit.py\nobjective: {metric: loss, direction: minimize}\ntrials: 3\n"
+    (written / "job.yaml").write_text(job)
+    for words in (("validate", "src"), ("submit", "hpo", "src", "--local", "--dry-run")):
+        result = platform(*words)
+        assert result.exit_code == 0 and "note: nothing is searched: all 3 trials" in result.stderr, result.output

@@ -304,3 +304,19 @@ def test_what_is_no_amount_of_cores_is_refused(given: Any) -> None:
 
 def test_part_of_a_core_is_worth_no_advice() -> None:
     assert list(kinds.read({"name": "demo", "kind": "train", "resources": {"cpus": "500m"}}).advice()) == []
+
+
+@pytest.mark.parametrize(
+    ("space", "trials", "is_told"),
+    [
+        ({}, 3, True),
+        ({"x": {"type": "int", "low": 2, "high": 2}, "y": {"type": "categorical", "choices": ["a"]}}, 3, True),
+        ({}, 1, False),
+        ({"x": {"type": "float", "low": 0, "high": 1}}, 3, False),
+        ("train:space", 3, False),
+    ],
+)
+def test_a_study_with_nothing_to_search_is_told(space: object, trials: int, is_told: bool) -> None:
+    study = {"name": "demo", "kind": "hpo", "objectives": [{"metric": "f1", "direction": "maximize"}]}
+    remarks = list(kinds.read({**study, "space": space, "trials": trials}).advice())
+    assert [f"all {trials} trials have the same parameters" in remark for remark in remarks] == [True] * is_told

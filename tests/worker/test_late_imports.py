@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.worker.conftest import Bench
 
+from trialplane.job.program import MetricSource, Program
 from trialplane.wire.records import SlotConfig
 from trialplane.worker import advice
 
@@ -81,6 +82,18 @@ def run(ctx):
 """
     with Bench(tmp_path, {"train": code}) as bench:
         assert bench.outcome("").metrics == {"score": 1.0}
+
+
+def test_a_pool_that_each_trial_of_a_script_starts_anew_is_worth_a_word(tmp_path: Path) -> None:
+    text = (
+        "import joblib, sys\n"
+        "joblib.Parallel(n_jobs=int(sys.argv[1]))(joblib.delayed(abs)(-1) for _ in range(4))\n"
+        "print('score=1.0')\n"
+    )
+    program = Program(script="script.py", arguments=("{jobs}",), metrics=(MetricSource("stdout"),), names=("score",))
+    with Bench(tmp_path, {"script": text}, program=program) as bench:
+        words = [bench.outcome("", jobs=jobs).advice for jobs in (1, 2)]
+    assert words[0] == "" and "each trial starts a pool of processes of its own (joblib, n_jobs)" in words[1]
 
 
 def test_a_pool_that_each_trial_starts_anew_is_worth_a_word(tmp_path: Path) -> None:

@@ -98,6 +98,8 @@ def validate_command(job: str, profile: str | None, sets: tuple[str, ...], kind:
     resolved, needed = planning.checked(load.find_job(job, Path.cwd()), profile, sets)
     for issue in [*needed.unchecked, *requirements.unmet(needed)]:
         output.note(str(issue))
+    for remark in resolved.advice():
+        output.note(f"note: {remark}")
     valid = kinds.of(resolved).valid(resolved)
     output.emit(kind, resolved.model_dump(mode="json"), lambda: f"{resolved.name} is valid: {valid}")
 

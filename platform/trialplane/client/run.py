@@ -20,7 +20,7 @@ from trialplane.job.kinds import Job
 from trialplane.ledger.attempts import NO_LIMIT
 from trialplane.plan import changes as changing
 from trialplane.plan.plan import Plan
-from trialplane.wire import rows
+from trialplane.wire import rows, states
 from trialplane.wire.records import ReportRow, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
@@ -442,6 +442,8 @@ class RunHandle:
         if observed.exit_code in (errors.EXIT_BAD_INPUT, errors.EXIT_PLATFORM):
             return observed.exit_code
         state, code = observed.status.state, observed.exit_code or 0
+        if state is RunState.FAILED and observed.status.reason.startswith(states.NO_TRIAL):
+            return errors.EXIT_BAD_INPUT  # another process or a cluster started the controller
         if state is RunState.PAUSED and code > 0 and code != state.exit_code:
             return errors.EXIT_PLATFORM  # not stopped by a user: it broke
         return state.exit_code

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from trialplane import errors
 from trialplane.controller.pool import SlotCall, SlotEvent, SlotReady, SlotTrial
 from trialplane.controller.slot_host import Actor, SlotHost
-from trialplane.wire import backoff, messages
+from trialplane.wire import backoff, messages, states
 from trialplane.wire.messages import TrialEnded
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
@@ -296,7 +296,7 @@ class SlotPool:
                 event = self._event(place, self._host.result(reference))
             except Exception as error:  # the actor died, is of another version, or is broken itself
                 if isinstance(error, errors.EntrypointError) and not self._has_begun:
-                    raise errors.EntrypointError(f"no trial was started: {error}") from error
+                    raise errors.EntrypointError(f"{states.NO_TRIAL}: {error}") from error
                 yield from self._lost(place, error)
             else:
                 yield event

@@ -51,6 +51,7 @@ class RunState(enum.StrEnum):
         return _EXIT_CODES.get(self, errors.EXIT_PLATFORM)
 
 
+NO_TRIAL = "no trial was started"  # beginning of the reason of a run that failed before its first trial
 _EXIT_CODES = {
     RunState.SUCCEEDED: errors.EXIT_OK,
     RunState.FAILED: errors.EXIT_RUN_FAILED,

@@ -255,7 +255,7 @@ def run_job(
         kept = outcomes.keep(checkpoints(config, request.run, request.trial), runs_in, config.keep)
         if config.program is not None:  # the slot adds what it has read, and judges whether that is all
             found = records.TrialOutcome(request.number, TrialState.COMPLETE, metrics=reporter.newest)
-            return dataclasses.replace(found, early=bool(early), message=early, remark=kept)
+            return dataclasses.replace(found, early=bool(early), message=early, remark=kept, advice=advice.of_pools())
         outcome = outcomes.complete(request, result, workdir, ended=ended, newest=reporter.newest)
         outcome = dataclasses.replace(outcome, remark=kept)
         if outcome.state is TrialState.COMPLETE:

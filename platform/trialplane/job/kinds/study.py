@@ -159,6 +159,15 @@ class Study(Ranked):
             flat = {"name": algorithm.name, **algorithm.options}
             yield from (base.Function((field, *option_path), text) for option_path, text in sampling.functions(kind, flat))
 
+    def advice(self) -> Iterator[str]:
+        """Yield remarks about ranks, and about a search with nothing to search."""
+        yield from super().advice()
+        if not self.search.is_code and self.trials > 1 and space.count_points(dict(self.search.parameters)) == 1:
+            yield (
+                f"nothing is searched: all {self.trials} trials have the same parameters, and differ in their seeds alone; "
+                "write a range into space, or trials: 1"
+            )
+
     def check(self, broken: Collection[Place]) -> Iterator[Issue]:
         """Yield issues of all jobs with ranks, and of the search."""
         broken_params = {field_path[1] for field_path in broken if field_path[0] == "space" and len(field_path) > 1}
