@@ -62,6 +62,7 @@ def trial(ledger: Ledger, *reports: Mapping[str, float]) -> bool:
     [
         MEDIAN,
         {"name": "successive_halving", "min_resource": 1, "reduction_factor": 2},
+        {"name": "asha", "min_resource": 1, "reduction_factor": 2},
         {"name": "hyperband", "min_resource": 1, "max_resource": 4, "reduction_factor": 2},
         {"name": "patient", "patience": 0, "wrapped_pruner": MEDIAN},
         {"name": "wilcoxon", "n_startup_steps": 0, "p_threshold": 0.4},

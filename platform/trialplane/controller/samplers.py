@@ -104,6 +104,7 @@ def build_pruner(job: Job, code: JobCode) -> optuna.pruners.BasePruner:
     if name == "asha":  # Optuna's successive halving with other defaults
         ours = job.search.pruner.choice.options
         given = {key: given.get(key, ours[key].default) for key in ("min_resource", "reduction_factor")}
+        name = "successive_halving"
     pruner: optuna.pruners.BasePruner = _build(ValueKind.PRUNER, name, given, job, job.seed, code)
     return pruner
 
