@@ -288,7 +288,7 @@ def test_warnings_are_notes(platform):
 # Around
 
 
-def test_init_makes_a_job_that_is_valid_and_runs(platform, workplace):
+def test_init_makes_a_job_that_is_valid_and_runs(platform, workplace, capsys):
     assert platform("init", "mine").exit_code == 0
     assert "is valid" in platform("validate", "mine").stdout
     file = workplace / "jobs" / "job.schema.json"
@@ -302,6 +302,7 @@ def test_init_makes_a_job_that_is_valid_and_runs(platform, workplace):
     params = {**job.params, "lr": 0.01, "layers": 3, "optimizer": "sgd", "momentum": 0.9}
     context = type("Context", (), {"params": params, "report": lambda *_, **__: None})()
     assert names["run"](context)["loss"] < 0.2
+    assert capsys.readouterr().out == "", "what it reports is printed by the report, once"
 
 
 def test_init_makes_a_training_that_is_valid_and_trains(platform, workplace, tmp_path):
