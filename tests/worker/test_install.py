@@ -18,7 +18,7 @@ from tests.worker.package_index import Index
 
 from trialplane.errors import EntrypointError
 from trialplane.plan import pack
-from trialplane.wire import cluster, env
+from trialplane.wire import backoff, cluster, env
 from trialplane.wire.records import SlotConfig
 from trialplane.worker import environment
 from trialplane.worker.setup import install, usage
@@ -217,7 +217,7 @@ def test_a_version_that_the_index_lacks_is_named(pod: Pod, index: Index) -> None
 def test_a_package_that_is_called_like_a_fault_of_the_network_is_none(
     pod: Pod, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(install, "_PAUSES", (1000.0,))  # longer than there is time
+    monkeypatch.setattr(backoff, "pause", lambda *_, **__: 1000.0)  # longer than there is time
     index.add("spam-timeout", "1.0")
     assert pod.install("spam-timeout>3\n") == 0
     assert "you require spam-timeout>3" in pod.refusal
@@ -233,7 +233,7 @@ def test_a_package_that_is_called_like_a_fault_of_the_network_is_none(
 def test_a_request_that_takes_too_long_is_a_fault_of_the_network(
     pod: Pod, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
-    monkeypatch.setattr(install, "_PAUSES", (1000.0,))
+    monkeypatch.setattr(backoff, "pause", lambda *_, **__: 1000.0)
     monkeypatch.setattr(install._Uv, "_once", lambda uv, options: (2, said))
     assert pod.install("spam\n") == 1
     assert pod.refusal == ""
@@ -276,7 +276,7 @@ def test_more_than_the_chart_allows_is_stopped(pod: Pod, index: Index) -> None:
 
 
 def test_an_index_that_fails_is_asked_again(pod: Pod, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "_PAUSES", (0.0,))
+    monkeypatch.setattr(install, "_FIRST_PAUSE", 0.0)
     index.add("spam", "1.0")
     index.failures = 3
     assert pod.install("spam\n") == 0
@@ -284,7 +284,7 @@ def test_an_index_that_fails_is_asked_again(pod: Pod, index: Index, monkeypatch:
 
 
 def test_an_index_that_does_not_answer_ends_the_container_and_not_the_run(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "_PAUSES", (1000.0,))  # longer than there is time
+    monkeypatch.setattr(backoff, "pause", lambda *_, **__: 1000.0)  # longer than there is time
     pod.url = "http://127.0.0.1:1/simple"
     assert pod.install("spam\n") == 1
     text = pod.log.read_text()

@@ -19,7 +19,7 @@ from trialplane import errors
 from trialplane.controller.batch import Artifact, describe, is_refusal, write_log
 from trialplane.controller.journal import Journal
 from trialplane.policies import transport
-from trialplane.wire import labels, logs, records
+from trialplane.wire import backoff, labels, logs, records
 
 TRIES = 20  # consecutive failures after which all waiting files are given up: 8 minutes with these pauses
 MAX_PAUSE = 30.0  # seconds between two attempts
@@ -122,7 +122,7 @@ class Artifacts:
         """Counts a failed attempt, gives up files that reached the limit, and moves the file behind the others."""
         self._failures += 1
         self._why = describe(error)[:300]
-        self._due = time.monotonic() + min(2.0 ** (self._failures - 1), MAX_PAUSE)
+        self._due = time.monotonic() + backoff.pause(self._failures, MAX_PAUSE)
         self._waiting[run_id][artifact] += 1
         if self._failures >= TRIES:  # the artifact store is away
             for other, files in list(self._waiting.items()):

@@ -7,9 +7,9 @@ without an answer; what comes meanwhile is for the next one. Pure.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Collection
 
+from trialplane.wire.extremes import Extremes
 from trialplane.wire.ledger import MAX_BATCH
 from trialplane.wire.records import ReportRow, TrialReport, TrialRequest
 
@@ -45,12 +45,10 @@ class Curve:
     def __init__(self, names: Collection[str]) -> None:
         self.step = 0
         self.stride = 1
-        self._names = names
         self._count = 0
         self._kept: dict[int, tuple[int, int]] = {}  # number of a report → its mark, and its bytes
         self._bytes = 0
-        self._lows: dict[str, tuple[float, int]] = {}  # metric → its minimum, and the number of the report
-        self._highs: dict[str, tuple[float, int]] = {}
+        self._extremes = Extremes(names)
 
     def add(self, mark: int, report: TrialReport) -> list[int]:
         """Takes the next report; returns the marks of those that are not kept any more."""
@@ -59,17 +57,7 @@ class Curve:
         self.step = max(self.step, report.step)
         self._kept[number] = mark, size
         self._bytes += size
-        replaced = [number - 1]
-        for name in self._names:
-            value = report.metrics.get(name, math.nan)
-            if not math.isfinite(value):
-                continue
-            for extremes, sign in ((self._lows, 1.0), (self._highs, -1.0)):
-                if name not in extremes or sign * value < sign * extremes[name][0]:
-                    if name in extremes:
-                        replaced.append(extremes[name][1])
-                    extremes[name] = value, number
-        dropped = self._drop(replaced)
+        dropped = self._drop([number - 1, *(self._extremes.add(number, report.metrics) or ())])
         while (len(self._kept) > MOST or self._bytes > MOST_BYTES) and self.stride <= number:
             self.stride *= 2
             dropped += self._drop(list(self._kept))
@@ -80,8 +68,7 @@ class Curve:
         spare = [number for number in dict.fromkeys(numbers) if number % self.stride and number in self._kept]
         if not spare:
             return []
-        needed = {number for extremes in (self._lows, self._highs) for _, number in extremes.values()}
-        needed.add(self._count - 1)
+        needed = self._extremes.numbers | {self._count - 1}
         marks = []
         for number in spare:
             if number not in needed:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection
 from typing import Generic, TypeVar
 
+from trialplane.wire.extremes import Extremes
 from trialplane.worker.metrics.steps import Report
 
 MOST = 2_000  # reports of one read
@@ -26,14 +26,12 @@ class Burst(Generic[Of]):
     """
 
     def __init__(self, names: Collection[str], decides: Callable[[Report], bool]) -> None:
-        self._names = names
         self._decides = decides
         self._count = 0
         self._stride = 1
         self._sample: dict[int, tuple[Of, Report]] = {}  # each `stride`th, by number
-        self._extremes: dict[str, tuple[float, float]] = {}  # metric → its minimum and maximum
-        self._lows: dict[str, tuple[int, tuple[Of, Report]]] = {}  # metric → the report with its minimum, and its number
-        self._highs: dict[str, tuple[int, tuple[Of, Report]]] = {}
+        self._extremes = Extremes(names)
+        self._extreme_items: dict[int, tuple[Of, Report]] = {}
         self._decisive: dict[int, tuple[Of, Report]] = {}
         self._last: dict[int, tuple[Of, Report]] = {}
 
@@ -41,15 +39,10 @@ class Burst(Generic[Of]):
         """Add the next report."""
         number, item = self._count, (of, report)
         self._count += 1
-        for name in self._names:
-            value = report[1].get(name, math.nan)
-            low, high = self._extremes.get(name, (math.inf, -math.inf))
-            if math.isfinite(value) and not low <= value <= high:
-                self._extremes[name] = min(low, value), max(high, value)
-                if value < low:
-                    self._lows[name] = number, item
-                if value > high:
-                    self._highs[name] = number, item
+        if (replaced := self._extremes.add(number, report[1])) is not None:
+            self._extreme_items[number] = item
+            for other in set(replaced) - self._extremes.numbers:
+                del self._extreme_items[other]
         if not self._decisive and self._decides(report):
             self._decisive[number] = item
         self._last = {number: item}
@@ -65,7 +58,7 @@ class Burst(Generic[Of]):
         """Return the sample and the decisive reports, in order."""
         if self._count <= MOST:
             return list(self._sample.values())
-        selected = dict([*self._lows.values(), *self._highs.values()]) | self._decisive | self._last
+        selected = self._extreme_items | self._decisive | self._last
         room = max(0, MOST - len(selected))
         numbers = [number for number in self._sample if number not in selected]
         spread = [numbers[len(numbers) * index // room] for index in range(min(room, len(numbers)))]

@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import dataclasses
 import errno
+import itertools
 import os
 import re
 import shutil
@@ -33,10 +34,11 @@ from trialplane.errors import EntrypointError, InputError, Issue, SlotError, Spe
 from trialplane.job import installable, requirements, values
 from trialplane.job.requirements import Wanted
 from trialplane.plan import pack
-from trialplane.wire import cluster
+from trialplane.wire import backoff, cluster
 
 _LOOKS = 0.2  # seconds between two looks at size and time
-_PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before another attempt; then the last of them each time
+_FIRST_PAUSE = 1.0
+_LONGEST_PAUSE = 16.0  # seconds before another attempt
 _KEPT = ("ray[default]", "trialplane")  # with all they stand on, what may not have another version
 _BOUNDED = "worker"  # the extra of trialplane whose bounds hold for the rest of the image
 # Of this container's variables uv gets these, none of its own or pip's: no other index, no configuration, no credentials.
@@ -221,7 +223,7 @@ class _Uv:
             EntrypointError: it fails wherever it is tried.
             SlotError: the network, or the node, is to blame.
         """
-        attempt = 0
+        failures = itertools.count(1)
         while True:
             code, told = self._once(said)
             if code == 0:
@@ -233,12 +235,11 @@ class _Uv:
             if is_unsolved or not _NETWORK.search(told):
                 raise EntrypointError(reason)
             self._unreached = reason
-            pause = _PAUSES[min(attempt, len(_PAUSES) - 1)]
+            pause = backoff.pause(next(failures), _LONGEST_PAUSE, first=_FIRST_PAUSE)
             if time.monotonic() + pause >= self._ends:
                 raise self._late()
             print(f"the package index does not answer, again in {pause:g} s: {self._unreached}", flush=True)  # noqa: T201
             time.sleep(pause)
-            attempt += 1
 
     def _once(self, said: Sequence[str]) -> tuple[int, str]:
         passed = {name: value for name, value in os.environ.items() if _PASSED.fullmatch(name)}
