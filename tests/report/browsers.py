@@ -13,6 +13,16 @@ import pytest
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 # No GPU is needed: WebGL is drawn by the processor. Tests run as root in containers, where Chromium has no sandbox.
 FLAGS = ("--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--ignore-gpu-blocklist")
+# Keeps the canvases that were given a WebGL context; asking a canvas for it would make one.
+_COUNTING = """
+    const get = HTMLCanvasElement.prototype.getContext;
+    window.canvases = new Set();
+    HTMLCanvasElement.prototype.getContext = function (kind, ...options) {
+        const context = get.call(this, kind, ...options);
+        if (context && kind.includes('webgl')) window.canvases.add(this);
+        return context;
+    };
+"""
 PATIENCE = 60_000  # milliseconds, for a machine that has much else to do
 
 
@@ -30,6 +40,7 @@ class Page:
 
     def __init__(self, page: Any) -> None:
         self.page = page
+        page.add_init_script(_COUNTING)
         self.errors: list[str] = []
         self.requests: list[str] = []
         page.on("pageerror", lambda error: self.errors.append(f"{error.message}\n{error.stack}"))
@@ -52,6 +63,11 @@ class Page:
         self.read("id => document.getElementById(id).scrollIntoView({behavior: 'instant'})", section)
         drawn = "id => [...document.querySelectorAll(`#${id} .chart`)].every(c => c.querySelector('.plot-container'))"
         self.page.wait_for_function(drawn, arg=section, timeout=PATIENCE)
+
+    @property
+    def contexts(self) -> int:
+        """Number of WebGL contexts of the charts that are mounted."""
+        return int(self.read("[...window.canvases].filter(canvas => canvas.isConnected).length"))
 
     @property
     def sections(self) -> list[str]:

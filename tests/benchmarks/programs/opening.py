@@ -127,8 +127,8 @@ def _theirs(browser: Any, address: str, patience: float) -> float | None:
     """Milliseconds until the history of the study has points in optuna-dashboard; None if that takes too long."""
     with contextlib.closing(browser.new_context(viewport={"width": 1280, "height": 900})) as context:
         shown = context.new_page()
-        shown.goto(f"{address}/dashboard/studies/1")
         try:
+            shown.goto(f"{address}/dashboard/studies/1", wait_until="commit", timeout=patience)
             shown.wait_for_function("document.querySelector('.scatterlayer .trace')", timeout=patience)
         except sync_api.Error:  # too late, or the page has crashed
             return None
