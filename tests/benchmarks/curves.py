@@ -1,9 +1,9 @@
 """How many steps do rules of early stopping take to find what random search finds? On real learning curves, in virtual time.
 
-    python -m tests.benchmarks.curves FOLDER [--seeds 30] [--slots 1 8 32] [--tasks NAME …]
+    python -m tests.benchmarks.curves FOLDER [--trials 64] [--seeds 30] [--slots 1 8 32] [--tasks NAME …]
 
 FOLDER holds `taskset.npz`: per task an array of losses, (configurations, points), of which point 0 is before training. Each
-seed shuffles the configurations, and all rules see them in this order. Random search trains the first `TRIALS` to the end.
+seed shuffles the configurations, and all rules see them in this order. Random search trains the first 64 to the end.
 The target is the best final loss among them; what counts is the number of steps, over all slots, until a trial reports it.
 The rules are the libraries' own classes: ours, Optuna's pruners, and the bracket of Ray Tune's ASHA. A slot reports a step
 at a time, and all slots are equally quick.
@@ -31,7 +31,6 @@ from trialplane.job.search import Ladder
 from trialplane.wire.states import TrialState
 
 Losses = npt.NDArray[np.float64]
-TRIALS = 64
 _MOST = 4  # times the steps of random search, after which a rule has not arrived
 
 
@@ -169,13 +168,13 @@ RULES: Mapping[str, Callable[[int, int], Rule]] = {
 }
 
 
-def arrives(rule: Rule, losses: Losses, target: float, slots: int) -> float:
-    """Return the steps, over all slots, until a trial reports the target; infinite if it does not within the budget."""
+def arrives(rule: Rule, losses: Losses, target: float, slots: int, trials: int) -> float:
+    """Return the steps, over all slots, until a trial reports the target; infinite if a rule does not arrive."""
     top = losses.shape[1] - 1
     queue: list[tuple[int, int, int, int, int]] = []  # time, serial, trial, step, until
     serial, used, now = 0, 0, 0
     free = slots
-    while used < _MOST * TRIALS * top:
+    while used < _MOST * trials * top:
         while free and (taken := rule.take()) is not None:
             trial, done, until = taken
             heapq.heappush(queue, (now + 1, serial, trial, done + 1, until))
@@ -196,19 +195,18 @@ def arrives(rule: Rule, losses: Losses, target: float, slots: int) -> float:
     return math.inf
 
 
-def speedups(tasks: Mapping[str, Losses], seeds: int, slots: int) -> Iterator[tuple[str, list[float], int]]:
+def speedups(tasks: Mapping[str, Losses], seeds: int, slots: int, trials: int) -> Iterator[tuple[str, list[float], int]]:
     """Yield each rule with its speedups over random search, one per task and seed, and how often it did not arrive."""
     runs = []
     for losses in tasks.values():
         for seed in range(seeds):
             shuffled = losses[np.random.default_rng(seed).permutation(len(losses))]
-            target = float(shuffled[:TRIALS, -1].min())
-            runs.append(
-                (shuffled, target, arrives(RULES["random"](len(losses), losses.shape[1] - 1), shuffled, target, slots))
-            )
+            target = float(shuffled[:trials, -1].min())
+            steps = arrives(Random(len(losses), losses.shape[1] - 1), shuffled, target, slots, trials)
+            runs.append((shuffled, target, steps))
     for name, make in RULES.items():
         found = [
-            steps / arrives(make(len(shuffled), shuffled.shape[1] - 1), shuffled, target, slots)
+            steps / arrives(make(len(shuffled), shuffled.shape[1] - 1), shuffled, target, slots, trials)
             for shuffled, target, steps in runs
         ]
         yield name, found, sum(value == 0 for value in found)
@@ -220,6 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m tests.benchmarks.curves", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("folder", type=Path, help="the folder with taskset.npz")
+    parser.add_argument("--trials", type=int, default=64, help="trials of random search")
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--slots", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--tasks", nargs="+")
@@ -235,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
     print(f"{len(tasks)} tasks, {options.seeds} seeds; median speedup over random search, and its quartiles")  # noqa: T201
     for slots in options.slots:
-        for name, found, lost in speedups(tasks, options.seeds, slots):
+        for name, found, lost in speedups(tasks, options.seeds, slots, options.trials):
             low, median, high = statistics.quantiles(found, n=4) if len(found) > 1 else [found[0]] * 3
             print(f"{slots:3} slots  {name:32} {median:6.2f}  ({low:.2f} to {high:.2f}), {lost} did not arrive", flush=True)  # noqa: T201
     return 0

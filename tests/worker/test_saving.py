@@ -18,6 +18,7 @@ from trialplane.wire.records import Parent, Segment, TrialOutcome, TrialReport
 from trialplane.wire.states import FailureClass, TrialState
 
 CODE = """
+import os
 import random
 
 import numpy as np
@@ -33,7 +34,7 @@ def run(ctx):
     what = ctx.params["what"]
     walk, done = [], 0
     first = ctx.params.get("first", 1)
-    state = None if what == "forgets" else ctx.restored
+    state = None if what in ("forgets", "writes a file") else ctx.restored
     if state is not None:
         walk, done = list(state["walk"]), state["step"] + 1 - first
     print("begins after", done)
@@ -48,9 +49,12 @@ def run(ctx):
         if what == "obeys" and ctx.stopping:
             ctx._states().save(step + first, {"walk": walk}, wait=True)
             raise ctx.stopped(step + first)
+        if what == "writes a file":
+            os.makedirs(ctx.checkpoints, exist_ok=True)
+            with open(os.path.join(ctx.checkpoints, "own"), "w") as file:
+                file.write("state")
         if what == "dies at the rung" and step + first == 4 and ctx.attempt == 1:
             ctx._states().save(step + first, {"walk": walk}, wait=True)
-            import os
             os._exit(1)
         if what == "dies at the rung":
             ctx.save(step + first, {"walk": walk}, every=0)
@@ -112,6 +116,14 @@ def test_a_trial_without_a_checkpoint_fails_at_its_rung_as_every_other_would(ben
     assert (outcome.state, outcome.failure, outcome.certain) == (TrialState.FAILED, FailureClass.INVALID, True)
     assert "call ctx.save(step, state)" in outcome.message
     assert len(reports) <= 2, "before steps are wasted"
+
+
+def test_a_job_that_saves_in_its_own_way_is_paused_before_its_next_report(bench: Bench) -> None:
+    outcome, reports = ended(bench, "writes a file", segment=Segment(2, ("loss",)))
+    assert outcome.state is TrialState.PAUSED
+    assert list(losses(reports)) == [1, 2]
+    assert outcome.metrics["loss"] == losses(reports)[2]
+    assert outcome.checkpoints is not None
 
 
 def test_a_checkpoint_that_is_gone_or_changed_is_an_error(bench: Bench) -> None:

@@ -65,7 +65,7 @@ class TrialEnded:
 
 @dataclasses.dataclass(frozen=True)
 class TrialInterrupted:
-    """An attempt was lost, crashed or was stopped, and its trial will be retried.
+    """An attempt was lost, crashed or was stopped, and its trial will be retried; or the trial is paused at a rung.
 
     Attributes:
         row: Result of the attempt. `row.message` explains the interruption.

@@ -77,6 +77,7 @@ class Saves:
             for outdated in existing[: len(existing) + 1 - self._keep]:
                 store.remove(outdated)
             store.sweep()
+            ctx.saved(step)
         except OSError as error:
             raise errors.CheckpointError(
                 f"the checkpoint of step {step} could not be written to {store.place}: {error.strerror or error}. Free "

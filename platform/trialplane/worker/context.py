@@ -292,12 +292,24 @@ class Context:
         """
         return not self._pause.reaches(step)
 
+    def saved(self, step: int) -> None:
+        """Take note of a complete checkpoint that was not saved by `save`, so that the trial can be paused at its step."""
+        self._pause.saved = max(self._pause.saved, step)
+
     def _states(self) -> States:
         if self._saving.states is None:
             from trialplane.training.states import States  # imports numpy
 
             self._saving.states = States(self.checkpoints, self.rank, self.world_size)
         return self._saving.states
+
+    def _paused_late(self) -> Paused | Unsaved:
+        """The exception for a job that does not ask whether it is stopping: it may have saved in a way of its own."""
+        from trialplane.training.steps import folders  # what only a paused trial needs
+
+        if folders.summary(self.checkpoints) is not None:
+            return Paused(f"paused after step {self._pause.requested_at}")
+        return self._unsaved()
 
     def _unsaved(self) -> Unsaved:
         return Unsaved(
@@ -378,12 +390,13 @@ class Context:
             counted = self._points.counted(source, metrics)
             if not counted and metrics:
                 return
+            if waits and self._pause.is_past(step):
+                raise self._paused_late()
             pruned = self._reporter(step, counted) if waits else self._reporter(step, counted, waits=False)
-            goes_on = waits and self._pause.report(step, counted)
+            if waits:
+                self._pause.report(step, counted)
         if pruned:
             raise Pruned(f"pruned at step {step}")
-        if goes_on:
-            raise self._unsaved()
         if waits and self._pause.is_saved:
             self._states().wait()
             raise Paused(f"paused after step {step}")

@@ -18,6 +18,7 @@ class Pause:
 
     Attributes:
         requested: whether the trial has reported the step at which it is paused.
+        requested_at: that step.
         saved: the last step of which it has saved a checkpoint; -1 before.
     """
 
@@ -28,17 +29,18 @@ class Pause:
         self._offset = segment.offset
         self.requested = False
         self.saved = -1
-        self._requested_at = -1
+        self.requested_at = -1
 
-    def report(self, step: int, metrics: Iterable[str]) -> bool:
-        """Take a report; return whether the trial goes on training although it was to be paused before this step."""
+    def report(self, step: int, metrics: Iterable[str]) -> None:
+        """Take a report."""
         self._see(step)
-        if self.requested:
-            return step > self._requested_at
-        if self.reaches(step):
+        if not self.requested and self.reaches(step):
             self._missing.difference_update(metrics)
-            self.requested, self._requested_at = not self._missing, step
-        return False
+            self.requested, self.requested_at = not self._missing, step
+
+    def is_past(self, step: int) -> bool:
+        """Whether a report of this step is of a trial that trains on although it was to be paused."""
+        return self.requested and step > self.requested_at
 
     def reaches(self, step: int) -> bool:
         """Whether this step is at the rung or beyond it."""
@@ -48,7 +50,7 @@ class Pause:
     @property
     def is_saved(self) -> bool:
         """Whether the trial can be paused now: it is at the rung, and its checkpoint is of the step that it has reported."""
-        return self.requested and self.saved >= self._requested_at
+        return self.requested and self.saved >= self.requested_at
 
     def _see(self, step: int) -> None:
         if self._offset is None:
