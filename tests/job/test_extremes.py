@@ -42,8 +42,8 @@ def test_what_is_nested_as_jobs_are_is_taken(folder: Path) -> None:
     load.load_job(folder)
 
 
-@pytest.mark.parametrize("number", ["9" * 5000, "0x" + "f" * 5000, "-" + "1" * 5000])
-def test_a_number_of_thousands_of_digits_is_no_number(folder: Path, number: str) -> None:
+@pytest.mark.parametrize("number", ["9" * 400, "0x" + "f" * 400, "9" * 5000, "0x" + "f" * 5000, "-" + "1" * 5000])
+def test_a_number_of_hundreds_of_digits_is_no_number(folder: Path, number: str) -> None:
     [(field, _, _, message)] = found(folder, sets=[f"trials={number}"])
     assert field == "trials"
     assert message.endswith("digits; put it in quotes"), "as 1e4999 it would be infinite, which is refused too"
