@@ -20,7 +20,7 @@ from trialplane.errors import InputError, SpecError
 from trialplane.job import kinds
 from trialplane.job.kinds import Job
 from trialplane.kube import preflight
-from trialplane.kube.preflight import Seen
+from trialplane.kube.preflight import ClusterSnapshot
 from trialplane.plan import changes
 from trialplane.plan import plan as planning
 from trialplane.wire.progress import CollectionProgress
@@ -109,13 +109,15 @@ def test_a_search_is_not_told_of_shared_memory():
 
 
 def test_a_worker_larger_than_every_node_is_called_a_worker(look):
-    issues, _ = look(Seen(nodes=[node(nvidia_com__gpu="1")]), resources__gpus=2)
+    issues, _ = look(ClusterSnapshot(nodes=[node(nvidia_com__gpu="1")]), resources__gpus=2)
     assert [text.partition(",")[0] for text in issues] == ["resources.gpus: a worker requests 2 nvidia.com/gpu"]
 
 
 def test_the_cure_for_a_learner_without_gpus_is_the_learners(look):
     """Else the workers would get them."""
-    (issue,), _ = look(Seen(nodes=[node(nvidia_com__gpu="1")]), **{"collect.learner.resources.gpus": 2, "resources.gpus": 0})
+    (issue,), _ = look(
+        ClusterSnapshot(nodes=[node(nvidia_com__gpu="1")]), **{"collect.learner.resources.gpus": 2, "resources.gpus": 0}
+    )
     assert issue.startswith("collect.learner.resources.gpus: the learner requests 2 nvidia.com/gpu")
     assert issue.endswith("--set collect.learner.resources.gpus=1")
     job = a_job(learner={"entrypoint": "train:learn", "resources": {"gpus": 2}})
@@ -129,7 +131,7 @@ def test_a_quota_without_room_for_the_learner_is_no_matter_of_workers(look):
     gpus = {"collect.learner.resources.gpus": 1, "resources.gpus": 0}
     full = quota(**{"requests.nvidia.com/gpu": "1"})
     full["status"]["used"] = {"requests.nvidia.com/gpu": "1"}
-    issues, (_, warning) = look(Seen(quotas=[full]), **gpus)
+    issues, (_, warning) = look(ClusterSnapshot(quotas=[full]), **gpus)
     assert issues == []
     assert warning.endswith("too little for the learner: the run waits until others have ended")
 
@@ -137,7 +139,7 @@ def test_a_quota_without_room_for_the_learner_is_no_matter_of_workers(look):
 @pytest.mark.parametrize(("pods", "fit"), [("2", None), ("3", 1), ("4", 2)])
 def test_a_quota_must_hold_the_learner_and_a_worker(look, pods, fit):
     """The pod of the controller is one more."""
-    issues, warnings = look(Seen(quotas=[quota(pods=pods)]))
+    issues, warnings = look(ClusterSnapshot(quotas=[quota(pods=pods)]))
     if fit is None:
         (issue,) = issues
         assert issue.startswith("resources: one worker, the learner and the controller request 3 pods, and small allows 2")
