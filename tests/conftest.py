@@ -48,6 +48,15 @@ def _no_store_of_another_test() -> Iterator[None]:
         os.environ.pop(name, None)
 
 
+@pytest.fixture(autouse=True)
+def _no_artifacts_here() -> Iterator[None]:
+    """Artifacts go beside the store they belong to; without a location MLflow puts them into the current folder."""
+    folder = Path.cwd() / "mlruns"
+    existed = folder.exists()
+    yield
+    assert existed or not folder.exists(), f"a test has logged artifacts to {folder}"
+
+
 @pytest.fixture(scope="session")
 def services() -> None:
     """Requested where Ray, MLflow, PostgreSQL or a cluster is used; `python -m tests --quick` leaves those tests out."""

@@ -86,8 +86,8 @@ def test_a_heavy_library_has_one_owner() -> None:
     store = {str(file.relative_to(PACKAGE)) for file in MODULES if file.parent.name == "ledger"}
     slots = {"controller/ray_slots.py", "worker/ray_store.py", "controller/exchange.py", "controller/ray_session.py"}
     assert importers("ray") == slots
-    writer = {"controller/mlflow_writer.py", "controller/batch.py", "controller/adoption.py"}
-    assert importers("mlflow") == writer | {"training/final_model.py", "training/mlflow_runs.py", "worker/kept.py"}
+    exporter = {"exporter/exporter.py", "exporter/batch.py", "exporter/adoption.py", "exporter/__main__.py"}
+    assert importers("mlflow") == exporter | {"training/final_model.py", "training/mlflow_runs.py", "worker/kept.py"}
     assert importers("optuna") <= ledger | {"client/exporting.py", "client/run.py", "report/importances.py"}
     assert importers("sqlalchemy") <= store
     assert importers("kubernetes") == {"kube/connections.py"}

@@ -15,31 +15,22 @@ from trialplane.controller.workloads.training import TrainingWorkload
 from trialplane.controller.workloads.workload import Workload
 from trialplane.job import kinds
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import RunStatus, TrialReport
+from trialplane.wire.records import RunStatus
 from trialplane.wire.states import FailureClass, RunState
 
 PAUSED = Ending(RunState.PAUSED, "paused by the user", kill=True)
 CANCELLED = Ending(RunState.CANCELLED, "cancelled by the user", kill=True)
 
 
-class Recorder:
+class Exporter:
     """MLflow's end, which is nobody's business here."""
 
     trouble = ""
 
-    def __init__(self) -> None:
-        self.reports: list[TrialReport] = []
-
-    def reported(self, reports: tuple[TrialReport, ...]) -> None:
-        self.reports += reports
-
-    def started(self, *_: Any, **__: Any) -> None:
-        """Takes note."""
-
-    ended = best = started
-
-    def tick(self) -> None:
+    def wake(self) -> None:
         """Goes on."""
+
+    tick = wake
 
 
 class Board:
@@ -96,7 +87,7 @@ class Loop:
         self.slots.kill = on_kill  # type: ignore[method-assign]
         base = RunStatus("toy-1", "toy", RunState.RUNNING, ledger.job.trials, worked=worked)
         work = work or (TrainingWorkload if isinstance(ledger.job, kinds.Training) else StudyWorkload)
-        parts: tuple[Any, ...] = (run, ledger, work(ledger, self.slots), Recorder(), self.board, base)
+        parts: tuple[Any, ...] = (run, ledger, work(ledger, self.slots), Exporter(), self.board, base)
         self.controller = loop.Loop(*parts, self)
 
     def ending(self) -> Ending | None:

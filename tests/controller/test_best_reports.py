@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.controller.conftest import FACTS, Place, outcome, request
+from tests.controller.conftest import outcome
 from tests.controller.loops import Loop
 from tests.controller.trainings import Opened, asked, failed, job
 
@@ -137,15 +137,3 @@ def test_a_pruned_trial_has_no_value(opened: Opened) -> None:
     ended = ledger.tell(outcome(first.number, state=TrialState.PRUNED, metrics={"score": 0.8}))
     assert ended is not None and ended.best and not ended.best_steps
     assert (ledger.newest[0].values, ledger.newest[0].best_steps, ledger.best) == ((), {}, None)
-
-
-@pytest.mark.slow
-def test_mlflow_has_the_best_and_its_step(place: Place) -> None:
-    spool = place.spooler()
-    spool.study(FACTS)
-    spool.started(request(0), uses_mlflow=False)
-    spool.reported([TrialReport(0, step, {"score": value}, 2000.0 + step) for step, value in enumerate((0.9, 0.4))])
-    spool.ended(request(0), outcome(0, metrics={"score": 0.9}, best={"score": BestReport(0.9, 0)}))
-    place.writer().write()
-    (run,) = place.runs()
-    assert (run.data.metrics["score"], run.data.metrics["best_step_score"]) == (0.9, 0.0)

@@ -23,10 +23,11 @@ import pytest
 from tests.controller.conftest import request
 
 from trialplane import errors
-from trialplane.controller import adoption, arrival, desired, session
+from trialplane.controller import arrival, desired, session
 from trialplane.controller.desired import DesiredState
 from trialplane.controller.setting import Setting
 from trialplane.controller.slots import StartFailures
+from trialplane.exporter import adoption
 from trialplane.plan import pack
 from trialplane.wire import env, mlflow
 from trialplane.wire.paths import RunPaths
@@ -122,7 +123,6 @@ def test_a_store_from_elsewhere_is_adopted_with_its_artifacts(tmp_path: Path, mo
     (tmp_path / "pod").rename(tmp_path / "gone")
 
     here = RunPaths(tmp_path / "head")
-    here.spool.mkdir(parents=True)
     arrival.unpack_store(here, 5, np.frombuffer(buffer.getvalue(), dtype=np.uint8))
     (own,) = adoption.read(here.trial_store(5))
     assert [(metric.key, metric.value) for metric in own.batch.metrics] == [("from_the_job", 0.5)]
@@ -166,7 +166,6 @@ def test_a_store_is_unpacked_by_the_first_python_3_11_too_and_nowhere_else(
 
     monkeypatch.setattr(tarfile.TarFile, "extractall", extract_all)
     here = RunPaths(tmp_path / "head")
-    here.spool.mkdir(parents=True)
     arrival.unpack_store(here, 5, packed({"../outside": b"x"}))
     assert "attempt 5" in caplog.text
     assert not list(tmp_path.rglob("outside"))

@@ -11,11 +11,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import pytest
 
 from trialplane import errors
-from trialplane.controller import journal, mlflow_writer, session, status
+from trialplane.controller import session, status
 from trialplane.controller.setting import Setting
 from trialplane.controller.status import StatusBoard
 from trialplane.job import kinds
@@ -65,7 +64,7 @@ def test_a_space_that_does_not_import_ends_the_run_before_anything_is_started(
 ) -> None:
     started: list[str] = []
     monkeypatch.setattr(session.workloads, "start", lambda *_, **__: started.append("slots"))
-    monkeypatch.setattr(session, "Recorder", lambda *_, **__: started.append("MLflow"))
+    monkeypatch.setattr(session, "ExporterProcess", lambda *_, **__: started.append("MLflow"))
     run.job.write_text(kinds.read({**JOB, "space": "no_such_module:space"}).model_dump_json())
     assert session.drive(run.root, [], Setting()) == errors.EXIT_BAD_INPUT
     last = records.from_json(RunStatus, run.status.read_text())
@@ -79,8 +78,7 @@ def test_trials_log_where_their_run_is_recorded(
 ) -> None:
     """A run that is resumed with another MLflow in the environment stays with its own: ids of runs are one store's."""
     if known:
-        run.written.parent.mkdir(parents=True)
-        run.written.write_text('["uri", "", "http://ann:secret@a:5000"]\n["offset"\n')
+        run.exporter.write_text("http://ann:secret@a:5000")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://b:5000")
     seen: list[str] = []
 
@@ -99,8 +97,7 @@ def test_trials_log_where_their_run_is_recorded(
 
 def test_trials_get_what_opens_mlflow_and_not_the_ledger(run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the gateway, whose address is believed: one that is recorded where nobody can reach it goes on there."""
-    run.written.parent.mkdir(parents=True)
-    run.written.write_text('["uri", "", "http://platform-mlflow:5000"]\n')
+    run.exporter.write_text("http://platform-mlflow:5000")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://gateway:8080/runs/toy/mlflow")
     seen: list[dict[str, str]] = []
 
@@ -120,16 +117,13 @@ def test_a_run_is_recorded_with_the_login_of_today(
     run: RunPaths, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A password that has been changed cannot be used any more; the MLflow is the same."""
-    run.written.parent.mkdir(parents=True)
-    run.written.write_text('["uri", "", "http://ann:old@a:5000"]\n')
+    run.exporter.write_text("http://ann:old@a:5000")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://ann:new@a:5000/")
     with caplog.at_level(logging.WARNING):
         assert session.tracking_uri(run) == "http://ann:new@a:5000/"
     assert not caplog.records
-    writer = mlflow_writer.Writer(run, "http://ann:new@a:5000/")
-    mlflow.set_tracking_uri(None)  # which a writer sets
-    writer._journal._file.close()
-    assert journal.tracking_uri(run.written) == "http://ann:new@a:5000/"
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert session.tracking_uri(run) == "http://ann:new@a:5000/"
 
 
 def test_a_status_that_cannot_be_written_does_not_end_a_run(

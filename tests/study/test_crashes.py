@@ -107,8 +107,8 @@ def test_a_killed_controller_is_resumed_and_nothing_is_lost_or_done_twice(study:
 def test_a_run_that_is_interrupted_as_it_is_recorded_has_ended(study: Study, number: signal.Signals) -> None:
     run = study.submit_in_stages(trials=2, **QUIET)
     wait_until(lambda: len(study.trials()) == 2, "two trials wait for their stage")
-    (writer,) = [process.pid for process in study.processes() if "mlflow_writer" in process.command]
-    os.kill(writer, signal.SIGSTOP)  # MLflow is slow
+    (exporter,) = [process.pid for process in study.processes() if "trialplane.exporter" in process.command]
+    os.kill(exporter, signal.SIGSTOP)  # MLflow is slow
     study.let_begin(0)
     waiting = wait_until(
         lambda: (status := run.status()).state.is_ended and "recording" in status.recorder and status, "the end"
@@ -123,7 +123,7 @@ def test_a_run_that_is_interrupted_as_it_is_recorded_has_ended(study: Study, num
     assert (status.state, status.unrecorded) == (RunState.SUCCEEDED, True), status.reason
     assert "SUCCEEDED: all 2 trials ended" in study.files().controller_log.read_text()
     assert "`platform resume toy` writes the rest" in status.reason
-    wait_until(lambda: not alive(writer), "the writer is gone, too")
+    wait_until(lambda: not alive(exporter), "the exporter is gone, too")
     run.resume()
     status = run.wait(300)
     assert (status.state, status.unrecorded, status.recorder) == (RunState.SUCCEEDED, False, "")

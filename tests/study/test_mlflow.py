@@ -1,6 +1,6 @@
 """MLflow goes away in the middle of a study: the study does not stop, and in the end MLflow holds all of it, once.
 
-Not checked here: the recorder and its spool by themselves (tests/controller/test_recorder.py).
+Not checked here: the exporter by itself (tests/exporter).
 """
 
 from __future__ import annotations

@@ -247,17 +247,17 @@ def test_the_trials_run_is_found_by_its_tags(bench: Bench, store: Store, what: s
     assert store.count() == 2 + len(store.below(own))
 
 
-def test_a_trial_that_is_faster_than_the_recorder_creates_its_run(bench: Bench, store: Store) -> None:
+def test_a_trial_that_is_faster_than_the_exporter_creates_its_run(bench: Bench, store: Store) -> None:
     number = str(bench.next)
     store.client.create_experiment("toy")
     complete(bench, "several", looked_up(store))
     everywhere = [experiment.experiment_id for experiment in store.client.search_experiments()]
     (own,) = [run for run in store.client.search_runs(everywhere) if labels.PARENT not in run.data.tags]
-    assert {**CONTEXT, labels.NUMBER: number, labels.STATE: labels.LOGGED}.items() <= own.data.tags.items()
+    assert {**CONTEXT, labels.NUMBER: number, labels.OWN: labels.NEW}.items() <= own.data.tags.items()
     assert store.experiments() == {"toy"}
     below = store.below(own.info.run_id)
     assert below.keys() == {"inner", "fold 1", "of a logger"}
-    assert not any({labels.NUMBER, labels.LOGGED_BY, labels.STATE} & run.data.tags.keys() for run in below.values())
+    assert not any({labels.NUMBER, labels.LOGGED_BY, labels.OWN} & run.data.tags.keys() for run in below.values())
 
 
 def test_a_trial_waits_for_tables_and_experiment(bench: Bench, empty: Path, tmp_path: Path) -> None:

@@ -165,12 +165,12 @@ def test_the_trials_own_mlflow_store_comes_along(pod: Pod, tmp_path: Path) -> No
     (note,) = (tmp_path / "out" / "attempt-0.artifacts").rglob("note.txt")
     assert note.read_text() == "kept"
     assert sqlite3.connect(tmp_path / "out" / "attempt-0.db").execute("select count(*) from runs").fetchone() == (1,)
-    assert not list(pod.files.spool.iterdir())
+    assert not list(pod.files.stores.iterdir())
 
 
 def test_a_trial_that_does_not_use_mlflow_has_no_store(pod: Pod) -> None:
     assert pod.events(pod.request("quick"))[-1].store is None
-    assert not pod.files.spool.exists()
+    assert not pod.files.stores.exists()
 
 
 def test_code_is_unpacked_once_and_anew_when_it_changes(pod: Pod, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The results of a run: `platform results`, `best`, and `export` for Optuna."""
+"""The results of a run: `platform results`, `best`, and `export` for Optuna and MLflow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trialplane.cli import kinds, names, output
 from trialplane.cli.kinds.presenter import Table
 from trialplane.client.target import TargetName
 from trialplane.errors import InputError
-from trialplane.wire import records, rows
+from trialplane.wire import escapes, records, rows
 from trialplane.wire.records import ReportRow, TrialRow
 
 if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
@@ -148,11 +148,17 @@ def _document(run: str, objectives: list[str], row: TrialRow) -> str:
 @click.argument("url")
 @names.place_options()
 def export_command(run: str, url: str, place: TargetName) -> None:
-    """Export RUN as an Optuna study to the database at URL, for example sqlite:///study.db.
+    """Export RUN as an Optuna study to the database at URL, for example sqlite:///study.db, or to MLflow at mlflow:URI.
 
     Each attempt becomes a trial, with its parameters, values, reports, constraints and times. An existing study with the
     same name is not changed. Open the export with `optuna.load_study(study_name=RUN, storage=URL)`.
+
+    With mlflow:URI, for example mlflow:sqlite:///mlflow.db or mlflow:http://localhost:5000, that MLflow is brought up to
+    date with the run's records: once more changes nothing. Files such as logs and arrays are not exported.
     """
     handle = names.find_run(run, place)
     handle.export(url)
+    if url.startswith("mlflow:"):
+        output.note(f"exported {handle.name} to {escapes.without_passwords(url.removeprefix('mlflow:'))}")
+        return
     output.note(f"exported as the study {handle.name}; open it with optuna.load_study or optuna-dashboard")

@@ -1,4 +1,4 @@
-"""A run as an Optuna study: what the ledger has of it is sent to `trialplane.controller.export`, a process that has Optuna.
+"""A run as an Optuna study, or in MLflow: what the ledger has of it is sent to a process that has Optuna, or MLflow.
 
 The process receives the order, the attempts and the reports on its standard input, one JSON document per line. What it has
 written into a file is read back for a notebook, the one place of the laptop's packages that imports Optuna.
@@ -23,7 +23,11 @@ from trialplane.errors import InputError, TargetError
 from trialplane.ledger import attempts
 from trialplane.ledger.attempts import Order, Range
 from trialplane.policies import protobuf
-from trialplane.wire import records
+from trialplane.wire import env, records
+from trialplane.wire.exports import Copy, End
+from trialplane.wire.exports import Order as ExportOrder
+from trialplane.wire.ledger import StoredAttempt
+from trialplane.wire.paths import RunPaths
 
 if TYPE_CHECKING:
     import optuna
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
     from trialplane.client.target import Target
     from trialplane.job.kinds import Job
 
+MLFLOW = "mlflow:"  # in front of the URI of an MLflow
 # Without `-P` a file of the working directory could shadow a library.
 COMMAND = (sys.executable, "-P", "-m", "trialplane.controller.export")
 
@@ -85,12 +90,15 @@ def environ() -> dict[str, str]:
 
 
 def write(target: Target, run: str, url: str) -> None:
-    """Write a run as a study into the database of `url`.
+    """Write a run as a study into the database of `url`, or bring an MLflow at `mlflow:URI` up to date with it.
 
     Raises:
-        InputError: the study exists already, the URL is not usable, or Optuna is not installed.
-        TargetError: the database cannot be written.
+        InputError: the study exists already, the URL is not usable, or Optuna or MLflow is not installed.
+        TargetError: the database, or MLflow, cannot be written.
     """
+    if url.startswith(MLFLOW):
+        _to_mlflow(target, run, url.removeprefix(MLFLOW))
+        return
     check("optuna", "sqlalchemy")
     _check_folder(url)
     job = target.job(run)
@@ -111,6 +119,44 @@ def write(target: Target, run: str, url: str) -> None:
         raise TargetError(message)
     if done.returncode:
         last = message.splitlines()[-1:] or [f"its process ended with exit code {done.returncode}"]
+        raise TargetError(f"{run} was not exported: {last[0]}")
+
+
+def _to_mlflow(target: Target, run: str, uri: str) -> None:
+    """Export the records of a run to an MLflow: those of the ledger, and no files."""
+    check("mlflow", "sqlalchemy")
+    scheme = urllib.parse.urlsplit(uri).scheme
+    if scheme in ("", "file"):
+        raise InputError(
+            f"{uri or MLFLOW} is not the URI of a database or a server: MLflow would keep twice what is exported twice. "
+            "For a file it is mlflow:sqlite:///mlflow.db"
+        )
+    _check_folder(uri)
+    attempts_, is_alive = target.attempts(run, 0)
+    reports = target.curves(run)  # later: an attempt that ended has all of its reports
+    observed = target.observe(run)
+    end = None
+    if observed is not None and not is_alive:
+        status = observed.status
+        end = End(status.state, status.reason, status.ended or status.updated)
+    stored = tuple(StoredAttempt(attempt.request, attempt.outcome, attempt.place, "{}") for attempt in attempts_)
+    order_ = ExportOrder(copy=Copy(stored, tuple(reports)), end=end)
+    with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
+        files = RunPaths.of(Path(scratch), run)
+        files.root.mkdir(parents=True)
+        files.job.write_text(target.job(run).model_dump_json(), encoding="utf-8")
+        files.submission.write_text(json.dumps(dict(target.submission(run))), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "trialplane.exporter", str(files.root)],
+            input=f"{records.to_json(order_)}\n",
+            env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", env.MLFLOW_TRACKING_URI: uri},
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+        )
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [f"its process ended with exit code {done.returncode}"]
         raise TargetError(f"{run} was not exported: {last[0]}")
 
 

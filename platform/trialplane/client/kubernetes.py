@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trialplane.client import remote_log, sources, target
@@ -148,6 +148,10 @@ class KubernetesTarget:
     def job(self, run: str) -> Job:
         """See `Target`."""
         return self._submission(run).job
+
+    def submission(self, run: str) -> Mapping[str, Any]:
+        """See `Target`."""
+        return self._submission(run).facts
 
     def differences(self, plan: Plan) -> list[str] | None:
         """See `Target`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -148,6 +148,11 @@ class LocalTarget:
     def job(self, run: str) -> Job:
         """See `Target`."""
         return folder.load_job(self._find(run))
+
+    @_of_run
+    def submission(self, run: str) -> Mapping[str, Any]:
+        """See `Target`."""
+        return folder.load_submission(self._find(run))
 
     def differences(self, plan: Plan) -> list[str] | None:
         """See `Target`."""

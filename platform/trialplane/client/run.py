@@ -276,10 +276,11 @@ class RunHandle:
         return exporting.read(self.target, self.name)
 
     def export(self, url: str) -> None:
-        """Export all attempts as an Optuna study with the run's name.
+        """Export all attempts as an Optuna study with the run's name, or bring an MLflow up to date with the run's records.
 
         Args:
             url: SQLAlchemy URL of the database: `sqlite:///study.db`, `postgresql+psycopg2://user:password@host/database`.
+                `mlflow:` and a tracking URI for MLflow: `mlflow:sqlite:///mlflow.db`, `mlflow:http://localhost:5000`.
 
         Raises:
             InputError: The study exists already, the URL is not usable, or Optuna is not installed.

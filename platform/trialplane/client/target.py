@@ -6,7 +6,7 @@ It has only primitive operations. `run` combines them to submissions, pauses and
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trialplane import errors
@@ -124,6 +124,9 @@ class Target(Protocol):
 
     def job(self, run: str) -> Job:
         """Return the job of a run, as submitted or changed since."""
+
+    def submission(self, run: str) -> Mapping[str, Any]:
+        """Return the facts of a run's submission."""
 
     def differences(self, plan: Plan) -> list[str] | None:
         """Return the differences between a plan and the run with its name.

@@ -70,7 +70,7 @@ def add_to_log(run: RunPaths, request: TrialRequest, data: bytes) -> None:
 
 
 def unpack_store(run: RunPaths, number: int, packed: Any) -> None:
-    """Unpacks the MLflow store of a trial to where the recorder looks for it.
+    """Unpacks the MLflow store of a trial to where the exporter looks for it.
 
     Args:
         run: the run's files.
@@ -79,6 +79,7 @@ def unpack_store(run: RunPaths, number: int, packed: Any) -> None:
     """
     store = run.trial_store(number)
     try:
+        store.parent.mkdir(parents=True, exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(packed.tobytes())) as files:
             left_out = not any(name.startswith(f"{store.stem}.artifacts") for name in files.getnames())
             for member in files:

@@ -14,9 +14,9 @@ from trialplane import errors
 from trialplane.controller import arrival, endings
 from trialplane.controller.desired import DesiredState
 from trialplane.controller.endings import Ending
+from trialplane.controller.exporter_process import ExporterProcess
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.pool import SlotReady, SlotTrial
-from trialplane.controller.recorder import Recorder
 from trialplane.controller.status import StatusBoard
 from trialplane.controller.workloads.workload import Workload
 from trialplane.wire.messages import LogGrown
@@ -27,6 +27,7 @@ from trialplane.wire.states import FailureClass, RunState
 log = logging.getLogger(__name__)
 
 WAIT = 0.25  # seconds; how soon the loop handles a signal when no slot has an event
+_GROWING = 1.0  # seconds within which the ledger has the reports of an event
 _LONGEST_REMARK = 1000  # characters of what a trial says, which its code may make of any length
 _LONGEST_MESSAGE = 10_000  # the same of why it ended
 _MOST_WARNINGS = 100  # in the status, which is written often
@@ -42,7 +43,7 @@ class Loop:
         run: the run's files.
         ledger: the run's.
         workload: the work of its slots.
-        recorder: to MLflow.
+        exporter: to MLflow.
         board: publishes the status.
         base: the constant part of the status.
         desired: the desired state of the run, which the loop polls.
@@ -53,7 +54,7 @@ class Loop:
         run: RunPaths,
         ledger: Ledger,
         workload: Workload,
-        recorder: Recorder,
+        exporter: ExporterProcess,
         board: StatusBoard,
         base: RunStatus,
         desired: DesiredState,
@@ -62,7 +63,7 @@ class Loop:
         self._job = ledger.job
         self._ledger = ledger
         self._workload = workload
-        self._recorder = recorder
+        self._exporter = exporter
         self._board = board
         self._base = base
         self._desired = desired
@@ -74,8 +75,7 @@ class Loop:
         self.worked = base.worked
         self._since: float | None = None  # up to when `worked` counts, by the monotonic clock; None until a slot is ready
         self._ended_before = ledger.counts.ended
-        self._best_trial = None if ledger.best is None else ledger.best.trial
-        self._uses_mlflow = False  # whether the job has imported MLflow in a template
+        self._growing_until = 0.0  # by the monotonic clock, the ledger may be written until then
         self._warnings: dict[str, None] = {}  # those already logged, in order
         self._told: set[str] = set()  # kinds of what trials have told that is told once
 
@@ -95,14 +95,16 @@ class Loop:
             for event in self._workload.events(WAIT):
                 if isinstance(event, SlotReady):
                     self._since = self._since or time.monotonic()
-                    self._uses_mlflow = self._uses_mlflow or event.mlflow
                 else:
                     self._take(event)
             self._ledger.write_reports()
             for remark in (self._ledger.pruning.complaint, *self._ledger.remarks):
                 if remark:
                     self._warn(remark)
-            self._recorder.tick()
+            if time.monotonic() < self._growing_until:
+                self._exporter.wake()
+            else:
+                self._exporter.tick()
             self.show(
                 RunState.RUNNING, "the running trials save themselves and end" if self._stopping else self._workload.trouble
             )
@@ -147,14 +149,13 @@ class Loop:
             if request is None:
                 self._is_dry = not self._ledger.counts.paused  # those may be promoted
                 break
-            self._recorder.started(request, uses_mlflow=self._uses_mlflow)
+            self._growing_until = time.monotonic() + _GROWING
             self._workload.start(slot, request)
         self._end_dropped()
 
     def _end_dropped(self) -> None:
         """Takes note of paused trials that will not continue."""
         for request, outcome in self._ledger.take_dropped():
-            self._recorder.ended(request, outcome, None)
             self._workload.ended(request, outcome)
             self._log_end(request, outcome)
 
@@ -162,10 +163,10 @@ class Loop:
 
     def _take(self, event: SlotTrial) -> None:
         """Records the messages of an attempt."""
+        self._growing_until = time.monotonic() + _GROWING
         for message in event.messages:
             if isinstance(message, LogGrown):
                 arrival.add_to_log(self._run, event.request, message.data)
-        self._recorder.reported(event.reports)
         for report in event.reports:
             if report.remark:
                 self._warn(report.remark)
@@ -178,16 +179,13 @@ class Loop:
         if request is None:
             log.warning("slot %d sent a late result of attempt %d, which is ignored", event.slot, number)
             return
-        arrays = None
         if event.arrays is not None:
-            arrays = self._run.packed(number)
-            arrival.arrays_to_file(event.arrays, arrays)
+            arrival.arrays_to_file(event.arrays, self._run.packed(number))
         if event.store is not None:
             arrival.unpack_store(self._run, number, event.store)
         ended = self._ledger.tell(dataclasses.replace(_bounded(self._as_stopped(outcome)), slot=event.slot))
         assert ended is not None
         self._is_dry = self._is_full = False
-        self._recorder.ended(request, ended, arrays)
         self._workload.ended(request, ended)
         self._log_end(request, ended)
         self._end_dropped()
@@ -196,10 +194,6 @@ class Loop:
             if text and kind not in self._told:  # once: the next trial gives the same with other seconds or files
                 self._told.add(kind)
                 self._warn(text)
-        best = self._ledger.best
-        if best is not None and best.trial != self._best_trial:
-            self._best_trial = best.trial
-            self._recorder.best(self._job.objectives[0].metric, best.values[0], best.trial, self._ledger.counts.ended)
 
     def _log_end(self, request: TrialRequest, ended: TrialOutcome) -> None:
         name = f"{self._job.noun} {request.trial}" + (f" (attempt {request.attempt})" if request.attempt > 1 else "")
@@ -254,7 +248,7 @@ class Loop:
         if ending.state is not RunState.PAUSED:
 
             def show(text: str) -> None:
-                self._recorder.tick()
+                self._exporter.tick()
                 self.show(RunState.RUNNING, text)
 
             def goes_on() -> bool:
@@ -283,7 +277,7 @@ class Loop:
             progress=self._workload.progress,
             ended=now if state is not RunState.RUNNING else None,
             updated=now,
-            recorder=self._recorder.trouble,
+            recorder=self._exporter.trouble,
             warnings=self.warnings,
         )
 

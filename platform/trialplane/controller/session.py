@@ -16,7 +16,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,13 @@ from pydantic import ValidationError
 
 import trialplane
 from trialplane import errors
-from trialplane.controller import arrival, journal, loop, stopping, workloads
+from trialplane.controller import arrival, loop, stopping, workloads
 from trialplane.controller.desired import DesiredState
 from trialplane.controller.endings import Ending
+from trialplane.controller.exporter_process import ExporterProcess
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.notifications import Notifier
 from trialplane.controller.patience import Patience
-from trialplane.controller.recorder import Recorder, unavailable
 from trialplane.controller.setting import Setting
 from trialplane.controller.status import StatusBoard, write_status
 from trialplane.controller.workloads.workload import Workload
@@ -38,6 +38,7 @@ from trialplane.job import kinds
 from trialplane.job.kinds import Job, Role, Study
 from trialplane.plan import sizes
 from trialplane.wire import env, escapes, labels, paths, progress, records
+from trialplane.wire.exports import End, Order
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, SlotConfig
 from trialplane.wire.states import RunState
@@ -222,28 +223,25 @@ class Session:
 
     def _run_to_its_end(self, ledger: Ledger, board: StatusBoard, uri: str) -> RunState:
         """Work on the run, and record how it ended."""
-        run, job = self._run, self._job
+        run = self._run
         remote = bool(self._setting.ledger)
         self._take_up(ledger)
         ledger.prepare()
         board.show(self._status(RunState.PENDING, "the slots are warming up"), now=True)
         shutil.rmtree(run.scratch, ignore_errors=True)  # of a controller that was killed
         with contextlib.ExitStack() as stack:
-            kept, token = not self._setting.in_cluster, self._setting.mlflow_token
-            recorder = Recorder(run, uri, keeps_folder=kept, token=token)
-            stack.callback(recorder.close, 5.0)
-            recorder.study(_run_facts(self._submission, job))
-            caught = recorder.catch_up(ledger.attempts())
-            if caught:
-                log.info("%d attempts that the last controller could not record are recorded now", caught)
+            order = Order(self._setting.ledger or f"sqlite:///{run.ledger}", keeps_folder=not self._setting.in_cluster)
+            exporter = ExporterProcess(run, order, uri, token=self._setting.mlflow_token)
+            stack.callback(exporter.close, 5.0)
             slots = stack.enter_context(contextlib.ExitStack())
             try:
-                ending = self._work(ledger, recorder, board, uri, slots)
+                ending = self._work(ledger, exporter, board, uri, slots)
             except errors.EntrypointError as error:
-                recorder.study_ended(RunState.FAILED, errors.first_line(error))
+                exporter.end(End(RunState.FAILED, errors.first_line(error), time.time()))
                 raise
-            recorder.study_ended(ending.state, ending.reason)
             last = self._status(ending.state, ending.reason)
+            ends = sum(outcome is not None for _, outcome in ledger.attempts())
+            exporter.end(End(last.state, last.reason, last.ended or time.time()), ends)
             if self._setting.in_cluster:  # where the next controller continues if this one is killed
                 shown = self._status(RunState.RUNNING, "the last results are recorded in MLflow")
             else:
@@ -257,13 +255,13 @@ class Session:
             show("recording in MLflow", now=True)
             log.info("%s: %s", ending.state.value, ending.reason)
             slots.close()
-            if not recorder.close(self._patience(ending), lambda: len(self._stopped) > signals, show):
-                text = f"MLflow lacks some results ({recorder.trouble or 'it is slow'}): "
+            if not exporter.close(self._patience(ending), lambda: len(self._stopped) > signals, show):
+                text = f"MLflow lacks some results ({exporter.trouble or 'it is slow'}): "
                 text += f"`platform resume {run.root.name}` writes the rest"
                 log.warning("%s", text)
                 last = dataclasses.replace(last, reason=f"{ending.reason}; {text}", unrecorded=True)
-            elif recorder.trouble:
-                last = dataclasses.replace(last, recorder=recorder.trouble)
+            elif exporter.trouble:
+                last = dataclasses.replace(last, recorder=exporter.trouble)
             board.show(last, now=True)
             self._notifier.end(last)
             if remote:
@@ -281,7 +279,9 @@ class Session:
         if (again is not None or not self._setting.in_cluster) and ledger.take_up(again):
             log.info("the run had failed; it continues from its newest checkpoint, with all its retries")
 
-    def _work(self, ledger: Ledger, recorder: Recorder, board: StatusBoard, uri: str, slots: contextlib.ExitStack) -> Ending:
+    def _work(
+        self, ledger: Ledger, exporter: ExporterProcess, board: StatusBoard, uri: str, slots: contextlib.ExitStack
+    ) -> Ending:
         """Starts the slots, which `slots` ends, and runs the loop."""
         run, job, setting = self._run, self._job, self._setting
         desired = DesiredState(run, self._stopped, ledger if setting.ledger else None)
@@ -294,7 +294,7 @@ class Session:
         configs = {role.name: self._slot_config(role, uri) for role in job.roles()}
         self._workload = workloads.start(ledger, configs, desired.parallel(), in_cluster=setting.in_cluster)
         slots.callback(self._workload.close)
-        self._loop = loop.Loop(run, ledger, self._workload, recorder, board, self._base, desired)
+        self._loop = loop.Loop(run, ledger, self._workload, exporter, board, self._base, desired)
         return self._loop.run()
 
     def _enter_ray(self, desired: DesiredState, board: StatusBoard, slots: contextlib.ExitStack) -> None:
@@ -336,7 +336,7 @@ class Session:
             env={
                 env.MLFLOW_TRACKING_URI: uri,
                 env.MLFLOW_EXPERIMENT_NAME: job.name,
-                env.MLFLOW_CONTEXT: json.dumps(journal.identity(run.root.name, self._submission)),
+                env.MLFLOW_CONTEXT: json.dumps(labels.identity(run.root.name, self._submission)),
                 **({env.MLFLOW_TOKEN: setting.mlflow_token} if setting.mlflow_token else {}),
                 **_without_gpus(role, job),
             },
@@ -410,7 +410,8 @@ def _full_disk_as_unavailable(run: RunPaths) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise unavailable(run, error.filename or f"a file of {run.root}", error) from error
+        what = f"cannot write {error.filename or f'a file of {run.root}'}: {error.strerror}; all records are safe"
+        raise errors.LedgerUnavailable(f"{what}. Make room and type `platform resume {run.root.name}`") from error
 
 
 def _without_gpus(role: Role, job: Job) -> dict[str, str]:
@@ -448,35 +449,18 @@ def tracking_uri(run: RunPaths, *, is_door: bool = False) -> str:
     given = os.environ.get(env.MLFLOW_TRACKING_URI, "")
     if given and is_door:
         return given
-    known = journal.tracking_uri(run.written)
+    known = run.exporter.read_text() if run.exporter.exists() else ""
     if known and given and _without_login(given) != _without_login(known):
         log.warning(
             "%s is still recorded to %s, where it began, and not to the current %s (%s); submit under another name for that",
             *(run.root.name, escapes.without_passwords(known), env.MLFLOW_TRACKING_URI, escapes.without_passwords(given)),
         )
         return known
-    return given or known or paths.mlflow_uri(run.root.parent.parent)
+    uri = given or known or paths.mlflow_uri(run.root.parent.parent)
+    run.exporter.write_text(uri)
+    return uri
 
 
 def _without_login(uri: str) -> str:
     """Return a URI without user name and password."""
     return re.sub(r"(?<=://)[^/?#]*@", "", uri).rstrip("/")
-
-
-def _run_facts(submission: Mapping[str, Any], job: Job) -> dict[str, Any]:
-    """Return the names, parameters and tags of the run's parent in MLflow."""
-    return {
-        "tags": {
-            labels.JOB: job.name,
-            labels.SEED: job.seed,
-            labels.STATE: "RUNNING",
-            labels.GIT_REVISION: submission.get("git_revision", ""),
-            labels.CODE_HASH: submission.get("code_hash", ""),
-            labels.SPEC_HASH: submission.get("spec_hash", ""),
-            "mlflow.note.content": job.description,
-        },
-        "params": {
-            **job.facts(),
-            "objectives": ", ".join(f"{o.direction} {o.metric}" for o in job.objectives),
-        },
-    }

@@ -26,8 +26,9 @@ from trialplane.wire.ledger import Address
 from trialplane.wire.records import RunStatus, TrialRequest
 
 R = TypeVar("R", TrialRequest, RunStatus)
+T = TypeVar("T")
 
-CONNECTIONS = 4  # of one run at a time: its controller's, and those of controllers that are gone and not yet noticed to be
+CONNECTIONS = 4  # of one run at a time: its controller's, its exporter's, and those that are gone and not yet noticed to be
 MAX_RUNS = 100  # whose ledgers are open at a time, where the chart does not say: each holds a connection to PostgreSQL
 _RETURNING = 10  # one place in so many is for runs that come back, whose controllers give up after ten minutes
 _LARGE = 1 << 18  # bytes of a body from which on one is decoded at a time: a hostile one takes thirty times its size
@@ -134,7 +135,7 @@ class Connection:
                 _check_records(request)
             with (
                 self._service.large
-                if isinstance(request, ledger.LoadAttempts | ledger.LoadReports)
+                if isinstance(request, ledger.LoadAttempts | ledger.LoadReports | ledger.Read)
                 else contextlib.nullcontext()
             ):
                 return ledger.encode(self._answer(request))
@@ -187,6 +188,14 @@ class Connection:
             case ledger.CloseLedger():
                 self._release()
                 return ledger.Written()
+            case ledger.ReadAttempts(after=after, order=order, most=most):
+                attempts = _opened(self._archive().stored(self._run, self._digest, after, order, most))
+                return ledger.AttemptsLoaded(
+                    tuple(ledger.StoredAttempt(one.request, one.outcome, one.place, "{}") for one in attempts), "{}"
+                )
+            case ledger.ReadReports(after=after):
+                read = _opened(self._archive().reported(self._run, self._digest, after))
+                return ledger.ReportsLoaded(tuple(read.rows), read.more)
         storage = self._storage
         if storage is None:
             raise Failure(ledger.UNOPENED, f"the ledger of {self._run} was not opened on this connection")
@@ -216,11 +225,26 @@ class Connection:
                 return ledger.ColumnRead("" if found is None else json.dumps(found))
         return ledger.Written()
 
+    def _archive(self) -> archive.Archive:
+        """The runs of the namespace, for a read without the lock."""
+        assert self._whose is not None  # its token was checked
+        known = self._service.all_runs.of(self._whose.namespace)
+        if known is None:
+            raise Refused
+        return known
+
     def _own(self, record: R) -> R:
         """A record that says of itself that it is of this run."""
         if record.run != self._run:
             raise Failure(ledger.REFUSED, _REFUSAL)
         return record
+
+
+def _opened(read: T | None) -> T:
+    """What was read, if the token still opened the run."""
+    if read is None:
+        raise Refused
+    return read
 
 
 def _check_status(status: RunStatus, size: int) -> None:

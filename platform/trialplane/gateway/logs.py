@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from trialplane import errors
-from trialplane.controller import journal
 from trialplane.wire import env, escapes, labels, logs, mlflow
 from trialplane.wire.ledger import Address
 
@@ -159,7 +158,7 @@ class Mlflow:
         experiment = found.get("experiment", {}).get("experiment_id")
         if not isinstance(experiment, str):
             return None
-        identity = journal.identity(whose.run, submission)
+        identity = labels.identity(whose.run, submission)
         studies = self._search(whose, experiment, f"tags.`{labels.RUN}` = '{whose.run}' and tags.`{labels.KIND}` = 'study'")
         mine = [id_ for id_, tags in studies if identity.items() <= tags.items() and labels.STATE in tags]
         if chosen.trial is None or not mine:

@@ -24,7 +24,7 @@ from trialplane.job.kinds import Job
 from trialplane.ledger import attempts as reading
 from trialplane.ledger import budget as budgets
 from trialplane.ledger import locking, tables
-from trialplane.ledger.attempts import Page, Reports
+from trialplane.ledger.attempts import Attempt, Page, Reports
 from trialplane.ledger.budget import Budget
 from trialplane.ledger.tables import attempts, changes, codes, reports, runs, sizes
 from trialplane.plan import plan as planning
@@ -223,6 +223,29 @@ class Archive:
             page = reading.page(tables.select(connection), run, after, PAGE, order="place")
             place = page.stored[-1][0] if page.stored else after
             return [reading.row(job, attempt, True) for attempt in page.attempts], _last(page, "place"), place
+
+    def stored(self, run: str, digest: str, after: int, order: str, most: int) -> list[Attempt] | None:
+        """The first attempts after one, for whoever has the run's token; None if its hash is not `digest`.
+
+        Args:
+            run: its name.
+            digest: of the token.
+            after: number, or place of an end.
+            order: "number", or "place" for those that have ended.
+            most: attempts that are returned, and no more than fit into a page.
+        """
+        by: Literal["number", "place"] = "place" if order == "place" else "number"
+        with self._connections.begin() as connection:
+            if not _is_opened(connection, run, digest):
+                return None
+            return reading.page(tables.select(connection), run, after, PAGE, order=by).attempts[:most]
+
+    def reported(self, run: str, digest: str, after: int) -> Reports | None:
+        """A page of the reports with marks above `after`, as `stored`."""
+        with self._connections.begin() as connection:
+            if not _is_opened(connection, run, digest):
+                return None
+            return reading.reports(tables.select(connection), run, after, PAGE)
 
     def curves(self, run: str, after: int, limit: int) -> Reports:
         """A page of at most `limit` reports with marks above `after`, 0 at first."""
@@ -508,6 +531,11 @@ def _images(connection: sa.Connection, is_run: sa.ColumnElement[bool]) -> dict[s
 def same(expected: str | None, digest: str) -> bool:
     """Compares what the ledger keeps of a run's token with that of another, in constant time."""
     return hmac.compare_digest(expected or _NO_TOKEN, digest)
+
+
+def _is_opened(connection: sa.Connection, run: str, digest: str) -> bool:
+    """Whether the token with this hash opens a run."""
+    return same(connection.execute(sa.select(runs.c.token).where(runs.c.name == run)).scalar(), digest)
 
 
 def _is_free(connection: sa.Connection, run: str) -> bool:

@@ -95,9 +95,23 @@ def at(select: Select, run: str, trial: int) -> list[Attempt]:
     return _read(select, f"{_PLAIN} AND trial = :trial ORDER BY number", run=run, trial=trial)
 
 
-def ended(select: Select, run: str, after: int) -> tuple[int, list[Attempt]]:
-    """The attempts that ended since the one at the place `after`, in the order of their ends, and the place of the last."""
-    ended_attempts = _read(select, f"{_PLAIN} AND place > :after ORDER BY place", run=run, after=after)
+def started(select: Select, run: str, after: int, most: int) -> list[Attempt]:
+    """The first attempts with numbers above `after`, `most` of them at most, by number."""
+    return _read(select, f"{_PLAIN} AND number > :after ORDER BY number LIMIT :most", run=run, after=after, most=most)
+
+
+def ended(select: Select, run: str, after: int, most: int = 1 << 60) -> tuple[int, list[Attempt]]:
+    """The attempts that ended since the one at the place `after`, in the order of their ends, and the place of the last.
+
+    Args:
+        select: reads.
+        run: its name.
+        after: place; 0 at first.
+        most: attempts that are returned.
+    """
+    ended_attempts = _read(
+        select, f"{_PLAIN} AND place > :after ORDER BY place LIMIT :most", run=run, after=after, most=most
+    )
     return newest_place(ended_attempts, after), ended_attempts
 
 

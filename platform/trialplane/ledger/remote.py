@@ -24,6 +24,7 @@ from trialplane.wire import backoff, cluster, labels, ledger, records
 from trialplane.wire.records import ReportRow, RunStatus
 
 A = TypeVar("A", bound=ledger.Answer)
+T = TypeVar("T")
 
 SCHEME = "http://"
 CONNECT_SECONDS = 10.0
@@ -40,97 +41,39 @@ class _Unopened(Exception):
     """The gateway does not know this connection as one with the run's lock."""
 
 
-class Storage:
-    """One run, open for writing by this process alone; the methods are those of `store.study.Storage`.
+class Reader:
+    """Reads one run, without its lock.
 
     Args:
         url: `http://:TOKEN@HOST:PORT/namespaces/NAMESPACE`.
         run: its name.
-        directions: "minimize" or "maximize" per objective.
-        lock_patience: seconds to wait for a former controller to release the lock.
-        give_up: polled while waiting; True ends the wait at once.
-
-    Raises:
-        LedgerLocked: another controller has the run.
-        LedgerFenced: the token opens it no longer.
-        LedgerCorrupt: the database is damaged or of another version, or the run has other directions.
-        LedgerUnavailable: the gateway or the database is away.
     """
 
-    def __init__(
-        self,
-        url: str,
-        run: str,
-        directions: tuple[Literal["minimize", "maximize"], ...],
-        *,
-        lock_patience: float,
-        give_up: Callable[[], bool],
-    ) -> None:
+    def __init__(self, url: str, run: str) -> None:
         parts = urllib.parse.urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 80
         self._headers = {cluster.TOKEN_HEADER: parts.password or ""}
         self._path = ledger.path(parts.path, run)
         self._run = run
-        self._directions = directions
-        self._patience = lock_patience
-        self._give_up = give_up
+        self._patience = 0.0
+        self._give_up: Callable[[], bool] = lambda: True
         self._one_at_a_time = threading.Lock()
-        self._connection: http.client.HTTPConnection | None = None  # one with the run's lock
-        self._epoch: int | None = None
-        with self._one_at_a_time:
-            self._patiently(self._open)
+        self._connection: http.client.HTTPConnection | None = None
 
-    def close(self) -> None:
-        """Releases the lock and the connection."""
-        with self._one_at_a_time:
-            if self._connection is not None:
-                with contextlib.suppress(_Broken, _Unopened, errors.LedgerError):  # the end of the connection does it, too
-                    self._exchange(ledger.CloseLedger(), ledger.Written)
-            self._drop()
-
-    def load(self) -> tuple[list[Attempt], dict[str, Any]]:
-        """All attempts in order of their numbers, and what samplers store beside them."""
-        attempts: list[Attempt] = []
-        page = first = self._request(ledger.LoadAttempts(-1), ledger.AttemptsLoaded)
-        while page.attempts:
-            attempts += [Attempt(row.request, row.outcome, row.place, json.loads(row.optuna)) for row in page.attempts]
-            page = self._request(ledger.LoadAttempts(attempts[-1].request.number), ledger.AttemptsLoaded)
-        return attempts, json.loads(first.kept)
+    def attempts(self, after: int, order: Literal["number", "place"], most: int) -> list[Attempt]:
+        """The first attempts after one, by number or by the place of their ends; without Optuna's view of them."""
+        page = self._request(ledger.ReadAttempts(after, order, most), ledger.AttemptsLoaded)
+        return [Attempt(row.request, row.outcome, row.place) for row in page.attempts]
 
     def reports(self, after: int) -> Reports:
         """A page of the reports with marks above `after`, 0 at first."""
-        page = self._request(ledger.LoadReports(after), ledger.ReportsLoaded)
+        page = self._request(ledger.ReadReports(after), ledger.ReportsLoaded)
         return Reports(list(page.reports), page.more)
 
-    def report(self, reports: Sequence[ReportRow], deleted: Sequence[int]) -> None:
-        """Writes reports, and deletes earlier ones by their marks."""
-        self._request(ledger.WriteReports(tuple(reports), tuple(deleted)), ledger.Written)
-
-    def begin(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Writes an attempt that is about to start."""
-        self._request(ledger.BeginAttempt(attempt.request, json.dumps(attempt.optuna), _text(sampler_state)), ledger.Written)
-
-    def draw(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Writes what an attempt that runs has drawn so far."""
-        self._request(ledger.DrawAttempt(attempt.request, json.dumps(attempt.optuna), _text(sampler_state)), ledger.Written)
-
-    def finish(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Writes the end of an attempt."""
-        assert attempt.outcome is not None
-        written = json.dumps(attempt.optuna), _text(sampler_state)
-        self._request(ledger.FinishAttempt(attempt.request, attempt.outcome, *written), ledger.Written)
-
-    def describe(self, described: Mapping[str, Any]) -> None:
-        """Writes the run's status; the other facts are the operator's."""
-        if described.keys() != {labels.LEDGER_STATUS}:
-            raise errors.LedgerError(f"of the facts of {self._run} its controller may write the status only")
-        status = records.from_dict(RunStatus, described[labels.LEDGER_STATUS])
-        self._request(ledger.WriteStatus(status), ledger.Written)
-
-    def described(self, name: str) -> Any:
-        """The value in a column of the run, or None."""
-        text = self._request(ledger.ReadColumn(name), ledger.ColumnRead).document
-        return json.loads(text) if text else None
+    def close(self) -> None:
+        """Close the connection."""
+        with self._one_at_a_time:
+            self._drop()
 
     def _request(self, request: ledger.Request, answer: type[A]) -> A:
         """Return the answer to a request. Send it again while another controller holds the lock."""
@@ -154,7 +97,7 @@ class Storage:
         with self._one_at_a_time:
             return self._patiently(retry)
 
-    def _patiently(self, do: Callable[[], A]) -> A:
+    def _patiently(self, do: Callable[[], T]) -> T:
         """Waits for the lock."""
         deadline = time.monotonic() + self._patience
         tries = itertools.count(1)
@@ -168,8 +111,8 @@ class Storage:
                 raise self._away(str(error)) from error
             time.sleep(backoff.pause(next(tries), _LONGEST_PAUSE, first=0.02))
 
-    def _open(self) -> ledger.LedgerOpened:
-        """Connects, and takes the lock."""
+    def _open(self) -> None:
+        """Connect."""
         connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
         connection.auto_open = 0  # a new connection must take the lock first
         try:
@@ -180,13 +123,6 @@ class Storage:
             connection.close()
             raise _Broken(errors.first_line(error)) from error
         self._connection = connection
-        try:
-            opened = self._exchange(ledger.OpenLedger(self._directions, self._epoch), ledger.LedgerOpened)
-        except BaseException:
-            self._drop()
-            raise
-        self._epoch = opened.epoch
-        return opened
 
     def _exchange(self, request: ledger.Request, answer: type[A]) -> A:
         """Sends one request on the open connection."""
@@ -265,6 +201,103 @@ class Storage:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+class Storage(Reader):
+    """One run, open for writing by this process alone; the methods are those of `store.study.Storage`.
+
+    Args:
+        url: `http://:TOKEN@HOST:PORT/namespaces/NAMESPACE`.
+        run: its name.
+        directions: "minimize" or "maximize" per objective.
+        lock_patience: seconds to wait for a former controller to release the lock.
+        give_up: polled while waiting; True ends the wait at once.
+
+    Raises:
+        LedgerLocked: another controller has the run.
+        LedgerFenced: the token opens it no longer.
+        LedgerCorrupt: the database is damaged or of another version, or the run has other directions.
+        LedgerUnavailable: the gateway or the database is away.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        run: str,
+        directions: tuple[Literal["minimize", "maximize"], ...],
+        *,
+        lock_patience: float,
+        give_up: Callable[[], bool],
+    ) -> None:
+        super().__init__(url, run)  # its connection will have the run's lock
+        self._directions = directions
+        self._patience = lock_patience
+        self._give_up = give_up
+        self._epoch: int | None = None
+        with self._one_at_a_time:
+            self._patiently(self._open)
+
+    def close(self) -> None:
+        """Releases the lock and the connection."""
+        with self._one_at_a_time:
+            if self._connection is not None:
+                with contextlib.suppress(_Broken, _Unopened, errors.LedgerError):  # the end of the connection does it, too
+                    self._exchange(ledger.CloseLedger(), ledger.Written)
+            self._drop()
+
+    def load(self) -> tuple[list[Attempt], dict[str, Any]]:
+        """All attempts in order of their numbers, and what samplers store beside them."""
+        attempts: list[Attempt] = []
+        page = first = self._request(ledger.LoadAttempts(-1), ledger.AttemptsLoaded)
+        while page.attempts:
+            attempts += [Attempt(row.request, row.outcome, row.place, json.loads(row.optuna)) for row in page.attempts]
+            page = self._request(ledger.LoadAttempts(attempts[-1].request.number), ledger.AttemptsLoaded)
+        return attempts, json.loads(first.kept)
+
+    def reports(self, after: int) -> Reports:
+        """A page of the reports with marks above `after`, 0 at first."""
+        page = self._request(ledger.LoadReports(after), ledger.ReportsLoaded)
+        return Reports(list(page.reports), page.more)
+
+    def report(self, reports: Sequence[ReportRow], deleted: Sequence[int]) -> None:
+        """Writes reports, and deletes earlier ones by their marks."""
+        self._request(ledger.WriteReports(tuple(reports), tuple(deleted)), ledger.Written)
+
+    def begin(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
+        """Writes an attempt that is about to start."""
+        self._request(ledger.BeginAttempt(attempt.request, json.dumps(attempt.optuna), _text(sampler_state)), ledger.Written)
+
+    def draw(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
+        """Writes what an attempt that runs has drawn so far."""
+        self._request(ledger.DrawAttempt(attempt.request, json.dumps(attempt.optuna), _text(sampler_state)), ledger.Written)
+
+    def finish(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
+        """Writes the end of an attempt."""
+        assert attempt.outcome is not None
+        written = json.dumps(attempt.optuna), _text(sampler_state)
+        self._request(ledger.FinishAttempt(attempt.request, attempt.outcome, *written), ledger.Written)
+
+    def describe(self, described: Mapping[str, Any]) -> None:
+        """Writes the run's status; the other facts are the operator's."""
+        if described.keys() != {labels.LEDGER_STATUS}:
+            raise errors.LedgerError(f"of the facts of {self._run} its controller may write the status only")
+        status = records.from_dict(RunStatus, described[labels.LEDGER_STATUS])
+        self._request(ledger.WriteStatus(status), ledger.Written)
+
+    def described(self, name: str) -> Any:
+        """The value in a column of the run, or None."""
+        text = self._request(ledger.ReadColumn(name), ledger.ColumnRead).document
+        return json.loads(text) if text else None
+
+    def _open(self) -> None:
+        """Connects, and takes the lock."""
+        super()._open()
+        try:
+            opened = self._exchange(ledger.OpenLedger(self._directions, self._epoch), ledger.LedgerOpened)
+        except BaseException:
+            self._drop()
+            raise
+        self._epoch = opened.epoch
 
 
 def _text(sampler_state: Mapping[str, Any] | None) -> str | None:

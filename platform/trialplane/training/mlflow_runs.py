@@ -8,9 +8,9 @@ to them:
 - the first `start_run`, and whatever logs without a run, get the trial's run;
 - every further run becomes a child of it, in its experiment, also one that `MlflowClient` makes.
 
-The trial's run is looked up by its tags at the first call, and created if the recorder has not done so yet. While MLflow is
+The trial's run is looked up by its tags at the first call, and created if the exporter has not done so yet. While MLflow is
 away, the trial gets a store of its own for good, whose first run stands for the trial's. Nothing here imports MLflow: the
-functions are replaced when the job imports it. Programs that a trial starts have MLFLOW_RUN_CONTEXT, by which the recorder
+functions are replaced when the job imports it. Programs that a trial starts have MLFLOW_RUN_CONTEXT, by which the exporter
 puts their runs below the trial's.
 """
 
@@ -38,7 +38,7 @@ from trialplane.wire import env, labels
 _SERVICE = "mlflow.tracking._tracking_service.utils"
 _CLIENT = "mlflow.tracking.client"
 _FLUENT = "mlflow.tracking.fluent"
-_PATIENCE = 60.0  # seconds for the recorder to make MLflow's tables and the experiment, after which MLflow counts as away
+_PATIENCE = 60.0  # seconds for the exporter to make MLflow's tables and the experiment, after which MLflow counts as away
 _PAUSE = 0.1  # seconds between two looks
 # Of the lookup; MLflow's own patience is minutes.
 _LOOKUP = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
@@ -91,7 +91,7 @@ class _Trial:
                 os.environ[env.MLFLOW_RUN_ID] = self.run
 
     def _wait(self) -> tuple[str, Any]:
-        """Wait until the recorder has created the experiment; return its id and a client.
+        """Wait until the exporter has created the experiment; return its id and a client.
 
         A trial creates neither tables nor experiments: two processes that do so at the same time break the database.
         """
@@ -281,11 +281,11 @@ def _replace_in_client(module: ModuleType) -> None:
                 if run_name:
                     tags[labels.RUN_NAME] = run_name
                 if _trial.tags:
-                    tags |= {**_trial.tags, labels.STATE: labels.LOGGED}
+                    tags |= {**_trial.tags, labels.OWN: labels.NEW}
             run = original(client, experiment, start_time, tags, run_name)
             if not _trial.run:
                 first = find(client, experiment, _trial.tags) if _trial.tags else ""
-                if first and first != run.info.run_id:  # of another rank, or of the recorder
+                if first and first != run.info.run_id:  # of another rank, or of the exporter
                     client.delete_run(run.info.run_id)
                     run = client.get_run(first)
                 _trial.run = run.info.run_id

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
+from collections.abc import Mapping
+from typing import Any
 
 # Tags of MLflow runs. `mlflow.*` are MLflow's own, everything of ours starts with `trialplane.`.
 PARENT = "mlflow.parentRunId"
@@ -18,14 +21,16 @@ STATE = "trialplane.state"
 CLASS = "trialplane.class"
 MESSAGE = "trialplane.message"
 NODE = "trialplane.node"
-RECORDED = "trialplane.recorded"  # written last: everything about the attempt is recorded
+EXPORTED = "trialplane.exported"  # on the parent run: how far the exporter is in the ledger, as JSON
+EXPORTER = "trialplane.exporter"  # on the parent run: id of the newest exporter that works on it
 SEED = "trialplane.seed"
 START_METHOD = "trialplane.start_method"
 RETRY_OF = "trialplane.retry_of"
 PARAM = "trialplane.param."  # plus a parameter's name; its value, even if MLflow refused the parameter
 RUN_NAME = "trialplane.run_name"  # name that the job gave its MLflow run, which is named after the trial
-LOGGED = "LOGGED"  # state of a trial's run that its process has created, until the recorder has recorded its start
-LOGGED_BY = "trialplane.logged_by"  # on a run that a trial's process created: number of the attempt; removed by the recorder
+OWN = "trialplane.own"  # on a trial's run that its process has created: NEW until the exporter has taken it over, then TAKEN
+NEW, TAKEN = "new", "taken"
+LOGGED_BY = "trialplane.logged_by"  # on a run of a program that a trial started: number of the attempt; removed in the end
 COPY_OF = "trialplane.copy_of"  # of a child of a trial's run: its id in the trial's own store
 GIT_REVISION = "trialplane.git_revision"
 CODE_HASH = "trialplane.code_hash"
@@ -49,3 +54,20 @@ BEGUN = "begun"  # time of the last start, in seconds since the epoch; a status 
 def ledger_lock(run: str) -> int:
     """Return the key of PostgreSQL's advisory lock on a run."""
     return int.from_bytes(hashlib.sha256(run.encode()).digest()[:8], "big", signed=True)
+
+
+def identity(run: str, submission: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tags of each record in MLflow that belongs to a run, and not to another run of its name.
+
+    Args:
+        run: its name.
+        submission: the facts of its submission.
+    """
+    if uid := submission.get(RECORD_UID):
+        return {RUN: run, RECORD: str(uid)}
+    return {RUN: run, SUBMITTED: moment(float(submission.get("submitted", 0.0)))}
+
+
+def moment(submitted: float) -> str:
+    """Return the time of a submission in the form of the parent run's tag."""
+    return datetime.datetime.fromtimestamp(submitted, datetime.UTC).isoformat(" ", "milliseconds")

@@ -2,9 +2,9 @@
 
 A request is one POST to `path(place, run)` with the run's token in the header `cluster.TOKEN_HEADER`, and one transaction.
 Its body is a message as `messages` writes them, and so is the answer's, with status 200. Every request belongs to the
-connection on which `OpenLedger` came first: while that is open it holds the run's lock, as a controller's own connection to
-the database would, and a connection that breaks releases it. All requests may come twice. A failure is `{"error": text,
-"code": code}` with the status that `STATUSES` gives the code; nobody reads the text but people.
+connection on which `OpenLedger` came first, but for those of `Read`: while that is open it holds the run's lock, as a
+controller's own connection to the database would, and a connection that breaks releases it. All requests may come twice. A
+failure is `{"error": text, "code": code}` with the status that `STATUSES` gives the code; nobody reads the text but people.
 """
 
 from __future__ import annotations
@@ -118,6 +118,28 @@ class LoadReports:
 
 
 @dataclasses.dataclass(frozen=True)
+class ReadAttempts:
+    """Read attempts without the run's lock, while another connection may hold it.
+
+    Attributes:
+        after: number of an attempt, or place of its end; the first ones follow it.
+        order: "number", or "place" for those that have ended.
+        most: attempts in the answer, and no more than fit.
+    """
+
+    after: int
+    order: str
+    most: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadReports:
+    """Read reports with marks above `after` without the run's lock."""
+
+    after: int
+
+
+@dataclasses.dataclass(frozen=True)
 class BeginAttempt:
     """Write an attempt that is about to start; in this and the next two `optuna` and `kept` are JSON, as rows hold them.
 
@@ -219,7 +241,8 @@ class ColumnRead:
 
 
 Write = BeginAttempt | DrawAttempt | FinishAttempt | WriteReports | WriteStatus
-Request = OpenLedger | CloseLedger | LoadAttempts | LoadReports | Write | ReadColumn
+Read = ReadAttempts | ReadReports
+Request = OpenLedger | CloseLedger | LoadAttempts | LoadReports | Read | Write | ReadColumn
 Answer = LedgerOpened | AttemptsLoaded | ReportsLoaded | Written | ColumnRead
 REQUEST = Direction[Request]("a controller", Request)
 ANSWER = Direction[Answer]("the gateway", Answer)

@@ -16,7 +16,8 @@
     cancelled              exists if the user cancelled the run rather than paused it
     changes.jsonl          each resume, and the end or pause before it
     status.json            the newest RunStatus
-    spool/                 events that are not in MLflow yet; damaged.jsonl: unreadable lines
+    exporter               tracking URI of the MLflow that the run is exported to; locked by its exporter
+    stores/                MLflow stores of trials that started while MLflow was away
     trials/0007/attempt-1.log
     trials/0007/worker-2.log  of a collection's worker
     slots/0-1.log          output of a slot's template
@@ -111,8 +112,8 @@ class RunPaths:
     """Files and folders of one run in its folder `root`; the module's docstring explains them.
 
     Attributes:
-        spool: `events` that are not in MLflow yet, unreadable lines of it in `damaged_events`, and the writer's position in
-            `written`.
+        exporter: tracking URI of the MLflow that the run is exported to; locked by its exporter.
+        stores: MLflow stores of trials that started while MLflow was away.
     """
 
     def __init__(self, root: Path) -> None:
@@ -127,10 +128,8 @@ class RunPaths:
         self.cancelled = root / "cancelled"
         self.changes = root / "changes.jsonl"
         self.status = root / "status.json"
-        self.spool = root / "spool"
-        self.events = self.spool / "events.jsonl"
-        self.damaged_events = self.spool / "damaged.jsonl"
-        self.written = self.spool / "written.jsonl"
+        self.exporter = root / "exporter"
+        self.stores = root / "stores"
         self.arrays = root / "arrays"
         self.scratch = root / "scratch"
         self.checkpoints = root / "checkpoints"
@@ -141,11 +140,11 @@ class RunPaths:
         return cls(runs(home_) / run)
 
     def trial_store(self, number: int, worker: int | None = None) -> Path:
-        """Return the MLflow store of an attempt that starts while MLflow is unavailable. The recorder imports it later.
+        """Return the MLflow store of an attempt that starts while MLflow is unavailable. The exporter copies it later.
 
         A worker of a collection gets its own store if slots share no folder with the controller; this store is not kept.
         """
-        return self.spool / (f"attempt-{number}.db" if worker is None else f"attempt-{number}-worker-{worker}.db")
+        return self.stores / (f"attempt-{number}.db" if worker is None else f"attempt-{number}-worker-{worker}.db")
 
     def packed(self, number: int) -> Path:
         """Return the file with the packed arrays of an attempt's result."""

@@ -14,9 +14,9 @@ from typing import Any
 
 # Ray reads its settings when it is imported; the benchmark has put them into the environment.
 from trialplane.controller import __main__ as entry
+from trialplane.controller.exporter_process import ExporterProcess
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.pool import SlotReady, SlotTrial
-from trialplane.controller.recorder import Recorder
 from trialplane.controller.slots import SlotPool
 from trialplane.wire.records import TrialOutcome
 
@@ -28,7 +28,7 @@ def main() -> None:
     told: list[float] = []
     states: list[str] = []
     recorded: list[float] = []
-    events, tell, close = SlotPool.events, Ledger.tell, Recorder.close
+    events, tell, close = SlotPool.events, Ledger.tell, ExporterProcess.close
 
     def timed_events(self: SlotPool, timeout: float) -> Iterator[SlotReady | SlotTrial]:
         for said in events(self, timeout):
@@ -42,12 +42,16 @@ def main() -> None:
         states.append(outcome.state.value)
         return answer
 
-    def timed_close(self: Recorder, patience: float) -> bool:
-        complete = close(self, patience)
+    def timed_close(self: ExporterProcess, patience: float, *waits: Any) -> bool:
+        complete = close(self, patience, *waits)
         recorded.append(time.perf_counter())
         return complete
 
-    patches: Any = ((SlotPool, "events", timed_events), (Ledger, "tell", timed_tell), (Recorder, "close", timed_close))
+    patches: Any = (
+        (SlotPool, "events", timed_events),
+        (Ledger, "tell", timed_tell),
+        (ExporterProcess, "close", timed_close),
+    )
     for owner, name, timed in patches:
         setattr(owner, name, timed)
     sys.argv = ["controller", "--run-dir", arguments["folder"]]

@@ -18,7 +18,7 @@ from tests.contracts.gateway_process import NAMESPACE, TOKEN, Gateways
 from tests.controller.conftest import Server
 from tests.gateway.mlflow_site import with_plugin
 
-from trialplane.controller.batch import Batch, Sender
+from trialplane.exporter.batch import Batch, Sender
 from trialplane.job import kinds
 from trialplane.ledger import tables
 from trialplane.ledger.archive import Archive
@@ -85,7 +85,7 @@ def _trials(client: MlflowClient, experiment: str, parent: str, trials: int) -> 
 
 
 def _trial(client: MlflowClient, experiment: str, parent: str, number: int) -> None:
-    """What the writer sends of one trial: its run, a batch at its start, one at its end, and its state."""
+    """What the exporter sends of one trial: its run, a batch at its start, one at its end, and its state."""
     run = client.create_run(experiment, tags={labels.PARENT: parent}).info.run_id
     begun, ended = Batch(status="RUNNING"), Batch(status="FINISHED", end=int(1000 * time.time()))
     begun.add_tags({labels.NUMBER: number, labels.TRIAL: number, labels.STATE: "RUNNING"})

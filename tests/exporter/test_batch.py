@@ -25,8 +25,8 @@ from mlflow.utils.validation import _validate_metric_name, _validate_param_name,
 from requests import HTTPError, Response
 
 from trialplane import errors
-from trialplane.controller import artifacts
-from trialplane.controller.batch import MAX_STEP, Batch, describe, is_refusal, key_of, write_log
+from trialplane.exporter import files
+from trialplane.exporter.batch import MAX_STEP, Batch, describe, is_refusal, key_of, write_log
 from trialplane.policies import transport
 from trialplane.wire.paths import RunPaths
 
@@ -122,7 +122,7 @@ def test_arrays_of_any_name_become_an_archive(tmp_path: Path) -> None:
     assert packed == tmp_path / "arrays" / "3.packed"
     packed.parent.mkdir()
     transport.pack({"file": np.arange(3), "a/b": {"self": np.ones((2, 2)), "none": None, "n": 3}}).tofile(packed)
-    (archive,) = artifacts.convert(packed)
+    (archive,) = files.convert(packed)
     with np.load(archive) as arrays:
         np.testing.assert_array_equal(arrays["file"], np.arange(3))
         np.testing.assert_array_equal(arrays["a/b.self"], np.ones((2, 2)))
@@ -133,13 +133,13 @@ def test_texts_and_lists_become_a_file_that_people_read(tmp_path: Path) -> None:
     packed = tmp_path / "3.packed"
     told = {"answers": ["yes", "no"], "scores": [0.5, None], "by": {"class": [1, 2]}}
     transport.pack({"logits": [np.ones(2)], **told}).tofile(packed)
-    archive, text = artifacts.convert(packed)
+    archive, text = files.convert(packed)
     assert (archive.name, text.name) == ("result.npz", "result.json")
     with np.load(archive) as arrays:
         assert list(arrays) == ["logits.0"]
     assert json.loads(text.read_text()) == told
     transport.pack(told).tofile(packed)
-    assert artifacts.convert(packed) == [text], "there is no archive without an array"
+    assert files.convert(packed) == [text], "there is no archive without an array"
 
 
 def test_the_first_line_of_an_error_that_says_nothing_is_its_class() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from trialplane.controller.batch import ENDED, Artifact, Batch, describe, is_refusal, write_log
+from trialplane.exporter.batch import ENDED, Artifact, Batch, describe, is_refusal, write_log
 from trialplane.wire import labels
 
 _MAX_RUNS = 50_000  # that MLflow gives at once

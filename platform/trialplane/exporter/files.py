@@ -6,6 +6,8 @@ anything else.
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import json
 import os
 import tempfile
@@ -16,139 +18,132 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.controller.batch import Artifact, describe, is_refusal, write_log
-from trialplane.controller.journal import Journal
+from trialplane.exporter.batch import Artifact, describe, is_refusal, write_log
+from trialplane.exporter.projection import Best
 from trialplane.policies import transport
-from trialplane.wire import backoff, labels, logs, records
+from trialplane.wire import backoff, logs, records
+
+Mark = tuple[int, Best | None]  # place of an end, and the best trial up to there
 
 TRIES = 20  # consecutive failures after which all waiting files are given up: 8 minutes with these pauses
 MAX_PAUSE = 30.0  # seconds between two attempts
+
+
+@dataclasses.dataclass
+class _Waiting:
+    """A file that is to be uploaded, and how often it has failed."""
+
+    run_id: str
+    artifact: Artifact
+    tries: int = 0
 
 
 class _Unreadable(Exception):
     """A file that cannot be converted, however often it is tried."""
 
 
-class Artifacts:
-    """Files to be uploaded to MLflow; a run is marked as recorded once it has its files.
+class Files:
+    """Files to be uploaded to MLflow, and marks between them, which tell how far the uploads are.
 
     Args:
         client: of the MLflow that gets them.
-        journal: records which are pending, for the next writer.
     """
 
-    def __init__(self, client: Any, journal: Journal) -> None:
+    def __init__(self, client: Any) -> None:
         self._client = client
-        self._journal = journal
-        self._waiting: dict[str, dict[Artifact, int]] = {}  # id of a run → its files, with the attempts at each
-        self._last: set[str] = set()  # ids of runs to be marked as recorded
+        self._waiting: dict[int, _Waiting] = {}  # in the order in which they were added
+        self._order: collections.deque[int] = collections.deque()  # the same in the order in which they are tried
+        self._marks: collections.deque[tuple[int, Mark]] = collections.deque()
+        self._count = 0
+        self._done: Mark | None = None
         self._failures = 0  # in a row
         self._due = 0.0
         self._left_out = 0
         self._why = ""
-        for key, waits in journal.notes["artifact"].items():
-            if waits:
-                run_id, folder, file, kind = json.loads(key)
-                self._waiting.setdefault(run_id, {})[Artifact(folder, file, kind)] = 0
 
-    def add(self, run_id: str, files: Iterable[Artifact], *, is_last: bool) -> None:
-        """Queues files for a run; with `is_last` the run is marked as recorded after them."""
-        for file in files:
-            waiting = self._waiting.setdefault(run_id, {})
-            if file not in waiting:
-                waiting[file] = 0
-                self._note(run_id, file, waits=True)
-        if is_last:
-            self._waiting.setdefault(run_id, {})
-            self._last.add(run_id)
+    def add(self, files: Iterable[tuple[str, Artifact]]) -> None:
+        """Queue files, each with the id of its run."""
+        for run_id, artifact in files:
+            self._waiting[self._count] = _Waiting(run_id, artifact)
+            self._order.append(self._count)
+            self._count += 1
+
+    def mark(self, mark: Mark) -> None:
+        """Set a mark behind all files that were added so far."""
+        self._marks.append((self._count, mark))
+
+    @property
+    def done(self) -> Mark | None:
+        """The last mark before which all files are uploaded or given up."""
+        first = next(iter(self._waiting), self._count)
+        while self._marks and self._marks[0][0] <= first:
+            self._done = self._marks.popleft()[1]
+        return self._done
 
     @property
     def left(self) -> int:
-        """How many files and marks are pending."""
-        return self._files + len(self._last)
+        """How many files are pending."""
+        return len(self._waiting)
 
     @property
     def trouble(self) -> str:
         """How many files MLflow lacks, and why; "" for none."""
-        if self._failures and self._files:
-            have = "has" if self._files == 1 else "have"
-            return f"{errors.counted(self._files, 'file')} {have} not reached MLflow yet and will be retried: {self._why}"
+        if self._failures and self.left:
+            have = "has" if self.left == 1 else "have"
+            return f"{errors.counted(self.left, 'file')} {have} not reached MLflow yet and will be retried: {self._why}"
         if self._left_out:
             return f"MLflow has not taken {errors.counted(self._left_out, 'file')}, named in controller.log: {self._why}"
         return ""
 
-    @property
-    def _files(self) -> int:
-        return sum(map(len, self._waiting.values()))
-
     def send(self) -> bool:
-        """Sends the next file, or marks the next run; False when there is none, or it is too soon after a failure.
+        """Send the next file; False when there is none, or it is too soon after a failure.
 
         Raises:
             Exception: MLflow is away.
         """
-        if not self._waiting or time.monotonic() < self._due:
+        if not self._order or time.monotonic() < self._due:
             return False
-        run_id, files = next(iter(self._waiting.items()))
-        if not files:
-            self._mark(run_id)
-            return True
-        artifact = next(iter(files))
+        number = self._order[0]
+        waiting = self._waiting[number]
         try:
-            self._upload(run_id, artifact)
+            self._upload(waiting.run_id, waiting.artifact)
         except Exception as error:  # noqa: BLE001 - any artifact store's: what is not a refusal is retried
             if is_refusal(error) or isinstance(error, (_Unreadable, FileNotFoundError, PermissionError)):
-                self._give_up(run_id, artifact, error)
+                self._give_up(number, error)
             else:
-                self._client.get_run(run_id)  # raises when MLflow itself is away, which does not count as an attempt
-                self._fail(run_id, artifact, error)
+                self._client.get_run(waiting.run_id)  # raises when MLflow itself is away, which does not count as an attempt
+                self._fail(number, error)
                 return True
         else:
-            self._remove(run_id, artifact)
+            self._remove(number)
         self._failures = 0
         return True
 
-    def _mark(self, run_id: str) -> None:
-        try:
-            self._client.set_tag(run_id, labels.RECORDED, "true")
-        except Exception as error:
-            if not is_refusal(error):
-                raise
-            write_log(f"MLflow refuses what belongs to its run {run_id}, so it is left out: {error}")
-        self._last.discard(run_id)
-        del self._waiting[run_id]
-
-    def _fail(self, run_id: str, artifact: Artifact, error: Exception) -> None:
-        """Counts a failed attempt, gives up files that reached the limit, and moves the file behind the others."""
+    def _fail(self, number: int, error: Exception) -> None:
+        """Count a failed attempt, give up files that reached the limit, and move the file behind the others."""
         self._failures += 1
         self._why = describe(error)[:300]
         self._due = time.monotonic() + backoff.pause(self._failures, MAX_PAUSE)
-        self._waiting[run_id][artifact] += 1
+        self._waiting[number].tries += 1
         if self._failures >= TRIES:  # the artifact store is away
-            for other, files in list(self._waiting.items()):
-                for file in list(files):
-                    self._give_up(other, file, error)
-        elif self._waiting[run_id][artifact] >= TRIES:  # it is this file
-            self._give_up(run_id, artifact, error)
+            for other in list(self._waiting):
+                self._give_up(other, error)
+        elif self._waiting[number].tries >= TRIES:  # it is this file
+            self._give_up(number, error)
         else:
-            files = self._waiting.pop(run_id)
-            files[artifact] = files.pop(artifact)
-            self._waiting[run_id] = files
+            self._order.rotate(-1)
 
-    def _give_up(self, run_id: str, artifact: Artifact, error: Exception) -> None:
-        write_log(f"{artifact.file} cannot be uploaded to MLflow's run {run_id}, so it stays where it is: {describe(error)}")
+    def _give_up(self, number: int, error: Exception) -> None:
+        waiting = self._waiting[number]
+        where = f"MLflow's run {waiting.run_id}"
+        write_log(f"{waiting.artifact.file} cannot be uploaded to {where}, so it stays where it is: {describe(error)}")
         self._left_out += 1
         self._why = describe(error)[:300]
-        self._remove(run_id, artifact)
+        self._remove(number)
 
-    def _remove(self, run_id: str, artifact: Artifact) -> None:
-        del self._waiting[run_id][artifact]
-        if not self._waiting[run_id] and run_id not in self._last:
-            del self._waiting[run_id]
-        self._note(run_id, artifact, waits=False)
-
-    def _note(self, run_id: str, artifact: Artifact, *, waits: bool) -> None:
-        self._journal.note("artifact", json.dumps([run_id, artifact.folder, artifact.file, artifact.kind]), waits)
+    def _remove(self, number: int) -> None:
+        del self._waiting[number]
+        self._order.remove(number)
 
     def _upload(self, run_id: str, artifact: Artifact) -> None:
         file = Path(artifact.file)

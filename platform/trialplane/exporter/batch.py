@@ -202,7 +202,7 @@ def describe(error: BaseException) -> str:
 
 
 def write_log(message: str) -> None:
-    """Writes a line to the controller's log, to which the writer's stderr is redirected."""
+    """Writes a line to the controller's log, to which the exporter's stderr is redirected."""
     sys.stderr.write(escapes.without_passwords(message) + "\n")
     sys.stderr.flush()
 

@@ -1,12 +1,11 @@
-"""What MLflow refuses and what nobody thought of costs one value or one event, never a run's end or the writer.
+"""What MLflow refuses and what nobody thought of costs one value or one attempt, never a run's end or the exporter.
 
-Not checked here: an MLflow that is away (test_recorder).
+Not checked here: an MLflow that is away (tests/controller/test_exporter_process.py).
 """
 
 from __future__ import annotations
 
 import collections
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,25 +15,23 @@ import pytest
 from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
-from tests.controller.conftest import FACTS, Place, outcome, play, request
+from tests.controller.conftest import outcome, request
+from tests.exporter.conftest import DONE, Place, bring
 
-from trialplane.controller import adoption, mlflow_writer
-from trialplane.controller.batch import Batch, Sender
+from trialplane.exporter import adoption
+from trialplane.exporter.batch import Batch, Sender
 from trialplane.policies import transport
-from trialplane.wire import env
-from trialplane.wire.records import TrialReport
-from trialplane.wire.states import FailureClass, RunState, TrialState
+from trialplane.wire import env, labels
+from trialplane.wire.states import FailureClass, TrialState
 
 pytestmark = pytest.mark.slow
 
 
 def test_names_that_mlflow_refuses(place: Place) -> None:
-    recorder = place.recorder()
-    recorder.study(FACTS)
     odd = request(0, params={"a(b)": 1, "x": 2})
-    recorder.started(odd, uses_mlflow=False)
-    recorder.ended(odd, outcome(0, metrics={"score": 0.5, "recall@5": 0.25}))
-    assert recorder.close(60)
+    place.begin(odd)
+    place.end(odd, outcome(0, metrics={"score": 0.5, "recall@5": 0.25}))
+    place.export(DONE)
     run = place.trial(0)
     assert run.data.params == {"a_b_": "1", "x": "2"}
     assert run.data.metrics == {"score": 0.5, "recall_5": 0.25, "trial_seconds": 3.0}
@@ -42,7 +39,7 @@ def test_names_that_mlflow_refuses(place: Place) -> None:
 
 
 def test_only_the_value_that_mlflow_refuses_is_left_out(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    experiment = place.client.create_experiment("toy")
+    experiment = place.experiment
     run_id = place.client.create_run(experiment).info.run_id
     batch = Batch(metrics=[Metric("bad@" if step == 7 else "good", 1.0, 1, step) for step in range(20)], status="FINISHED")
     batch.add_tags({f"t{index}": index for index in range(120)})
@@ -62,7 +59,7 @@ def test_only_the_value_that_mlflow_refuses_is_left_out(place: Place, capsys: py
 
 def test_what_a_proxy_finds_too_large_goes_in_smaller_pieces(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     client = place.client
-    run_id = client.create_run(client.create_experiment("toy")).info.run_id
+    run_id = client.create_run(place.experiment).info.run_id
     batch = Batch(metrics=[Metric("loss", 1.0, 1, step) for step in range(20)], status="FINISHED")
     log_batch = client.log_batch
 
@@ -89,7 +86,7 @@ def test_runs_that_have_no_place_any_more_hold_nothing_else_up(
     own = client.create_run(there).info.run_id
     client.log_metric(own, "from_the_job", 0.5)
     client.create_run(there, tags={"mlflow.parentRunId": own})
-    experiment = place.client.create_experiment("toy")
+    experiment = place.experiment
     run_id = place.client.create_run(experiment).info.run_id
     place.client.delete_experiment(experiment)
     batches: dict[str, Batch] = collections.defaultdict(Batch)
@@ -100,96 +97,80 @@ def test_runs_that_have_no_place_any_more_hold_nothing_else_up(
 
 
 def test_an_infinite_best_value(place: Place) -> None:
-    recorder = place.recorder()
-    recorder.study(FACTS)
-    recorder.best("score", float("inf"), 0, 1)
-    recorder.best("loss", float("nan"), 0, 1)
-    recorder.study_ended(RunState.SUCCEEDED, "all trials ended")
-    assert recorder.close(60)
+    place.begin(request(0))
+    place.end(request(0), outcome(0, metrics={"score": float("inf")}))
+    place.export(DONE)
     (parent,) = place.runs("study")
     assert parent.data.metrics["best_score"] > 1e308
-    assert "best_loss" in parent.data.metrics
 
 
-def test_events_that_nobody_thought_of_are_skipped(place: Place) -> None:
-    recorder = place.recorder()
-    recorder.study(FACTS)
-    recorder.reported([TrialReport(99, 0, {"score": 1.0}, 1.0)])  # of an attempt that never started
-    recorder._append("best", {"metric": "score"})
-    recorder.started(request(0), uses_mlflow=False)
+def test_what_nobody_thought_of_is_skipped(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    place.report(99, 0, score=1.0)  # of an attempt that never started
+    place.begin(request(0))
+    place.run.stores.mkdir()
     place.run.trial_store(0).write_bytes(b"no database at all" * 100)
     failed = {"state": TrialState.FAILED, "failure": FailureClass.CRASHED, "message": "no file '\udcff'"}
-    recorder.ended(request(0), outcome(0, **failed))
-    first = recorder._writer
-    play(recorder, 1)
-    assert recorder.close(60)
-    assert recorder._writer is first, "the writer never died"
+    place.end(request(0), outcome(0, **failed))
+    place.begin(request(1))
+    place.end(request(1), outcome(1, metrics={}))  # without the metric of the objective
+    place.play(2)
+    place.export(DONE)
     assert place.trial(0).data.tags["trialplane.message"] == r"no file '\udcff'"
     assert place.trial(0).info.status == "FAILED"
-    assert place.trial(1).info.status == "FINISHED"
-    log = place.run.controller_log.read_text()
-    for word in ("KeyError: 99", '"number": 99', "KeyError: 'value'", "DatabaseError"):
-        assert word in log
+    assert place.trial(2).info.status == "FINISHED"
+    said = capfd.readouterr().err
+    for word in ("reports of attempt 99", "the end of attempt 1", "DatabaseError"):
+        assert word in said
 
 
 def test_an_error_of_mlflow_that_may_pass_is_not_skipped(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = place.recorder()
-    recorder.study(FACTS)
-    play(recorder, 0)
-    assert recorder.close(60)
-    place.run.written.unlink()
-    writer = mlflow_writer.Writer(place.run, place.uri)
+    place.play(0)
+    exporter = place.exporter(end=DONE)
 
     def away(*_: Any, **__: Any) -> None:
         raise MlflowException("the connection is refused")
 
-    monkeypatch.setattr(writer._client, "log_batch", away)
-    with pytest.raises(MlflowException):
-        writer.write()
-    assert writer.offset == 0
-    writer._journal._file.close()
+    with monkeypatch.context() as broken:
+        broken.setattr(exporter._client, "log_batch", away)
+        for _ in range(2):
+            with pytest.raises(MlflowException):
+                exporter.advance()
+    bring(exporter, closes=True)
+    assert place.trial(0).info.status == "FINISHED"
 
 
 def test_arrays_that_a_former_controller_left_are_found(place: Place) -> None:
-    recorder = place.recorder()
-    recorder.study(FACTS)
     place.run.arrays.mkdir()
     for number in (0, 1):
         transport.pack({"logits": np.arange(6.0)}).tofile(place.run.packed(number))
-        recorder.started(request(number), uses_mlflow=False)
-    recorder.ended(request(0), outcome(0, arrays=48))
+        place.begin(request(number))
+    place.end(request(0), outcome(0, arrays=48))
     lost = outcome(1, state=TrialState.FAILED, failure=FailureClass.LOST)  # came with no arrays: the file may be half
-    recorder.ended(request(1), lost)
-    assert recorder.close(60)
+    place.end(request(1), lost)
+    place.export(DONE)
     folder = place.client.download_artifacts(place.trial(0).info.run_id, "arrays")
     assert [file.name for file in Path(folder).iterdir()] == ["result.npz"]
     assert place.client.list_artifacts(place.trial(1).info.run_id, "arrays") == []
 
 
-def test_arrays_that_cannot_be_read_cost_nothing_else(place: Place) -> None:
-    recorder = place.recorder()
-    recorder.study(FACTS)
+def test_arrays_that_cannot_be_read_cost_nothing_else(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
     place.run.arrays.mkdir()
     place.run.packed(0).write_bytes(b"half")
-    recorder.started(request(0), uses_mlflow=False)
-    recorder.ended(request(0), outcome(0), place.run.packed(0))
-    assert recorder.close(60)
+    place.begin(request(0))
+    place.end(request(0), outcome(0, arrays=48))
+    place.export(DONE)
     assert place.trial(0).info.status == "FINISHED"
     assert place.run.packed(0).exists()
-    assert str(place.run.packed(0)) in place.run.controller_log.read_text()
+    assert str(place.run.packed(0)) in capfd.readouterr().err
 
 
-def test_closing_twice_and_closing_in_a_hurry(place: Place) -> None:
-    recorder = place.recorder("http://127.0.0.1:9")  # nobody answers there
-    recorder.study(FACTS)
-    asked: list[bool] = []
-
-    def stopped() -> bool:
-        asked.append(True)
-        return len(asked) > 2
-
-    assert recorder.close(3600, stopped) is False
-    assert len(asked) > 2
-    assert recorder.close(3600) is False
-    assert recorder._writer.poll() is not None
-    assert json.loads(place.run.events.read_text())["kind"] == "study"
+def test_a_position_that_cannot_be_read_is_the_beginning(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    place.play(0)
+    place.export(DONE)
+    (parent,) = place.runs("study")
+    place.client.set_tag(parent.info.run_id, labels.EXPORTED, "[somebody's own")
+    place.play(1)
+    place.export(DONE)
+    assert [place.trial(number).info.status for number in (0, 1)] == ["FINISHED", "FINISHED"]
+    assert len(place.everything()) == 3
+    assert labels.EXPORTED in capfd.readouterr().err

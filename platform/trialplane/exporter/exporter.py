@@ -1,0 +1,451 @@
+"""Brings MLflow up to date with the ledger of one run, from wherever MLflow is.
+
+The ledger defines what MLflow has to hold. The position of the exporter is a tag of the parent run. Each effect may be
+repeated: a run is looked up before it is created, tags and parameters follow from the ledger, and MLflow keeps one of
+several metrics that are equal in name, value, step and time. So an exporter that is killed, late or started twice leaves the
+same.
+
+Two exporters at the same time may create a run twice. Each enters itself in the parent run, so the last of them to end knows
+of the other one, deletes duplicates and writes all of the run again.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import json
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mlflow
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from trialplane import errors
+from trialplane.exporter import adoption, projection
+from trialplane.exporter.batch import MAX_TAGS, Artifact, Batch, Sender, describe, is_refusal, milliseconds, write_log
+from trialplane.exporter.files import Files
+from trialplane.exporter.projection import Best
+from trialplane.exporter.source import Source
+from trialplane.job import kinds
+from trialplane.job.kinds import collection
+from trialplane.ledger.attempts import Attempt
+from trialplane.wire import labels, paths, records
+from trialplane.wire.exports import End, Progress
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import ReportRow
+from trialplane.wire.states import RunState, TrialState
+
+_LOOK = 0.2  # seconds for which it counts that a trial has created no run for itself
+_SAVE = 1.0  # seconds between two notes of the position
+_PAGE = 1000  # runs that are searched together
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """How far the exporter is in the ledger.
+
+    Attributes:
+        started: number of the last attempt that has a run in MLflow, if it was running; -1 for none.
+        reports: mark of the last report.
+        ended: place of the last end, with its files.
+        best: the best trial up to there.
+    """
+
+    started: int = -1
+    reports: int = 0
+    ended: int = 0
+    best: Best | None = None
+
+
+class Exporter:
+    """Exports one run.
+
+    Args:
+        run: the run's files: its job, its submission, and what goes to MLflow beside the ledger.
+        source: the run's ledger.
+        uri: MLflow's tracking URI.
+        keeps_folder: whether the run's folder outlives this process. If not, all logs go to MLflow.
+        end: state of a run that does not go on; None for one that does.
+    """
+
+    def __init__(
+        self, run: RunPaths, source: Source, uri: str, *, keeps_folder: bool = True, end: End | None = None
+    ) -> None:
+        self._run = run
+        self._source = source
+        self._keeps_folder = keeps_folder
+        self._end = end
+        self._has_ended = False  # whether the end is in MLflow
+        self._job = kinds.read(run.job.read_text())
+        self._submission: dict[str, Any] = json.loads(run.submission.read_text())
+        self._identity = labels.identity(run.root.name, self._submission)
+        self._uri = uri
+        mlflow.set_tracking_uri(uri)
+        self._client = MlflowClient(uri)
+        self._sender = Sender(self._client)
+        self.files = Files(self._client)
+        self._id = uuid.uuid4().hex[:8]
+        self._experiment = ""
+        self._parent = ""
+        self._runs: dict[int, str] = {}  # number → id of the run, of attempts whose end is not in MLflow
+        self._known: dict[int, str] | None = {}  # the same of runs that others have created; None when they must be listed
+        self._looked = 0.0  # when it was last looked for runs that trials have created
+        self._position = Position()
+        self._saved = Position()
+        self._saved_at = 0.0
+
+    @property
+    def progress(self) -> Progress:
+        """How far the exporter is."""
+        return Progress(self._position.ended, self.files.left, self.files.trouble)
+
+    def end(self, end: End) -> None:
+        """Take the end of the run, which is written after everything else."""
+        self._end = end
+
+    def advance(self) -> bool:
+        """Write what the ledger has in addition, a page of ends at most. False when there was nothing.
+
+        Raises:
+            Exception: MLflow or the ledger is away; the next call continues.
+        """
+        try:
+            self._ensure_parent()
+            # First: once an attempt has ended, all of its reports are in the ledger.
+            ends = self._source.ended(self._position.ended)
+            self._looked = 0.0
+            has_grown = any([self._begin(), self._report()])
+            if ends:
+                self._finish_attempts(ends)
+            self._save(now=not ends and not has_grown)
+        except Exception:
+            self._known = None  # an answer may be lost: what it was about may have been created
+            raise
+        return bool(ends) or has_grown
+
+    def close(self) -> bool:
+        """Write the end of the run, if it has one, once `advance` has written the rest; False if something is left to do."""
+        try:
+            if not self._has_ended and self._end is not None:
+                self._write(self._parent, projection.parent_end(self._end))
+                if not self._keeps_folder:
+                    self.files.add([(self._parent, Artifact("logs", str(self._run.controller_log), "log"))])
+                self._has_ended = True
+            if self.files.left:
+                return False
+            self._save(now=True)
+            return self._settle()
+        except Exception:
+            self._known = None
+            raise
+
+    # The parent run
+
+    def _ensure_parent(self) -> None:
+        """Find or create the experiment and the parent run."""
+        if self._parent:
+            return
+        if not self._experiment:
+            experiment = self._client.get_experiment_by_name(self._job.name)
+            self._experiment = experiment.experiment_id if experiment else self._create_experiment()
+        batch = projection.parent(self._job, self._submission)
+        studies = self._studies()
+        if not studies:
+            submitted = float(self._submission.get("submitted", 0.0))
+            tags = {**batch.tags, labels.SUBMITTED: labels.moment(submitted), **self._identity}
+            tags[labels.STATE] = RunState.RUNNING.value
+            self._client.create_run(self._experiment, milliseconds(submitted), tags, self._run.root.name)
+            studies = self._studies()
+            self._known = {}
+        else:
+            self._known = None
+        parent = studies[0]
+        self._go_to(_position(parent.data.tags.get(labels.EXPORTED, "")))
+        batch.add_tags({labels.EXPORTER: self._id})
+        if self._end is None:
+            batch.add_tags({labels.STATE: RunState.RUNNING.value})
+            batch.status = "RUNNING"
+        self._write(parent.info.run_id, batch)
+        self.files.add([(parent.info.run_id, Artifact("", str(self._run.job)))])
+        self._parent = parent.info.run_id  # only when all of the above succeeded: otherwise it is repeated
+
+    def _studies(self) -> list[Any]:
+        """Return the parent runs of the run: several if an answer of MLflow was lost, or if there were two exporters."""
+        found = self._search(f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.KIND}` = 'study'")
+        return sorted(found, key=lambda run: (labels.EXPORTED not in run.data.tags, run.info.run_id))
+
+    def _create_experiment(self) -> str:
+        # A store in a file of this machine gets its artifacts beside it, not below wherever this process was started.
+        store = Path(self._uri.removeprefix("sqlite:///")).absolute()
+        is_file = self._uri.startswith("sqlite:///")
+        location = (paths.mlflow_artifacts(store.parent) / self._job.name).as_uri() if is_file else None
+        try:
+            created: str = self._client.create_experiment(self._job.name, artifact_location=location)
+        except MlflowException:  # another run of the same job was faster
+            experiment = self._client.get_experiment_by_name(self._job.name)
+            if experiment is None:
+                raise
+            created = experiment.experiment_id
+        return created
+
+    # Attempts
+
+    def _begin(self) -> bool:
+        """Create runs for attempts that have started since and have not ended; whether there were any."""
+        begun = self._position.started
+        while page := self._source.started(self._position.started):
+            for attempt in page:
+                if attempt.outcome is None:
+                    self._run_of(attempt)
+            self._position = dataclasses.replace(self._position, started=page[-1].request.number)
+        return self._position.started > begun
+
+    def _report(self) -> bool:
+        """Write the reports that have come since; whether there were any."""
+        begun, more = self._position.reports, True
+        while more:
+            page = self._source.reports(self._position.reports)
+            by_attempt: dict[int, list[ReportRow]] = {}
+            for row in page.rows:
+                by_attempt.setdefault(row.number, []).append(row)
+            for number, rows in by_attempt.items():
+                with _skipping(f"reports of attempt {number} are left out of MLflow"):
+                    run_id = self._runs.get(number) or self._run_of(self._attempt(number))
+                    batch = Batch()
+                    for row in rows:
+                        batch.add_metrics(row.metrics, row.time, row.step)
+                    self._write(run_id, batch)
+            if page.rows:
+                self._position = dataclasses.replace(self._position, reports=page.rows[-1].mark)
+                self._save()
+            more = page.more
+        return self._position.reports > begun
+
+    def _finish_attempts(self, ends: Iterable[Attempt]) -> None:
+        """Write the ends of attempts, in the order in which they ended."""
+        parent = Batch()
+        for attempt in ends:
+            assert attempt.place is not None
+            best = self._position.best
+            with _skipping(f"the end of attempt {attempt.request.number} is left out of MLflow"):
+                if (better := projection.better(self._job, best, attempt)) is not None:
+                    if best is None or best.trial != better.trial:
+                        parent.add(projection.improvement(self._job, better, attempt))
+                    best = better
+                self._finish(attempt)
+            self._position = dataclasses.replace(self._position, ended=attempt.place, best=best)
+            self.files.mark((attempt.place, best))
+        self._write(self._parent, parent)
+
+    def _finish(self, attempt: Attempt) -> None:
+        """Write the end of one attempt, and send its files."""
+        request, outcome = attempt.request, attempt.outcome
+        assert outcome is not None
+        run_id = self._run_of(attempt)
+        batches: dict[str, Batch] = collections.defaultdict(Batch)
+        batches[run_id] = projection.ended(self._job, request, outcome)
+        log = self._run.trial_log(request.trial, request.attempt)
+        failed = outcome.state is TrialState.FAILED or outcome.metrics.get(collection.FAILED_UNITS)
+        artifacts = batches[run_id].artifacts
+        if (failed or not self._keeps_folder) and log.exists():
+            # For a collection also its workers' logs; each continues through all attempts at the iteration.
+            logs = [log, *sorted(log.parent.glob("worker-*.log"))]
+            artifacts += [Artifact("logs", str(file), "log") for file in logs]
+        if projection.has_more_params(self._job, request):
+            file = log.with_name("params.json")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps({**self._job.params, **request.params}))
+            artifacts.append(Artifact("", str(file)))
+        if outcome.arrays and (packed := self._run.packed(request.number)).exists():
+            artifacts.append(Artifact("arrays", str(packed), "arrays"))
+        adoption.take_over(self._run.trial_store(request.number), self._client, run_id, batches)
+        for own, batch in batches.items():
+            if self._write(own, batch):
+                self.files.add([(own, artifact) for artifact in batch.artifacts])
+        if outcome.state is not TrialState.PAUSED:  # one that is dropped later ends once more
+            del self._runs[request.number]
+
+    def _attempt(self, number: int) -> Attempt:
+        """Return an attempt whose reports are there: its start was written before them."""
+        return self._source.started(number - 1, 1)[0]
+
+    def _run_of(self, attempt: Attempt) -> str:
+        """Find or create the run of an attempt; return its id."""
+        request = attempt.request
+        if request.number not in self._runs:
+            batch = projection.started(self._job, request, self._submission, self._parent)
+            if known := self._find(request.number):
+                self._write(known, batch)
+            else:
+                known = self._create(attempt, batch)
+            self._runs[request.number] = known
+        return self._runs[request.number]
+
+    def _create(self, attempt: Attempt, batch: Batch) -> str:
+        """Create the run of an attempt; return its id."""
+        outcome = attempt.outcome
+        start = milliseconds(outcome.started) if outcome is not None and outcome.started else None
+        state = {labels.STATE: TrialState.RUNNING.value}
+        tags = {**batch.tags, **state} if len(batch.tags) < MAX_TAGS else {}
+        own = tags or {**self._identity, labels.NUMBER: str(attempt.request.number), **state}
+        name = projection.name(self._job, attempt.request)
+        created = str(self._client.create_run(self._experiment, start, own, name).info.run_id)
+        if not tags:
+            self._write(created, batch)
+        return created
+
+    def _find(self, number: int) -> str:
+        """Return the id of a run that somebody else has created for an attempt, or "".
+
+        Former exporters are looked for once: there is none beside this one. Trials create runs at any time.
+        """
+        if self._known is None or time.monotonic() > self._looked + _LOOK:
+            runs = self._search(f"tags.`{labels.OWN}` = '{labels.NEW}'") if self._known is not None else self._attempts()
+            self._known = self._known or {}
+            self._looked = time.monotonic()
+            for run in runs:
+                of = _number(run)
+                if of is None or of in self._known or of in self._runs:
+                    continue
+                if run.data.tags.get(labels.OWN) == labels.NEW:
+                    self._client.set_tag(run.info.run_id, labels.OWN, labels.TAKEN)
+                self._known[of] = run.info.run_id
+        return self._known.pop(number, "")
+
+    def _attempts(self) -> list[Any]:
+        """Return all runs of attempts, the one that counts before its duplicates.
+
+        One that a trial has created counts first once it was taken over: it may hold what only the trial knows.
+        """
+        runs = self._search(f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.NUMBER}` != ''")
+        rank = {labels.TAKEN: 0, labels.NEW: 2}
+        order = lambda run: (rank.get(run.data.tags.get(labels.OWN), 1), run.info.start_time, run.info.run_id)  # noqa: E731
+        return sorted((run for run in runs if _number(run) is not None), key=order)
+
+    # Position
+
+    def _go_to(self, position: Position) -> None:
+        self._position = self._saved = position
+        self.files.mark((position.ended, position.best))
+
+    def _save(self, *, now: bool = False) -> None:
+        """Note the position in MLflow, unless that was a moment ago."""
+        if not now and time.monotonic() < self._saved_at + _SAVE:
+            return
+        done = self.files.done
+        ended, best = (self._saved.ended, self._saved.best) if done is None else done
+        position = dataclasses.replace(self._position, ended=ended, best=best)
+        if position != self._saved:
+            self._client.set_tag(self._parent, labels.EXPORTED, records.to_json(position))
+            self._saved = position
+        self._saved_at = time.monotonic()
+
+    # Order
+
+    def _settle(self) -> bool:
+        """Put runs that trials have created below theirs, and delete duplicates; False if all is to be written again."""
+        strays = self._search(f"tags.`{labels.LOGGED_BY}` != ''") + self._search(f"tags.`{labels.OWN}` = '{labels.NEW}'")
+        attempts = reversed(self._attempts()) if strays else ()
+        own = {_number(run): run.info.run_id for run in attempts if run.data.tags.get(labels.OWN) != labels.NEW}
+        for run in strays:
+            with _skipping(f"MLflow's run {run.info.run_id} stays where it is"):
+                self._adopt(run, own)
+        studies = self._studies()
+        is_alone = len(studies) == 1 and studies[0].data.tags.get(labels.EXPORTER) == self._id
+        condition = f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.STATE}` = 'RUNNING'"
+        # MLflow made these although its answers were lost, or late.
+        late = [run for run in self._search(f"{condition} and tags.`{labels.KIND}` = 'trial'") if self._is_left(run)]
+        for run in late:
+            self._delete(run)
+        if not is_alone:
+            return self._start_again(studies)
+        self._client.delete_tag(self._parent, labels.EXPORTER)
+        return True
+
+    def _is_left(self, run: Any) -> bool:
+        """Whether a run is not that of an attempt which is still to end."""
+        number = _number(run)
+        return number is None or run.info.run_id != self._runs.get(number)
+
+    def _start_again(self, studies: list[Any]) -> bool:
+        """Delete duplicates; write all of the run again, into what is left."""
+        for study in studies[1:]:
+            self._delete(study)
+        counted: set[int | None] = set()
+        for run in self._attempts():
+            if _number(run) in counted:
+                self._delete(run)
+            counted.add(_number(run))
+        self._runs.clear()
+        self._parent, self._known, self._has_ended = "", None, False
+        if studies and labels.EXPORTED in studies[0].data.tags:
+            self._client.delete_tag(studies[0].info.run_id, labels.EXPORTED)
+        return False
+
+    def _adopt(self, run: Any, own: dict[int | None, str]) -> None:
+        """Put a run that a trial's process has created below the trial's run."""
+        tags, run_id = run.data.tags, run.info.run_id
+        above = own.get(_number(run, labels.NUMBER if labels.OWN in tags else labels.LOGGED_BY))
+        if above is not None and above != run_id:
+            if labels.PARENT not in tags:
+                self._client.set_tag(run_id, labels.PARENT, above)
+            if run.info.status == "RUNNING":
+                self._client.set_terminated(run_id, "KILLED")
+        for tag in (labels.NUMBER, labels.STATE, labels.OWN, labels.LOGGED_BY):
+            if tag in tags:
+                self._client.delete_tag(run_id, tag)  # last: all of this is repeated until then
+
+    def _delete(self, run: Any) -> None:
+        try:
+            self._client.delete_run(run.info.run_id)
+        except MlflowException as error:
+            if not is_refusal(error):  # else another exporter has deleted it
+                raise
+
+    def _search(self, condition: str) -> list[Any]:
+        """Return all MLflow runs of this run that meet a condition."""
+        found: list[Any] = []
+        token: str | None = ""
+        while token is not None:
+            page = self._client.search_runs([self._experiment], condition, max_results=_PAGE, page_token=token or None)
+            found += [run for run in page if self._identity.items() <= run.data.tags.items()]
+            token = page.token or None
+        return found
+
+    def _write(self, run_id: str, batch: Batch) -> bool:
+        """Send a batch; whether MLflow accepts entries for this run."""
+        return self._sender.send(run_id, batch)
+
+
+def _number(run: Any, tag: str = labels.NUMBER) -> int | None:
+    """Return the number of an attempt from a run's tag, or None: a trial may set any."""
+    text = run.data.tags.get(tag, "")
+    return int(text) if text.isdecimal() and len(text) < 20 else None
+
+
+def _position(text: str) -> Position:
+    """Return a position from its tag; the beginning if there is none, or none that can be read."""
+    try:
+        return records.from_json(Position, text) if text else Position()
+    except (ValueError, TypeError, KeyError) as error:
+        write_log(f"MLflow's tag {labels.EXPORTED} cannot be read, so all is written again: {describe(error)}")
+        return Position()
+
+
+@contextlib.contextmanager
+def _skipping(what: str) -> Iterator[None]:
+    """Log an unexpected error and continue; otherwise every further exporter would fail at the same attempt.
+
+    Errors of MLflow, of the ledger and of disks may be temporary, so they are raised and retried.
+    """
+    try:
+        yield
+    except (MlflowException, OSError, errors.LedgerError):
+        raise
+    except Exception as error:  # noqa: BLE001 - the border of the process
+        write_log(f"{what}; {describe(error)}")

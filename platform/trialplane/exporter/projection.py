@@ -1,0 +1,172 @@
+"""What MLflow shows of a run: its parent run, and a run for each attempt. Pure functions of the ledger's records.
+
+Tags and parameters of an attempt follow from its request, and what its end adds from its outcome. So they are the same
+whenever they are written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from trialplane.exporter.batch import Batch, milliseconds
+from trialplane.job import values
+from trialplane.job.kinds import Job
+from trialplane.ledger.attempts import Attempt
+from trialplane.wire import labels, rows
+from trialplane.wire.exports import End
+from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
+from trialplane.wire.states import FailureClass, RunState, TrialState
+
+MOST_PARAMS = (
+    500  # of a trial; MLflow reads all that a run has for each hundred that it gets, so 5,000 would take 10 seconds
+)
+_NOUNS = {"train": "training", "collect": "iteration"}  # what a trial is called in runs of these kinds
+# A pruned trial has done its work; MLflow shows KILLED like FAILED.
+_STATUS = {
+    TrialState.COMPLETE: "FINISHED",
+    TrialState.PRUNED: "FINISHED",
+    TrialState.PAUSED: "KILLED",
+    TrialState.LOST: "FAILED",
+    TrialState.FAILED: "FAILED",
+}
+_RUN_STATUS = {RunState.SUCCEEDED: "FINISHED", RunState.FAILED: "FAILED", RunState.CANCELLED: "KILLED"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Best:
+    """The best trial among the first ends of a run, and the values of its objectives."""
+
+    trial: int
+    values: tuple[float, ...]
+
+
+def parent(job: Job, submission: Mapping[str, Any]) -> Batch:
+    """Return the tags and parameters of the parent run."""
+    batch = Batch()
+    batch.add_tags(
+        {
+            labels.KIND: "study",
+            labels.JOB: job.name,
+            labels.SEED: job.seed,
+            **_code(submission),
+            labels.SPEC_HASH: submission.get("spec_hash", ""),
+            "mlflow.note.content": job.description,
+        }
+    )
+    objectives = ", ".join(f"{objective.direction} {objective.metric}" for objective in job.objectives)
+    batch.add_params({**job.facts(), "objectives": objectives})
+    return batch
+
+
+def parent_end(end: End) -> Batch:
+    """Return what the end of a run adds to the parent run."""
+    batch = Batch(status=_RUN_STATUS.get(end.state, "SCHEDULED"))
+    batch.add_tags({labels.STATE: end.state.value, labels.MESSAGE: end.reason})
+    batch.end = milliseconds(end.time) if end.state in _RUN_STATUS else None
+    return batch
+
+
+def name(job: Job, request: TrialRequest) -> str:
+    """Return the name of an attempt's run."""
+    return f"{_NOUNS.get(job.kind, 'trial')}-{request.trial:04d}" + (
+        f"-attempt-{request.attempt}" if request.attempt > 1 else ""
+    )
+
+
+def started(job: Job, request: TrialRequest, submission: Mapping[str, Any], parent_id: str) -> Batch:
+    """Return the tags of an attempt's run.
+
+    MLflow never changes a parameter: with ours it would refuse the job's own of the same name, which fails the trial, or a
+    whole batch of them. So they are tags while the trial runs, and parameters once it has ended.
+
+    Args:
+        job: of the run.
+        request: of the attempt.
+        submission: the facts of the run's submission.
+        parent_id: id of the parent run.
+    """
+    batch = Batch()
+    batch.add_tags(
+        {
+            **labels.identity(request.run, submission),
+            "mlflow.runName": name(job, request),
+            labels.PARENT: parent_id,
+            labels.KIND: "trial",
+            labels.NUMBER: request.number,
+            labels.TRIAL: request.trial,
+            labels.ATTEMPT: request.attempt,
+            labels.SEED: request.seed,
+            **_code(submission),
+            **({} if request.retry_of is None else {labels.RETRY_OF: request.retry_of}),
+        }
+    )
+    shown = _shown({**job.params, **request.params})
+    batch.add_tags({labels.PARAM + values.key(key): value for key, value in sorted(shown.items())})
+    return batch
+
+
+def ended(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch:
+    """Return what the end of an attempt adds to its run: parameters, the result's metrics, its state and its times."""
+    state = rows.state_of(outcome)
+    batch = Batch(status=_STATUS[state], end=milliseconds(outcome.ended))
+    params = _shown({**job.params, **request.params})
+    batch.add_params(dict(sorted(params.items())))
+    if request.objectives:  # it has asked for some of them since it started
+        batch.add_tags({labels.PARAM + values.key(key): value for key, value in sorted(params.items())})
+    seconds = {"trial_seconds": outcome.ended - outcome.started} if outcome.started else {}
+    steps = {f"best_step_{metric}": float(step) for metric, step in outcome.best_steps.items()}
+    # Of an attempt without a result they are those of its last report, which MLflow has.
+    is_open = outcome.state in (TrialState.PRUNED, TrialState.PAUSED)
+    is_result = outcome.failure in (None, FailureClass.INVALID) and not is_open
+    result = outcome.metrics if is_result else {}
+    batch.add_metrics({**result, **steps, **seconds}, outcome.ended, outcome.step)
+    batch.add_tags(
+        {
+            labels.STATE: state.value,
+            labels.NODE: outcome.node,
+            labels.START_METHOD: outcome.start_method,
+            **({labels.CLASS: outcome.failure.value} if outcome.failure else {}),
+            **({labels.MESSAGE: outcome.message} if outcome.message else {}),
+        }
+    )
+    return batch
+
+
+def better(job: Job, best: Best | None, attempt: Attempt) -> Best | None:
+    """Return the attempt's result if it is better than the best one before it, or None."""
+    if attempt.outcome is None or not job.objectives:
+        return None
+    row = rows.row(job, attempt.request, attempt.request.params, attempt.outcome)
+    if row.state is not TrialState.COMPLETE or not row.feasible:
+        return None
+    before = [] if best is None else [TrialRow(best.trial, TrialState.COMPLETE, 1, 0, values=best.values)]
+    first = rows.best(job, [*before, row])
+    return Best(row.trial, tuple(row.values)) if first is row else None
+
+
+def improvement(job: Job, best: Best, attempt: Attempt) -> Batch:
+    """Return the metrics of the parent run for a new best trial, at the number of attempts that had ended by then."""
+    assert attempt.outcome is not None and attempt.place is not None
+    batch = Batch()
+    values_ = {f"best_{job.objectives[0].metric}": best.values[0], "best_trial": float(best.trial)}
+    batch.add_metrics(values_, attempt.outcome.ended, attempt.place)
+    return batch
+
+
+def has_more_params(job: Job, request: TrialRequest) -> bool:
+    """Whether an attempt has more parameters than MLflow shows."""
+    return len({**job.params, **request.params}) > MOST_PARAMS
+
+
+def _code(submission: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        labels.GIT_REVISION: submission.get("git_revision", ""),
+        labels.CODE_HASH: submission.get("code_hash", ""),
+    }
+
+
+def _shown(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that MLflow shows: those that are searched come last, and count first."""
+    return dict(list(params.items())[-MOST_PARAMS:])

@@ -1,0 +1,125 @@
+"""The ledger of one run as the exporter reads it, page by page: a database, the gateway, or a copy."""
+
+from __future__ import annotations
+
+import bisect
+from typing import Protocol
+
+from trialplane.ledger import attempts as reading
+from trialplane.ledger import remote, tables
+from trialplane.ledger.attempts import Attempt, Reports
+from trialplane.wire.exports import Copy
+
+PAGE = 200  # attempts that are read together
+
+
+class Source(Protocol):
+    """Pages of a run's ledger, from a position on; each is empty when nothing follows.
+
+    Attributes:
+        pause: seconds between two looks at it, at least.
+        idle: seconds between two looks at it when nobody says that it has grown.
+    """
+
+    pause: float
+    idle: float
+
+    def started(self, after: int, most: int = PAGE) -> list[Attempt]:
+        """The attempts with numbers above `after`, by number."""
+
+    def ended(self, after: int) -> list[Attempt]:
+        """The attempts that ended since the place `after`, in the order of their ends."""
+
+    def reports(self, after: int) -> Reports:
+        """The reports with marks above `after`, in the order of their marks."""
+
+
+class Database:
+    """A ledger in SQLite or PostgreSQL.
+
+    Args:
+        url: of the database.
+        run: name of the run.
+    """
+
+    pause = 0.0
+    idle = 1.0
+
+    def __init__(self, url: str, run: str) -> None:
+        self._url, self._run = url, run
+        self._engine = tables.engine(url)
+
+    def started(self, after: int, most: int = PAGE) -> list[Attempt]:
+        """See `Source`."""
+        with tables.mapped(self._url, self._run), self._engine.connect() as connection:
+            return reading.started(tables.select(connection), self._run, after, most)
+
+    def ended(self, after: int) -> list[Attempt]:
+        """See `Source`."""
+        with tables.mapped(self._url, self._run), self._engine.connect() as connection:
+            return reading.ended(tables.select(connection), self._run, after, PAGE)[1]
+
+    def reports(self, after: int) -> Reports:
+        """See `Source`."""
+        with tables.mapped(self._url, self._run), self._engine.connect() as connection:
+            return reading.reports(tables.select(connection), self._run, after)
+
+
+class Gateway:
+    """A ledger behind the gateway, which is asked less often.
+
+    Args:
+        url: of the gateway, with the run's token.
+        run: name of the run.
+    """
+
+    pause = 1.0
+    idle = 10.0
+
+    def __init__(self, url: str, run: str) -> None:
+        self._reader = remote.Reader(url, run)
+
+    def started(self, after: int, most: int = PAGE) -> list[Attempt]:
+        """See `Source`."""
+        return self._reader.attempts(after, "number", most)
+
+    def ended(self, after: int) -> list[Attempt]:
+        """See `Source`."""
+        return self._reader.attempts(after, "place", PAGE)
+
+    def reports(self, after: int) -> Reports:
+        """See `Source`."""
+        return self._reader.reports(after)
+
+
+class Copied:
+    """A ledger as it was when it was copied.
+
+    Args:
+        copy: its attempts and reports, in any order.
+    """
+
+    pause = 0.0
+    idle = 1.0
+
+    def __init__(self, copy: Copy) -> None:
+        attempts = [Attempt(one.request, one.outcome, one.place) for one in copy.attempts]
+        self._started = sorted(attempts, key=lambda one: one.request.number)
+        self._ended = sorted((one for one in attempts if one.place is not None), key=lambda one: one.place or 0)
+        self._reports = sorted(copy.reports, key=lambda one: one.mark)
+
+    def started(self, after: int, most: int = PAGE) -> list[Attempt]:
+        """See `Source`."""
+        begin = bisect.bisect_right(self._started, after, key=lambda one: one.request.number)
+        return self._started[begin : begin + most]
+
+    def ended(self, after: int) -> list[Attempt]:
+        """See `Source`."""
+        begin = bisect.bisect_right(self._ended, after, key=lambda one: one.place or 0)
+        return self._ended[begin : begin + PAGE]
+
+    def reports(self, after: int) -> Reports:
+        """See `Source`."""
+        begin = bisect.bisect_right(self._reports, after, key=lambda one: one.mark)
+        end = begin + 10 * PAGE
+        return Reports(self._reports[begin:end], end < len(self._reports))

@@ -1,0 +1,207 @@
+"""The exporter killed at each of its effects, and at random while the ledger grows: MLflow ends up as if it had never been.
+
+A kill is an exception that nothing catches, before or after a call to MLflow: whatever the exporter had in memory is lost.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.controller.conftest import outcome, request
+from tests.exporter.conftest import DONE, Place, bring
+from tests.exporter.state import state
+
+from trialplane.wire.states import FailureClass, TrialState
+
+pytestmark = pytest.mark.slow
+
+EFFECTS = ("create_run", "log_batch", "set_tag", "set_terminated", "update_run", "delete_tag", "delete_run", "log_artifact")
+
+
+class Killed(BaseException):
+    """The end of a process."""
+
+
+class Deadly:
+    """A client of MLflow whose process is killed at one of its effects.
+
+    Args:
+        client: that is used.
+        at: number of the effect, from 0.
+        after: whether MLflow still gets it.
+    """
+
+    def __init__(self, client: Any, at: int, *, after: bool) -> None:
+        self._client = client
+        self._left = at
+        self._after = after
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._client, name)
+        if name not in EFFECTS:
+            return call
+
+        def deadly(*arguments: Any, **options: Any) -> Any:
+            self._left -= 1
+            if self._left < 0 and not self._after:
+                raise Killed
+            result = call(*arguments, **options)
+            if self._left < 0:
+                raise Killed
+            return result
+
+        return deadly
+
+
+def life(place: Place, at: int, *, after: bool, closes: bool) -> bool:
+    """One life of an exporter, killed at an effect; whether it had so many."""
+    exporter = place.exporter(end=DONE if closes else None)
+    client = Deadly(exporter._client, at, after=after)
+    exporter._client = exporter._sender._client = exporter.files._client = client
+    try:
+        bring(exporter, closes=closes)
+    except Killed:
+        return True
+    return False
+
+
+def first(place: Place) -> None:
+    """Trials that have ended, one with a log, one that came back, and one that runs."""
+    place.play(0)
+    log = place.run.trial_log(1, 1)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("all of it")
+    place.begin(request(1))
+    lost = {"state": TrialState.FAILED, "failure": FailureClass.LOST, "metrics": {}}
+    place.end(request(1), outcome(1, **lost, retried=True))
+    place.begin(request(2, trial=1, attempt=2, retry_of=1))
+    place.report(2, 0, score=0.75)
+
+
+def rest(place: Place) -> None:
+    """The running one ends."""
+    place.report(2, 1, score=1.0)
+    place.end(request(2, trial=1, attempt=2, retry_of=1), outcome(2, metrics={"score": 1.0}, step=1))
+
+
+@pytest.fixture(scope="module")
+def whole(mlflow_tables: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What MLflow has of that run when nothing is killed."""
+    place = Place(tmp_path_factory.mktemp("whole") / "home", mlflow_tables)
+    first(place)
+    rest(place)
+    place.export(DONE)
+    found = state(place)
+    place.close()
+    return found
+
+
+@pytest.fixture
+def places(mlflow_tables: Path, tmp_path: Path) -> Iterator[Any]:
+    """Makes places."""
+    opened: list[Place] = []
+
+    def make() -> Place:
+        opened.append(Place(tmp_path / str(len(opened)) / "home", mlflow_tables))
+        return opened[-1]
+
+    yield make
+    for place in opened:
+        place.close()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_killed_at_each_effect_it_leaves_the_same(places: Any, whole: dict[str, Any], after: bool) -> None:
+    for at in itertools.count():
+        place = places()
+        first(place)
+        was_killed = life(place, at, after=after, closes=False)
+        rest(place)
+        ended = life(place, at, after=after, closes=True)
+        place.export(DONE)
+        assert state(place) == whole, f"killed at effect {at}"
+        if not (was_killed or ended):
+            assert at > 10, "an exporter has more effects than that"
+            return
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("begin"), st.just(0)),
+    st.tuples(st.just("report"), st.integers(0, 3)),
+    st.tuples(st.just("end"), st.integers(0, 3)),
+    st.tuples(st.just("export"), st.integers(0, 25)),
+    st.tuples(st.just("export, its last effect done"), st.integers(0, 25)),
+    st.tuples(st.just("own run"), st.integers(0, 3)),
+)
+
+
+class Grown:
+    """A ledger that grows by steps, each on one of the attempts that run."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._count = 0
+        self._running: list[int] = []
+        self._reported: dict[int, int] = {}
+        self._own: set[int] = set()
+
+    def step(self, kind: str, choice: int) -> None:
+        if kind == "begin" or (kind != "own run" and not self._running):
+            self.place.begin(request(self._count))
+            self._running.append(self._count)
+            self._count += 1
+        elif kind == "own run":
+            new = [number for number in self._running if number not in self._own]
+            if new and not [run for run in self.place.runs() if run.data.tags["trialplane.number"] == str(new[0])]:
+                self.place.client.log_param(self.place.trials_own(new[0]), "of_the_job", str(choice))
+            self._own.update(new[:1])
+        elif kind == "report":
+            number = self._running[choice % len(self._running)]
+            step = self._reported.get(number, 0)
+            self.place.report(number, step, score=float(choice))
+            self._reported[number] = step + 1
+        else:
+            number = self._running.pop(choice % len(self._running))
+            ended = {"metrics": {"score": float(number % 3)}, "step": self._reported.get(number, 0)}
+            self.place.end(request(number), outcome(number, **ended))
+
+    def finish(self) -> None:
+        while self._running:
+            self.step("end", 0)
+
+
+@settings(max_examples=15)
+@given(steps=st.lists(STEPS, min_size=4, max_size=16))
+def test_any_interleaving_of_growth_kills_and_exports_leaves_the_same(
+    mlflow_tables: Path, steps: list[tuple[str, int]]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        place, other = (Place(Path(folder, name), mlflow_tables) for name in ("home", "other"))
+        grown, same = Grown(place), Grown(other)
+        for kind, choice in steps:
+            if kind.startswith("export"):
+                life(place, choice, after="done" in kind, closes=False)
+                continue
+            grown.step(kind, choice)
+            if kind != "own run":
+                same.step(kind, choice)
+        grown.finish()
+        same.finish()
+        place.export(DONE)
+        other.export(DONE)
+        found, wanted = state(place), state(other)
+        for run in found.values():  # what only a trial's own calls add
+            run["params"].pop("of_the_job", None)
+            for tag in [tag for tag in run["tags"] if tag == "trialplane.own" or tag.startswith("mlflow.u")]:
+                del run["tags"][tag]
+        assert found == wanted
+        assert {run.info.status for run in place.everything()} <= {"FINISHED"}
+        place.close()
+        other.close()

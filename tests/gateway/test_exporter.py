@@ -1,0 +1,141 @@
+"""The exporter of a run on a cluster reads its ledger through the gateway, and goes through MLflow's door.
+
+Not checked here: what it writes (tests/exporter), and its patience with MLflow itself (tests/controller).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+from tests.contracts.conftest import complete, failed, make_job, report
+from tests.controller.conftest import Server
+from tests.exporter.conftest import DONE, bring
+from tests.gateway.gateway_site import PLACE, Site
+from tests.gateway.mlflow_site import OTHER, Door, postgres, server, site
+
+from trialplane import errors
+from trialplane.controller.ledger import Ledger
+from trialplane.exporter.batch import is_refusal
+from trialplane.exporter.exporter import Exporter
+from trialplane.exporter.source import Gateway
+from trialplane.wire import env, labels
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.states import FailureClass
+
+__all__ = ["postgres", "server", "site"]  # fixtures
+pytestmark = pytest.mark.slow
+
+
+class Pod:
+    """A run's folder in its pod, the ledger that its controller has open, and exporters."""
+
+    def __init__(self, site: Site, folder: Path, run: str, ledger: Ledger) -> None:
+        self.site, self.ledger, self.name = site, ledger, run
+        self.door = Door(site, run)
+        self.run = RunPaths.of(folder, run)
+        self.run.root.mkdir(parents=True)
+        self.run.job.write_text(make_job().model_dump_json())
+        self.run.submission.write_text(json.dumps(site.archive.attribute(run, labels.LEDGER_SUBMISSION)))
+        self.source = Gateway(f"http://:the token of {run}@127.0.0.1:{site.http.port}{PLACE}", run)
+        self.client = MlflowClient(self.door.uri)
+
+    def exporter(self) -> Exporter:
+        return Exporter(self.run, self.source, self.door.uri, keeps_folder=False)
+
+    def play(self, failure: FailureClass | None = None) -> None:
+        """One trial."""
+        request = self.ledger.ask()
+        assert request is not None
+        for step in range(2):
+            self.ledger.report(report(request, step, score=step / 4))
+        self.ledger.tell(complete(request) if failure is None else failed(request, failure, "it fell"))
+
+    def runs(self, kind: str = "trial") -> list[object]:
+        experiment = self.client.get_experiment_by_name(make_job().name)
+        assert experiment is not None
+        condition = f"tags.`{labels.RUN}` = '{self.name}' and tags.`{labels.KIND}` = '{kind}'"
+        return list(self.client.search_runs([experiment.experiment_id], condition))
+
+
+@pytest.fixture
+def pod(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Pod]:
+    run = f"toy-{abs(hash(request.node.name)) % 10**6}"  # MLflow's server is that of all tests
+    with site.ledger(run) as ledger:
+        site.archive.admit(run, f"the token of {run}")
+        made = Pod(site, tmp_path, run, ledger)
+        monkeypatch.setenv(env.MLFLOW_TOKEN, made.door.token)
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+        yield made
+        made.source._reader.close()
+
+
+def test_a_run_is_exported_while_its_controller_has_the_lock(pod: Pod) -> None:
+    exporter = pod.exporter()
+    pod.play()
+    bring(exporter, closes=False)
+    for _ in range(2):
+        pod.play()
+    log = pod.run.trial_log(3, 1)
+    log.parent.mkdir(parents=True)
+    log.write_text("what the trial printed")
+    pod.play(FailureClass.ERROR)
+    exporter.end(DONE)
+    bring(exporter, closes=True)
+    (study,) = pod.runs("study")
+    assert study.info.status == "FINISHED"  # type: ignore[attr-defined]
+    trials = {int(run.data.tags[labels.NUMBER]): run for run in pod.runs()}  # type: ignore[attr-defined]
+    assert sorted(trials) == [0, 1, 2, 3]
+    scores = pod.client.get_metric_history(trials[0].info.run_id, "score")
+    assert sorted(metric.step for metric in scores) == [0, 1, 1]
+    assert trials[3].info.status == "FAILED"
+    assert [item.path for item in pod.client.list_artifacts(trials[3].info.run_id, "logs")] == [f"logs/{log.name}"]
+
+    ids = {run.info.run_id for run in (study, *trials.values())}  # type: ignore[attr-defined]
+    again = pod.exporter()  # of the next pod, which has nothing of this one
+    again.end(DONE)
+    bring(again, closes=True)
+    assert {run.info.run_id for run in (*pod.runs("study"), *pod.runs())} == ids  # type: ignore[attr-defined]
+
+
+def test_an_exporter_waits_while_mlflow_is_away_or_the_token_is_another(pod: Pod, server: Server) -> None:
+    exporter = pod.exporter()
+    bring(exporter, closes=False)
+    pod.play()
+    pod.site.archive.revoke(pod.name)
+    with pytest.raises(errors.LedgerFenced, match="refuses this controller's token"):
+        exporter.advance()
+    with pytest.raises(MlflowException) as shut:
+        pod.client.get_experiment_by_name("toy")
+    pod.site.archive.admit(pod.name, f"the token of {pod.name}")
+    server.stop()
+    try:
+        with pytest.raises(MlflowException) as away:
+            exporter.advance()
+    finally:
+        server.start()
+    assert not is_refusal(shut.value)
+    assert not is_refusal(away.value)
+    bring(exporter, closes=False)
+    assert len(pod.runs()) == 1
+    theirs = Door(pod.site, "own-1", OTHER).new_run()["run_id"]
+    with pytest.raises(MlflowException) as foreign:
+        pod.client.log_metric(theirs, "x", 1.0)
+    assert is_refusal(foreign.value), "one entry that is not the team's must not hold up all others"
+
+
+def test_only_the_runs_own_ledger_is_read(pod: Pod) -> None:
+    pod.play()
+    stranger = Gateway(f"http://:another@127.0.0.1:{pod.site.http.port}{PLACE}", pod.name)
+    for read in (lambda: stranger.started(-1), lambda: stranger.ended(0), lambda: stranger.reports(0)):
+        with pytest.raises(errors.LedgerFenced):
+            read()
+    stranger._reader.close()
+    assert [one.request.number for one in pod.source.started(-1)] == [0]
+    assert [one.place for one in pod.source.ended(0)] == [1]
+    assert pod.source.ended(1) == []
+    assert [one.step for one in pod.source.reports(0).rows] == [0, 1]
