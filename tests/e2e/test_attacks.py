@@ -202,7 +202,7 @@ def test_a_team_cannot_fill_the_database_of_all(cluster: Cluster, two: tuple[str
         code = FLOOD % (mlflow.path(HERE, thief), own)
         sent, status, said = json.loads(inside(cluster, thief, names.CONTROLLER, names.CONTROLLER, code))
         assert (status, sent < 18 << 20) == (507, True), said
-        assert f"the runs in {cluster.namespace} keep" in said and "budget.database" in said
+        assert f"the runs in {cluster.namespace} use" in said and "budget.database" in said
         assert cluster.status(victim)["state"] == "RUNNING"
     finally:
         install()
