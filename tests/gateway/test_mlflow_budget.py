@@ -18,7 +18,7 @@ from tests.controller.conftest import Server
 from tests.gateway.gateway_site import NAMESPACE, Site, postgres
 from tests.gateway.mlflow_site import Door, server
 
-from trialplane.controller import batch
+from trialplane.exporter import batch
 from trialplane.gateway.upstream import Upstream
 from trialplane.ledger import budget
 from trialplane.wire import env
@@ -82,7 +82,7 @@ def test_what_mlflow_does_not_take_costs_nothing(own: Door) -> None:
     assert own.ask("PUT", f"{ARTIFACTS}{root}/c.bin", b"x" * 3000).code == 200
 
 
-def test_mlflows_client_says_why_at_once_and_the_recorder_tries_again_later(
+def test_mlflows_client_says_why_at_once_and_the_exporter_tries_again_later(
     own: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = own.new_run()["run_id"]
