@@ -17,7 +17,6 @@ MAX_ARTIFACT = 512 << 20  # bytes of an artifact, where the chart does not say
 ANSWER_SECONDS = 120.0  # for MLflow to begin its answer: as long as its client waits for it
 AWAY = "TEMPORARILY_UNAVAILABLE"  # as MLflow's client knows it, which tries again
 _CONNECT_SECONDS = 5.0
-_IDLE_SECONDS = 2.0  # for which a connection is kept: MLflow closes it after five
 _CHECKED_SECONDS = 60.0  # for which MLflow's server counts as one that asks RBAC
 _PROBE = "/api/2.0/mlflow/experiments/search?max_results=1"
 
@@ -46,7 +45,9 @@ class Upstream:
     def __init__(self, url: str, user: str = "", password: str = "", max_artifact: int = MAX_ARTIFACT) -> None:
         self.max_artifact = max_artifact
         self._base = httpx.URL(url.rstrip("/"))
-        limits = httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS)
+        # A connection for each request: MLflow closes one after an error of its own without saying so, and then the next
+        # request on it, which may not be repeated, would be lost.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._client = httpx.AsyncClient(
             auth=(user, password) if user else None, limits=limits, trust_env=False, verify=ssl.create_default_context()
         )
@@ -78,7 +79,7 @@ class Upstream:
             yield response
 
     async def close(self) -> None:
-        """Close the connections that are kept."""
+        """Close the connections."""
         await self._client.aclose()
 
     async def check(self, namespace: str) -> None:
