@@ -21,6 +21,7 @@ CLEAN = (
     "ledger",
     "plan",
     "policies",
+    "worker",
     "reconciler",
     "wire/labels.py",
     "wire/paths.py",

@@ -131,7 +131,7 @@ def test_the_bounds_of_trialplane_hold_for_the_rest(pod: Pod, index: Index) -> N
     index.add("scikit_learn", "99.0")
     assert pod.install("scikit-learn>=99\n") == 0
     assert "scikit-learn" in pod.refusal and "1.6" in pod.refusal
-    assert "torch" not in install.kept() and {"ray", "trialplane", "pydantic"} <= set(install.kept())
+    assert "torch" not in install.pinned_packages() and {"ray", "trialplane", "pydantic"} <= set(install.pinned_packages())
 
 
 @pytest.mark.parametrize(

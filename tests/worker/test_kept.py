@@ -108,7 +108,7 @@ def test_mlflow_that_cannot_be_reached_is_asked_again(place: Place) -> None:
 
 
 def test_a_process_is_ended_when_its_time_is_up(place: Place) -> None:
-    assert place.send(seconds=0.01) == FilesSent("they were not there within 0 s", again=True)
+    assert place.send(seconds=0.01) == FilesSent("they were not sent within 0 s", again=True)
     assert place.there() == {}
 
 

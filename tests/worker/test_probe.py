@@ -141,10 +141,10 @@ def test_this_process_is_read_as_it_is() -> None:
 
 
 def test_folders_are_tried_and_made(tmp_path) -> None:
-    assert pod.why_not_writable(str(tmp_path / "new" / "deep")) == ""
+    assert pod.obstacle(str(tmp_path / "new" / "deep")) == ""
     assert list((tmp_path / "new" / "deep").iterdir()) == []
     (tmp_path / "file").touch()
-    assert str(tmp_path / "file") in pod.why_not_writable(str(tmp_path / "file"))
+    assert str(tmp_path / "file") in pod.obstacle(str(tmp_path / "file"))
 
 
 def test_a_data_volume_is_read(tmp_path) -> None:

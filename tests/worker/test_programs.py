@@ -229,7 +229,7 @@ def test_what_a_script_reports_itself_is_not_reported_again(shared: Bench) -> No
         ("refuses", FailureClass.INVALID, "train.py does not take its arguments: error: argument --lr: invalid float"),
         ("leaves_with_two", FailureClass.ERROR, "SystemExit: 2 (train.py:"),
         ("leaves_with_three", FailureClass.ERROR, "SystemExit: 3 (train.py:"),
-        ("asks", FailureClass.INVALID, "train.py asked for input, and a trial has none"),
+        ("asks", FailureClass.INVALID, "train.py read standard input, which is empty in a trial"),
         ("ends_at_once_without_a_metric", FailureClass.INVALID, "no score in its output"),
         ("ends_at_once_with_three", FailureClass.CRASHED, "exit code 3 before it could send its result; see its log. A job"),
         ("becomes_a_program_that_fails", FailureClass.CRASHED, "or run that program with `command:`"),

@@ -57,7 +57,7 @@ def manifest(folder: Path) -> dict[str, Any]:
 def test_npz(tmp_path: Path) -> None:
     files = written(str(tmp_path), [game(0), game(1), game(2)])
     folder = tmp_path / "games/iteration-0002"
-    assert files.place == str(folder)
+    assert files.location == str(folder)
     said = manifest(folder)
     (shard,) = said["shards"]
     assert (said["expected"], said["units"], said["failed"], said["rows"]) == (4, 3, 1, 3)

@@ -185,5 +185,5 @@ def test_a_function_of_a_package_is_found(tmp_path: Path) -> None:
 
 def test_a_function_below_the_modules_search_is_told_so(tmp_path: Path) -> None:
     code = "from ray import tune\ntune.run(None)\n\ndef f(config):\n    return {'score': 1.0}\n"
-    with pytest.raises(errors.EntrypointError, match="the search of train stands before f; put it under `if __name__"):
+    with pytest.raises(errors.EntrypointError, match="the search of train comes before f; put it under `if __name__"):
         Bench(tmp_path, {"train": code}, entrypoint="ray:train:f")

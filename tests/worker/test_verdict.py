@@ -35,7 +35,7 @@ def test_complete_when_all_are() -> None:
 def test_ranks_that_are_left_when_the_result_is_there_do_not_change_it() -> None:
     trial = verdict()
     assert trial.reported(0, COMPLETE) is Next.RESULT
-    trial.left([1, 2], 300.0)
+    trial.record_late([1, 2], 300.0)
     assert trial.ended(1, -signal.SIGABRT) is Next.GO_ON
     assert trial.ended(2, -signal.SIGKILL) is Next.GO_ON
     outcome = trial.outcome({})

@@ -1,1 +1,1 @@
-"""What runs in a worker: a slot, its warm template, and the trial processes with the context that jobs see."""
+"""Processes of a worker: a slot, its warm template, and the trial processes with the context that jobs see."""

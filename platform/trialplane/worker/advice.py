@@ -11,26 +11,25 @@ from collections.abc import Iterator
 from trialplane.wire import records
 
 _IMPORTLIB = "<frozen importlib"
-_LATE = 1.0  # seconds of a trial's imports that are worth a word
+_LATE = 1.0  # seconds of a trial's imports that are worth advice
 _MOST_ADVISED = 5  # modules
 
 
 class LateImports:
-    """What a trial imports that its template could have imported once for all trials, and how long that takes.
+    """Imports of a trial that its template could do once for all trials, and their duration.
 
-    A finder that finds nothing is asked for each module that is not there yet. What lies between two of these questions is
-    importing if the second one comes from within an import; otherwise it is the job's own work. So the seconds are a lower
-    bound.
+    Python calls `find_spec` for each module that is not loaded yet. The time between two calls counts as importing if the
+    second call comes from within an import; otherwise it is the job's own work. So the seconds are a lower bound.
     """
 
     def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}  # by module that was asked for outside of any import
+        self._seconds: dict[str, float] = {}  # by module that was imported outside of any import
         self._newest = ""
         self._last = 0.0
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Watches this process."""
+        """Watch this process."""
         sys.meta_path.insert(0, self)
         try:
             yield
@@ -38,7 +37,7 @@ class LateImports:
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Notes that a module is looked for; see `importlib.abc.MetaPathFinder`."""
+        """Record that a module is imported; see `importlib.abc.MetaPathFinder`."""
         now = time.perf_counter()
         frame: types.FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(_IMPORTLIB):
@@ -59,14 +58,14 @@ class LateImports:
         if total < _LATE:
             return ""
         slowest = sorted(parts, key=lambda name: -parts[name])[:_MOST_ADVISED]
-        # Of a package and its part the part, with which the package is imported as well.
-        asked = [next((one for one in self._seconds if one.startswith(f"{name}.")), name) for name in slowest]
-        names = ", ".join(dict.fromkeys([*config.preload, *asked]))
+        # A submodule instead of its package, which it imports as well.
+        imported = [next((module for module in self._seconds if module.startswith(f"{name}.")), name) for name in slowest]
+        names = ", ".join(dict.fromkeys([*config.preload, *imported]))
         return f"a trial spends {total:.1f} s on imports; with `preload: [{names}]` in job.yaml they are done once per slot"
 
 
 def of_pools() -> str:
-    """A word on joblib's pool of processes, where the trial has started one; "" where it has not."""
+    """Advice about joblib's pool of processes, if the trial has started one; "" otherwise."""
     loky = sys.modules.get("joblib.externals.loky.reusable_executor")
     if getattr(loky, "_executor", None) is None:
         return ""

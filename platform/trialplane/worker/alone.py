@@ -1,7 +1,7 @@
-"""Runs one trial of a job without the platform: `python jobs/criteria/train.py --set lr=1e-4`. No controller, no ledger.
+"""Run one trial of a job without the platform: `python jobs/criteria/train.py --set lr=1e-4`. No controller, no ledger.
 
-`torchrun --nproc_per_node=8 jobs/cnm-bert/train.py` is the same with 8 ranks: torchrun starts the processes, and each finds
-its place in the variables that torchrun sets. `--NAME VALUE` is short for `--set NAME=VALUE`: `--max_train_samples 1000`. A
+`torchrun --nproc_per_node=8 jobs/cnm-bert/train.py` is the same with 8 ranks: torchrun starts the processes, and each reads
+its rank from the variables that torchrun sets. `--NAME VALUE` is short for `--set NAME=VALUE`: `--max_train_samples 1000`. A
 collection runs in this one process: `python jobs/selfplay/train.py --units 4 --iterations 2`.
 """
 
@@ -53,7 +53,7 @@ def main(
     argv: Sequence[str] | None = None,
     learn: Callable[..., Any] | None = None,
 ) -> None:
-    """Runs one trial and prints what it returns.
+    """Run one trial and print its result.
 
     Parameters come from job.yaml, with `--profile`: the fixed ones, then the first `enqueue` point or the middle of each
     range; then from the file of `--config`, then from `--set name=value` and `--name value`. An error in the user's input
@@ -85,30 +85,30 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--checkpoints",
-        metavar="PLACE",
+        metavar="FOLDER",
         help="folder or fsspec URL for checkpoints, from which the job resumes (default: ./checkpoints/<job>; for a study, "
         "a scratch folder)",
     )
-    arguments, others = parser.parse_known_args(argv)
+    arguments, unparsed = parser.parse_known_args(argv)
 
     policies.apply_all()
     folder = Path(file).resolve().parent
     job = load.load_job(folder, profile=arguments.profile, environ=os.environ)
     params = {**job.params, **job.search.start_point()}
     if isinstance(job, Collection):
-        job, others = _sized(job, others)
-    known = {*params, *job.search.parameters}  # with those that the starting point leaves out
+        job, unparsed = _sized(job, unparsed)
+    param_names = {*params, *job.search.parameters}  # with those that the starting point leaves out
     try:
-        named = _named(others, known)
+        named = _named(unparsed, param_names)
     except errors.InputError as error:
         parser.error(str(error))
     config = document.read(arguments.config, f"--config {arguments.config}").data if arguments.config else {}
-    params |= {**config, **_assignments(arguments.set, None if job.search.function else known), **named}
+    params |= {**config, **_assignments(arguments.set, None if job.search.function else param_names), **named}
     rank, local_rank, world_size = (int(os.environ.get(name, usual)) for name, usual in _TORCHRUN.items())
     reporter = _print_report if rank == 0 else _keep_quiet
     process.seed_everything(arguments.seed)
     with tempfile.TemporaryDirectory(prefix="trialplane-") as workdir:
-        given = {
+        fields = {
             "params": params,
             "seed": arguments.seed,
             "run": "standalone",
@@ -128,9 +128,9 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
         }
         try:
             if isinstance(job, Collection):
-                result = _collect(job, run, learn, given)
+                result = _collect(job, run, learn, fields)
             else:
-                ctx = context.Context(**given, trial=0)
+                ctx = context.Context(**fields, trial=0)
                 with context.entered(ctx):
                     result = run(ctx)
         except context.Stopped as stopped:
@@ -142,7 +142,7 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
 
 
 def _checkpoints(job: Job, workdir: Path) -> str:
-    """Where a trial saves: of a study in its scratch folder, as the next one may have other parameters."""
+    """Return a trial's checkpoint location: a study's in the scratch folder, as the next trial may have other parameters."""
     return str(workdir / "checkpoints" if isinstance(job, Study) else Path("checkpoints", job.name).absolute())
 
 
@@ -151,32 +151,32 @@ def _sized(job: Collection, arguments: Sequence[str]) -> tuple[Collection, list[
     parser, collect = argparse.ArgumentParser(add_help=False, allow_abbrev=False), job.collect
     parser.add_argument("--units", "--games", type=int, default=collect.units)
     parser.add_argument("--iterations", type=int, default=collect.iterations)
-    size, others = parser.parse_known_args(arguments)
+    size, unparsed = parser.parse_known_args(arguments)
     sized = collect.model_copy(update={"units": size.units, "iterations": size.iterations})
-    return job.model_copy(update={"collect": sized}), others
+    return job.model_copy(update={"collect": sized}), unparsed
 
 
 def _collect(
-    job: Collection, play: Callable[..., Any], learn: Callable[..., Any] | None, given: Mapping[str, Any]
+    job: Collection, play: Callable[..., Any], learn: Callable[..., Any] | None, fields: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Runs a collection and prints the metrics of each iteration; returns those of the last."""
+    """Run a collection and print the metrics of each iteration; return those of the last."""
     from trialplane.worker.collect import alone as collecting  # no other kind needs it
 
     need = job.roles()[-1].resources
     learner = {"cpus": need.threads, "gpus": need.gpus}
     returned: Mapping[str, Any] = {}
-    for iteration, returned in enumerate(collecting.run(job.collect, play, learn, given, learner)):
+    for iteration, returned in enumerate(collecting.run(job.collect, play, learn, fields, learner)):
         shown = {name: value for name, value in returned.items() if isinstance(value, (int, float))}
         print(f"iteration {iteration}: " + "  ".join(f"{name} {value:.6g}" for name, value in shown.items()), flush=True)  # noqa: T201
     return returned
 
 
-def _assignments(texts: Sequence[str], known: Names[str] | None) -> dict[str, Any]:
+def _assignments(texts: Sequence[str], param_names: Names[str] | None) -> dict[str, Any]:
     """`name=value` texts, the values read as YAML.
 
     Args:
         texts: of `--set`.
-        known: names of parameters; None where the job's code defines them.
+        param_names: names of parameters; None where the job's code defines them.
     """
     values = {}
     for text in texts:
@@ -184,22 +184,22 @@ def _assignments(texts: Sequence[str], known: Names[str] | None) -> dict[str, An
         if not equals:
             raise errors.InputError(f"--set {text}: write NAME=VALUE")
         name = name.removeprefix("params.")
-        if known is not None and name not in known:
-            hint = errors.nearest(name, known)
+        if param_names is not None and name not in param_names:
+            hint = errors.nearest(name, param_names)
             raise errors.InputError(f"--set {text}: there is no such parameter; {hint}".rstrip("; "))
         values[name] = document.scalar(value, f"--set {name}")
     return values
 
 
-def _named(arguments: Sequence[str], known: Names[str]) -> dict[str, Any]:
+def _named(arguments: Sequence[str], param_names: Names[str]) -> dict[str, Any]:
     """The values of `--name value` and `--name=value` for parameters of the job."""
     values = {}
     ahead = iter(arguments)
     for argument in ahead:
         flag, equals, value = argument.partition("=")
         name = flag.removeprefix("--").replace("-", "_")
-        if not flag.startswith("--") or name not in known:
-            raise errors.InputError(f"{argument}: there is no such parameter; {errors.nearest(name, known)}")
+        if not flag.startswith("--") or name not in param_names:
+            raise errors.InputError(f"{argument}: there is no such parameter; {errors.nearest(name, param_names)}")
         if not equals:
             value = next(ahead, "")
             if not value:

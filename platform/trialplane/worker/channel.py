@@ -54,7 +54,7 @@ class Channel(Generic[Sent, Taken]):
         return bool(self._unsent)
 
     def send(self, message: Sent, *, wait: bool = True) -> None:
-        """Sends a message; without waiting, as much as the system accepts, and `flush` sends the rest.
+        """Send a message; without waiting, as much as the system accepts, and `flush` sends the rest.
 
         Raises:
             MessageError: it is too long.
@@ -68,7 +68,7 @@ class Channel(Generic[Sent, Taken]):
         self.flush(wait=wait)
 
     def flush(self, *, wait: bool = False) -> None:
-        """Sends buffered data, or drops it if the other end is closed. Raises as `send`."""
+        """Send buffered data, or drop it if the other end is closed. Raises as `send`."""
         try:
             if wait:
                 self._socket.sendall(self._unsent)
@@ -82,7 +82,7 @@ class Channel(Generic[Sent, Taken]):
             raise
 
     def set_patience(self, seconds: float) -> None:
-        """Limits how long a waiting `send` may take; by default there is no limit."""
+        """Limit how long a waiting `send` may take; by default there is no limit."""
         self._socket.settimeout(seconds)
 
     def is_readable(self, timeout: float = 0.0) -> bool:
@@ -130,7 +130,7 @@ class Channel(Generic[Sent, Taken]):
         return self._arrived.popleft()
 
     def close(self) -> None:
-        """Closes this end."""
+        """Close this end."""
         with contextlib.suppress(OSError):
             self._socket.close()
 

@@ -69,26 +69,26 @@ class Reporter(Protocol):
     """A receiver of reports."""
 
     def __call__(self, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
-        """Sends the metrics of one step; True when the trial is to end as pruned, which only one that waits can know.
+        """Send the metrics of one step; return whether the trial is to end as pruned, always False without `waits`.
 
         Raises:
-            Finished: the trial is complete, and one that waits is told so.
+            Finished: the trial is complete; raised only with `waits`.
         """
 
 
 @dataclasses.dataclass
 class Origin:
-    """The checkpoints of another run to start from, or None, and whether the job has read that."""
+    """The checkpoints of another run to start from, or None, and whether the job has read it."""
 
-    place: str | None = None
+    location: str | None = None
     was_read: bool = False
 
 
 class Points:
-    """Which points of a trial's metrics count, where the same metric comes by several ways: each is recorded once.
+    """Which points of a trial's metrics count, where the same metric arrives in several ways: each is recorded once.
 
-    A metric counts as it comes first, by the job's own reports or by a library whose calls are captured. The job's own
-    reports take a metric over, but for a first point that has come already.
+    A metric counts as it arrives first, by the job's own reports or by a library whose calls are captured. The job's own
+    reports take over a metric, except for a first point that has arrived already.
 
     Attributes:
         newest: the newest step that the job itself has reported; -1 before the first.
@@ -100,7 +100,7 @@ class Points:
         self.newest = -1
         self.is_paused = False
         self.lock = threading.RLock()
-        self._sources: dict[str, tuple[str, float]] = {}  # metric → by which way it counts, and its newest value
+        self._sources: dict[str, tuple[str, float]] = {}  # metric → the way in which it counts, and its newest value
 
     def counted(self, source: str, metrics: Mapping[str, float]) -> dict[str, float]:
         """Those metrics of a report that count.
@@ -121,7 +121,7 @@ class Points:
 
 
 class Saving:
-    """The states of a trial that `Context.save` writes, and when it does.
+    """The states of a trial that `Context.save` writes, and the time of the last one.
 
     Attributes:
         states: None before the first use.
@@ -184,7 +184,7 @@ class Context:
     if not TYPE_CHECKING:  # or every name would be an attribute for a type checker
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Raises an AttributeError, with the right entrypoint for an objective of Optuna."""
+            """Raise an AttributeError, with the right entrypoint for an objective of Optuna."""
             advice = (
                 "; an objective of Optuna needs `entrypoint: optuna:MODULE:FUNCTION`" if name.startswith("suggest_") else ""
             )
@@ -202,7 +202,7 @@ class Context:
         If the job does not read this property, the trial starts from scratch, and the user gets a warning.
         """
         self._origin.was_read = True
-        return self._origin.place
+        return self._origin.location
 
     @property
     def stopping(self) -> bool:
@@ -420,7 +420,7 @@ class Context:
         value = self.params[name]
         if value is None:
             raise errors.InputError(f"params.{name} is null, and must be a path")
-        return [self.code / Path(str(one)).expanduser() for one in (value if isinstance(value, list) else [value])]
+        return [self.code / Path(str(path)).expanduser() for path in (value if isinstance(value, list) else [value])]
 
 
 # The trial of this process, with the pid that it was entered in: a process that the job forks is none, for the channel to
@@ -430,7 +430,7 @@ _entered: list[tuple[int, Context]] = []
 
 @contextlib.contextmanager
 def entered(ctx: Context) -> Iterator[None]:
-    """Makes a context the one of this process, while the job's function runs."""
+    """Make a context the current one of this process, while the job's function runs."""
     _entered.append((os.getpid(), ctx))
     try:
         yield

@@ -1,7 +1,7 @@
 """The environment of a slot's template, and so of all trials in it: threads, policies, and what the pod has installed.
 
-The packages that a trial pod installs come on both paths here and not in its manifest, which would replace an image's own
-PYTHONPATH, and would have Ray start with them.
+The packages that a trial pod installs are added to both paths here. In the pod's manifest they would replace an image's own
+PYTHONPATH, and Ray would start with them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def of_template(config: SlotConfig) -> dict[str, str]:
         config: of its slot.
     """
     threads = str(config.cpus)
-    made = {
+    variables = {
         "PYTHONHASHSEED": "0",
         **os.environ,
         "OMP_NUM_THREADS": threads,
@@ -36,33 +36,35 @@ def of_template(config: SlotConfig) -> dict[str, str]:
         **{name: value for name, value in policies.trial_env().items() if name not in os.environ},
         **config.env,
     }
-    made[env.BLAS_THREADS] = made.get(_OPENBLAS, "")
-    made[_OPENBLAS] = "1"  # numpy's threads start at import, and would make forks unsafe; a trial has its own: `use_cores`
+    variables[env.BLAS_THREADS] = variables.get(_OPENBLAS, "")
+    # numpy's threads start at import, and would make forks unsafe; a trial sets its own number: `use_cores`.
+    variables[_OPENBLAS] = "1"
     if packages := os.environ.get(env.PACKAGES):
         for name, first in (("PYTHONPATH", packages), ("PATH", f"{packages}/bin")):
-            made[name] = os.pathsep.join(filter(None, (first, made.get(name))))
-    return made
+            variables[name] = os.pathsep.join(filter(None, (first, variables.get(name))))
+    return variables
 
 
 def use_cores(count: int) -> None:
-    """Has numpy and torch use so many threads in this process, the trial's or a rank's, unless the user asked for others.
+    """Set the number of threads of numpy and torch in this process, a trial or a rank, unless the user has set it.
 
-    The template's one thread is fit for a fork, and this is behind it. What is loaded later reads the variable.
+    The template has one thread, so that it can fork; this is after the fork. Libraries that are loaded later read the
+    variable.
     """
-    asked = os.environ.get(env.BLAS_THREADS) or str(count)
-    if asked != os.environ.get(_OPENBLAS):
-        os.environ[_OPENBLAS] = asked
-        if "numpy" in sys.modules and asked.isdecimal():
+    threads = os.environ.get(env.BLAS_THREADS) or str(count)
+    if threads != os.environ.get(_OPENBLAS):
+        os.environ[_OPENBLAS] = threads
+        if "numpy" in sys.modules and threads.isdecimal():
             import threadpoolctl  # the template has imported it, where it has numpy
 
-            threadpoolctl.ThreadpoolController().select(internal_api="openblas").limit(limits=int(asked))
+            threadpoolctl.ThreadpoolController().select(internal_api="openblas").limit(limits=int(threads))
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(count)
 
 
 def enter() -> None:
-    """Has this process find the installed packages too: it checks that they are there, and sends files to URLs with them."""
+    """Add the installed packages to the path of this process, which checks them and needs them to send files to URLs."""
     packages = os.environ.get(env.PACKAGES)
     if packages and packages not in sys.path:
         sys.path.insert(0, packages)

@@ -1,9 +1,9 @@
 """The files that a study's `keep.files` names, sent to the MLflow runs of its best trials.
 
-What a controller asks of a slot at the end of a run, as a slot reaches the place where trials save. MLflow is imported in a
-process of its own, `python -m trialplane.worker.kept PLACE`, which reads a message, answers with one, and is killed when its
-time is up. It goes through the same door as what trials log, and that decides which names and sizes are taken. A file that
-is there in its size is not sent again, so a message may come twice.
+A controller requests this from a slot at the end of a run, as a slot can read the checkpoint location. MLflow is imported in
+a process of its own, `python -m trialplane.worker.kept LOCATION`, which reads a message, answers with one, and is killed at
+its timeout. It takes the same way as the logs of trials, with the same limits on names and sizes. A file that MLflow has
+with the same size is not sent again, so a message may arrive twice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trialplane.worker import trial
 
 FOLDER = "kept_files"  # among a run's artifacts
 _NICENESS = 10
-_CLIENT = {  # MLflow's client tries for minutes otherwise; the controller asks again
+_CLIENT = {  # MLflow's client tries for minutes otherwise; the controller tries again
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",  # seconds, of one file, which the server has stored before it answers
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -39,7 +39,7 @@ _SHOWN = 3  # files in a message
 
 
 def send(config: records.SlotConfig, message: messages.SendFiles) -> messages.FilesSent:
-    """Sends a trial's files, within the time that the message has."""
+    """Send a trial's files, within the time that the message has."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "trialplane.worker.kept", trial.checkpoints(config, config.run, message.trial)],
@@ -50,7 +50,7 @@ def send(config: records.SlotConfig, message: messages.SendFiles) -> messages.Fi
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return messages.FilesSent(f"they were not there within {message.seconds:.0f} s", again=True)
+        return messages.FilesSent(f"they were not sent within {message.seconds:.0f} s", again=True)
     if done.returncode:
         text = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         return messages.FilesSent(f"the process that sends them ended with {done.returncode}: {text:.200}", again=True)
@@ -58,7 +58,7 @@ def send(config: records.SlotConfig, message: messages.SendFiles) -> messages.Fi
 
 
 def main() -> None:
-    """Reads the message, does it, and writes the answer."""
+    """Read the message, send the files, and write the answer."""
     answers = os.dup(1)
     os.dup2(2, 1)  # MLflow may print
     process.end_with_parent()
@@ -66,12 +66,12 @@ def main() -> None:
     message = messages.decode(sys.stdin.buffer.read(), messages.SEND_FILES)
     try:
         answer = _sent(message.number, f"{sys.argv[1]}/files")
-    except Exception as error:  # noqa: BLE001  the border: whatever MLflow, or an object store, has
-        answer = messages.FilesSent(_why(error), again=True)
+    except Exception as error:  # noqa: BLE001  the border: whatever MLflow, or an object store, raises
+        answer = messages.FilesSent(_reason(error), again=True)
     os.write(answers, messages.encode(answer))
 
 
-def _sent(number: int, place: str) -> messages.FilesSent:
+def _sent(number: int, location: str) -> messages.FilesSent:
     """Find the run of an attempt, and send its files."""
     import mlflow  # seconds, and only this process needs it
 
@@ -81,35 +81,35 @@ def _sent(number: int, place: str) -> messages.FilesSent:
     run = mlflow_runs.find(client, experiment.experiment_id, tags) if experiment else ""
     if not run:
         return messages.FilesSent("MLflow does not have the trial's run yet", again=True)
-    return _send(client, run, place, by_http=mlflow.get_tracking_uri().startswith(("http://", "https://")))
+    return _send(client, run, location, by_http=mlflow.get_tracking_uri().startswith(("http://", "https://")))
 
 
-def _send(client: Any, run: str, place: str, *, by_http: bool) -> messages.FilesSent:
+def _send(client: Any, run: str, location: str, *, by_http: bool) -> messages.FilesSent:
     """Send the files below a folder or URL that MLflow lacks; one that fails holds up no other.
 
     Raises:
         Exception: MLflow, or the object store, is away.
     """
-    there = dict(_listed(client, run, FOLDER))
-    files = _files(place)
-    lacks: dict[str, str] = {}
+    stored = dict(_listed(client, run, FOLDER))
+    files = _files(location)
+    unsent: dict[str, str] = {}
     again = False
     for name, size in files[:_MOST_FILES]:
-        if there.get(f"{FOLDER}/{name}") == size:
+        if stored.get(f"{FOLDER}/{name}") == size:
             continue
         if by_http and _UNSENDABLE.search(name):
-            lacks[name] = "MLflow would store it under another name: rename it, without # and % before two hex digits"
+            unsent[name] = "MLflow would store it under another name: rename it, without # and % before two hex digits"
             continue
         try:
-            with _local(place, name) as file:
+            with _local(location, name) as file:
                 client.log_artifact(run, str(file), posixpath.join(FOLDER, posixpath.dirname(name)).rstrip("/"))
         except Exception as error:
             if _is_away(error):
                 raise
             again = again or not _is_refusal(error)
-            lacks[name] = _why(error)
-    shown = [f"{name} ({why})" for name, why in list(lacks.items())[:_SHOWN]]
-    if more := len(lacks) - len(shown):
+            unsent[name] = _reason(error)
+    shown = [f"{name} ({reason})" for name, reason in list(unsent.items())[:_SHOWN]]
+    if more := len(unsent) - len(shown):
         shown[-1] += f" and {more} more"
     if len(files) > _MOST_FILES:
         shown.append(f"of {len(files)} files {_MOST_FILES} are sent")
@@ -124,18 +124,18 @@ def _listed(client: Any, run: str, folder: str) -> Iterator[tuple[str, int]]:
             yield entry.path, entry.file_size
 
 
-def _files(place: str) -> list[tuple[str, int]]:
+def _files(location: str) -> list[tuple[str, int]]:
     """The files below a folder or URL, by their paths there, with their sizes in bytes; no links, which lead elsewhere."""
-    folder = paths.local_folder(place)
+    folder = paths.local_folder(location)
     if folder is not None:
         if folder.is_symlink():
             return []
-        here = folder.resolve()
-        found = [one for one in here.rglob("*") if one.is_file() and one.resolve() == one]
-        return sorted((one.relative_to(here).as_posix(), one.stat().st_size) for one in found)
+        root_folder = folder.resolve()
+        regular_files = [file for file in root_folder.rglob("*") if file.is_file() and file.resolve() == file]
+        return sorted((file.relative_to(root_folder).as_posix(), file.stat().st_size) for file in regular_files)
     import fsspec  # only who reads from a URL needs it
 
-    files, root = fsspec.url_to_fs(place)
+    files, root = fsspec.url_to_fs(location)
     try:
         entries: Mapping[str, Any] = files.find(root, detail=True)
     except FileNotFoundError:
@@ -144,15 +144,15 @@ def _files(place: str) -> list[tuple[str, int]]:
 
 
 @contextlib.contextmanager
-def _local(place: str, name: str) -> Iterator[Path]:
+def _local(location: str, name: str) -> Iterator[Path]:
     """One of these files on this machine's disk."""
-    folder = paths.local_folder(place)
+    folder = paths.local_folder(location)
     if folder is not None:
         yield folder / name
         return
     import fsspec  # as in `_files`
 
-    files, root = fsspec.url_to_fs(place)
+    files, root = fsspec.url_to_fs(location)
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch, posixpath.basename(name))
         files.get_file(f"{root}/{name}", str(copy))
@@ -177,7 +177,7 @@ def _is_refusal(error: Exception) -> bool:
     return 400 <= status < 500 and status not in _LATER
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return escapes.without_passwords(errors.first_line(error))[:300]
 
 

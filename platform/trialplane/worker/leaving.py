@@ -1,4 +1,4 @@
-"""Lets a pod's trials save a checkpoint before it ends: `python -m trialplane.worker.leaving [SECONDS]`, a preStop hook.
+"""Let a pod's trials save a checkpoint before it ends: `python -m trialplane.worker.leaving [SECONDS]`, a preStop hook.
 
 Kubernetes runs the hook before it ends the pod's own process, so slot and controller still run and receive the outcomes. It
 sends SIGTERM to every trial and waits until they are gone, or the seconds are over; without trials it ends at once. Outside
@@ -19,13 +19,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-LEAVES = signal.SIGUSR1  # tells a template that its trials were told to stop, and to wait for them if its slot ends
+LEAVES = signal.SIGUSR1  # to a template: its trials are requested to stop; wait for them if its slot ends
 _TEMPLATE = b"trialplane.worker.template"
 _TRIAL = b"trialplane.worker.roles"  # by spawn; a fork keeps the template's command line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Stops the trials; 0 when all are gone, 1 when some are left."""
+    """Stop the trials; 0 when all are gone, 1 when some are left."""
     parser = argparse.ArgumentParser(
         prog="python -m trialplane.worker.leaving", description=(__doc__ or "").partition("\n")[0]
     )
@@ -60,7 +60,7 @@ def trials(below: int | None = None) -> dict[int, int]:
             pid = facts[pid][0] if pid in facts else 0
         return pid == below
 
-    found = {
+    parents = {
         pid: parent
         for pid, (parent, session, command) in facts.items()
         if session == pid
@@ -70,7 +70,7 @@ def trials(below: int | None = None) -> dict[int, int]:
         and (below is None or is_below(pid))
     }
     # What a trial has forked into a session of its own has a template's command line too, but a trial for its parent.
-    return {pid: parent for pid, parent in found.items() if parent not in found}
+    return {pid: parent for pid, parent in parents.items() if parent not in parents}
 
 
 def _facts(process: Path) -> tuple[int, int, list[bytes]] | None:

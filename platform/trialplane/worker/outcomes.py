@@ -1,4 +1,4 @@
-"""Makes the outcome of a trial from what the job's function returned or raised."""
+"""Make the outcome of a trial from what the job's function returned or raised."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from trialplane.wire import paths, records
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import context
 
-# Code of trialplane and of Python's library, also generated (`<frozen …>`, and `<string>` of dataclasses): an error's place
-# is the last line before it that is the job's own.
+# Code of trialplane and of Python's library, also generated (`<frozen …>`, and `<string>` of dataclasses): the location of
+# an error is the last line before it that is the job's own.
 _NOT_THE_JOBS = (str(Path(__file__).parent.parent), str(Path(os.__file__).parent), "<")
 MAX_RETURNED = 4096  # characters of JSON that each trial may keep in the ledger, which the controller has in memory
 _MOST_UNKEPT = 3  # files that a remark names
@@ -51,8 +51,8 @@ def complete(
     """
     if result is None and newest and request.metrics:
         result, ended = newest, "returned nothing"
-    metrics, others = _split(_by_name(request, result))
-    for name in request.reported:  # the ledger, which knows all reports, makes the best of it
+    metrics, other_values = _split(_by_name(request, result))
+    for name in request.reported:  # the ledger, which has all reports, finds the best value
         if name in newest and not math.isfinite(metrics.get(name, math.nan)):
             metrics[name] = newest[name]
     missing = [name for name in request.metrics if name not in metrics]
@@ -60,17 +60,17 @@ def complete(
     undefined = [name for name in request.metrics if not math.isfinite(metrics.get(name, 0.0))]
     if missing or undefined:
         wrong = [f"{name} is missing" for name in missing] + [f"{name} is {_kind(metrics[name])}" for name in undefined]
-        what = f"{ended}, after reports of" if ended else "returned"
+        source = f"{ended}, after reports of" if ended else "returned"
         message = f"{'; '.join(wrong)}: run(ctx) must return a finite number for each objective and constraint"
         return records.TrialOutcome(
             number=request.number,
             state=TrialState.FAILED,
             failure=FailureClass.INVALID,
             metrics=metrics,
-            message=f"{message}; it {what} {_shown(request, result, metrics)}",
-            place="; ".join(wrong),  # results differ between trials, what is wrong with them does not
+            message=f"{message}; it {source} {_shown(request, result, metrics)}",
+            place="; ".join(wrong),  # results differ between trials, the defect does not
         )
-    returned, large = _for_ledger(others)
+    returned, large = _for_ledger(other_values)
     size = 0
     if large:
         packed = transport.pack(large)
@@ -100,8 +100,8 @@ def _shown(request: records.TrialRequest, result: Any, metrics: Mapping[str, flo
     """The result for a message: names only, with the values of those that should have been numbers."""
     if isinstance(result, Mapping):
         wrong = [name for name in result if name in request.metrics and name not in metrics]
-        others = sorted(str(name) for name in result if name not in wrong)
-        return ", ".join([*(f"{name} = {_BRIEF.repr(result[name])}" for name in wrong), *others]) or "no metrics"
+        other_names = sorted(str(name) for name in result if name not in wrong)
+        return ", ".join([*(f"{name} = {_BRIEF.repr(result[name])}" for name in wrong), *other_names]) or "no metrics"
     if isinstance(result, (list, tuple)):
         expected = f"{', '.join(request.metrics)} {'are' if len(request.metrics) > 1 else 'is'} expected"
         return f"{_BRIEF.repr(result)}, where {expected}"
@@ -115,64 +115,64 @@ def _kind(value: float) -> str:
 def _split(result: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
     """The result's scalars as metrics, and the rest."""
     metrics: dict[str, float] = {}
-    others: dict[str, Any] = {}
+    other_values: dict[str, Any] = {}
     for name, value in result.items():
         if isinstance(value, (str, bytes)) or getattr(value, "ndim", 0) > 0:  # float() would accept some of these
-            others[str(name)] = value
+            other_values[str(name)] = value
             continue
         try:
             metrics[str(name)] = float(value)  # numpy's and torch's scalars too
         except (TypeError, ValueError, RuntimeError, OverflowError):
-            others[str(name)] = value
-    return metrics, others
+            other_values[str(name)] = value
+    return metrics, other_values
 
 
-def _for_ledger(others: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Texts, lists and the like that are small enough for the outcome, and the rest, which is written to a file."""
+def _for_ledger(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split values into those small enough for the outcome, and the rest, which is written to a file."""
     returned: dict[str, Any] = {}
     large: dict[str, Any] = {}
-    room = MAX_RETURNED
-    for name, value in others.items():
-        size = _json_size(value, room)
+    budget = MAX_RETURNED
+    for name, value in values.items():
+        size = _json_size(value, budget)
         if size is None:
             large[name] = value
         else:
             returned[name] = records.to_dict(value)
-            room -= size
+            budget -= size
     return returned, large
 
 
-def keep(place: str, folder: Path, patterns: Sequence[str]) -> str:
-    """Puts the files of the job's `keep.files` beside the checkpoints of a trial that has come to its end.
+def keep(location: str, folder: Path, patterns: Sequence[str]) -> str:
+    """Copy the files of the job's `keep.files` beside the checkpoints of a trial that has ended.
 
-    What there is not, or cannot be copied, is in the trial's log, and fails no trial.
+    Files that are missing, or cannot be copied, are listed in the trial's log; they do not fail the trial.
 
     Args:
-        place: the folder or URL of its checkpoints.
+        location: the folder or URL of its checkpoints.
         folder: where it ran.
         patterns: of the files.
 
     Returns:
-        What could not be copied and why, for the user; "" if all was.
+        A message for the user about files that could not be copied, with reasons; "" if all were.
     """
-    unkept = folders.put_files(place, folder, patterns)
+    unkept = folders.put_files(location, folder, patterns)
     for pattern in unkept.unmatched:
         sys.stderr.write(f"trialplane: keep.files: the trial has left no file {pattern}\n")
-    for file, why in unkept.failed.items():
-        sys.stderr.write(f"trialplane: keep.files: {file} could not be copied to {place}/files: {why}\n")
+    for file, reason in unkept.failed.items():
+        sys.stderr.write(f"trialplane: keep.files: {file} could not be copied to {location}/files: {reason}\n")
     if not unkept.failed:
         return ""
-    shown = [f"{file} ({why})" for file, why in list(unkept.failed.items())[:_MOST_UNKEPT]]
+    shown = [f"{file} ({reason})" for file, reason in list(unkept.failed.items())[:_MOST_UNKEPT]]
     more = len(unkept.failed) - len(shown)
     named = ", ".join(shown) + (f" and {more} more" if more else "")
     return f"keep.files: could not copy {named}; the trial counts all the same"
 
 
 def with_attributes(outcome: records.TrialOutcome, attributes: Mapping[str, Any]) -> records.TrialOutcome:
-    """The outcome with what an objective of Optuna has set for its trial; what is too large is named in the message."""
+    """The outcome with the attributes that an objective of Optuna has set; the message names those that are too large."""
     if not attributes:
         return outcome
-    kept, large = _for_ledger(attributes)
+    recorded, large = _for_ledger(attributes)
     remarks = [outcome.message]
     if large:
         text = (
@@ -180,7 +180,7 @@ def with_attributes(outcome: records.TrialOutcome, attributes: Mapping[str, Any]
         )
         remarks.append(f"{text} of JSON at most; write larger ones into files, or log them to MLflow")
     message = "; ".join(filter(None, remarks))
-    return dataclasses.replace(outcome, returned={**outcome.returned, **kept}, message=message)
+    return dataclasses.replace(outcome, returned={**outcome.returned, **recorded}, message=message)
 
 
 def _json_size(value: Any, most: int) -> int | None:
@@ -223,7 +223,7 @@ def raised(request: records.TrialRequest, error: BaseException, last: Mapping[st
         failure=failure,
         metrics=last,
         message=describe(error),
-        place="its arguments" if isinstance(error, context.Refused) else place(error),
+        place="its arguments" if isinstance(error, context.Refused) else location(error),
         traceback="".join(traceback.format_exception(ended))[-20_000:],
         certain=_is_certain(request, error),
     )
@@ -241,7 +241,7 @@ def unsaved(outcome: records.TrialOutcome) -> records.TrialOutcome:
 
 
 def without_result(code: int) -> str:
-    """How a process ended that has sent no outcome, for a message."""
+    """The end of a process that has sent no outcome, for a message."""
     return (
         f"ended with exit code {code} before it could send its result; see its log. A job that calls os._exit, or replaces "
         "itself (os.exec…), must return its result instead, or run that program with `command:`"
@@ -257,16 +257,16 @@ def cause(error: BaseException) -> BaseException:
     is_bare = isinstance(error, SystemExit) and isinstance(error.code, int) and error.code != 0
     if not (is_bare and isinstance(before, Exception) and not error.__suppress_context__):
         return error
-    left = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    while left and left[-1].f_code.co_name == "exit":  # in place of `sys.exit`, as W&B has it
-        left.pop()
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    while frames and frames[-1].f_code.co_name == "exit":  # in place of `sys.exit`, as W&B has it
+        frames.pop()
     handled = next((frame for frame, _ in traceback.walk_tb(before.__traceback__)), None)
-    return before if left and left[-1] is handled else error
+    return before if frames and frames[-1] is handled else error
 
 
 def describe(error: BaseException) -> str:
     """An error in one line, with the file and line of the user's code that raised it."""
-    where = f" ({at})" if (at := place(error)) else ""
+    where = f" ({at})" if (at := location(error)) else ""
     text = _text(error).strip()
     first = text.splitlines()[0] if text else ""
     return f"{type(error).__name__}: {first}{where}"[:1000] if first else f"{type(error).__name__}{where}"
@@ -280,10 +280,10 @@ def _text(error: BaseException) -> str:
         return ""
 
 
-def place(error: BaseException) -> str:
+def location(error: BaseException) -> str:
     """The file and line of the user's code that an error came from; "" when it came from elsewhere."""
-    own = _own_frames(error)
-    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    frames = _own_frames(error)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:

@@ -1,7 +1,7 @@
-"""Scripts and commands as trials: each is a function of the trial's context, like the one of a job, which runs it as it is.
+"""Scripts and commands as trials: each is a function of the trial's context that runs the program unmodified.
 
-A script runs in the trial's own process as `__main__`, so what the template has imported is there at once. A command is a
-child of that process. Their metrics are read by the slot (`metrics/`).
+A script runs in the trial's own process as `__main__`, so modules that the template has imported are loaded already. A
+command is a child of that process. Their metrics are read by the slot (`metrics/`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class CommandFailed(Exception):
 
 
 def load(config: records.SlotConfig, program: Program) -> context.Run:
-    """The function that runs a program as one trial; of a script its third-party imports are done once, here.
+    """The function that runs a program as one trial; a script's third-party imports are done once, here.
 
     Raises:
         SyntaxError: the script is not Python.
@@ -53,18 +53,18 @@ def load(config: records.SlotConfig, program: Program) -> context.Run:
     code = Path(config.code)
     file = code / program.script
     text = file.read_bytes()
-    made = compile(text, str(file), "exec", dont_inherit=True)
+    code_object = compile(text, str(file), "exec", dont_inherit=True)
     with contextlib.suppress(OSError):
-        compileall.compile_dir(code, quiet=2)  # copied along, so that no trial does it again
+        compileall.compile_dir(code, quiet=2)  # the bytecode is copied too, so that no trial compiles again
     if not config.preload:
         preload(file, code)
-    return Script(program, made, text).run
+    return Script(program, code_object, text).run
 
 
 def preload(file: Path, code: Path) -> None:
-    """Does the imports at the top of a script, and of the modules beside it that it imports, but for the job's own modules.
+    """Import the third-party modules that are named at the top of a script, and of the job's modules that it imports.
 
-    One that fails is left to the script, which may be prepared for that. So are those after a line that sets an environment
+    An import that fails is left to the script, which may handle that. So are imports after a line that sets an environment
     variable, on which they may depend.
     """
     done: set[Path] = set()
@@ -74,9 +74,9 @@ def preload(file: Path, code: Path) -> None:
         done.add(source)
         for node in imports(source):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-            own = [found for name in modules if (found := _own(name, [file.parent, code])) is not None]
-            todo += [found for found in own if found not in done]
-            if not own:
+            job_files = [job_file for name in modules if (job_file := _job_file(name, [file.parent, code])) is not None]
+            todo += [job_file for job_file in job_files if job_file not in done]
+            if not job_files:
                 module = ast.Module(body=[node], type_ignores=[])
                 with contextlib.suppress(BaseException):
                     exec(compile(module, str(source), "exec", dont_inherit=True), {"__name__": "trialplane.preload"})
@@ -118,8 +118,8 @@ def _is_environment(node: ast.expr) -> bool:
     return "environ" in (getattr(node, "attr", ""), getattr(node, "id", ""))
 
 
-def _own(name: str, folders: list[Path]) -> Path | None:
-    """The file of a module of the job, or None where it is somebody else's."""
+def _job_file(name: str, folders: list[Path]) -> Path | None:
+    """The file of a module of the job, or None for other modules."""
     for folder in folders:
         base = folder.joinpath(*name.split("."))
         for file in (base.with_suffix(".py"), base / "__init__.py"):
@@ -139,10 +139,10 @@ class Script:
         self._text = text
 
     def run(self, ctx: context.Context) -> context.Result:
-        """Runs it, in this process; its metrics are found elsewhere.
+        """Run the script in this process; the slot reads its metrics.
 
         Raises:
-            Invalid: it does not take its arguments, or asks for input.
+            Invalid: it refuses its arguments, or reads standard input.
             whatever the script raises.
         """
         folder = _enter(self._program, ctx)
@@ -157,8 +157,8 @@ class Script:
         main.__file__ = str(file)
         sys.argv = [self._program.script, *_arguments(self._program, ctx)]
         root = [str(_root(self._program, ctx))] if self._program.packages else []
-        others = (place for place in sys.path if place not in ("", str(ctx.code), *root))
-        sys.path[:] = list(dict.fromkeys([str(file.parent), *root, *others]))
+        other_paths = (path for path in sys.path if path not in ("", str(ctx.code), *root))
+        sys.path[:] = list(dict.fromkeys([str(file.parent), *root, *other_paths]))
         sys.modules["__main__"] = sys.modules["__mp_main__"] = main  # the second as processes of multiprocessing name it
         _allow_start_method()
         pid = os.getpid()
@@ -172,7 +172,7 @@ class Script:
             raise
         except EOFError as error:
             if "reading a line" in str(error):
-                raise context.Invalid(f"{self._program.script} asked for input, and a trial has none") from error
+                raise context.Invalid(f"{self._program.script} read standard input, which is empty in a trial") from error
             raise
         finally:
             if os.getpid() != pid:  # a process that the script has forked, and that ran to the script's end
@@ -187,7 +187,7 @@ class Command:
         self._program = program
 
     def run(self, ctx: context.Context) -> context.Result:
-        """Runs it to its end, and passes SIGTERM on to it; its metrics are found elsewhere.
+        """Run the command to its end, and forward SIGTERM to it; the slot reads its metrics.
 
         Raises:
             CommandFailed: it ended with an exit code over 0.
@@ -228,7 +228,7 @@ class Command:
 
 
 def _signal_group(group: int, number: int) -> bool:
-    """Signals a group of processes; whether there is one."""
+    """Signal a group of processes; return whether it exists."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
         return True
@@ -236,32 +236,32 @@ def _signal_group(group: int, number: int) -> bool:
 
 
 def folder(program: Program, workdir: Path) -> Path:
-    """Where a program runs."""
+    """Return the folder in which a program runs."""
     return workdir / "code" if program.cwd == "code" else workdir
 
 
 def _enter(program: Program, ctx: context.Context) -> Path:
-    """Makes the program's folder, that of its checkpoints, and variables; returns the first."""
-    place = folder(program, ctx.workdir)
+    """Make the program's folder and that of its checkpoints, and set its variables; return the first folder."""
+    run_folder = folder(program, ctx.workdir)
     if program.cwd == "code":
-        shutil.copytree(ctx.code, place, symlinks=True)
+        shutil.copytree(ctx.code, run_folder, symlinks=True)
     if program.file:
         text = (ctx.code / program.file).read_text(encoding="utf-8")
-        file = place / program.file
+        file = run_folder / program.file
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.unlink(missing_ok=True)  # a link leads to somebody else's file
+        file.unlink(missing_ok=True)  # a link leads to a file of others
         file.write_text(settings.replaced(text, ctx.params), encoding="utf-8")
-    os.chdir(place)
+    os.chdir(run_folder)
     if "://" not in ctx.checkpoints:
-        with contextlib.suppress(OSError):  # who writes there learns why it cannot
+        with contextlib.suppress(OSError):  # the program learns the reason when it writes there
             Path(ctx.checkpoints).mkdir(parents=True, exist_ok=True)
     os.environ |= {env.TRIAL_CHECKPOINTS: ctx.checkpoints, env.PARAMS: json.dumps(ctx.params)}
     if capture.is_wandb_replaced():
-        capture.enter_wandb(place)
+        capture.enter_wandb(run_folder)
     if program.packages:  # for the interpreters that it starts
         above = os.environ.get("PYTHONPATH", "")
         os.environ["PYTHONPATH"] = os.pathsep.join([str(_root(program, ctx)), *([above] if above else [])])
-    return place
+    return run_folder
 
 
 def _root(program: Program, ctx: context.Context) -> Path:
@@ -283,27 +283,27 @@ def _arguments(program: Program, ctx: context.Context) -> list[str]:
 
 
 def _allow_start_method() -> None:
-    """Lets a script choose how its workers start; the policy's choice would make that an error."""
+    """Let a script choose how its workers start; the policy's choice would make that an error."""
     choose = multiprocessing.set_start_method
     multiprocessing.set_start_method = lambda method, force=True: choose(method, force=True)
 
 
 def _join(pid: int) -> None:
-    """Waits for what an interpreter waits for before it ends: pools, threads and workers that are no daemons.
+    """Wait for pools, threads and non-daemonic workers, as an interpreter does before it ends.
 
     Args:
-        pid: of the script's own process; one that it has forked ends otherwise.
+        pid: of the script's own process; a forked process ends in another way.
     """
     if os.getpid() != pid:
         return
-    threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter calls: it ends idle pools first
+    threading._shutdown()  # type: ignore[attr-defined]  # as the interpreter does: it ends idle pools first
     for worker in multiprocessing.active_children():
         if not worker.daemon:
             worker.join()
 
 
 def _end_fork(error: BaseException | None) -> None:
-    """Ends a process that the script has forked, as the interpreter would."""
+    """End a process that the script has forked, as the interpreter would."""
     code = 0
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -315,7 +315,7 @@ def _end_fork(error: BaseException | None) -> None:
 
 
 def report_size_at_exit(config: records.SlotConfig, channel: TrialChannel) -> None:
-    """Has the process of a program tell its slot how large its log is when it exits; called before the program runs."""
+    """Send the size of the log to the slot when the process of a program exits; called before the program runs."""
     pid, log = os.getpid(), Path("/proc/self/fd/1").resolve()
 
     def report() -> None:

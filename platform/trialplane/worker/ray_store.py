@@ -12,7 +12,7 @@ from trialplane import errors
 
 
 class RayStore:
-    """Objects that outlive the call of a slot which made them, until nothing refers to them."""
+    """Objects that outlive the slot's call that created them, until nothing refers to them."""
 
     def put(self, file: Path) -> ray.ObjectRef[Any]:
         """Move a file into the store, and return the reference to its bytes."""

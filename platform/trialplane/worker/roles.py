@@ -1,4 +1,4 @@
-"""The work of a trial's process, by the role of its slot: the one module that knows all roles.
+"""The work of a trial's process, by the role of its slot: the one module with all roles.
 
 `python -m trialplane.worker.roles FD PARENT` is a trial process by spawn.
 """
@@ -13,7 +13,7 @@ from trialplane.worker import channel, trial
 
 
 def of(config: records.SlotConfig) -> trial.Role:
-    """The work of the processes of such a slot; imports only what it needs."""
+    """Return the work of the processes of such a slot; import only the modules of its role."""
     if trial.has_ranks(config):
         from trialplane.worker.ranks import supervisor  # a trial of one process needs no supervisor
 

@@ -1,20 +1,20 @@
 """The trial that runs in a slot: its process, its messages so far, and its limits of time and memory.
 
-It starts nothing and communicates only with the process; the rest is the slot's. What happens with time is in `Timers`:
+It starts nothing and communicates only with the process; the rest is the slot's. Actions at later times are in `Timers`:
 
     timer         set by                          when it is due
     deadline      the start                       SIGABRT: the trial took too long. Moves with the controller's answers
     linger        the outcome                     SIGABRT: the process still has not exited
     abort         SIGABRT                         SIGKILL: the process has written its stacks, or never will
     exit notice   the outcome                     the controller learns that the process has not exited
-    hand over     a report, a request             what the process has sent goes to the controller
+    hand over     a report, a request             messages of the process go to the controller
     exchange      a message of a collection       the same
     log           the start, each handing over    the same, if the log is sent and has grown
     read          the start, each reading         a program's metrics are read from what it has written
-    template      what the template has to do     SIGKILL for the template, which does not answer (slot.py)
+    template      a task of the template          SIGKILL for the template, which does not answer (slot.py)
 
-Only the thread of the slot uses them, and only while it waits for the process. What must not wait for the controller has a
-thread: the limit of memory, and the time to end after SIGTERM.
+Only the slot's thread uses them, and only while it waits for the process. Limits that must not wait for the controller
+have a thread: the limit of memory, and the time to end after SIGTERM.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ WATCH_INTERVAL = 1.0  # seconds between checks of what other threads or processe
 ABORT_GRACE = 2.0  # seconds between SIGABRT, which writes the stacks to the log, and SIGKILL
 OVER_GRACE = 5.0  # seconds between SIGTERM and SIGKILL for a program that was pruned, or that a stop rule ended
 SEND_PATIENCE = 60.0  # seconds for the process to read what the slot sends, which is never much
-MOST_ASKED = 10_000  # requests of an objective for parameters, of which it may have a tenth
+MOST_SUGGESTIONS = 10_000  # requests of an objective for parameters; it may have a tenth as many parameters
 STOP_MARGIN = 2.0  # seconds on top of a trial's grace, which it enforces itself, to report how it ended
 TEMPLATE_PATIENCE = 60.0  # seconds for the template to start the process, or to report its exit; either takes milliseconds
 EXIT_NOTICE = 5.0  # seconds after its result, before a process that has not exited is worth a message
-KILLED_PATIENCE = 10.0  # the same for a process that is to be killed, as somebody waits for that
+KILLED_PATIENCE = 10.0  # the same for a process that is to be killed, as a user waits for it
 
 # Timers of which an unread message may be the end: the result they wait for, or a report that waits for an answer.
 AFTER_MESSAGES = ("deadline", "linger", "exchange")
@@ -68,18 +68,18 @@ class Running:
     began: float
     pid: int = 0
     handle: int | None = None  # descriptor of the process (pidfd): unlike its pid it is never reused
-    template_since: float | None = None  # since when the template owes an answer: that it has started, or has exited
-    template_end: str = "died"  # how the template went, where it went first
+    template_since: float | None = None  # since when the template's answer is due: the process has started, or exited
+    template_end: str = "died"  # how the template ended, if it ended first
     method: str = ""
     reader: Reader | None = None  # of a program's metrics
     timers: Timers[Messages | None] = dataclasses.field(default_factory=Timers)  # an action returns what to hand over
     is_open: bool = True  # the channel, at the process's end
-    size: int = 0  # bytes of its log, of which it had not ended before
-    printed: int | None = None  # bytes of its log when it exited; what follows is of others
-    asked: int = 0  # requests for parameters
-    names: set[str] = dataclasses.field(default_factory=set)  # of the parameters that it has asked for
+    size: int = 0  # bytes of its log, written before it ended
+    printed: int | None = None  # bytes of its log when it exited; the rest is not from this process
+    suggestion_requests: int = 0
+    names: set[str] = dataclasses.field(default_factory=set)  # of the parameters that it has requested
     is_repeated: bool = False  # whether its newest request is for one of those
-    over: tuple[TrialState, str] | None = None  # how it ends, where the process was not told: pruned, or by a stop rule
+    over: tuple[TrialState, str] | None = None  # an end that the slot has decided: pruned, paused, or a stop rule
     reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
     taken: list[records.TrialReport] = dataclasses.field(default_factory=list)  # those that the controller received last
     exited: messages.TrialExited | None = None  # how the process ended; None also when the template is gone
@@ -97,7 +97,7 @@ class Running:
     credited_until: float = 0.0  # up to when the controller's time has been added to the deadline
     blocked: bool = False  # whether the process waits for the answer to a report, if it is prunable
     waiting: bool = False  # whether the controller has that report
-    wanted: messages.Suggest | None = None  # the parameter that the process waits for, until the controller has that
+    suggestion: messages.Suggest | None = None  # the request on which the process waits, until it is handed over
     exchange: Exchange | None = None  # of a collection's trial
     pause: pausing.Pause = dataclasses.field(init=False)  # of a program, and of what libraries log
     is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)
@@ -116,7 +116,7 @@ class Running:
             self.timers.set("log", now + LOG_INTERVAL, self._take_any)
 
     def send(self, message: messages.ToTrial) -> None:
-        """Sends a message to the process, unless it is gone. May be called from any thread."""
+        """Send a message to the process, unless it is gone. May be called from any thread."""
         with self.sending, contextlib.suppress(OSError):  # an ended process has closed its end, and the slot the other
             try:
                 self.channel.send(message)
@@ -125,7 +125,7 @@ class Running:
                 self.kill(FailureClass.INVALID, f"the process {text}, and was killed for that")
 
     def due(self) -> Messages | None:
-        """Do what is due by now, until something of it is for the controller."""
+        """Run the actions that are due, until one returns messages for the controller."""
         reads_first = self.exchange is not None or self.request.prunable
         unread = reads_first and self.is_open and self.channel.is_readable()
         for action in self.timers.due(without=AFTER_MESSAGES if unread else ()):
@@ -143,8 +143,8 @@ class Running:
         self.waiting = self.blocked
         log = b"" if self.log is None else self.log.grown()
         news: Messages = () if self.exchange is None else self.exchange.news()
-        if self.wanted is not None:
-            news, self.wanted = (*news, self.wanted), None
+        if self.suggestion is not None:
+            news, self.suggestion = (*news, self.suggestion), None
         return (*piece(log), *reports, *news)
 
     def _take_any(self) -> Messages | None:
@@ -160,7 +160,7 @@ class Running:
                 if isinstance(message, messages.Reported):
                     self.reported(message)
                 elif isinstance(message, messages.Suggest):
-                    self.wants(message)
+                    self.request_suggestion(message)
                 elif isinstance(message, messages.Ended):
                     self.returned(message.outcome)
                 elif isinstance(message, messages.Printed):
@@ -178,12 +178,12 @@ class Running:
         return self.is_open
 
     def _hand_over(self) -> None:
-        """Have what the process has sent handed over: at once what it waits for, or a study's pruner."""
-        is_urgent = self.request.prunable or self.wanted is not None
+        """Schedule the handing over of messages: at once if the process, or a study's pruner, waits for them."""
+        is_urgent = self.request.prunable or self.suggestion is not None
         self.timers.set("hand over", time.monotonic() if is_urgent else self.taken_at + FLUSH_INTERVAL, self.take)
 
     def reported(self, report: messages.Reported) -> None:
-        """Handles a report of a step.
+        """Handle a report of a step.
 
         Raises:
             MessageError: the step is out of range.
@@ -203,28 +203,28 @@ class Running:
         if not report.waits:
             self._stop_early(report.step, report.metrics)
 
-    def wants(self, suggest: messages.Suggest) -> None:
-        """Handles a request for the value of a parameter.
+    def request_suggestion(self, suggest: messages.Suggest) -> None:
+        """Handle a request for the value of a parameter.
 
         Raises:
-            MessageError: its parameters were drawn before it began, it has not waited for the last answer, or it never stops
-                to ask.
+            MessageError: its parameters were drawn before it began, it has not waited for the last answer, or it sends too
+                many requests.
         """
         if not self.request.objectives:
             raise errors.MessageError("a trial sent a request for a parameter, and only an objective of Optuna may")
-        if self.wanted is not None:
-            raise errors.MessageError("a trial sent two requests for parameters at once; ask for them one after another")
-        self.asked += 1
-        if self.asked > MOST_ASKED:
+        if self.suggestion is not None:
+            raise errors.MessageError("a trial sent two requests for parameters at once; send them one after another")
+        self.suggestion_requests += 1
+        if self.suggestion_requests > MOST_SUGGESTIONS:
             raise errors.MessageError(
-                f"a trial sent more than {MOST_ASKED} requests for parameters; ask once for each of them"
+                f"a trial sent more than {MOST_SUGGESTIONS} requests for parameters; request each of them once"
             )
-        self.wanted, self.is_repeated = suggest, suggest.name in self.names
+        self.suggestion, self.is_repeated = suggest, suggest.name in self.names
         self.names.add(suggest.name)
         self._hand_over()
 
     def read_metrics(self, *, ended: bool = False) -> None:
-        """Reads what a program has written, and makes reports of the metrics in it."""
+        """Read what a program has written, and make reports of the metrics in it."""
         if self.reader is None:
             return
         now = time.monotonic()
@@ -245,7 +245,7 @@ class Running:
             self._stop_early(step, metrics)
 
     def returned(self, outcome: records.TrialOutcome) -> None:
-        """Handles the process's report of how the job's function ended.
+        """Handle the process's report of how the job's function ended.
 
         Raises:
             MessageError: the outcome is inconsistent.
@@ -262,7 +262,7 @@ class Running:
         self.timers.set("exit notice", self.final_at + EXIT_NOTICE, self._notice_exit)
 
     def answer(self, prune_at: int | None, suggested: messages.Suggested | None = None) -> None:
-        """Answers the report or request on which the process is blocked, if any; its deadline moves by the time that took.
+        """Answer the report or request on which the process is blocked; postpone its deadline by the time that took.
 
         A process that is not blocked is ended if it is pruned, and its outcome has the metrics of that step.
 
@@ -285,7 +285,7 @@ class Running:
             self.send(suggested)
 
     def started(self, pid: int, method: str, handle: int) -> None:
-        """Records that the process has started, perhaps only after it was to be ended."""
+        """Record that the process has started; a kill or stop may have been requested before."""
         with self.lock:
             self.pid, self.method, self.handle, self.template_since = pid, method, handle, None
             self.timers.cancel("template")
@@ -295,11 +295,11 @@ class Running:
                 self._signal(signal.SIGTERM)
 
     def template_patience(self) -> float:
-        """Seconds for which the template may take to answer."""
+        """Seconds in which the template must answer."""
         return KILLED_PATIENCE if self.killed is not None else TEMPLATE_PATIENCE
 
     def ended(self) -> None:
-        """Records that the process is gone; it is not signalled from now on."""
+        """Record that the process is gone; it is not signaled from now on."""
         self.is_gone.set()
         with self.lock:
             if self.handle is not None:
@@ -309,14 +309,14 @@ class Running:
                 self.grace_timer.cancel()
 
     def kill(self, failure: FailureClass, message: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Kills the process as `failure`; the first call decides the reason."""
+        """Kill the process as `failure`; the first call decides the reason."""
         with self.lock:
             if self.killed is None:
                 self.killed = (failure, message)
                 self._signal(number)
 
     def stop(self, message: str) -> None:
-        """Requests the process to save a checkpoint and end, and kills it if it has not done so in time."""
+        """Request the process to save a checkpoint and end, and kill it if it has not done so in time."""
         grace = self.config.grace
         with self.lock:
             if self.killed is not None or self.stopping:
@@ -326,15 +326,15 @@ class Running:
             self._terminate(grace + STOP_MARGIN, FailureClass.LOST, text)
 
     def _stop_early(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Ends a program whose report meets one of the job's stop rules, as complete, or that is at a rung, as paused."""
-        if why := stopping.early(self.request.stop, step, metrics):
-            self._end_as(TrialState.COMPLETE, f"stopped at step {step}: {why}")
+        """End a program whose report meets one of the job's stop rules, as complete, or that is at a rung, as paused."""
+        if rule := stopping.early(self.request.stop, step, metrics):
+            self._end_as(TrialState.COMPLETE, f"stopped at step {step}: {rule}")
         self.pause.report(step, metrics)
         if self.pause.requested:
             self._end_as(TrialState.PAUSED, f"paused after step {step}")
 
     def _end_as(self, state: TrialState, message: str) -> None:
-        """Ends a program whose outcome is decided: by SIGTERM, and if it has not ended in time by SIGKILL."""
+        """End a program whose outcome is decided: by SIGTERM, and if it has not ended in time by SIGKILL."""
         with self.lock:
             if self.killed is not None or self.over is not None:
                 return
@@ -347,7 +347,7 @@ class Running:
                 self._terminate(grace, FailureClass.TIMEOUT, text)
 
     def watch_memory(self, limit: int) -> None:
-        """Kills the process when it and its descendants use more than `limit` bytes; returns when it is gone.
+        """Kill the process when it and its descendants use more than `limit` bytes; return when it is gone.
 
         For a separate thread: a slot checks nothing while it waits for the controller's answer.
         """
@@ -399,10 +399,10 @@ class Running:
         )
         if self.over is not None:
             state, text = self.over
-            made = records.TrialOutcome(self.request.number, state, metrics=self.last, message=text, started=self.began)
+            decided = records.TrialOutcome(self.request.number, state, metrics=self.last, message=text, started=self.began)
             if state is TrialState.COMPLETE and self.reader is not None:
-                return self._completed(dataclasses.replace(made, early=True), self.reader)
-            return made
+                return self._completed(dataclasses.replace(decided, early=True), self.reader)
+            return decided
         if self.final is not None and self.reader is not None:
             if self.final.state is TrialState.COMPLETE:
                 outcome = self._completed(self.final, self.reader)
@@ -432,7 +432,7 @@ class Running:
         for name in self.request.reported:  # the best report counts: one that diverges at the end has had a value
             if name in reader.finite and not math.isfinite(metrics.get(name, math.nan)):
                 metrics[name] = reader.finite[name]
-        # Whether a program that ends after SIGTERM had done all of its work, only it knows.
+        # A program that ends after SIGTERM may not have done all of its work.
         if self.stopping and (self.final is None or self.stopped_at < self.final_at):
             failure, text, at = FailureClass.LOST, "it ended after SIGTERM", ""
         elif missing := [name for name in self.request.metrics if not math.isfinite(metrics.get(name, math.nan))]:
@@ -446,18 +446,18 @@ class Running:
         )
 
     def _possible(self, seconds: float) -> float:
-        """Clamps a time since the epoch to the lifetime of the process; `seconds` may be NaN."""
+        """Clamp a time since the epoch to the lifetime of the process; `seconds` may be NaN."""
         return min(max(self.began, seconds), time.time())
 
     def _terminate(self, seconds: float, failure: FailureClass, message: str) -> None:
-        """Sends SIGTERM, and kills the process if it has not ended in so many seconds; with the lock held."""
+        """Send SIGTERM, and kill the process if it has not ended in so many seconds; with the lock held."""
         self.grace_timer = threading.Timer(seconds, self.kill, (failure, message))
         self.grace_timer.daemon = True
         self.grace_timer.start()
         self._signal(signal.SIGTERM)
 
     def _signal(self, number: signal.Signals) -> None:
-        """Signals the process, if it has started and not ended; with the lock held."""
+        """Signal the process, if it has started and not ended; with the lock held."""
         if self.handle is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.handle, number)
@@ -484,25 +484,25 @@ def with_arrays(outcome: records.TrialOutcome, file: Path) -> tuple[records.Tria
     return failed, None
 
 
-def _bounded(found: messages.Reported | records.TrialOutcome, request: records.TrialRequest) -> dict[str, Any]:
+def _bounded(report: messages.Reported | records.TrialOutcome, request: records.TrialRequest) -> dict[str, Any]:
     """The fields of a report or an outcome that change when it has more metrics than one may; those that count stay."""
     needed = {*request.metrics, *request.reported, *(rule.metric for rule in request.stop)}
-    named = [name for name in found.metrics if name in needed or len(name) <= records.NAME]
+    named = [name for name in report.metrics if name in needed or len(name) <= records.NAME]
     named = sorted(named, key=lambda name: name not in needed)[: records.METRICS]
-    if len(named) == len(found.metrics):
+    if len(named) == len(report.metrics):
         return {}
     text = (
-        f"of {len(found.metrics):,} metrics {len(named):,} were recorded: a report or a result has {records.METRICS:,} at "
+        f"of {len(report.metrics):,} metrics {len(named):,} were recorded: a report or a result has {records.METRICS:,} at "
         f"most, with names of up to {records.NAME} characters; return more as a list or an array"
     )
     return {
-        "metrics": {name: found.metrics[name] for name in named},
-        "remark": "; ".join(filter(None, (found.remark, text))),
+        "metrics": {name: report.metrics[name] for name in named},
+        "remark": "; ".join(filter(None, (report.remark, text))),
     }
 
 
 def _flaw(outcome: records.TrialOutcome, needed: tuple[str, ...], *, may_pause: bool) -> str:
-    """What is wrong with an outcome from a process, which may run any code; "" if nothing.
+    """Return the defect of an outcome from a process, which may run any code; "" if it has none.
 
     Args:
         outcome: as the process sent it.

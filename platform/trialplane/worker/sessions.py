@@ -22,7 +22,7 @@ def memory(session: int, enough: int | None = None) -> int:
 
 
 def kill(session: int) -> None:
-    """Kills all processes of a session."""
+    """Kill all processes of a session."""
     for process in _session(session):
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(process.name), signal.SIGKILL)
@@ -45,10 +45,10 @@ def _proportional(process: Path) -> int:
 
 def _session(session: int) -> list[Path]:
     """The folders in /proc of all processes of a session."""
-    found = []
+    folders = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             with contextlib.suppress(OSError, IndexError):
                 if int((process / "stat").read_text().rpartition(")")[2].split()[3]) == session:
-                    found.append(process)
-    return found
+                    folders.append(process)
+    return folders

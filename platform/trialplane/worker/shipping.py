@@ -1,7 +1,7 @@
 """Files sent between a slot and a controller that share no folder, as in the pods of a cluster.
 
 The job's code arrives as an archive. A trial's log is sent with its events as it grows, within bounds, and at its end the
-MLflow store that it logged into if it could not reach MLflow. What has been sent is removed here.
+MLflow store that it logged into if it could not reach MLflow. Files that have been sent are removed here.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def at_home(config: SlotConfig) -> SlotConfig:
 
 
 def unpack_code(archive: Path, code: Path, sha256: str = "") -> None:
-    """Unpacks the job's code, unless it is there from a former slot of this pod.
+    """Unpack the job's code, unless a former slot of this pod has done so.
 
     Args:
-        archive: with its further parts beside it.
+        archive: the first part; further parts are beside it.
         code: the folder.
         sha256: that the submission names; "" where it is not known.
 
@@ -99,13 +99,13 @@ class Log:
         return not self._file.exists() or self._offset >= self._file.stat().st_size
 
     def remove(self) -> None:
-        """Removes the file, which has been sent."""
+        """Remove the file, which has been sent."""
         with contextlib.suppress(OSError):
             self._file.unlink(missing_ok=True)
 
 
 def pack_store(store: Path, file: Path) -> str | None:
-    """Packs a trial's own MLflow store and removes it; None when the trial logged nothing there.
+    """Pack a trial's own MLflow store and remove it; None when the trial logged nothing there.
 
     Artifacts that are too large are left out: then the archive lacks their folder.
     """
@@ -124,7 +124,7 @@ def pack_store(store: Path, file: Path) -> str | None:
 
 
 def checkpoint_summary(config: SlotConfig, request: TrialRequest) -> CheckpointSummary | None:
-    """What the checkpoints of a study's trial are; None without any, or if they cannot be read."""
+    """Return the summary of the checkpoints of a study's trial; None without any, or if they cannot be read."""
     if config.role != "trial":
         return None
     root = config.checkpoints or str(RunPaths(Path(config.root)).checkpoints)
@@ -136,12 +136,12 @@ def checkpoint_summary(config: SlotConfig, request: TrialRequest) -> CheckpointS
 def has_saved(config: SlotConfig, request: TrialRequest) -> bool | None:
     """Whether a trial, in this attempt or an earlier one, has left a checkpoint, which the controller cannot see.
 
-    None where the slot cannot either: in an object store; or need not, as the folder is one that all share.
+    None where the slot cannot see it either, in an object store, or need not look, as all share the folder.
     """
-    place = paths.local_folder(config.checkpoints) if config.checkpoints else None
-    if place is None:
+    folder = paths.local_folder(config.checkpoints) if config.checkpoints else None
+    if folder is None:
         return None
     trial = request.trial if config.role == "trial" else 0  # the iterations of a collection share a folder
     with contextlib.suppress(OSError):
-        return paths.is_saved(Path(paths.trial_checkpoints(str(place), config.run, trial)))
+        return paths.is_saved(Path(paths.trial_checkpoints(str(folder), config.run, trial)))
     return None

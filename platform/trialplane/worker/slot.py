@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 
 IMPORT_PATIENCE = 1800.0  # seconds for the template to import the job's code
 CLOSE_PATIENCE = (
-    5.0  # seconds for the template to end what its trial left, and then itself; the same for the kernel to kill it
+    5.0  # seconds for the template to end processes that its trial left, and then itself; the same for the kernel to kill it
 )
 
 
 class Slot:
-    """One place for one trial at a time, on this machine."""
+    """A slot on this machine, for one trial at a time."""
 
     def __init__(self, config: records.SlotConfig, name: str) -> None:
         self.config = config = shipping.at_home(config) if config.ship else config
@@ -68,7 +68,7 @@ class Slot:
         self._meeting: meeting.Port | None = None  # the rendezvous of all nodes, if this slot is node 0
 
     def start(self) -> messages.SlotStarted:
-        """Starts the template and waits until it is warm.
+        """Start the template and wait until it is warm.
 
         Raises:
             EntrypointError: the job's code does not import, or needs packages that are not installed.
@@ -80,28 +80,28 @@ class Slot:
         environment.enter()
         usage.check_installed(self.config)
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        slot_end, template_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         load = os.fdopen(os.memfd_create("load"), "w+b")  # not a pipe, which a template that does not read would fill
-        with theirs, self._log.open("ab") as log, load:
+        with template_end, self._log.open("ab") as log, load:
             load.write(messages.encode(messages.LoadJob(self.config)))
             load.seek(0)
             self._template = subprocess.Popen(
-                [sys.executable, "-P", "-m", "trialplane.worker.template", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-P", "-m", "trialplane.worker.template", str(template_end.fileno())],
+                pass_fds=[template_end.fileno()],
                 stdin=load,
                 stdout=log,
                 stderr=log,
                 env=environment.of_template(self.config),
                 start_new_session=True,
             )
-        self._control = ours
-        if not select.select([ours], [], [], IMPORT_PATIENCE)[0]:
+        self._control = slot_end
+        if not select.select([slot_end], [], [], IMPORT_PATIENCE)[0]:
             self._end_template(signal.SIGABRT)
             raise errors.SlotError(
                 f"slot {self.name} on {self.node}: its template had not imported the job's code after {IMPORT_PATIENCE:g} s "
                 f"and was killed. An import hangs, or the process was stopped; the stacks of its threads: {self._where()}"
             )
-        data = ours.recv(MAX_MESSAGE)
+        data = slot_end.recv(MAX_MESSAGE)
         try:
             message = messages.decode(data, messages.FROM_LOADING) if data else None
         except errors.MessageError:
@@ -114,14 +114,14 @@ class Slot:
             return messages.SlotStarted(self.node, message.seconds, message.unclean, message.mlflow, address)
         self.close()
         if message is not None:
-            what = "the job's code does not import" if self.config.program is None else "no trial can start"
+            problem = "the job's code does not import" if self.config.program is None else "no trial can start"
             raise errors.EntrypointError(
-                f"{what}: {message.message}\n  in {self.config.code}, {self._runs()}\n  traceback: {self._where()}"
+                f"{problem}: {message.message}\n  in {self.config.code}, {self._runs()}\n  traceback: {self._where()}"
             )
         raise errors.SlotError(f"slot {self.name} on {self.node}: its template ended while importing; see {self._where()}")
 
     def run(self, request: records.TrialRequest, weights: Bytes | None = None) -> Messages:
-        """Starts one trial and returns the first messages about it.
+        """Start one trial and return the first messages about it.
 
         Args:
             request: the trial's.
@@ -132,12 +132,12 @@ class Slot:
             self._end_template()
             self.start()
         workdir = self._paths.scratch / f"{self.name}-{request.number}"
-        ours, theirs = socket.socketpair()
-        with theirs:
+        slot_end, trial_end = socket.socketpair()
+        with trial_end:
             assert self._control is not None
             with contextlib.suppress(OSError):  # the template has just died, which the next event reports
                 start = messages.encode(messages.StartTrial(request.number))
-                socket.send_fds(self._control, [start], [theirs.fileno()])
+                socket.send_fds(self._control, [start], [trial_end.fileno()])
         file = self._paths.trial_log(request.trial, request.attempt, request.worker)
         reader = None
         if self.config.program is not None and request.node == 0:
@@ -149,7 +149,7 @@ class Slot:
         self._running = running = Running(
             self.config,
             request,
-            Channel(ours, taken_from(self.config, request)),
+            Channel(slot_end, taken_from(self.config, request)),
             workdir,
             began=time.time(),
             reader=reader,
@@ -158,15 +158,15 @@ class Slot:
         self._expect_template(running)
         if self.config.role != "trial":
             running.exchange = exchange.Exchange(request, running.send, weights, workdir)
-        lent = None if running.exchange is None else running.exchange.lent
-        running.send(messages.RunTrial(self.config, request, str(workdir), lent))
+        shared_files = None if running.exchange is None else running.exchange.shared_files
+        running.send(messages.RunTrial(self.config, request, str(workdir), shared_files))
         if self.config.memory is not None:
             limit = (self.config.memory,)
             threading.Thread(target=running.watch_memory, args=limit, name="memory", daemon=True).start()
         return self._next()
 
     def answer(self, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> Messages:
-        """Answers the newest reports and requests of the trial, and returns the next messages about it."""
+        """Answer the newest reports and requests of the trial, and return the next messages about it."""
         if self._ending is not None:
             return self._send_end()
         running = self._running
@@ -175,12 +175,12 @@ class Slot:
         return self._conclude(running) if running.is_gone.is_set() else self._next()
 
     def kill(self, failure: FailureClass, message: str) -> None:
-        """Ends the running trial, if there is one, as `failure`. May be called from another thread."""
+        """End the running trial, if there is one, as `failure`. May be called from another thread."""
         if (running := self._running) is not None:
             running.kill(failure, message)
 
     def stop(self, message: str) -> None:
-        """Requests the running trial, if any, to save a checkpoint and end; after the config's grace it is killed.
+        """Request the running trial, if any, to save a checkpoint and end; after the config's grace it is killed.
 
         The outcome is LOST, with the message, unless the trial ends otherwise before. May be called from another thread.
         """
@@ -194,8 +194,8 @@ class Slot:
         return None if running is None else running.exchange
 
     def close(self) -> None:
-        """Ends the template and whatever runs in it."""
-        self.kill(FailureClass.STOPPED, "its slot was closed")  # else the template waits for news of its pod
+        """End the template and the processes in it."""
+        self.kill(FailureClass.STOPPED, "its slot was closed")  # otherwise the template waits to learn whether its pod ends
         self._end_template()
         if self._running is not None:
             self._running.channel.close()
@@ -204,7 +204,7 @@ class Slot:
             self._meeting = None
 
     def _end_template(self, number: signal.Signals | None = None) -> None:
-        """Ends the template, which kills its trials first; by a signal if it does not answer.
+        """End the template, which kills its trials first; by a signal if it does not answer.
 
         A process that waits for a disk outlives SIGKILL, and ends when the disk answers.
         """
@@ -223,14 +223,14 @@ class Slot:
             control.close()
 
     def _runs(self) -> str:
-        """What its trials run."""
+        """The program of its trials, for a message."""
         program = self.config.program
         if program is None:
             return f"entrypoint {self.config.entrypoint}"
         return f"script {program.script}" if program.script else f"command {program.command[0]}"
 
     def _where(self) -> str:
-        """Where to read the template's output: the path of its log, or its end if the file is not accessible to others."""
+        """The template's output for a message: the path of its log, or the end of a log that is not accessible to others."""
         if not self.config.ship:
             return str(self._log)
         with contextlib.suppress(OSError):
@@ -238,7 +238,7 @@ class Slot:
         return "nothing: its log cannot be read"
 
     def _next(self) -> Messages:
-        """Waits for the next messages of the trial to the controller."""
+        """Wait for the next messages of the trial to the controller."""
         running = self._running
         assert running is not None
         while True:
@@ -278,7 +278,7 @@ class Slot:
         running.timers.set("template", running.template_since, self._check_template)
 
     def _check_template(self) -> Messages | None:
-        """End a template that owes an answer for too long: it was stopped, or waits for a disk, or for a debugger."""
+        """End a template whose answer is overdue: it was stopped, or waits for a disk, or for a debugger."""
         running = self._running
         assert running is not None
         assert running.template_since is not None
@@ -325,7 +325,7 @@ class Slot:
     def _conclude(self, running: Running) -> Messages:
         """The last messages of a trial that has ended, once its reports are answered."""
         self._running = None
-        outcome, arrays = self._outcome(running, running.exited)  # looks at what it has left, where a metric is missing
+        outcome, arrays = self._outcome(running, running.exited)  # searches its files if a metric is missing
         shutil.rmtree(running.workdir, ignore_errors=True)
         ended = messages.TrialEnded(outcome, arrays=arrays)
         news: Messages = ()

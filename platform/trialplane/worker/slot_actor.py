@@ -45,11 +45,11 @@ class SlotActor:
         self._turn = threading.Lock()  # no process begins during a call about the previous one
 
     def start(self) -> bytes:
-        """Warms up the template; returns SlotStarted."""
+        """Warm up the template; return SlotStarted."""
         return messages.encode(self._slot.start())
 
     def run(self, serial: int, data: bytes, weights: Sequence[Any] = ()) -> Answer:
-        """Handles StartAttempt, with the packed weights referred to by `weights`; returns the first answer."""
+        """Handle StartAttempt, with the packed weights referred to by `weights`; return the first answer."""
         request = messages.decode(data, messages.START).request
         with self._turn:
             self._serial = serial
@@ -60,12 +60,12 @@ class SlotActor:
         return self._with_files(self._slot.run(request, packed))
 
     def answer(self, data: bytes) -> Answer:
-        """Handles AnswerReport; returns the next answer."""
+        """Handle AnswerReport; return the next answer."""
         answer = messages.decode(data, messages.ANSWER)
         return self._with_files(self._slot.answer(answer.prune_at, answer.suggested))
 
     def control(self, serial: int, data: bytes) -> None:
-        """Passes a control message to the process that runs."""
+        """Pass a control message to the process that runs."""
         message = messages.decode(data, messages.CONTROL)
         with self._about(serial) as runs:
             if not runs:
@@ -80,7 +80,7 @@ class SlotActor:
                         exchange.pass_on(message)
 
     def fetch(self, serial: int, data: bytes) -> tuple[tuple[int, ...] | bool, list[Any]]:
-        """Handles FetchResults or FetchWeights; Ray copies what is returned out of the slot's memory.
+        """Handle FetchResults or FetchWeights; Ray copies what is returned out of the slot's memory.
 
         Returns:
             The units whose results were found, or whether the weights were; and the data.
@@ -95,7 +95,7 @@ class SlotActor:
             return tuple(results), list(results.values())
 
     def feed(self, serial: int, data: bytes, results: Sequence[Any]) -> bool:
-        """Handles FeedParcels, with the results referred to by `results`; False when they are lost."""
+        """Handle FeedParcels, with the results referred to by `results`; False when they are lost."""
         parcels = messages.decode(data, messages.FEED).parcels
         assert self._store is not None, "a collection has a Ray"
         try:
@@ -109,17 +109,17 @@ class SlotActor:
         return True
 
     def remove(self, data: bytes) -> None:
-        """Handles RemoveCheckpoints."""
+        """Handle RemoveCheckpoints."""
         trials = messages.decode(data, messages.REMOVE).trials
         trial.remove_checkpoints(self._slot.config, trials)
 
     def send_files(self, data: bytes) -> bytes:
-        """Handles SendFiles; returns FilesSent."""
+        """Handle SendFiles; return FilesSent."""
         message = messages.decode(data, messages.SEND_FILES)
         return messages.encode(kept.send(self._slot.config, message))
 
     def close(self) -> None:
-        """Ends the slot."""
+        """End the slot."""
         self._slot.close()
 
     @contextlib.contextmanager

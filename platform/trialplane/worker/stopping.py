@@ -1,4 +1,4 @@
-"""Why a trial stops before its end: SIGTERM, or a rule of the job's `stop`.
+"""Reasons to stop a trial before its end: SIGTERM, or a rule of the job's `stop`.
 
 SIGTERM is a request to save a checkpoint and end, so that the trial can continue later. It is sent when a pod is deleted, a
 spot node is reclaimed or a run is paused. A job that never reads the request has nothing to save: SIGTERM ends it at once,
@@ -33,7 +33,7 @@ class Stop:
 
     @property
     def requested(self) -> bool:
-        """Whether it was; the first read, in the main thread, installs the handler of SIGTERM."""
+        """Whether a stop was requested; the first read, in the main thread, installs the handler of SIGTERM."""
         if not self._has_handler and threading.current_thread() is threading.main_thread():
             self._has_handler = True
             signal.signal(signal.SIGTERM, self._request)
@@ -41,7 +41,7 @@ class Stop:
 
     @property
     def received(self) -> bool:
-        """Whether it was and the job handles it; reading this installs no handler."""
+        """Whether a stop was requested and the job handles it; reading this installs no handler."""
         return self._requested
 
     def _request(self, number: int, frame: FrameType | None) -> None:
@@ -55,7 +55,7 @@ class Stop:
 
 
 def early(rules: Iterable[StopRule], step: int, metrics: Mapping[str, float]) -> str:
-    """How a report meets one of the rules, for a message; "" when it meets none."""
+    """Describe the rule that a report meets, for a message; "" when it meets none."""
     for rule in rules:
         if rule.step is not None:
             if step >= rule.step:

@@ -6,9 +6,9 @@ JobLoaded or JobFailed once, then TrialStarted and TrialExited for each trial.
 
 Before each fork the template checks that it is clean (policies.spawn); if not, the trial is spawned and the reason is
 reported. It adopts and kills the processes that its trials leave behind, so after TrialExited no process of the trial runs.
-When the slot ends the template ends, and its trials with it. But in a pod that is being removed (`leaving`) trials that were
-told to stop are waited for: with the pod the head may be gone too, and Ray ends a slot whose controller is. The template of
-the pod's next slot, if there is one, begins when they have ended.
+When the slot ends the template ends, and its trials with it. But in a pod that is being removed (`leaving`) it waits for
+trials that were requested to stop: with the pod the head may be gone too, and Ray ends a slot whose controller is gone. The
+template of the pod's next slot, if there is one, begins when they have ended.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_MESSAGE = 60_000  # bytes; a SEQPACKET packet must fit the socket's buffer
 
 
 def main() -> None:
-    """Imports the job, reports that, and serves until the slot ends."""
+    """Import the job, report that, and serve until the slot ends."""
     faulthandler.enable()  # a slot ends imports that hang by SIGABRT
     control = socket.socket(fileno=int(sys.argv[1]))
     config = messages.decode(sys.stdin.buffer.read(), messages.LOAD).config
@@ -95,11 +95,11 @@ class Template:
         self._run = run
         self._running: dict[int, int] = {}  # pid → number of the attempt
         self._leaves = False
-        self._own = process.children()  # processes started by the job's imports belong to no trial and stay
+        self._import_children = process.children()  # processes started by the job's imports belong to no trial and stay
         process.adopt_orphans()
 
     def serve(self) -> None:
-        """Starts trials and reports their ends until the slot closes the socket."""
+        """Start trials and report their ends until the slot closes the socket."""
         wake_read, wake_write = socket.socketpair()
         wake_read.setblocking(False)
         wake_write.setblocking(False)
@@ -153,7 +153,7 @@ class Template:
         return child.pid
 
     def _reap(self) -> None:
-        """Reaps ended children, kills what ended trials left behind, and reports each trial."""
+        """Reap ended children, kills what ended trials left behind, and report each trial."""
         ended: list[tuple[int, int, int]] = []
         while True:
             try:
@@ -172,19 +172,19 @@ class Template:
                 self._control.send(messages.encode(exited))
 
     def _kill_orphans(self) -> int:
-        """Kills every child that is not a trial, which trials left behind; returns how many there were.
+        """Kill every child that is not a trial, which trials left behind; return how many there were.
 
         Resource trackers, multiprocessing's and joblib's, get a moment to end by themselves, as they do once no other
         process is left: they remove the shared memory, semaphores and folders that their processes did not.
         """
         killed = 0
         deadline = time.monotonic() + TRACKER_GRACE
-        while orphans := process.children() - self._own:
+        while orphans := process.children() - self._import_children:
             trackers = [pid for pid in orphans if _is_tracker(pid)] if time.monotonic() < deadline else []
-            others = [pid for pid in orphans if pid not in trackers]
-            process.kill_children(others)
-            killed += len(others)
-            if trackers and not others:
+            killable = [pid for pid in orphans if pid not in trackers]
+            process.kill_children(killable)
+            killed += len(killable)
+            if trackers and not killable:
                 _wait_for_end(trackers[0], deadline - time.monotonic())
         return killed
 
@@ -192,14 +192,14 @@ class Template:
         self._leaves = True
 
     def _end(self) -> None:
-        """Kills the trials and what they started; where the pod leaves, once they have ended or had their grace period."""
+        """Kill the trials and what they started; where the pod leaves, once they have ended or had their grace period."""
         ended = time.monotonic()
         grace = float(os.environ.get(env.GRACE, "0"))
         while self._running and time.monotonic() < ended + (grace if self._leaves else min(grace, NEWS)):
             time.sleep(_PAUSE)
             self._reap()
         self._running.clear()
-        self._own.clear()
+        self._import_children.clear()
         self._kill_orphans()
 
 
@@ -222,7 +222,7 @@ def _wait_for_former() -> None:
 
 
 def _warm_mlflow() -> None:
-    """Imports what a job's first `mlflow.log_*` would import for a second, if the job has imported MLflow."""
+    """Import what a job's first `mlflow.log_*` would import for a second, if the job has imported MLflow."""
     if "mlflow" in sys.modules and "://" in os.environ.get(env.MLFLOW_TRACKING_URI, ""):
         database = not os.environ[env.MLFLOW_TRACKING_URI].startswith("http")
         for name in ("mlflow.store.tracking.sqlalchemy_store", "alembic.command") if database else ():
@@ -232,7 +232,7 @@ def _warm_mlflow() -> None:
 
 @contextlib.contextmanager
 def _ending_with(control: socket.socket) -> Iterator[None]:
-    """Ends this process if the slot ends during the imports; the watching thread is gone afterwards."""
+    """End this process if the slot ends during the imports; the watching thread is gone afterwards."""
     stop_read, stop_write = socket.socketpair()
 
     def watch() -> None:
@@ -261,7 +261,7 @@ def _is_tracker(pid: int) -> bool:
 
 
 def _wait_for_end(pid: int, seconds: float) -> None:
-    """Waits at most `seconds` for a child to end, and reaps it."""
+    """Wait at most `seconds` for a child to end, and reap it."""
     descriptor = os.pidfd_open(pid)
     try:
         if select.select([descriptor], [], [], max(0.0, seconds))[0]:

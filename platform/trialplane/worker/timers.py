@@ -1,4 +1,4 @@
-"""Timers: what is to happen next in a slot or a supervisor, and when."""
+"""Timers: the scheduled actions of a slot or a supervisor."""
 
 from __future__ import annotations
 

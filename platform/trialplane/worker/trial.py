@@ -13,7 +13,7 @@ import dataclasses
 import faulthandler
 import importlib
 import math
-import multiprocessing.util  # noqa: F401  here, so that `end_after` clears its exit function, which waits for workers forever
+import multiprocessing.util  # noqa: F401  here, so that `end_after` clears its exit function, which waits for workers without limit
 import os
 import resource
 import sys
@@ -65,7 +65,7 @@ def import_job(config: records.SlotConfig) -> context.Run:
 def run_and_end(
     run: context.Run | None, channel: TrialChannel, parent: int, role_of: Callable[[records.SlotConfig], Role]
 ) -> None:
-    """Runs one trial and ends the process, regardless of threads and processes that the job left behind.
+    """Run one trial and end the process, regardless of threads and processes that the job left behind.
 
     Args:
         run: the job's function in a fork of the template; None in a new interpreter, which imports it.
@@ -77,7 +77,7 @@ def run_and_end(
 
 
 def end_after(serve: Callable[[], int], parent: int, leader: bool = False) -> None:
-    """Runs `serve` in a new process and ends that, with the code it returns.
+    """Run `serve` in a new process and end the process, with the code that `serve` returns.
 
     Args:
         serve: the work of the process.
@@ -95,13 +95,13 @@ def end_after(serve: Callable[[], int], parent: int, leader: bool = False) -> No
     except BaseException:  # noqa: BLE001  nothing may unwind into the loop of the process that forked
         traceback.print_exc()
     finally:
-        atexit._run_exitfuncs()  # what the job itself registered
+        atexit._run_exitfuncs()  # those that the job has registered
         process.flush()
         os._exit(code)
 
 
 def _serve(run: context.Run | None, channel: TrialChannel, role_of: Callable[[records.SlotConfig], Role]) -> int:
-    """Reads the request, runs the job and sends the outcome; returns the exit code."""
+    """Read the request, run the job and send the outcome; return the exit code."""
     message = channel.receive()
     assert isinstance(message, messages.RunTrial), "a slot sends RunTrial first"
     config, request, workdir = message.config, message.request, Path(message.workdir)
@@ -116,7 +116,7 @@ def _serve(run: context.Run | None, channel: TrialChannel, role_of: Callable[[re
 
 
 def perform(run: context.Run | None, message: messages.RunTrial, channel: TrialChannel) -> records.TrialOutcome:
-    """The role of a trial of one process: calls the job's function and makes its outcome."""
+    """The role of a trial of one process: call the job's function and make its outcome."""
     return act_out(run, message, channel, stopping.Stop(message.config.grace), _plainly)
 
 
@@ -130,7 +130,7 @@ def act_out(
 
 
 def send_end(channel: Channel[Any, Any], request: records.TrialRequest, outcome: records.TrialOutcome) -> None:
-    """Sends the outcome, or that it is too large for a message."""
+    """Send the outcome, or that it is too large for a message."""
     try:
         channel.send(messages.Ended(outcome))
     except errors.MessageError as error:
@@ -138,7 +138,7 @@ def send_end(channel: Channel[Any, Any], request: records.TrialRequest, outcome:
 
 
 def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: Path) -> None:
-    """Sets up this process for the trial: log, environment, folder, limits, random numbers."""
+    """Set up this process for the trial: log, environment, folder, limits, random numbers."""
     log = paths.RunPaths(Path(config.root)).trial_log(request.trial, request.attempt, request.worker)
     log.parent.mkdir(parents=True, exist_ok=True)
     workdir.mkdir(parents=True, exist_ok=True)
@@ -179,9 +179,9 @@ def enter_mlflow(config: records.SlotConfig, request: records.TrialRequest) -> N
     mlflow_runs.enter({**config.env, **request.env}, request.number, store)
 
 
-def _plainly(run: context.Run, given: Mapping[str, Any]) -> context.Result:
-    """Calls the function of a trial."""
-    ctx = context.Context(**given)
+def _plainly(run: context.Run, fields: Mapping[str, Any]) -> context.Result:
+    """Call the function of a trial."""
+    ctx = context.Context(**fields)
     with context.entered(ctx):
         return run(ctx)
 
@@ -195,7 +195,7 @@ def run_job(
     act: Act = _plainly,
     **of_the_rank: Any,
 ) -> records.TrialOutcome:
-    """Runs the job's function and returns its outcome, also for errors.
+    """Run the job's function and return its outcome, also for errors.
 
     Args:
         run: the job's function, or None to import it.
@@ -209,7 +209,7 @@ def run_job(
     reporter.is_quiet = config.program is not None
     origin = context.Origin(checkpoints(config, request.resume, request.trial) if request.resume else None)
     is_first = request.attempt == 1 and config.role == "trial"  # later ones have checkpoints of their own
-    if origin.place is not None and is_first:
+    if origin.location is not None and is_first:
         reporter.remark = lambda: "" if origin.was_read else _UNREAD.format(run=request.resume)
     was_forked = run is not None and config.program is None  # a script's imports are done before, a command's are its own
     try:
@@ -221,8 +221,8 @@ def run_job(
             process.seed_everything(request.seed)  # again: the imports may just have loaded numpy and torch
         if request.objectives:
             run = objective.of(run, request.metrics, request.objectives, reporter)
-        given = {
-            "params": dict(request.params),  # to which an objective of Optuna adds what it is given
+        fields = {
+            "params": dict(request.params),  # to which an objective of Optuna adds its values
             "seed": request.seed,
             "run": request.run,
             "trial": request.trial,
@@ -242,22 +242,22 @@ def run_job(
         imports = advice.LateImports()
         try:
             with imports.watched() if was_forked else contextlib.nullcontext():
-                result = act(run, given)
+                result = act(run, fields)
         except (SystemExit, context.Finished) as error:
             if isinstance(cause := outcomes.cause(error), context.Finished):
                 early = str(cause)
             elif not ended_well(cause):
                 raise
             result, ended = reporter.newest, f"was {early}" if early else "ended by sys.exit(0)"
-        if of_the_rank.get("rank", 0) > 0:  # what counts is rank 0's
+        if of_the_rank.get("rank", 0) > 0:  # rank 0's outcome counts
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
         runs_in = workdir if config.program is None else programs.folder(config.program, workdir)
-        kept = outcomes.keep(checkpoints(config, request.run, request.trial), runs_in, config.keep)
-        if config.program is not None:  # the slot adds what it has read, and judges whether that is all
-            found = records.TrialOutcome(request.number, TrialState.COMPLETE, metrics=reporter.newest)
-            return dataclasses.replace(found, early=bool(early), message=early, remark=kept, advice=advice.of_pools())
+        keep_remark = outcomes.keep(checkpoints(config, request.run, request.trial), runs_in, config.keep)
+        if config.program is not None:  # the slot adds the metrics that it has read, and checks that they are complete
+            ended_outcome = records.TrialOutcome(request.number, TrialState.COMPLETE, metrics=reporter.newest)
+            return dataclasses.replace(ended_outcome, early=bool(early), message=early, remark=keep_remark, advice=advice.of_pools())
         outcome = outcomes.complete(request, result, workdir, ended=ended, newest=reporter.newest)
-        outcome = dataclasses.replace(outcome, remark=kept)
+        outcome = dataclasses.replace(outcome, remark=keep_remark)
         if outcome.state is TrialState.COMPLETE:
             remarks = (early, reporter.remark(), *stopping.unreported(request.stop, reporter.newest))
             message = "; ".join(filter(None, remarks))
@@ -277,12 +277,12 @@ def _check_parent(config: records.SlotConfig, request: records.TrialRequest) -> 
     parent = None if request.segment is None else request.segment.parent
     if parent is None:
         return
-    place = checkpoints(config, request.run, parent.trial)
-    found = folders.summary(place)
-    if found is None or parent.digest not in ("", found.digest):
-        what = "is missing" if found is None else "was changed since the trial was paused"
+    location = checkpoints(config, request.run, parent.trial)
+    summary = folders.summary(location)
+    if summary is None or parent.digest not in ("", summary.digest):
+        problem = "is missing" if summary is None else "was changed since the trial was paused"
         raise errors.CheckpointError(
-            f"trial {request.trial} was to continue after step {parent.step}, and its checkpoint at {place} {what}"
+            f"trial {request.trial} was to continue after step {parent.step}, and its checkpoint at {location} {problem}"
         )
 
 
@@ -296,7 +296,7 @@ def has_ranks(config: records.SlotConfig) -> bool:
     return config.ranks * config.nodes > 1
 
 
-def checkpoint_place(config: records.SlotConfig, run: str) -> str:
+def checkpoint_location(config: records.SlotConfig, run: str) -> str:
     """The folder or URL of the checkpoints of this run, or of another run beside it."""
     root = Path(config.root) if run == config.run else Path(config.root).parent / run
     return config.checkpoints or str(paths.RunPaths(root).checkpoints)
@@ -304,11 +304,11 @@ def checkpoint_place(config: records.SlotConfig, run: str) -> str:
 
 def checkpoints(config: records.SlotConfig, run: str, trial: int) -> str:
     """The folder or URL of the checkpoints of one trial."""
-    return paths.trial_checkpoints(checkpoint_place(config, run), run, trial)
+    return paths.trial_checkpoints(checkpoint_location(config, run), run, trial)
 
 
 def remove_checkpoints(config: records.SlotConfig, trials: Iterable[int]) -> None:
-    """Removes all checkpoints of trials that have ended, from the slot's side.
+    """Remove all checkpoints of trials that have ended, from the slot's side.
 
     Raises:
         CheckpointError: some cannot be removed; the others are.
@@ -317,7 +317,7 @@ def remove_checkpoints(config: records.SlotConfig, trials: Iterable[int]) -> Non
 
 
 class Reporter:
-    """Sends reports to the slot, and waits for its answer when the study prunes.
+    """Send reports to the slot, and wait for its answer when the study prunes.
 
     Attributes:
         last: the metrics of the newest report.
@@ -336,15 +336,15 @@ class Reporter:
         self.is_quiet = False
         self.attributes: dict[str, Any] = {}
 
-    def suggest(self, wanted: messages.Suggest) -> messages.Suggested:
-        """Has the controller draw a parameter."""
-        self._channel.send(wanted)
+    def suggest(self, request: messages.Suggest) -> messages.Suggested:
+        """Request the value of a parameter from the controller."""
+        self._channel.send(request)
         answer = self._channel.receive()
         assert isinstance(answer, messages.Suggested), "a request for a parameter is answered with Suggested"
         return answer
 
     def __call__(self, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
-        """Sends the metrics of one step; whether the trial is to end as pruned.
+        """Send the metrics of one step; return whether the trial is to end as pruned.
 
         Raises:
             Finished: a stop rule is met; if the job does not wait, the slot ends it.
@@ -368,6 +368,6 @@ class Reporter:
             answer = self._channel.receive()
             assert isinstance(answer, messages.AnswerReport), "a report is answered with AnswerReport"
             prune = answer.prune_at is not None
-        if why := stopping.early(self._request.stop, step, metrics):
-            raise context.Finished(f"stopped at step {step}: {why}")
+        if rule := stopping.early(self._request.stop, step, metrics):
+            raise context.Finished(f"stopped at step {step}: {rule}")
         return prune

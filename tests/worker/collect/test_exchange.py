@@ -47,7 +47,7 @@ def exchange(tmp_path: Path, clock: list[float]) -> Iterator[Exchange]:
 
 
 def offer(exchange: Exchange, unit: int, size: int = 10) -> None:
-    exchange.receive(messages.ResultOffered(Offer(unit, size), f"{exchange.lent.folder}/a file"))
+    exchange.receive(messages.ResultOffered(Offer(unit, size), f"{exchange.shared_files.folder}/a file"))
 
 
 def is_told_now(exchange: Exchange) -> bool:
@@ -141,7 +141,7 @@ def test_one_with_as_much_on_offer_as_may_be_is_not_late(exchange: Exchange) -> 
 
 def test_the_memory_of_results_is_free_when_their_trial_has_ended(tmp_path: Path) -> None:
     made = Exchange(TrialRequest("toy", 0, 1, 0, {}, 0, ()), lambda message: None, None, tmp_path / "work")
-    folder = made.lent.folder
+    folder = made.shared_files.folder
     made.feed([Parcel(0, 0, 0, 1.0)], [transport.pack({"states": np.zeros(1000)})])
     assert folder in Path("/proc/self/maps").read_text()
     made.close()
@@ -165,7 +165,7 @@ def test_the_memory_of_results_is_free_when_their_trial_has_ended(tmp_path: Path
 )
 def test_what_a_process_may_not_claim_is_an_error(exchange: Exchange, message: messages.OfWorker, said: str) -> None:
     if isinstance(message, messages.ResultOffered):
-        file = message.file.replace("{lent}", exchange.lent.folder)
+        file = message.file.replace("{lent}", exchange.shared_files.folder)
         message = messages.ResultOffered(message.offer, file)
     exchange.news()
     with pytest.raises(errors.MessageError, match=said):
@@ -176,7 +176,7 @@ def test_what_a_process_may_not_claim_is_an_error(exchange: Exchange, message: m
 def test_weights_are_offered_at_once_and_there_until_they_are_released(tmp_path: Path) -> None:
     sent: list[messages.ToTrial] = []
     made = Exchange(TrialRequest("toy", 0, 1, 0, {}, 0, ()), sent.append, None, tmp_path / "work")
-    file, size = segments.Writer(made.lent.folder).write({"bias": 1.0})
+    file, size = segments.Writer(made.shared_files.folder).write({"bias": 1.0})
     made.receive(messages.WeightsOffered(size, file))
     assert is_told_now(made)
     assert made.news() == (messages.WeightsOffered(size),), "the file is the slot's business"

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from trialplane.policies import transport
-from trialplane.worker.collect.states import WEIGHTS, Kept, States
+from trialplane.worker.collect.states import WEIGHTS, Start, States
 
 
-def kept(value: int) -> Kept:
-    return Kept({WEIGHTS: transport.pack({"w": value})})
+def kept(value: int) -> Start:
+    return Start({WEIGHTS: transport.pack({"w": value})})
 
 
 def refuse_deletions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A collection in one process, without the platform: the worker does all units of an iteration, then the learner reads.
+"""A collection in one process, without the platform: the worker does all units of an iteration before the learner.
 
 Results are packed and unpacked as between processes, so values that cannot be sent are detected here too. Only the job
 itself writes to disk. For small numbers of units: an iteration's results are in memory at once.
@@ -25,40 +25,42 @@ def run(
     collect: Collect,
     play: Callable[[Worker], object],
     learn: Callable[[Learner, Results], Any] | None,
-    given: Mapping[str, Any],
-    own: Mapping[str, Any],
+    fields: Mapping[str, Any],
+    learner_fields: Mapping[str, Any],
 ) -> Iterator[Mapping[str, Any]]:
-    """Runs the iterations; yields what the learner returned in each, without weights and state.
+    """Run the iterations; yield the result of the learner in each, without weights and state.
 
     Args:
         collect: how many units and iterations.
         play: the worker's function.
         learn: the learner's; None writes files according to `collect.write`.
-        given: fields of the context.
-        own: fields that differ for the learner.
+        fields: of the context.
+        learner_fields: fields that differ for the learner.
     """
-    kept = states.Kept()
+    start = states.Start()
     for iteration in range(collect.iterations):
         began = time.monotonic()
-        fields = {**given, "trial": iteration}
+        iteration_fields = {**fields, "trial": iteration}
         first = iteration * collect.units
-        work = _Work(Unit(number, units.seed_of(given["seed"], number)) for number in range(first, first + collect.units))
-        weights = kept.tree(states.WEIGHTS)
-        worker = Worker(**fields, weights=weights, iteration=iteration, _work=work)
+        work = _Work(Unit(number, units.seed_of(fields["seed"], number)) for number in range(first, first + collect.units))
+        weights = start.tree(states.WEIGHTS)
+        worker = Worker(**iteration_fields, weights=weights, iteration=iteration, _work=work)
         with context.entered(worker):
             play(worker)
         seconds = time.monotonic() - began
         written = None
         if learn is None:
             assert collect.write is not None  # the job has a learner otherwise
-            written = shards.Shards(collect.write, given["checkpoints"], given["run"], iteration)
-        state = kept.tree(states.STATE)
-        learner = Learner(**{**fields, **own}, weights=weights, state=state, iteration=iteration, shards=written)
-        made, items = len(work.given), sum(each[1] for each in work.given)
+            written = shards.Shards(collect.write, fields["checkpoints"], fields["run"], iteration)
+        state = start.tree(states.STATE)
+        learner = Learner(
+            **{**iteration_fields, **learner_fields}, weights=weights, state=state, iteration=iteration, shards=written
+        )
+        count, items = len(work.results), sum(each[1] for each in work.results)
         with context.entered(learner):
             result = serving.returned((learn or shards.write)(learner, Results(collect.units, work)))
-        kept = serving.merged(kept, result)
-        rates = {"units": made, "items": items, "units_per_second": made / seconds, "items_per_second": items / seconds}
+        start = serving.merged(start, result)
+        rates = {"units": count, "items": items, "units_per_second": count / seconds, "items_per_second": items / seconds}
         yield {**{name: value for name, value in result.items() if name not in serving.KEPT}, **rates}
 
 
@@ -67,26 +69,26 @@ class _Work:
 
     def __init__(self, work: Iterator[Unit]) -> None:
         self.failed = 0
-        self.given: collections.deque[tuple[int, int, Any]] = collections.deque()  # unit, items, packed
+        self.results: collections.deque[tuple[int, int, Any]] = collections.deque()  # unit, items, packed
         self._waiting = collections.deque(work)
         self._taken: set[int] = set()
 
     def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
-        """Units to do."""
+        """Return units to do."""
         taken = tuple(self._waiting.popleft() for _ in range(min(count, len(self._waiting))))
         self._taken.update(unit.number for unit in taken)
         return taken
 
     def give(self, unit: Unit, value: Any, items: int) -> None:
-        """Keeps a result for the learner."""
+        """Keep a result for the learner."""
         if unit.number not in self._taken:
             raise context.Invalid(f"ctx.give: unit {unit.number} was not taken, or has been given already")
         self._taken.remove(unit.number)
-        self.given.append((unit.number, items, transport.pack(value)))
+        self.results.append((unit.number, items, transport.pack(value)))
 
     def next(self) -> Result | None:
         """The next result."""
-        if not self.given:
+        if not self.results:
             return None
-        unit, items, packed = self.given.popleft()
+        unit, items, packed = self.results.popleft()
         return Result(unit, 0, items, transport.unpack(packed))

@@ -61,7 +61,7 @@ class Exchange:
             home = zlib.crc32(str(spare).encode())  # two homes may each have a run of this name
             name = f"{request.run}-{home:08x}-{request.trial}-{request.attempt}.weights"
             self._weights = memory.shared(name, weights, spare)
-        self._places = (self._folder.path, workdir)  # where files of the process may be
+        self._folders = (self._folder.path, workdir)  # the folders in which files of the process may lie
         self._segments = segments.Writer(self._folder.path, workdir)
         self._lock = threading.Lock()
         self._since = time.monotonic()  # of the last message that gave a worker something to do
@@ -80,7 +80,7 @@ class Exchange:
         self._published: messages.WeightsOffered | None = None
 
     @property
-    def lent(self) -> messages.Lent:
+    def shared_files(self) -> messages.Lent:
         """The files passed to the process at its start."""
         return messages.Lent(str(self._folder.path), None if self._weights is None else str(self._weights.path))
 
@@ -126,7 +126,7 @@ class Exchange:
         )
 
     def receive(self, message: messages.OfWorker | messages.OfLearner) -> None:
-        """Receives a message of the process.
+        """Receive a message of the process.
 
         Raises:
             MessageError: it is about units or files that the process does not have.
@@ -169,23 +169,23 @@ class Exchange:
                         self._segments.release(self._fed.pop(unit))
 
     def _check(self, file: str) -> None:
-        """Raises MessageError for a file outside of this process's folders."""
-        if Path(file).parent not in self._places:
+        """Raise MessageError for a file outside of this process's folders."""
+        if Path(file).parent not in self._folders:
             raise errors.MessageError(f"a file was offered in {file!r:.200}, where this process has no folder")
 
     def pass_on(self, message: messages.ToExchange) -> None:
-        """Forwards a message of the controller to the process: units, released results, or the end of the results."""
+        """Forward a message of the controller to the process: units, released results, or the end of the results."""
         with self._lock:
             self._since = time.monotonic()
             match message:
-                case messages.HandUnits(given, last):
-                    self._ahead.update(unit.number for unit in given)
-                    self._owed = 0 if last else max(0, self._owed - len(given))
+                case messages.HandUnits(units_handed, last):
+                    self._ahead.update(unit.number for unit in units_handed)
+                    self._owed = 0 if last else max(0, self._owed - len(units_handed))
                 case messages.ReleaseResults(fetched):
-                    known = tuple(unit for unit in fetched if self._offered.pop(unit, None) is not None)
-                    if not known:  # the process has ended or was replaced
+                    still_offered = tuple(unit for unit in fetched if self._offered.pop(unit, None) is not None)
+                    if not still_offered:  # the process has ended or was replaced
                         return
-                    message = messages.ReleaseResults(known)
+                    message = messages.ReleaseResults(still_offered)
                 case messages.ReleaseWeights():
                     self._offered_weights = None
         self._send(message)
@@ -197,17 +197,17 @@ class Exchange:
             TransportError: a file is missing, or does not hold a result.
         """
         with self._lock:
-            there = [] if self._closed else [unit for unit in requested if unit in self._offered]
-            return {unit: segments.read(self._offered[unit][0]) for unit in there}
+            offered = [] if self._closed else [unit for unit in requested if unit in self._offered]
+            return {unit: segments.read(self._offered[unit][0]) for unit in offered}
 
     def fetch_weights(self) -> Bytes | None:
         """The packed weights that the learner offers, mapped; None if it has ended. Raises as `fetch`."""
         with self._lock:
-            there = None if self._closed else self._offered_weights
-            return None if there is None else segments.read(there)
+            file = None if self._closed else self._offered_weights
+            return None if file is None else segments.read(file)
 
     def feed(self, parcels: Sequence[units.Parcel], packed: Sequence[Bytes]) -> None:
-        """Passes results to a learner: all of them or, if one does not fit, none.
+        """Pass results to a learner: all of them or, if one does not fit, none.
 
         Raises:
             TransportError: there is no room.
@@ -217,8 +217,8 @@ class Exchange:
             if self._closed:
                 return
             try:
-                for parcel, array in zip(parcels, packed, strict=True):
-                    files[parcel.unit], _ = self._segments.copy(array)
+                for fed_result, array in zip(parcels, packed, strict=True):
+                    files[fed_result.unit], _ = self._segments.copy(array)
             except errors.TransportError:
                 for file in files.values():
                     self._segments.release(file)
@@ -228,7 +228,7 @@ class Exchange:
         self._send(messages.FeedResults(tuple(fed)))
 
     def close(self) -> None:
-        """Removes the files after the end of the process."""
+        """Remove the files after the end of the process."""
         with self._lock:
             self._closed = True
             self._folder.release()

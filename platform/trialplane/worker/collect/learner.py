@@ -64,7 +64,7 @@ class Results:
 
     @property
     def failed(self) -> int:
-        """Units that failed; known once all results have been read."""
+        """Number of units that failed, once all results have been read."""
         return self._feed.failed
 
     def __iter__(self) -> Iterator[Result]:
@@ -101,7 +101,7 @@ class Fed:
     """The results that the slot feeds to this process.
 
     Results that arrived together count as taken when the next one after them is requested, which makes room for more. The
-    file of a result is reused when nothing refers to it any more.
+    file of a result is reused when nothing refers to it.
 
     Args:
         line: to the slot.
@@ -121,10 +121,10 @@ class Fed:
         self._ended = False
 
     def has(self, units: Collection[int]) -> None:
-        """Reports units that need not be done, as their results of a former attempt are kept."""
-        kept = sorted(units)
-        for first in range(0, len(kept), AT_ONCE):
-            self._line.send(messages.ResultsTaken(tuple(kept[first : first + AT_ONCE])))
+        """Report units that need not be done, as there are results of a former attempt."""
+        numbers = sorted(units)
+        for first in range(0, len(numbers), AT_ONCE):
+            self._line.send(messages.ResultsTaken(tuple(numbers[first : first + AT_ONCE])))
 
     def next(self) -> Result | None:
         """The next result; None when there are no more."""

@@ -10,7 +10,7 @@ _POLL = 0.2  # seconds between checks whether a stop was requested
 
 
 class Line:
-    """Sends and receives; for the thread that runs the job's function.
+    """Send and receive messages; for the thread that runs the job's function.
 
     Args:
         channel: to the slot.
@@ -27,7 +27,7 @@ class Line:
         return self._stop.received
 
     def send(self, message: messages.OfWorker | messages.OfLearner) -> None:
-        """Sends one message."""
+        """Send one message."""
         self._channel.send(message)
 
     def receive(self, *, wait: bool) -> messages.ToTrial | None:

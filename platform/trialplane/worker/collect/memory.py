@@ -1,6 +1,6 @@
 """Files and folders in this node's memory, /dev/shm: each exists as long as a process holds it, however that process ends.
 
-Each is held by a file lock, so what a killed process leaves is swept by the next one. Independent of their contents.
+Each is held by a file lock, so the leftovers of a killed process are swept by the next one. Independent of their contents.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Held:
         fcntl.flock(self._handle, fcntl.LOCK_SH)
 
     def release(self) -> None:
-        """Releases it; it is removed when no other process holds it."""
+        """Release the file or folder; it is removed when no other process holds it."""
         if self._handle is None:
             return
         with _alone(self.path.parent):
@@ -48,10 +48,10 @@ def folder(name: str, size: int, instead: Path) -> Held:
         size: bytes that must be free for it.
         instead: folder on disk, used when memory has no room.
     """
-    place = _place(size, instead)
-    with _alone(place):
-        _sweep(place)
-        return Held(Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place)))
+    parent = _create_folder(size, instead)
+    with _alone(parent):
+        _sweep(parent)
+        return Held(Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent)))
 
 
 def shared(name: str, data: Bytes, instead: Path) -> Held:
@@ -62,42 +62,42 @@ def shared(name: str, data: Bytes, instead: Path) -> Held:
         data: of shape (bytes,).
         instead: folder on disk, used when memory has no room.
     """
-    for place in (_MEMORY / _own(), instead):
-        if (place / name).exists():
-            with _alone(place), contextlib.suppress(FileNotFoundError):  # it may just have been removed
-                return Held(place / name)
-    place = _place(data.nbytes, instead)
-    with _alone(place):
-        _sweep(place)
-        if not (place / name).exists():
-            with building.whole(place / name) as file:
+    for parent in (_MEMORY / _user_folder(), instead):
+        if (parent / name).exists():
+            with _alone(parent), contextlib.suppress(FileNotFoundError):  # it may just have been removed
+                return Held(parent / name)
+    parent = _create_folder(data.nbytes, instead)
+    with _alone(parent):
+        _sweep(parent)
+        if not (parent / name).exists():
+            with building.whole(parent / name) as file:
                 file.write(data.data)
-        return Held(place / name)
+        return Held(parent / name)
 
 
-def _own() -> str:
+def _user_folder() -> str:
     return f"trialplane-{os.getuid()}"
 
 
-def _place(size: int, instead: Path) -> Path:
+def _create_folder(size: int, instead: Path) -> Path:
     with contextlib.suppress(OSError):
         if shutil.disk_usage(_MEMORY).free >= size + _MARGIN:
-            place = _MEMORY / _own()
-            place.mkdir(mode=0o700, exist_ok=True)
-            return place
+            user_folder = _MEMORY / _user_folder()
+            user_folder.mkdir(mode=0o700, exist_ok=True)
+            return user_folder
     instead.mkdir(parents=True, exist_ok=True)
     return instead
 
 
-def _alone(place: Path) -> contextlib.AbstractContextManager[None]:
-    """Locks the place, so that nothing is swept between its creation and its lock."""
-    return building.alone(place / "all")
+def _alone(folder_path: Path) -> contextlib.AbstractContextManager[None]:
+    """Lock a folder, so that no entry is swept between its creation and its own lock."""
+    return building.alone(folder_path / "all")
 
 
-def _sweep(place: Path) -> None:
-    """Removes what no process holds; the caller has locked the place."""
-    building.sweep(place)
-    for path in place.iterdir():
+def _sweep(folder_path: Path) -> None:
+    """Remove the entries that no process holds; the caller has locked the folder."""
+    building.sweep(folder_path)
+    for path in folder_path.iterdir():
         if path.suffix == ".lock":
             continue
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     Bytes = npt.NDArray[np.uint8]
 
-# What one result may take of the room that is left. Ray's object store lies in the same memory and takes its pages only
+# The share of the free memory that one result may take. Ray's object store lies in the same memory and takes its pages only
 # when it needs them; a process that finds none there is killed. So three results of one size leave at least a quarter.
 SHARE = 0.5
-# A file this much larger than twice its next result goes: one giant must not hold its memory for good.
+# A file this much larger than twice its next result goes: one huge result must not hold its memory for good.
 _GIANT = 64 << 20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -42,7 +42,7 @@ class _Segment:
 
 
 class Writer:
-    """Writes the results of one process into files of a folder. Not for several threads at once.
+    """Write the results of one process into files of a folder. Not for several threads at once.
 
     Args:
         folder: in shared memory; must exist, and may be other processes' too.
@@ -56,7 +56,7 @@ class Writer:
         self._names = (f"{os.getpid()}-{number}" for number in itertools.count())
 
     def write(self, tree: Any) -> tuple[str, int]:
-        """Packs a tree directly into a file.
+        """Pack a tree directly into a file.
 
         Returns:
             The file, and the bytes of the packed tree; the file itself may be longer.
@@ -70,22 +70,24 @@ class Writer:
         return str(segment.path), packing.nbytes
 
     def copy(self, packed: Bytes) -> tuple[str, int]:
-        """Writes a packed tree; otherwise as `write`."""
+        """Write a packed tree; otherwise as `write`."""
         segment = self._segment(packed.nbytes)
         segment.buffer[: packed.nbytes] = packed
         return str(segment.path), packed.nbytes
 
     def release(self, path: str) -> None:
-        """Allows reuse of the file of a result that was read and of which no view is left."""
+        """Allow reuse of the file of a result that was read and of which no view is left."""
         self._segments[path].taken = False
 
     def close(self) -> None:
-        """Unmaps the files, whose memory the system frees once they are removed too; nothing may be written afterwards."""
+        """Unmap the files, whose memory the system frees once they are removed too; nothing may be written afterwards."""
         self._segments.clear()
 
     def _segment(self, size: int) -> _Segment:
         """A free file of at least `size` bytes."""
-        free = sorted((one for one in self._segments.values() if not one.taken), key=lambda one: one.buffer.nbytes)
+        free = sorted(
+            (segment for segment in self._segments.values() if not segment.taken), key=lambda segment: segment.buffer.nbytes
+        )
         for segment in free:
             if size <= segment.buffer.nbytes <= 2 * size + _GIANT:
                 segment.taken = True
@@ -109,13 +111,13 @@ class Writer:
             segment = _map_new(self._spare / name, size)
             if segment is not None:
                 return segment
-        places = [f"{shutil.disk_usage(place).free / 1e6:,.0f} MB free in {place}" for place in self._places()]
+        folders = [f"{shutil.disk_usage(folder).free / 1e6:,.0f} MB free in {folder}" for folder in self._folders()]
         raise errors.TransportError(
-            f"there is no room for a result of {size / 1e6:,.1f} MB: {' and '.join(places)}; one result may take at most "
+            f"there is no room for a result of {size / 1e6:,.1f} MB: {' and '.join(folders)}; one result may take at most "
             "half of the shared memory; give smaller results, or raise resources.shm"
         )
 
-    def _places(self) -> list[Path]:
+    def _folders(self) -> list[Path]:
         return [self._folder] if self._spare is None else [self._folder, self._spare]
 
 

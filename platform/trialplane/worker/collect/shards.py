@@ -1,7 +1,7 @@
 """The learner without code of the job: it writes results to npz or Parquet files, and a manifest of them.
 
-    <place>/iteration-0003/shard-00000.npz       full at about `shard` bytes
-                           shard-00000.json      which units are in it, rows, bytes, sha256: written when the file is whole
+    <location>/iteration-0003/shard-00000.npz       full at about `shard` bytes
+                           shard-00000.json      its units, rows, bytes, sha256: written when the file is complete
                            MANIFEST.json         all of these, written last: it marks a complete iteration
 
 A shard is complete or absent, and one with its record is never written again: a later attempt keeps it, and its units are
@@ -47,15 +47,15 @@ class Shards:
 
     Args:
         write: how and where.
-        beside: folder or URL of the run's checkpoints, the default place for the files.
+        beside: folder or URL of the run's checkpoints, the default location of the files.
         run: name of the run.
         iteration: from 0.
     """
 
     def __init__(self, write: Write, beside: str, run: str, iteration: int) -> None:
-        self.place = paths.shards(write.to or beside, run, iteration)
+        self.location = paths.shards(write.to or beside, run, iteration)
         self._write = write
-        self._folder = _folder(self.place)
+        self._folder = _folder(self.location)
         self.shards = [_shard(self._folder.read(name)) for name in self._folder.names() if _RECORD.fullmatch(name)]
 
     @property
@@ -64,26 +64,26 @@ class Shards:
         return frozenset(unit for shard in self.shards for unit in shard.units)
 
     def write(self, results: Results) -> None:
-        """Writes all results, and the manifest.
+        """Write all results, and the manifest.
 
         Raises:
             CacheError: they cannot be written.
         """
         try:
-            kept = self.units
-            fresh = (result for result in results if result.unit not in kept)
+            written_units = self.units
+            fresh = (result for result in results if result.unit not in written_units)
             for first in fresh:
                 number = 1 + max((int(shard.file[6:11]) for shard in self.shards), default=-1)
                 self.shards.append(self._shard(f"shard-{number:05d}", first, fresh))
             self._folder.write(MANIFEST, self._manifest(results))
         except OSError as error:
             raise errors.CacheError(
-                f"the shards of this iteration could not be written to {self.place}: {error.strerror or error}. Make room "
-                "there and `platform resume` the run; shards that are complete are kept"
+                f"the shards of this iteration could not be written to {self.location}: {error.strerror or error}. Make "
+                "room there and `platform resume` the run; shards that are complete are kept"
             ) from error
 
-    def _shard(self, name: str, first: Result, others: Iterator[Result]) -> Shard:
-        """Writes results until the file is full or there are no more."""
+    def _shard(self, name: str, first: Result, rest: Iterator[Result]) -> Shard:
+        """Write results until the file is full or there are no more."""
         file = f"{name}.{self._write.format}"
         numbers, rows, items = [], 0, 0
         with self._folder.create(file) as raw:
@@ -97,7 +97,7 @@ class Shards:
                     items += result.items
                     full = sink.size >= self._write.shard_bytes
                     result = None  # frees its memory while waiting for the next one
-                    result = None if full else next(others, None)
+                    result = None if full else next(rest, None)
         shard = Shard(file, tuple(numbers), rows, items, sink.size, sink.digest.hexdigest())
         self._folder.write(f"{name}.json", json.dumps(dataclasses.asdict(shard)).encode())
         return shard
@@ -125,9 +125,9 @@ def write(ctx: Learner, results: Results) -> Mapping[str, float]:
     """The learner of a job with `collect.write`."""
     written: Shards = ctx.shards
     if written.units:
-        print(f"{errors.counted(len(written.units), 'unit')} of a former attempt are in {written.place}", flush=True)  # noqa: T201
+        print(f"{errors.counted(len(written.units), 'unit')} of a former attempt are in {written.location}", flush=True)  # noqa: T201
     written.write(results)
-    return {"shards": float(len(written.shards)), "written_gigabytes": sum(one.bytes for one in written.shards) / 1e9}
+    return {"shards": float(len(written.shards)), "written_gigabytes": sum(shard.bytes for shard in written.shards) / 1e9}
 
 
 class Sink:
@@ -140,7 +140,7 @@ class Sink:
         self.closed = False
 
     def write(self, data: Any) -> int:
-        """Writes all of `data`."""
+        """Write all of `data`."""
         view = memoryview(data).cast("B")
         self._raw.write(view)
         self.digest.update(view)
@@ -148,7 +148,7 @@ class Sink:
         return len(view)
 
     def tell(self) -> int:
-        """Bytes so far."""
+        """Return the number of bytes so far."""
         return self.size
 
     def seekable(self) -> bool:
@@ -164,10 +164,10 @@ class Sink:
         return False
 
     def flush(self) -> None:
-        """Does nothing: there is no buffer here, and the file is flushed when it is closed."""
+        """Do nothing: there is no buffer here, and the file is flushed when it is closed."""
 
     def close(self) -> None:
-        """Marks the stream as closed; the opener closes the file."""
+        """Mark the stream as closed; the opener closes the file."""
         self.closed = True
 
 
@@ -176,9 +176,9 @@ def _shard(data: bytes) -> Shard:
     return Shard(**{**fields, "units": tuple(fields["units"])})
 
 
-def _folder(place: str) -> _Folder | _Url:
-    folder = paths.local_folder(place)
-    return _Url(place) if folder is None else _Folder(folder)
+def _folder(location: str) -> _Folder | _Url:
+    folder = paths.local_folder(location)
+    return _Url(location) if folder is None else _Folder(folder)
 
 
 class _Folder:
@@ -193,7 +193,7 @@ class _Folder:
 
     def create(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
         self._path.mkdir(parents=True, exist_ok=True)
-        building.sweep(self._path, name)  # what a killed attempt left
+        building.sweep(self._path, name)  # files of a killed attempt
         return building.whole(self._path / name)
 
     def write(self, name: str, data: bytes) -> None:
@@ -204,13 +204,13 @@ class _Folder:
 class _Url:
     """A folder below an fsspec URL, where an object appears when it is closed."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, location: str) -> None:
         import fsspec  # needed only for URLs
 
         try:
-            self._files, self._root = fsspec.url_to_fs(place)
+            self._files, self._root = fsspec.url_to_fs(location)
         except (ImportError, ValueError) as error:
-            raise errors.InputError(f"shards cannot be written to {place}: {error}; see collect.write.to") from error
+            raise errors.InputError(f"shards cannot be written to {location}: {error}; see collect.write.to") from error
 
     def names(self) -> list[str]:
         self._files.invalidate_cache()

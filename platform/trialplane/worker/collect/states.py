@@ -25,7 +25,7 @@ WEIGHTS, STATE = "weights.packed", "state.packed"
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
+class Start:
     """The start of an iteration: packed trees by the name of their file, without those that were never returned."""
 
     packed: Mapping[str, Bytes] = dataclasses.field(default_factory=dict)
@@ -36,17 +36,17 @@ class Kept:
 
 
 class States:
-    """Weights and state of a run's iterations, in one place.
+    """Weights and state of a run's iterations, at one location.
 
     Args:
-        place: a folder or an fsspec URL.
+        location: a folder or an fsspec URL.
     """
 
-    def __init__(self, place: str) -> None:
-        self._store = stores.open_store(place)
+    def __init__(self, location: str) -> None:
+        self._store = stores.open_store(location)
 
-    def load(self, iteration: int) -> Kept:
-        """Loads the checkpoint of an iteration.
+    def load(self, iteration: int) -> Start:
+        """Load the checkpoint of an iteration.
 
         Raises:
             CheckpointError: it is missing.
@@ -60,7 +60,7 @@ class States:
             )
         return self._read(names[-1])
 
-    def newest(self) -> Kept:
+    def newest(self) -> Start:
         """The newest undamaged checkpoint, of a run that has ended.
 
         Raises:
@@ -74,8 +74,8 @@ class States:
                 damaged = f"; {error}"
         raise errors.CheckpointError(f"there is no iteration to resume from in {self._store.place}{damaged}")
 
-    def save(self, iteration: int, kept: Kept) -> None:
-        """Saves the checkpoint of an iteration; keeps that of the iteration before, and removes older ones.
+    def save(self, iteration: int, start: Start) -> None:
+        """Save the checkpoint of an iteration; keep that of the iteration before, and remove older ones.
 
         Raises:
             CheckpointError: it could not be written; the previous ones are untouched.
@@ -85,7 +85,7 @@ class States:
             taken = store.complete()
             name = record.name_of(iteration, taken)
             parts = {}
-            for file, data in kept.packed.items():
+            for file, data in start.packed.items():
                 with store.create(name, file) as sink:
                     sink.write(data.data)
                 parts[file] = record.Part(sink.size, sink.crc)
@@ -110,7 +110,7 @@ class States:
                 stacklevel=1,
             )
 
-    def _read(self, name: str) -> Kept:
+    def _read(self, name: str) -> Start:
         import numpy as np
 
         store = self._store
@@ -122,4 +122,4 @@ class States:
             if data.nbytes != part.size or zlib.crc32(data.data) != part.crc:
                 raise errors.CheckpointDamaged(f"{saved.place}/{file} is cut or changed")
             packed[file] = data
-        return Kept(packed)
+        return Start(packed)

@@ -26,7 +26,7 @@ class Archive:
         self._zip = zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED)
 
     def add(self, result: Result) -> int:
-        """Writes one result, which is one row."""
+        """Write one result, which is one row."""
         import numpy as np
         from numpy.lib import format as npy
 
@@ -39,7 +39,7 @@ class Archive:
         return 1
 
     def close(self) -> None:
-        """Writes the table of contents."""
+        """Write the table of contents."""
         self._zip.close()
 
 
@@ -59,7 +59,7 @@ class Table:
         self._writer: Any = None
 
     def add(self, result: Result) -> int:
-        """Writes one result; its items are its rows."""
+        """Write one result; its items are its rows."""
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -80,7 +80,7 @@ class Table:
         return result.items
 
     def close(self) -> None:
-        """Writes the file's footer."""
+        """Write the file's footer."""
         if self._writer is not None:
             self._writer.close()
 
@@ -94,8 +94,8 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     else:
         yield path, value
         return
-    for key, one in below:
-        yield from leaves(one, f"{path}/{key}" if path else str(key))
+    for key, leaf_value in below:
+        yield from leaves(leaf_value, f"{path}/{key}" if path else str(key))
 
 
 def _column(result: Result, name: str, leaf: Any) -> tuple[Any, tuple[int, ...]]:
@@ -118,9 +118,9 @@ def _column(result: Result, name: str, leaf: Any) -> tuple[Any, tuple[int, ...]]
 
 def _difference(schema: Any, writer: Any) -> str:
     """A difference between two schemas, for a message."""
-    ours = {field.name: f"{field.type}" for field in schema}
+    current = {field.name: f"{field.type}" for field in schema}
     first = {field.name: f"{field.type}" for field in writer.schema}
-    for name in sorted(ours.keys() | first.keys()):
-        if ours.get(name) != first.get(name):
-            return f"{name} is {ours.get(name, 'missing')} and was {first.get(name, 'missing')}"
+    for name in sorted(current.keys() | first.keys()):
+        if current.get(name) != first.get(name):
+            return f"{name} is {current.get(name, 'missing')} and was {first.get(name, 'missing')}"
     return "shapes or order"

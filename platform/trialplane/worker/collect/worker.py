@@ -4,7 +4,7 @@
         for unit in ctx.units():
             ctx.give(unit, {"states": states, "moves": moves}, items=len(moves))
 
-`Desk` is the process's side: which units it has, and which results are still to be fetched. Imports nothing heavy.
+`WorkerUnits` is the process's side: its units, and its results that are still to be fetched. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Work(Protocol):
     """A source of units and sink of results."""
 
     def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
-        """Units to do, `count` at most."""
+        """Return units to do, `count` at most."""
 
     def give(self, unit: Unit, value: Any, items: int) -> None:
-        """Passes on the result of a unit."""
+        """Pass on the result of a unit."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Worker(context.Context):
         return self._work.take(count, wait)
 
     def give(self, unit: Unit, value: Any, *, items: int = 1) -> None:
-        """Passes on the result of a unit; waits while too many earlier ones have not been fetched.
+        """Pass on the result of a unit; wait while too many earlier ones have not been fetched.
 
         Args:
             unit: one that this worker has taken and not given yet.
@@ -101,7 +101,7 @@ class Worker(context.Context):
         self._work.give(unit, value, items)
 
 
-class Desk:
+class WorkerUnits:
     """The units of a worker's process, and its results until they are fetched.
 
     Args:
@@ -120,11 +120,11 @@ class Desk:
         self._ahead = 0  # units to request before the job does
         self._owed = 0  # units requested and not received
         self._last = False  # whether no more will come
-        self._given = self._items = self._logged = 0
+        self._given_count = self._items = self._logged = 0
         self._log_at = 0.0
 
     def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
-        """Units to do, `count` at most."""
+        """Return units to do, `count` at most."""
         self._receive(wait=False)
         count = min(count, AT_ONCE)
         # All units present are returned at once: with fewer ahead than a batch, batches would become smaller.
@@ -144,7 +144,7 @@ class Desk:
         return taken
 
     def give(self, unit: Unit, value: Any, items: int) -> None:
-        """Offers the result of a unit; waits first while the offers are at their limit."""
+        """Offer the result of a unit; wait first while the offers are at their limit."""
         if unit.number not in self._taken:
             raise ValueError(f"ctx.give: this worker does not have unit {unit.number}, or has given it already")
         self._receive(wait=False)
@@ -161,37 +161,37 @@ class Desk:
         self._ahead = min(AHEAD_UNITS, 2 * self._ahead + 1, int(AHEAD_SECONDS / max(*self._pace, 1e-6)))
         self._offered[unit.number] = file, size
         self._line.send(messages.ResultOffered(Offer(unit.number, size, items, seconds), file))
-        self._given += 1
+        self._given_count += 1
         self._items += items
         if time.monotonic() >= self._log_at:
             self._log_given()
 
     def drain(self) -> None:
-        """Waits, after the job's function has returned, until all results have been fetched."""
+        """Wait, after the job's function has returned, until all results have been fetched."""
         with contextlib.suppress(OSError):  # the slot is gone; an earlier failure takes precedence
             self._line.send(messages.JobReturned())
         while self._offered:
             self._receive(wait=True)
-        if self._logged < self._given:
+        if self._logged < self._given_count:
             self._log_given()
 
     def _log_given(self) -> None:
-        """Logs how many units were given, so that the log of a job that prints nothing shows progress."""
-        self._logged, self._log_at = self._given, time.monotonic() + LOG_INTERVAL
+        """Log the number of units given, so that the log of a job that prints nothing shows progress."""
+        self._logged, self._log_at = self._given_count, time.monotonic() + LOG_INTERVAL
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
-            print(f"gave {errors.counted(self._given, 'unit')}, {errors.counted(self._items, 'item')}", flush=True)  # noqa: T201
+            print(f"gave {errors.counted(self._given_count, 'unit')}, {errors.counted(self._items, 'item')}", flush=True)  # noqa: T201
 
-    def check_given(self) -> None:
-        """Raises Invalid if the job has taken units and not given their results."""
+    def check_complete(self) -> None:
+        """Raise Invalid if the job has taken units and not given their results."""
         if self._taken:
-            kept = ", ".join(str(number) for number in sorted(self._taken)[:5])
+            numbers = ", ".join(str(number) for number in sorted(self._taken)[:5])
             raise context.Invalid(
                 f"play(ctx) returned without giving {errors.counted(len(self._taken), 'unit')} that it had taken "
-                f"({kept}); call ctx.give(unit, …) for each unit"
+                f"({numbers}); call ctx.give(unit, …) for each unit"
             )
 
     def _receive(self, *, wait: bool) -> None:
-        """Receives the slot's messages; with `wait` at least one."""
+        """Receive the slot's messages; with `wait` at least one."""
         while (message := self._line.receive(wait=wait)) is not None:
             wait = False
             if isinstance(message, messages.HandUnits):

@@ -1,4 +1,4 @@
-"""Looks for a missing metric in the files that a program has written and that its job does not read."""
+"""Search for a missing metric in the files that a program has written and that its job does not read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trialplane.worker.metrics.tails import LAST, Source, Tail
 
 _TEXTS = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".log")
 _SECONDS = 2.0  # that it takes, or little more
-_MOST_ENTRIES = 5_000  # of the folders that are looked at
+_MOST_ENTRIES = 5_000  # of the folders that are searched
 _MOST_FILES = 3  # in a message
 _MOST_NAMES = 5  # of each
 

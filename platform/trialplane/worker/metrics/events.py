@@ -1,4 +1,4 @@
-"""Reads the scalars in the files of TensorBoard, as they grow.
+"""Read the scalars in the files of TensorBoard, as they grow.
 
 They are records of protocol buffers, of which a few fields are needed; so they are read without its package, which the
 machine that reads may lack. Sources: TensorFlow's `core/lib/io/record_writer.h`, `core/util/event.proto` and

@@ -1,4 +1,4 @@
-"""Finds metrics in lines of text: `name=0.93`, `name: 0.93`, JSON, a progress bar's postfix, or by a job's own patterns.
+"""Find metrics in lines of text: `name=0.93`, `name: 0.93`, JSON, a progress bar's postfix, or by a job's own patterns.
 
 Pure: text in, numbers out. Of a line without a declared pattern these count:
 
@@ -29,7 +29,7 @@ LONGEST_LINE = 16 << 10  # characters; of a longer one the end counts, where a p
 _LONGEST_NAME = 250  # characters that MLflow keeps
 
 _NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI][nN][fF](?:inity)?)"
-# What is no number after all: 3fa9, 1.2.3, 10:31, 2024-01-02, 11/s, 1,234.
+# Not a number after all: 3fa9, 1.2.3, 10:31, 2024-01-02, 11/s, 1,234.
 _NO_MORE = r"(?![\w:]|[.-]\d|/\s*+[^\W\d]|,\d{3})"
 _SET = r"(?i:train|training|val|valid|validation|test|eval|evaluation)"  # before a name: another metric than the name alone
 _CALL = r"(?:(?:tensor|[aA]rray|np\.\w+)\()?"
@@ -51,7 +51,7 @@ _NUMERIC = re.compile(r"\d|[nN][aA][nN]|[iI][nN][fF]")
 _MOST_NAMES = 10_000  # that are remembered
 _DIGITS = re.compile(r"\d")
 _SWITCH = re.compile(r"[:=] ?(?:[Tt]rue|[Ff]alse|None|null)\b")
-# What a program is told, and seldom finds out.
+# Arguments of programs, which are seldom results.
 _ARGUMENTS = frozenset(
     {"batch_size", "epochs", "num_epochs", "max_epochs", "num_train_epochs", "max_steps", "warmup_steps", "seed", "workers"}
     | {"num_workers", "lr", "momentum", "weight_decay", "dropout", "eps", "crop_pct", "hidden_size"}
@@ -74,13 +74,13 @@ class Names:
     """Meanings of the names in a program's output: a metric or a step.
 
     Args:
-        wanted: metrics that the job names, matched in any case.
+        requested: metrics that the job names, matched in any case.
         step: name of the step; "" for the usual ones.
     """
 
-    def __init__(self, wanted: Collection[str], step: str = "") -> None:
-        self.wanted = {name.lower(): name for name in wanted}
-        self._steps = [step.lower()] if step else [name for name in STEPS if name not in self.wanted]
+    def __init__(self, requested: Collection[str], step: str = "") -> None:
+        self.requested = {name.lower(): name for name in requested}
+        self._steps = [step.lower()] if step else [name for name in STEPS if name not in self.requested]
         self.has_own_step = bool(step)
         self._cache: dict[str, tuple[str, int]] = {}
 
@@ -90,14 +90,14 @@ class Names:
             return cached
         lower = name.lower()
         spelling = lower.replace(" ", "_")
-        result = self.wanted.get(lower) or _clean(name), self._steps.index(spelling) if spelling in self._steps else -1
+        result = self.requested.get(lower) or _clean(name), self._steps.index(spelling) if spelling in self._steps else -1
         if len(self._cache) < _MOST_NAMES:
             self._cache[name] = result
         return result
 
     def named(self, line: LineMetrics) -> LineMetrics:
         """Keep the step and the metrics that the job names."""
-        metrics = {name: line.metrics[name] for name in self.wanted.values() if name in line.metrics}
+        metrics = {name: line.metrics[name] for name in self.requested.values() if name in line.metrics}
         return line._replace(metrics=metrics)
 
     def read(self, values: Mapping[str, float]) -> LineMetrics:
@@ -119,7 +119,7 @@ class Names:
 
 
 class Epochs:
-    """Counts steps through all epochs where lines name both and the steps begin anew in each.
+    """Count steps through all epochs where lines name both and the steps begin anew in each.
 
     `Epoch [2/5], Step [100/600]` is step 700 then. Where a line does not name how many steps an epoch has, it has as many as
     the last that was named.
@@ -154,10 +154,10 @@ def parser(patterns: Sequence[str], names: Names, arguments: Collection[str] = (
     """
     arguments_lower = _ARGUMENTS | {name.lower() for name in arguments}
     compiled = [re.compile(pattern) for pattern in patterns]
-    spelt = {} if compiled else {name: form for name in names.wanted.values() if (form := _spelt(name)) is not None}
+    spelt = {} if compiled else {name: form for name in names.requested.values() if (form := _spelt(name)) is not None}
 
     def parse(line: str) -> LineMetrics:
-        if len(line) > LONGEST_LINE:  # a name that is cut in two is another one: what begins with the cut has no number
+        if len(line) > LONGEST_LINE:  # a name that is cut in two is another name: the first digits are dropped
             cut = len(line) - LONGEST_LINE
             line = _DIGITS.sub("x", line[cut : cut + _LONGEST_NAME]) + line[cut + _LONGEST_NAME :]
         if not _NUMERIC.search(line):
@@ -248,7 +248,7 @@ def _pairs(line: str, names: Names) -> dict[str, float]:
     for of_set, name, quote, sign, space, text, of in _PAIR.findall(line):
         if of_set and names.of(name)[1] < 0:
             name = f"{of_set.lower()}_{name}"
-        if sign == ":" and not (space or quote or "." in text or "e" in text or name.lower() in names.wanted):
+        if sign == ":" and not (space or quote or "." in text or "e" in text or name.lower() in names.requested):
             continue  # localhost:8080
         value = float(text)
         if of and int(of) and names.of(name)[1] < 0:
@@ -265,7 +265,7 @@ def _of_report(row: re.Match[str]) -> Iterator[tuple[str, float]]:
 
 
 def _spelt(name: str) -> re.Pattern[str] | None:
-    """Finds a metric in any spelling."""
+    """Return an expression that finds a metric in any spelling."""
     words = [re.escape(word) for word in re.split(r"[\W_]+", name) if word]
     if not words:
         return None
@@ -301,7 +301,7 @@ def _with_step(result: LineMetrics, line: str) -> LineMetrics:
 
 
 def _counted(name: str, line: str) -> re.Match[str] | None:
-    """Where a line names a step of that kind."""
+    """Return the match of a step of that kind in a line."""
     for word in _WORDS[name]:
         at = line.find(word)
         while at >= 0:

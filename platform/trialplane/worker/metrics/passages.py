@@ -1,4 +1,4 @@
-"""Tells apart what a program prints: its results, and passages whose numbers are none.
+"""Tell apart the output of a program: its results, and passages whose numbers are no results.
 
 The latter are tracebacks, stacks as `faulthandler` dumps them, lines of the platform itself, and dumps of arguments or
 objects: `Namespace(lr=0.1, …)`, `Config: {…}`, a model, or a heading like `Arguments:` with a value in each line below.
@@ -20,7 +20,7 @@ _ENDINGS = "Args|Arguments|Config|Configuration|Params|Parameters|HParams|Option
 _DUMP = re.compile(
     rf"\b(?:Namespace|[A-Z]\w*(?:{_ENDINGS}))\(|(?<![\w.-])(?i:{_WORDS})['\"]?(?:\s*[{{]|\s*[:=]\s*(?:[\w.]+\(|[{{(\[]))"
 )
-# Other objects: a layer, an optimizer; but not what is called like a result, as EvalResult(loss=0.3).
+# Other objects: a layer, an optimizer; but not one named like a result, as EvalResult(loss=0.3).
 _OBJECT = re.compile(r"([A-Z]\w*)(?:\((?=[^()]*\b\w+=[-+.\d(\[])| ?\($)")
 _RESULT = re.compile("Output|Result|Metric|Score|Stat|Eval|Report")
 _IS_WORD = re.compile(rf"(?<![\w.-])(?:{_WORDS})\b", re.IGNORECASE)
@@ -42,13 +42,13 @@ class Passages:
 
     def __init__(self, has_dumps: bool = True) -> None:
         self._has_dumps = has_dumps
-        self._traceback: str | None = None  # what stands before each line of the one that goes on
+        self._traceback: str | None = None  # the prefix of each line of a traceback that goes on
         self._is_group = False  # whether it is that of an exception group, all of whose lines are indented
         self._in_stack = False
         self._depth = 0  # open brackets of a dump that goes on
         self._indent: int | None = None  # of the settings below a heading; -1 before the first of them
         self._settings: set[str] = set()  # their names
-        self._left = 0  # lines that the dump may still have
+        self._lines_left = 0  # lines that the dump may still have
 
     def of(self, line: str) -> tuple[str, bool]:
         """Return the part of the next line that may hold results, and whether only metrics that the job names count."""
@@ -59,8 +59,8 @@ class Passages:
         self._traceback, self._in_stack = None, False
         if self._depth > 0:
             self._depth += _opened(line)
-            self._left -= 1
-            if self._left <= 0:
+            self._lines_left -= 1
+            if self._lines_left <= 0:
                 self._depth = 0
             return line, True
         if self._indent is not None and self._is_setting(line):
@@ -83,11 +83,11 @@ class Passages:
         lower = line.lower()
         has_word = "arg" in lower or "conf" in lower or "param" in lower or "opt" in lower or "setting" in lower
         has_word = has_word or "flags" in lower or "cfg" in lower or "namespace" in lower
-        # In a record `lines` looks itself for what it is.
+        # `lines` itself recognizes dumps in JSON records.
         dump = _DUMP.search(line) if has_word and not line.lstrip().startswith("{") else None
         if dump is not None or ("(" in line and (match := _OBJECT.search(line)) and not _RESULT.search(match[1])):
             begin = 0 if dump is None else dump.start()
-            self._depth, self._left = max(0, _opened(line[begin:])), _MOST
+            self._depth, self._lines_left = max(0, _opened(line[begin:])), _MOST
             if dump is None:
                 return line, True
             if self._depth or (end := _closed(line, begin)) is None:
@@ -95,7 +95,7 @@ class Passages:
             rest, is_named_only = self._begun(line[end:])  # a result may be printed behind it
             return line[:begin] + rest, is_named_only
         if has_word and len(line) <= _LONGEST_HEADING and self._is_heading(line):
-            self._indent, self._settings, self._left = -1, set(), _MOST
+            self._indent, self._settings, self._lines_left = -1, set(), _MOST
         return line, False
 
     def _is_traceback(self, line: str) -> bool:
@@ -118,14 +118,19 @@ class Passages:
         if not line.strip(_DECORATION):
             return self._indent == -1
         match = _SETTING.match(line)
-        if match is None or match[2] in self._settings or not _STEPS.isdisjoint(match[2].lower().split()) or self._left <= 0:
+        if (
+            match is None
+            or match[2] in self._settings
+            or not _STEPS.isdisjoint(match[2].lower().split())
+            or self._lines_left <= 0
+        ):
             return False
         if self._indent == -1:
             self._indent = len(match[1])
         if len(match[1]) < (self._indent or 0):
             return False
         self._settings.add(match[2])
-        self._left -= 1
+        self._lines_left -= 1
         return True
 
 
@@ -140,5 +145,5 @@ def _closed(line: str, begin: int) -> int | None:
 
 
 def _opened(text: str) -> int:
-    """Brackets that a text opens and does not close."""
+    """Return the number of brackets that a text opens and does not close."""
     return sum(map(text.count, "([{")) - sum(map(text.count, ")]}"))

@@ -1,7 +1,7 @@
-"""Follows what a program writes while it runs, and makes reports of it, as `ctx.report` would.
+"""Follow the output of a program while it runs, and make reports of it, as `ctx.report` would.
 
-The slot reads, not the trial: the program is not slowed down, and what it writes is taken as data only. Each read is
-bounded, so that a program that writes without an end holds nothing up.
+The slot reads, not the trial: the program is not slowed down, and its output is read as data only. Each read is
+bounded, so that endless output does not block the slot.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_NAMES = 500  # metrics that the job does not name; of more the later ones a
 MOST_FILES = 50  # that match a path
 INTERVAL = 0.1  # seconds between two reads
 LOOK_INTERVAL = 1.0  # seconds between two looks for new files
-HOLD = 1.0  # seconds in which a metric that has just come for the first time may come by a way that counts before
+HOLD = 1.0  # seconds in which a new metric may still arrive from a source that counts before
 LIVE = 0.05  # seconds that a read takes while the program runs, or little more
 END = 10.0  # seconds that the last read takes, or little more
 _CAME_WITH = 64 << 20  # bytes of a file that came with the code
@@ -44,12 +44,12 @@ class Reader:
         log: file of the trial's output.
         folder: in which the program runs.
         now: seconds since the epoch when the trial began: files that were there before are not its own.
-        code: what `folder` is a copy of, if the program runs in one; what came with it is not the trial's.
+        code: the folder that `folder` is a copy of, if it is one; its files are not the trial's.
         stop: rules that end the trial.
 
     Attributes:
         log: as given.
-        remarks: what could not be read, for the user.
+        remarks: messages for the user about files that could not be read.
         newest: the newest value of each metric.
         finite: the newest one that is finite.
     """
@@ -180,9 +180,9 @@ class Reader:
     def _unread(self, tail: Tail) -> str:
         """Return a message for the user about a file that was not read whole."""
         name = "its output" if tail.source.pattern is None else tail.file.name
-        wanted = f" but for the last {' and '.join(self._names)}" if self._names else ""
+        exception = f" but for the last {' and '.join(self._names)}" if self._names else ""
         return (
-            f"{tail.skipped / 2**20:,.1f} MiB of {name} were not searched for metrics{wanted}, as there was more than "
+            f"{tail.skipped / 2**20:,.1f} MiB of {name} were not searched for metrics{exception}, as there was more than "
             f"{END:g} s can read; print less, or report the metrics with trialplane.report"
         )
 

@@ -1,4 +1,4 @@
-"""Collects metrics of lines into reports: which belong together, and under which step."""
+"""Collect metrics of lines into reports: which belong together, and under which step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Report = tuple[int, dict[str, float]]
 
 
 class Steps:
-    """Collects metrics of lines into reports whose steps never decrease.
+    """Collect metrics of lines into reports whose steps never decrease.
 
     What follows a line with a step belongs to that step, and so does what stands in lines after each other, until a metric
     comes again. Steps that begin anew in each epoch go on behind those before (`lines.Epochs`); others that do not grow are
@@ -21,11 +21,11 @@ class Steps:
     the number of lines. Whether lines do that is known once the first step is over; its report waits for that.
 
     Args:
-        wanted: metrics that the job names.
+        requested: metrics that the job names.
     """
 
-    def __init__(self, wanted: Collection[str]) -> None:
-        self._wanted = frozenset(wanted)
+    def __init__(self, requested: Collection[str]) -> None:
+        self._requested = frozenset(requested)
         self._repeats = False  # whether lines that name one step have repeated a metric
         self._epochs = lines.Epochs()
         self._named: int | None = None  # the newest step, as the program names it, those of former epochs added
@@ -44,7 +44,7 @@ class Steps:
             complete = self.flush()
             self._is_first = self._is_first and self._named is None
             self._named, self._is_next = step, True
-        elif not (repeated := self._names & names).isdisjoint(self._wanted) or (repeated and step is None):
+        elif not (repeated := self._names & names).isdisjoint(self._requested) or (repeated and step is None):
             complete = self.flush()
             self._begin(self._step + 1)
         elif repeated:
@@ -65,7 +65,7 @@ class Steps:
 
     def rest(self) -> list[Report]:
         """Return the report being collected when no more lines wait, unless lines of its step may replace it."""
-        is_wanted = not self._metrics.keys().isdisjoint(self._wanted)
+        is_wanted = not self._metrics.keys().isdisjoint(self._requested)
         may_repeat = self._named is not None and (self._repeats or self._is_first)
         return self.flush() if is_wanted or not may_repeat else []
 

@@ -1,4 +1,4 @@
-"""Follows the files of a metric source as they grow, and finds what their new parts hold."""
+"""Follow the files of a metric source as they grow, and find the metrics in their new parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BLOCK = 1 << 20  # bytes that are searched at once, backward
 _SEARCH = 10.0  # seconds for that
 _LONGEST_ROW = 1 << 20  # bytes
 _MOST_LINES = 200_000  # of a file that are remembered, by which one that is written anew is recognized
-_BEFORE = 64  # bytes before the place in a file that tell the same
+_BEFORE = 64  # bytes before the offset in a file, by which the same file is recognized
 
 _RANK = re.compile(r"\[rank (\d+)\] ")
 _LINE_END = re.compile(rb"[\r\n]")
@@ -39,10 +39,16 @@ class Source:
         pattern: of its files; None for the trial's output.
     """
 
-    def __init__(self, of: MetricSource, wanted: Collection[str], arguments: Collection[str] = ()) -> None:
-        """Takes the metrics and the arguments that the job names."""
+    def __init__(self, of: MetricSource, requested: Collection[str], arguments: Collection[str] = ()) -> None:
+        """Create a source.
+
+        Args:
+            of: the source as the job has it.
+            requested: metrics that the job names.
+            arguments: of the program.
+        """
         self.of = of
-        self.names = lines.Names(wanted, of.step)
+        self.names = lines.Names(requested, of.step)
         self.parse = lines.parser(of.pattern, self.names, arguments)
         prefix = of.path.rstrip("/") + "/" if of.path else ""
         patterns = {"file": of.path, "wandb": of.path, "tensorboard": f"{prefix}**/*tfevents*"}
@@ -50,7 +56,7 @@ class Source:
 
 
 class Decoder(Protocol):
-    """Finds metrics in the new bytes of a file."""
+    """Find metrics in the new bytes of a file."""
 
     def read(self, data: bytes, ended: bool) -> Iterator[LineMetrics]:
         """Yield the metrics of complete lines or records; of the rest as well once the program has ended."""
@@ -73,7 +79,7 @@ class Tail:
     def __init__(self, file: Path, source: Source, offset: int, before: bytes = b"") -> None:
         self.file = file
         self.source = source
-        self.steps = Steps(source.names.wanted.values())
+        self.steps = Steps(source.names.requested.values())
         self.skipped = 0
         self._offset = offset
         self._before = b""  # the last bytes that were read
@@ -137,7 +143,7 @@ class Tail:
             self._offset += len(data)
         end, self._line_hashes, self._line = self._offset, [], _MOST_LINES
         last = list(self._up_to(size, file, math.inf))
-        missing = set(self.source.names.wanted.values()).difference(*(line_metrics.metrics for line_metrics in last))
+        missing = set(self.source.names.requested.values()).difference(*(line_metrics.metrics for line_metrics in last))
         earlier = list(self._backward(file, begin, end, missing))
         self.skipped += end - begin
         yield from reversed(earlier)
@@ -188,7 +194,7 @@ class Tail:
 
 
 class _Line(Protocol):
-    """Finds the metrics of one line of a text.
+    """Find the metrics of one line of a text.
 
     Attributes:
         has_names: whether a line has the names of its metrics.
@@ -213,7 +219,13 @@ class _Text:
     """The lines of a text."""
 
     def __init__(self, line: _Line, is_read: Callable[[bytes], bool], longest: int) -> None:
-        """Takes what finds metrics in a line, whether a line was read before, and how many bytes of one are kept."""
+        """Create a decoder.
+
+        Args:
+            line: finds the metrics of a line.
+            is_read: whether a line was read before.
+            longest: bytes of a line that are kept.
+        """
         self._of_line, self._is_read, self._longest = line, is_read, longest
         self.has_names = line.has_names
         self._rest = b""

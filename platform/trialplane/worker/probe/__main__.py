@@ -1,4 +1,4 @@
-"""Runs the checks and prints one JSON line for each.
+"""Run the checks and print one JSON line for each.
 
     python -m trialplane.worker.probe --image trial            in a build: fails unless the image keeps the policies
     python -m trialplane.worker.probe --gpus 1 --mlflow URL    in a pod: prints findings, and ends with 0
@@ -19,7 +19,7 @@ from trialplane.worker.probe import devices, pod
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the requested checks; returns the exit code."""
+    """Run the requested checks; return the exit code."""
     parser = argparse.ArgumentParser(description="Check what a trial relies on.")
     parser.add_argument("--image", choices=["controller", "trial"], help="check this image's policies, and nothing else")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs that the pod requested")
@@ -31,10 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     arguments = parser.parse_args(argv)
     if arguments.image:
-        found = list(pod.policies_of_image(arguments.image))
-        for finding in found:
+        findings = list(pod.policies_of_image(arguments.image))
+        for finding in findings:
             print(f"{finding.verdict}  {finding.check}: {finding.message}", file=sys.stderr)  # noqa: T201  the build's log
-        return int(any(finding.verdict is Verdict.FAIL for finding in found))
+        return int(any(finding.verdict is Verdict.FAIL for finding in findings))
     for finding in _findings(arguments):
         print(records.to_json(finding), flush=True)  # noqa: T201  read by `platform doctor`
     return 0
@@ -47,7 +47,7 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     yield pod.read_only_root(os.statvfs("/").f_flag)
     yield pod.no_token(pod.TOKEN.exists())
     folders = [os.environ[name] for name in ("HOME", env.HOME) if os.environ.get(name)]
-    yield pod.writable(folders, [why for folder in folders if (why := pod.why_not_writable(folder))])
+    yield pod.writable(folders, [obstacle for folder in folders if (obstacle := pod.obstacle(folder))])
     shm = os.statvfs("/dev/shm")
     yield pod.shared_memory(shm.f_frsize * shm.f_blocks, arguments.shm)
     if arguments.data:
@@ -55,8 +55,8 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     yield from devices.of_pod(arguments.gpus)
     if arguments.mlflow:
         yield pod.mlflow(arguments.mlflow, *pod.query(arguments.mlflow))
-    for place in arguments.closed:
-        name, _, address = place.partition("=")
+    for target in arguments.closed:
+        name, _, address = target.partition("=")
         host, _, port = address.rpartition(":")
         yield pod.closed(name, address, pod.way(host, int(port)))
 

@@ -1,4 +1,4 @@
-"""Checks that torch computes on the pod's devices, and that processes on them can communicate.
+"""Check that torch computes on the pod's devices, and that processes on them can communicate.
 
 Each check runs in separate processes, as an incompatible driver may abort or hang, which the check must report:
 
@@ -30,76 +30,76 @@ _PATIENCE = datetime.timedelta(seconds=90)
 
 
 def of_pod(gpus: int) -> Iterator[Finding]:
-    """Computes on each device, then sums over all of them.
+    """Compute on each device, then sum over all of them.
 
     Args:
         gpus: that the pod requested; with 0, two processes communicate over the network.
     """
-    seen, problem = _together([["matmul", str(gpus)]])
-    finding = computes(gpus, seen[0] if seen else None, problem)
+    outputs, problem = _together([["matmul", str(gpus)]])
+    finding = computes(gpus, outputs[0] if outputs else None, problem)
     yield finding
     if finding.verdict is findings.Verdict.FAIL:
         return
     backend, ranks = ("nccl", gpus) if gpus else ("gloo", 2)
     with tempfile.TemporaryDirectory() as folder:
         meeting = str(Path(folder, "meeting"))
-        seen, problem = _together([["reduce", backend, str(rank), str(ranks), meeting] for rank in range(ranks)])
-    yield reduces(backend, ranks, seen, problem)
+        outputs, problem = _together([["reduce", backend, str(rank), str(ranks), meeting] for rank in range(ranks)])
+    yield reduces(backend, ranks, outputs, problem)
 
 
-def computes(gpus: int, seen: dict[str, Any] | None, problem: str) -> Finding:
-    """Judges a multiplication on each device.
+def computes(gpus: int, output: dict[str, Any] | None, problem: str) -> Finding:
+    """Judge a multiplication on each device.
 
     Args:
         gpus: that the pod requested.
-        seen: what the process printed: torch, cuda, devices (their names).
-        problem: why it failed, or "".
+        output: the output of the process: torch, cuda, devices (their names).
+        problem: the reason of a failure, or "".
     """
     check = "torch and CUDA" if gpus else "torch"
-    if seen is None:
-        cure = (
+    if output is None:
+        remedy = (
             "the node's driver must be as new as the CUDA of the image's torch, and the image be built with DEVICE=cuda"
             if gpus
             else "build the image anew from jobs/Dockerfile"
         )
-        return findings.failed(check, problem, cure)
-    devices = seen["devices"]
+        return findings.failed(check, problem, remedy)
+    devices = output["devices"]
     if len(devices) < gpus:
-        cure = (
+        remedy = (
             "check the device plugin of the node; the image must be built with DEVICE=cuda and the node's driver be as "
             "new as its CUDA; the fake GPUs of a kind cluster do not compute"
         )
-        return findings.failed(check, f"torch {seen['torch']} sees {len(devices)} of {gpus} GPUs", cure)
+        return findings.failed(check, f"torch {output['torch']} sees {len(devices)} of {gpus} GPUs", remedy)
     if not gpus:
-        return findings.passed(check, f"torch {seen['torch']} computes on the CPU; no GPU was requested")
+        return findings.passed(check, f"torch {output['torch']} computes on the CPU; no GPU was requested")
     names = ", ".join(sorted(set(devices)))
-    return findings.passed(check, f"torch {seen['torch']} computes on {len(devices)} GPU(s): {names}")
+    return findings.passed(check, f"torch {output['torch']} computes on {len(devices)} GPU(s): {names}")
 
 
-def reduces(backend: str, ranks: int, seen: Sequence[dict[str, Any]], problem: str) -> Finding:
-    """Judges a sum over processes.
+def reduces(backend: str, ranks: int, outputs: Sequence[dict[str, Any]], problem: str) -> Finding:
+    """Judge a sum over processes.
 
     Args:
         backend: nccl or gloo.
         ranks: how many processes there were.
-        seen: what they printed: seconds, bytes.
-        problem: why they failed, or "".
+        outputs: their outputs: seconds, bytes.
+        problem: the reason of a failure, or "".
     """
     check = "all-reduce"
     if problem:
-        cure = (
+        remedy = (
             "NCCL_DEBUG=INFO in the job's environment logs more; GPUs of one pod need enough /dev/shm (resources.shm)"
             if backend == "nccl"
             else "processes of a pod must reach each other by the pod's address: check for a service mesh's sidecar"
         )
-        return findings.failed(check, f"{ranks} processes, {backend}: {problem}", cure)
-    slowest = max(one["seconds"] for one in seen)
-    size = seen[0]["bytes"] / 2**20
+        return findings.failed(check, f"{ranks} processes, {backend}: {problem}", remedy)
+    slowest = max(output["seconds"] for output in outputs)
+    size = outputs[0]["bytes"] / 2**20
     return findings.passed(check, f"{ranks} process(es), {backend}: {size:.0f} MiB in {slowest * 1000:.1f} ms")
 
 
 def _together(commands: Sequence[Sequence[str]]) -> tuple[list[dict[str, Any]], str]:
-    """Runs processes at the same time; returns what each printed, or nothing and the first failure."""
+    """Run processes at the same time; return the output of each, or nothing and the first failure."""
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, str(index)) for index in range(len(commands))]
         children = []
@@ -129,7 +129,7 @@ def _failure(code: int, output: str) -> str:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs one process of a check, as given by the arguments."""
+    """Run one process of a check, as given by the arguments."""
     policies.apply_all()
     if argv[0] == "matmul":
         measured = matmul(int(argv[1]))
@@ -140,7 +140,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def matmul(gpus: int) -> dict[str, Any]:
-    """Multiplies on the CPU or on each GPU and checks the product.
+    """Multiply on the CPU or on each GPU and check the product.
 
     Args:
         gpus: that the pod requested; if there are fewer, nothing is computed.
@@ -148,15 +148,15 @@ def matmul(gpus: int) -> dict[str, Any]:
     import torch
 
     devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())] if gpus else []
-    for place in range(gpus) if len(devices) >= gpus else []:
-        _multiply(f"cuda:{place}")
+    for index in range(gpus) if len(devices) >= gpus else []:
+        _multiply(f"cuda:{index}")
     if not gpus:
         _multiply("cpu")
     return {"torch": torch.__version__, "cuda": torch.version.cuda or "", "devices": devices}
 
 
 def reduce(backend: str, rank: int, ranks: int, file: str) -> dict[str, Any]:
-    """Sums a tensor over all processes.
+    """Sum a tensor over all processes.
 
     Args:
         backend: nccl or gloo.

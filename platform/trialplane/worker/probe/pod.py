@@ -66,15 +66,15 @@ def read_only_root(flags: int) -> Finding:
     return findings.passed("root file system", "read-only")
 
 
-def no_token(there: bool) -> Finding:
+def no_token(exists: bool) -> Finding:
     """No service account's token."""
-    if there:
+    if exists:
         return findings.failed("token", f"the pod has a token of its service account: {TOKEN}", _MANIFEST)
     return findings.passed("token", "none")
 
 
-def why_not_writable(folder: str) -> str:
-    """Why nothing can be written in a folder, or ""."""
+def obstacle(folder: str) -> str:
+    """Return the reason why a folder cannot be written, or ""."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder) as file:
@@ -112,24 +112,24 @@ def data_volume(folder: str) -> Finding:
     try:
         count = sum(1 for _ in Path(folder).iterdir())
     except OSError as error:
-        cure = "let uid or group 1000 read the volume"
-        return findings.failed("data volume", f"{folder} cannot be read: {error.strerror}", cure)
+        remedy = "let uid or group 1000 read the volume"
+        return findings.failed("data volume", f"{folder} cannot be read: {error.strerror}", remedy)
     if not count:
         return findings.warned("data volume", f"{folder} is empty", "copy your data into the volume")
     return findings.passed("data volume", f"{folder} has {count} entries")
 
 
 def policies_of_trial() -> Iterator[Finding]:
-    """The policies as a trial's pod must keep them."""
+    """The policies in a trial's pod."""
     for policy in policies.ALL:
         yield _held(policy)
 
 
 def policies_of_image(role: str) -> Iterator[Finding]:
-    """The policies as an image must keep them.
+    """The policies in an image.
 
     Args:
-        role: "trial", or "controller", which keeps protobuf's fast implementation.
+        role: "trial", or "controller", which has protobuf's fast implementation.
     """
     if role == "trial":
         yield from policies_of_trial()
@@ -141,7 +141,7 @@ def policies_of_image(role: str) -> Iterator[Finding]:
 
 
 def _held(policy: ModuleType) -> Finding:
-    """One policy: its variables must be there before it is applied, and then it must hold."""
+    """One policy: its variables must be set before it is applied, and then it must hold."""
     check = f"policy {policy.__name__.rpartition('.')[2]}"
     for variable, value in policy.ENV.items():
         if os.environ.get(variable) != value:
@@ -153,10 +153,10 @@ def _held(policy: ModuleType) -> Finding:
         policy.check()
     except errors.PolicyError as error:
         return findings.failed(check, str(error), _IMAGE)
-    kept = [f"{variable}={value}" for variable, value in policy.ENV.items()]
+    facts = [f"{variable}={value}" for variable, value in policy.ENV.items()]
     if policy is protobuf:
-        kept.append(f"protobuf runs as {protobuf.implementation()}")
-    return findings.passed(check, ", ".join(kept))
+        facts.append(f"protobuf runs as {protobuf.implementation()}")
+    return findings.passed(check, ", ".join(facts))
 
 
 def _protobuf_of_controller() -> Finding:
@@ -166,8 +166,8 @@ def _protobuf_of_controller() -> Finding:
     _import_protobuf()
     kind = protobuf.implementation()
     if kind == "python":
-        cure = "install a protobuf wheel that was made for this platform"
-        return findings.failed("policy protobuf", "protobuf has no fast implementation here", cure)
+        remedy = "install a protobuf wheel that was made for this platform"
+        return findings.failed("policy protobuf", "protobuf has no fast implementation here", remedy)
     return findings.passed("policy protobuf", f"protobuf runs as {kind}, the fast one")
 
 
@@ -176,7 +176,7 @@ def _import_protobuf() -> None:
 
 
 def query(url: str) -> tuple[int, str]:
-    """Status and body of the gateway's response to the question whether MLflow answers; status 0 for no response."""
+    """Status and body of the gateway's response about MLflow's health; status 0 for no response."""
     address = f"{url.rstrip('/')}/health"
     try:
         with urllib.request.urlopen(address, timeout=2 * TIMEOUT) as answer:
@@ -193,8 +193,8 @@ def mlflow(url: str, status: int, body: str) -> Finding:
     if status == 200:
         return findings.passed(check, f"{url} answers")
     if status == 0:
-        cure = "check the gateway's pod (`kubectl get pods`), its service and the network policies of the namespace"
-        return findings.failed(check, f"{url} cannot be reached: {body}", cure)
+        remedy = "check the gateway's pod (`kubectl get pods`), its service and the network policies of the namespace"
+        return findings.failed(check, f"{url} cannot be reached: {body}", remedy)
     return findings.failed(
         check, f"{url} answers {status}: {body}", "see the message, and the logs of the gateway and of MLflow"
     )
@@ -219,28 +219,28 @@ def way(host: str, port: int, patience: float = PATIENCE) -> Way:
     while True:
         try:
             socket.create_connection((str(address[0]), int(address[1])), timeout=TIMEOUT).close()
-            seen = Way.OPEN
+            state = Way.OPEN
         except ConnectionRefusedError:
-            seen = Way.REFUSED
+            state = Way.REFUSED
         except OSError:
             return Way.SHUT
         if time.monotonic() > end:
-            return seen
+            return state
         time.sleep(0.5)
 
 
-def closed(name: str, address: str, seen: Way) -> Finding:
-    """A place that a trial must not reach."""
+def closed(name: str, address: str, state: Way) -> Finding:
+    """An address that a trial must not reach."""
     check = f"no way to {name}"
-    if seen is Way.OPEN:
-        cure = (
+    if state is Way.OPEN:
+        remedy = (
             "the cluster's network plugin must enforce NetworkPolicy, and `networkPolicy.enabled` of the chart be true; "
             "a pod always reaches its own node, so that a cluster of one node cannot keep it from the API server"
         )
-        return findings.failed(check, f"a trial reaches {address}", cure)
-    if seen is Way.UNKNOWN:
+        return findings.failed(check, f"a trial reaches {address}", remedy)
+    if state is Way.UNKNOWN:
         return findings.warned(check, f"{address} has no address", "check the service and the cluster's DNS")
-    if seen is Way.REFUSED:
-        cure = "make sure that it runs, and check again; some network plugins refuse instead of dropping"
-        return findings.warned(check, f"{address} refuses, which a policy may do or a service without pods", cure)
+    if state is Way.REFUSED:
+        remedy = "make sure that it runs, and check again; some network plugins refuse instead of dropping"
+        return findings.warned(check, f"{address} refuses, which a policy may do or a service without pods", remedy)
     return findings.passed(check, f"{address} cannot be reached")

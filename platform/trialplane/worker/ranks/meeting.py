@@ -18,7 +18,7 @@ class Port:
     """A TCP port of this machine, held until it is closed.
 
     Attributes:
-        host: name or address of this machine for the others.
+        host: name or address of this machine for other nodes.
         number: the port's.
     """
 
@@ -35,7 +35,7 @@ class Port:
         return f"{self.host}:{self.number}"
 
     def close(self) -> None:
-        """Releases the port."""
+        """Release the port."""
         self._socket.close()
 
 
@@ -52,15 +52,15 @@ class Elsewhere:
         self.address = address
 
     def close(self) -> None:
-        """Does nothing: the slot holds the port."""
+        """Do nothing: the slot holds the port."""
 
 
 def own_address() -> str:
     """The address of this machine for others, or pods; the loopback's if it has no other."""
     try:
-        own = socket.gethostbyname(socket.gethostname())  # in a pod it is in /etc/hosts
-        if not own.startswith("127."):
-            return own
+        address = socket.gethostbyname(socket.gethostname())  # in a pod it is in /etc/hosts
+        if not address.startswith("127."):
+            return address
     except OSError:
         pass
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

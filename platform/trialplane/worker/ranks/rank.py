@@ -1,4 +1,4 @@
-"""One rank of a trial: its place among the others, and its process from start to end.
+"""One rank of a trial: its placement among the ranks, and its process from start to end.
 
 `run_and_end` is called in a fork of the supervisor (supervisor.py); `python -m trialplane.worker.ranks.rank FD PARENT` is
 the same by spawn. Its environment has torchrun's variables, so `init_process_group()` and Accelerate work unchanged.
@@ -27,8 +27,8 @@ from trialplane.worker.ranks import meeting
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """The place of one rank.
+class Placement:
+    """The placement of one rank.
 
     Attributes:
         local: its number on this node.
@@ -50,7 +50,7 @@ class Place:
 
     @property
     def rank(self) -> int:
-        """Its global number."""
+        """The global number of the rank."""
         return self.node * self.ranks + self.local
 
     @property
@@ -59,7 +59,7 @@ class Place:
         return max(1, self.cpus // self.ranks)
 
     def workdir(self, of_trial: Path) -> Path:
-        """Its own scratch folder, so that ranks can write files of the same name."""
+        """The scratch folder of the rank, so that ranks can write files of the same name."""
         return of_trial if self.local == 0 else of_trial / f"rank-{self.rank}"
 
     def env(self, of_trial: Path) -> dict[str, str]:
@@ -100,10 +100,10 @@ class Job:
     workdir: Path
 
 
-def place(job: Job, local: int, address: str) -> Place:
-    """The place of rank number `local` of this node; `address` is the rendezvous."""
+def placement_of(job: Job, local: int, address: str) -> Placement:
+    """Return the placement of rank number `local` of this node; `address` is the rendezvous."""
     config, request = job.config, job.request
-    return Place(local, config.ranks, request.node, config.nodes, address, config.cpus, restarts=request.attempt - 1)
+    return Placement(local, config.ranks, request.node, config.nodes, address, config.cpus, restarts=request.attempt - 1)
 
 
 # The channel to the supervisor, from the rank's side.
@@ -111,24 +111,24 @@ RankChannel = Channel[messages.FromRank, messages.ToRank]
 
 
 class _Silent(trial.Reporter):
-    """Drops the reports of ranks other than 0."""
+    """Drop the reports of ranks other than 0."""
 
     def __call__(self, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
         return False
 
 
-def run_and_end(job: Job, place: Place, channel: RankChannel, parent: int) -> None:
-    """Runs the job as one rank and ends the process.
+def run_and_end(job: Job, placement: Placement, channel: RankChannel, parent: int) -> None:
+    """Run the job as one rank and end the process.
 
     Args:
         job: the trial's.
-        place: of this rank.
+        placement: of this rank.
         channel: to the supervisor.
         parent: the supervisor's pid.
     """
 
     def serve() -> int:
-        _enter(job, place)
+        _enter(job, placement)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the supervisor blocked it until here
 
         def pulse(step: int, seconds: float) -> None:
@@ -139,11 +139,11 @@ def run_and_end(job: Job, place: Place, channel: RankChannel, parent: int) -> No
             job.run,
             job.config,
             job.request,
-            place.workdir(job.workdir),
-            (_Silent if place.rank else trial.Reporter)(job.request, channel),
-            rank=place.rank,
-            local_rank=place.local,
-            world_size=place.ranks * place.nodes,
+            placement.workdir(job.workdir),
+            (_Silent if placement.rank else trial.Reporter)(job.request, channel),
+            rank=placement.rank,
+            local_rank=placement.local,
+            world_size=placement.ranks * placement.nodes,
             _pulse=pulse,
         )
         process.flush()
@@ -154,22 +154,22 @@ def run_and_end(job: Job, place: Place, channel: RankChannel, parent: int) -> No
     trial.end_after(serve, parent)
 
 
-def _enter(job: Job, place: Place) -> None:
-    """Turns a process with the trial's log and environment into the rank's."""
+def _enter(job: Job, placement: Placement) -> None:
+    """Turn a process with the trial's log and environment into the rank's."""
     signal.signal(signal.SIGABRT, signal.SIG_DFL)
     faulthandler.disable()  # enabled already in a fork, where its handler of SIGABRT was replaced
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]  # a TextIOWrapper here
-    # The same in all attempts, as torchrun's; torch takes it for the sign that it was launched so.
-    os.environ.update({**place.env(job.workdir), "TORCHELASTIC_RUN_ID": f"{job.request.run}-{job.request.trial}"})
+    # The same in all attempts, as torchrun's; torch recognizes torchrun by it.
+    os.environ.update({**placement.env(job.workdir), "TORCHELASTIC_RUN_ID": f"{job.request.run}-{job.request.trial}"})
     trial.enter_mlflow(job.config, job.request)
     tempfile.tempdir = None  # read TMPDIR again
-    own = place.workdir(job.workdir)
-    own.mkdir(exist_ok=True)
-    os.chdir(own)
+    workdir = placement.workdir(job.workdir)
+    workdir.mkdir(exist_ok=True)
+    os.chdir(workdir)
     policies.apply_all()
-    environment.use_cores(place.threads)
+    environment.use_cores(placement.threads)
     process.seed_everything(job.request.seed)
 
 
@@ -178,7 +178,7 @@ def _main() -> None:
     message = channel.receive()
     assert isinstance(message, messages.RunRank), "what a supervisor sends first"
     job = Job(None, message.config, message.request, Path(message.workdir))
-    run_and_end(job, place(job, message.local, message.address), channel, int(sys.argv[2]))
+    run_and_end(job, placement_of(job, message.local, message.address), channel, int(sys.argv[2]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Starts the process of one rank, by a fork of the supervisor or by spawn, and forwards the lines it writes."""
+"""Start the process of one rank, by a fork of the supervisor or by spawn, and forward the lines it writes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHUNK = 64 << 10  # the default capacity of a pipe
 class Rank:
     """The process of one rank, from the supervisor's side."""
 
-    place: rank.Place
+    placement: rank.Placement
     pid: int
     handle: int  # pidfd
     channel: Channel[messages.ToRank, messages.FromRank]
@@ -31,50 +31,50 @@ class Rank:
     ended: bool = False
 
 
-def fork(job: rank.Job, place: rank.Place, leave: Callable[[], None]) -> Rank:
-    """Starts a rank that inherits everything the supervisor has imported.
+def fork(job: rank.Job, placement: rank.Placement, leave: Callable[[], None]) -> Rank:
+    """Start a rank that inherits everything the supervisor has imported.
 
     Args:
         job: what it runs.
-        place: its own.
+        placement: its own.
         leave: closes the supervisor's descriptors in the child: a peer counts as gone only when the last one is closed.
     """
-    ours, theirs, source, sink = _channels(place)
+    supervisor_end, rank_end, source, sink = _channels(placement)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        if place.rank:
+        if placement.rank:
             os.dup2(sink, 1)
             os.dup2(sink, 2)
             os.close(sink)
             os.close(source)
-        ours.close()
+        supervisor_end.close()
         leave()
-        rank.run_and_end(job, place, Channel(theirs, messages.TO_RANK), parent)
-    return _held(place, pid, ours, theirs, source, sink)
+        rank.run_and_end(job, placement, Channel(rank_end, messages.TO_RANK), parent)
+    return _connected(placement, pid, supervisor_end, rank_end, source, sink)
 
 
-def spawn(job: rank.Job, place: rank.Place, leave: Callable[[], None]) -> Rank:
-    """Starts a rank in a new interpreter, which imports the job itself and inherits nothing that `leave` would close."""
-    ours, theirs, source, sink = _channels(place)
+def spawn(job: rank.Job, placement: rank.Placement, leave: Callable[[], None]) -> Rank:
+    """Start a rank in a new interpreter, which imports the job itself and inherits nothing that `leave` would close."""
+    supervisor_end, rank_end, source, sink = _channels(placement)
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "trialplane.worker.ranks.rank", str(theirs.fileno()), str(os.getpid())],
-        pass_fds=[theirs.fileno()],
+        [sys.executable, "-P", "-m", "trialplane.worker.ranks.rank", str(rank_end.fileno()), str(os.getpid())],
+        pass_fds=[rank_end.fileno()],
         stdin=subprocess.DEVNULL,
-        stdout=sink if place.rank else None,
-        stderr=sink if place.rank else None,
-        env={**os.environ, **place.env(job.workdir)},
+        stdout=sink if placement.rank else None,
+        stderr=sink if placement.rank else None,
+        env={**os.environ, **placement.env(job.workdir)},
     )
     process.returncode = 0  # the supervisor waits for it, not the Popen object
-    started = _held(place, process.pid, ours, theirs, source, sink)
+    started = _connected(placement, process.pid, supervisor_end, rank_end, source, sink)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has just died, which its end reports
-        started.channel.send(messages.RunRank(job.config, job.request, str(job.workdir), place.local, place.address))
+        started.channel.send(messages.RunRank(job.config, job.request, str(job.workdir), placement.local, placement.address))
     return started
 
 
 @contextlib.contextmanager
 def no_stop_in_between() -> Iterator[None]:
-    """Blocks SIGTERM while ranks are started, so that none receives it with the supervisor's handler."""
+    """Block SIGTERM while ranks are started, so that none receives it with the supervisor's handler."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield
@@ -82,23 +82,25 @@ def no_stop_in_between() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def _channels(place: rank.Place) -> tuple[socket.socket, socket.socket, int, int]:
+def _channels(placement: rank.Placement) -> tuple[socket.socket, socket.socket, int, int]:
     """A channel's two ends, and those of the pipe for a rank's lines, if it has one."""
-    source, sink = os.pipe() if place.rank else (-1, -1)
+    source, sink = os.pipe() if placement.rank else (-1, -1)
     return *socket.socketpair(), source, sink
 
 
-def _held(place: rank.Place, pid: int, ours: socket.socket, theirs: socket.socket, source: int, sink: int) -> Rank:
-    theirs.close()
+def _connected(
+    placement: rank.Placement, pid: int, supervisor_end: socket.socket, rank_end: socket.socket, source: int, sink: int
+) -> Rank:
+    rank_end.close()
     lines = None
-    if place.rank:
+    if placement.rank:
         os.close(sink)
-        lines = Lines(source, f"[rank {place.rank}] ", sys.stdout.fileno())
-    return Rank(place, pid, os.pidfd_open(pid), Channel(ours, messages.FROM_RANK), lines)
+        lines = Lines(source, f"[rank {placement.rank}] ", sys.stdout.fileno())
+    return Rank(placement, pid, os.pidfd_open(pid), Channel(supervisor_end, messages.FROM_RANK), lines)
 
 
 class Lines:
-    """Forwards a rank's output to the trial's log, each line prefixed with the rank's number.
+    """Forward a rank's output to the trial's log, each line prefixed with the rank's number.
 
     The kernel holds the pipe: what a rank wrote is kept even if it is killed in the next moment.
 
@@ -116,7 +118,7 @@ class Lines:
         self._rest = b""
 
     def pump(self) -> bool:
-        """Forwards the available output once, as more may never end; False once the other end is closed."""
+        """Forward the available output once, as more may never end; False once the other end is closed."""
         try:
             data = os.read(self.source, _CHUNK)
         except BlockingIOError:
@@ -129,7 +131,7 @@ class Lines:
         return bool(data)
 
     def close(self) -> None:
-        """Writes the rest, even an incomplete line; if a process still writes, at most the capacity of the pipe."""
+        """Write the rest, even an incomplete line; if a process still writes, at most the capacity of the pipe."""
         self.pump()
         if self._rest:
             self._write([self._rest])
@@ -142,6 +144,6 @@ class Lines:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Writes all of it."""
+    """Write all of it."""
     while data:
         data = data[os.write(descriptor, data) :]

@@ -1,4 +1,4 @@
-"""Detects the rank that slows down the others, from each rank's own seconds per step. Standard library only.
+"""Detect the rank that slows down the others, from each rank's own seconds per step. Standard library only.
 
 In each step all ranks wait for the slowest one, so every rank shows the same time per step. What differs is its own time:
 reading data and computing, without the collectives. The supervisor of the ranks reports it here.
@@ -20,20 +20,20 @@ class Straggler:
         rank: its number.
         step: of its last report.
         seconds: its own seconds per step; the median over the window.
-        others: the same, the median of the other ranks.
+        median: seconds per step of the other ranks, their median.
         slow: False when it has caught up.
     """
 
     rank: int
     step: int
     seconds: float
-    others: float
+    median: float
     slow: bool = True
 
     @property
     def factor(self) -> float:
-        """How many times slower than the others."""
-        return self.seconds / max(self.others, 1e-6)  # a job may report that a step takes no time
+        """The ratio of its seconds per step to those of the other ranks."""
+        return self.seconds / max(self.median, 1e-6)  # a job may report steps of 0 seconds
 
     def text(self) -> str:
         """A line for the log."""
@@ -41,7 +41,7 @@ class Straggler:
             return f"rank {self.rank} has caught up: {_duration(self.seconds)} of its own per step at step {self.step}"
         return (
             f"rank {self.rank} holds the others up: {_duration(self.seconds)} of its own per step, "
-            f"{self.factor:.1f} times the {_duration(self.others)} of the others (their median), at step "
+            f"{self.factor:.1f} times the {_duration(self.median)} of the others (their median), at step "
             f"{self.step}. Check its data and DataLoader workers, its GPU (nvidia-smi: clocks, processes) and its node"
         )
 
@@ -53,15 +53,15 @@ def slow_ranks(seconds: Mapping[int, float], factor: float, at_least: float) -> 
         Rank → median of the others.
     """
     slow = {}
-    for rank, own in seconds.items():
-        others = [value for other, value in seconds.items() if other != rank]
-        if others and own > max(factor * (median := statistics.median(others)), median + at_least):
+    for rank, rank_seconds in seconds.items():
+        other_seconds = [value for other, value in seconds.items() if other != rank]
+        if other_seconds and rank_seconds > max(factor * (median := statistics.median(other_seconds)), median + at_least):
             slow[rank] = median
     return slow
 
 
 class Stragglers:
-    """Compares the ranks' own seconds per step; reports each straggler once, and again when it has caught up.
+    """Compare the ranks' own seconds per step; report each straggler once, and again when it has caught up.
 
     Args:
         world_size: number of ranks; none is reported until each has filled its window.
@@ -83,27 +83,27 @@ class Stragglers:
         self._slowest: Straggler | None = None
 
     def pulse(self, rank: int, step: int, seconds: float) -> Straggler | None:
-        """Takes one report of a rank; returns a change of any rank, or None, as a slow rank may have reported before."""
+        """Take one report of a rank; return a change of any rank, or None, as a slow rank may have reported before."""
         self._seconds[rank].append(seconds)
         self._steps[rank] = step
-        full = [own for own in self._seconds.values() if len(own) == self._window]
+        full = [window for window in self._seconds.values() if len(window) == self._window]
         if len(full) < self._world_size or self._world_size < 2:
             return None
-        medians = {other: statistics.median(own) for other, own in self._seconds.items()}
+        medians = {other: statistics.median(window) for other, window in self._seconds.items()}
         slow = slow_ranks(medians, self._factor, self._at_least)
         worst = max(slow, key=medians.__getitem__, default=None)
         self._slowest = None if worst is None else Straggler(worst, self._steps[worst], medians[worst], slow[worst])
         news = sorted(self._slow ^ slow.keys())
         if not news:
             return None
-        which = rank if rank in news else news[0]  # of several changes the others follow with the next reports
+        which = rank if rank in news else news[0]  # further changes follow with the next reports
         self._slow ^= {which}
-        others = statistics.median(value for other, value in medians.items() if other != which)
-        return Straggler(which, self._steps[which], medians[which], others, which in slow)
+        other_median = statistics.median(value for other, value in medians.items() if other != which)
+        return Straggler(which, self._steps[which], medians[which], other_median, which in slow)
 
     @property
     def slow(self) -> frozenset[int]:
-        """Ranks that are slow now."""
+        """The ranks that are slow now."""
         return frozenset(self._slow)
 
     @property

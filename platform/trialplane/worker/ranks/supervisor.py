@@ -42,7 +42,7 @@ ABORT_GRACE = 1.5  # seconds for the stacks of all ranks; the slot gives 2
 
 
 def perform(run: context.Run | None, message: messages.RunTrial, channel: TrialChannel) -> records.TrialOutcome:
-    """The role of a trial of several processes, on one of its nodes: starts its ranks and judges how they end."""
+    """The role of a trial of several processes, on one of its nodes: start its ranks and determine the outcome."""
     return Supervisor(run, message.config, message.request, Path(message.workdir), channel).run()
 
 
@@ -75,13 +75,13 @@ class Supervisor:
         self._remarks: dict[str, float] = {}  # the supervisor's own metrics, added to reports while they apply
         self._last: Mapping[str, float] = {}  # metrics of rank 0's newest report
         self._peak = 0  # sum of the ranks' largest resident sets
-        self._verdict = Verdict(request.number, [each.rank for each in self._places("")], config.grace)
+        self._verdict = Verdict(request.number, [each.rank for each in self._placements("")], config.grace)
         self._wake: tuple[socket.socket, ...] = ()
         self._aborted = False
         self._timers: Timers[None] = Timers()
 
     def run(self) -> records.TrialOutcome:
-        """Runs all ranks to their end; returns the trial's outcome."""
+        """Run all ranks to their end; return the trial's outcome."""
         wake_read, wake_write = socket.socketpair()
         wake_read.setblocking(False)
         wake_write.setblocking(False)
@@ -115,16 +115,16 @@ class Supervisor:
         """The rendezvous of the ranks of all nodes."""
         return meeting.Port() if self._config.nodes == 1 else meeting.Elsewhere(self._request.rendezvous)
 
-    def _places(self, address: str) -> list[rank.Place]:
-        return [rank.place(self._job, local, address) for local in range(self._config.ranks)]
+    def _placements(self, address: str) -> list[rank.Placement]:
+        return [rank.placement_of(self._job, local, address) for local in range(self._config.ranks)]
 
     def _start(self, address: str) -> None:
         reasons = spawn.reasons_not_to_fork()
         if reasons:
             self._log(f"ranks are spawned, not forked: {'; '.join(reasons)}")
         make = starting.spawn if reasons else starting.fork
-        for place in self._places(address):
-            each = make(self._job, place, self._leave)
+        for placement in self._placements(address):
+            each = make(self._job, placement, self._leave)
             self._ranks.append(each)
             self._selector.register(each.channel, selectors.EVENT_READ, functools.partial(self._read, each))
             self._selector.register(each.handle, selectors.EVENT_READ, functools.partial(self._ended, each))
@@ -132,7 +132,7 @@ class Supervisor:
                 self._selector.register(each.lines.source, selectors.EVENT_READ, functools.partial(self._pump, each.lines))
 
     def _leave(self) -> None:
-        """Closes the supervisor's descriptors in a fork."""
+        """Close the supervisor's descriptors in a fork."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for wake in self._wake:
@@ -148,7 +148,7 @@ class Supervisor:
     # --- events of ranks
 
     def _read(self, each: starting.Rank) -> bool:
-        """Reads what a rank has sent; False when its channel is closed."""
+        """Read what a rank has sent; False when its channel is closed."""
         if each.channel.fileno() < 0:  # in the same round, by `_ended`
             return False
         try:
@@ -161,7 +161,7 @@ class Supervisor:
                 outcome = records.TrialOutcome(
                     self._request.number, TrialState.FAILED, FailureClass.INVALID, message=str(error)
                 )
-                self._follow(self._verdict.reported(each.place.rank, outcome))
+                self._follow(self._verdict.reported(each.placement.rank, outcome))
             return False
         return True
 
@@ -175,17 +175,17 @@ class Supervisor:
                     self._channel.send(dataclasses.replace(message, metrics=self._last), wait=False)
                 self._watch_channel()
             case messages.Ended():
-                self._follow(self._verdict.reported(each.place.rank, message.outcome))
+                self._follow(self._verdict.reported(each.placement.rank, message.outcome))
 
     def _pulsed(self, each: starting.Rank, message: messages.Pulsed) -> None:
-        news = self._stragglers.pulse(each.place.rank, message.step, message.seconds)
+        news = self._stragglers.pulse(each.placement.rank, message.step, message.seconds)
         if news is not None:
             self._log(news.text())
         worst = self._stragglers.slowest
         self._remarks = {} if worst is None else {"slowest_rank": float(worst.rank), "slowest_rank_factor": worst.factor}
 
     def _ended(self, each: starting.Rank) -> None:
-        """Handles the end of a rank's process."""
+        """Handle the end of a rank's process."""
         self._selector.unregister(each.handle)
         _, status, usage = os.wait4(each.pid, 0)
         os.close(each.handle)
@@ -194,7 +194,7 @@ class Supervisor:
         while each.channel.fileno() >= 0 and each.channel.is_readable() and self._read(each):
             pass
         if not self._aborted:
-            self._follow(self._verdict.ended(each.place.rank, os.waitstatus_to_exitcode(status)))
+            self._follow(self._verdict.ended(each.placement.rank, os.waitstatus_to_exitcode(status)))
 
     # --- ending
 
@@ -211,17 +211,17 @@ class Supervisor:
                     self._signal(signal.SIGABRT)
                     self._kill_in(ABORT_GRACE)
 
-    def _follow(self, what: Next) -> None:
-        """Applies the next step to the ranks that still run."""
+    def _follow(self, step: Next) -> None:
+        """Apply the next step to the ranks that still run."""
         now = time.monotonic()
-        if what is Next.SETTLE and "settle" not in self._timers:
+        if step is Next.SETTLE and "settle" not in self._timers:
             self._timers.set("settle", now + SETTLE, self._settle)
-        elif what is Next.RESULT and "left" not in self._timers:
+        elif step is Next.RESULT and "left" not in self._timers:
             self._timers.set("left", now + self._config.linger, self._end_left)
-        elif what is Next.STOP:
+        elif step is Next.STOP:
             self._timers.set("overdue", now + self._config.grace, self._end_overdue)
             self._signal(signal.SIGTERM)
-        elif what is Next.END:
+        elif step is Next.END:
             decided = self._verdict.decided
             is_over = decided is not None and (decided.early or decided.state in (TrialState.PRUNED, TrialState.PAUSED))
             self._timers.cancel("settle", "left", "overdue")
@@ -232,27 +232,27 @@ class Supervisor:
         self._verdict.remarks.clear()
 
     def _settle(self) -> None:
-        """End the ranks after a failure, once others had the time to tell of theirs."""
+        """End the ranks after a failure, once the other ranks had time to report theirs."""
         self._verdict.settled()
         self._follow(Next.END)
 
     def _end_left(self) -> None:
         """End ranks that still run long after rank 0 has returned; first they write their stacks."""
-        self._verdict.left(self._left(), self._config.linger)
+        self._verdict.record_late(self._running_ranks(), self._config.linger)
         self._follow(Next.GO_ON)  # logs the remark
         self._signal(signal.SIGABRT)
         self._kill_in(ABORT_GRACE)
 
     def _end_overdue(self) -> None:
         """Kill ranks that have not ended within their grace after SIGTERM."""
-        self._verdict.overdue(self._left())
+        self._verdict.overdue(self._running_ranks())
         self._signal(signal.SIGKILL)
 
     def _kill_in(self, seconds: float) -> None:
         self._timers.set("kill", time.monotonic() + seconds, lambda: self._signal(signal.SIGKILL))
 
-    def _left(self) -> list[int]:
-        return [each.place.rank for each in self._ranks if not each.ended]
+    def _running_ranks(self) -> list[int]:
+        return [each.placement.rank for each in self._ranks if not each.ended]
 
     def _signal(self, number: signal.Signals) -> None:
         for each in self._ranks:
@@ -262,14 +262,14 @@ class Supervisor:
     # --- to and from the slot, and the log
 
     def _answered(self) -> None:
-        """Handles the slot's channel: it can be written again, or has an answer to a report of rank 0."""
+        """Handle the slot's channel: it can be written again, or has an answer to a report of rank 0."""
         with contextlib.suppress(OSError):
             self._channel.flush()
         self._watch_channel()
         if self._channel.is_readable():
             try:
                 for answer in self._channel.read():
-                    assert isinstance(answer, messages.AnswerReport), "what a slot sends to a trial that runs"
+                    assert isinstance(answer, messages.AnswerReport), "a slot sends only answers to a trial that runs"
                     with contextlib.suppress(OSError):  # rank 0 is gone
                         self._ranks[0].channel.send(answer)
             except EOFError:

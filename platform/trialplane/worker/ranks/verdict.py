@@ -1,4 +1,4 @@
-"""Decides the outcome of a trial from its ranks' reports and ends, in order. Pure: no processes, no clock."""
+"""Decide the outcome of a trial from its ranks' reports and ends, in order. Pure: no processes, no clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trialplane.worker import outcomes
 
 
 class Next(enum.Enum):
-    """What follows for the ranks that still run."""
+    """The next step for the ranks that still run."""
 
     GO_ON = "go on"
     RESULT = "result"  # the result is complete: they have `linger` to end
@@ -46,10 +46,10 @@ class Verdict:
         self._reported: dict[int, TrialOutcome] = {}
         self._failures: list[TrialOutcome] = []
         self._killed: tuple[int, ...] = ()
-        self._left = ""  # which ranks did not end after the result was complete
+        self._late = ""  # names the ranks that did not end after the result was complete
 
     def reported(self, rank: int, outcome: TrialOutcome) -> Next:
-        """Handles a rank's report of how it ended."""
+        """Handle a rank's report of how it ended."""
         self._reported[rank] = outcome
         if self.decided is not None:
             return Next.GO_ON
@@ -66,7 +66,7 @@ class Verdict:
         return self._failed(dataclasses.replace(outcome, message=f"rank {rank}: {outcome.message}"))
 
     def ended(self, rank: int, code: int) -> Next:
-        """Handles the end of a rank's process; a negative exit code is the signal that ended it."""
+        """Handle the end of a rank's process; a negative exit code is the signal that ended it."""
         if rank in self._reported or self.decided is not None or rank in self._killed:
             return Next.GO_ON
         if self.stopping and code == -signal.SIGTERM:  # the job does not handle it
@@ -82,18 +82,18 @@ class Verdict:
         )
 
     def settled(self) -> None:
-        """Decides which of the failures is the cause, once the wait is over."""
+        """Decide which of the failures is the cause, once the wait is over."""
         self.decided = causes.cause(self._failures)
 
     def overdue(self, ranks: Sequence[int]) -> None:
-        """Records ranks that are killed, as they have not ended within the grace period after SIGTERM."""
+        """Record ranks that are killed, as they have not ended within the grace period after SIGTERM."""
         self._killed = tuple(ranks)
 
-    def left(self, ranks: Sequence[int], seconds: float) -> None:
-        """Records ranks that are ended, as they still ran that long after rank 0 had returned; the result counts."""
+    def record_late(self, ranks: Sequence[int], seconds: float) -> None:
+        """Record ranks that are ended, as they still ran that long after rank 0 had returned; the result counts."""
         self._killed = tuple(ranks)
         text = f"{_named(ranks)} had not ended {seconds:g} s after rank 0 had returned its result, and had to be ended"
-        self._left = f"{text}; the log has their stacks"
+        self._late = f"{text}; the log has their stacks"
         self.remarks.append(text)
 
     def outcome(self, metrics: Mapping[str, float]) -> TrialOutcome:
@@ -107,7 +107,7 @@ class Verdict:
             return dataclasses.replace(ends[0], metrics=metrics)
         if self._is_complete():
             result = self._reported[self._ranks[0]]
-            return dataclasses.replace(result, message=self._left) if self._left else result
+            return dataclasses.replace(result, message=self._late) if self._late else result
         return TrialOutcome(
             number=self._number,
             state=TrialState.FAILED,
@@ -117,7 +117,7 @@ class Verdict:
         )
 
     def _failed(self, outcome: TrialOutcome) -> Next:
-        """Handles a failed rank: the cause, or a consequence of another's failure or of a requested stop."""
+        """Handle a failed rank: the cause, or a consequence of another's failure or of a requested stop."""
         if self.decided is not None:
             return Next.GO_ON
         follows = causes.may_follow(outcome)
@@ -136,7 +136,7 @@ class Verdict:
         return all(rank in self._reported and self._reported[rank].state is TrialState.COMPLETE for rank in needed)
 
     def _stopped(self) -> str:
-        """How the ranks stopped: the first message, and the ranks that did not stop."""
+        """Describe the stop: the first message, and the ranks that did not stop."""
         stopped = [self._reported[rank] for rank in self._ranks if rank in self._reported]
         lost = [outcome.message for outcome in stopped if outcome.failure is FailureClass.LOST]
         if not self._killed:
@@ -152,7 +152,7 @@ def _named(ranks: Sequence[int]) -> str:
 
 
 def _end_of(code: int) -> str:
-    """How a process ended that reported nothing."""
+    """Describe the end of a process that reported nothing."""
     if code >= 0:
         return outcomes.without_result(code)
     hint = " (probably by the kernel, out of memory)" if code == -signal.SIGKILL else ""

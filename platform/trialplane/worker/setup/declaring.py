@@ -1,6 +1,6 @@
 """The arguments that a script declares to a parser, found by running it up to the point where it reads them.
 
-argparse, click and what stands on them (typer, simple-parsing, transformers), tyro, and jsonargparse with LightningCLI.
+argparse, click and libraries based on them (typer, simple-parsing, transformers), tyro, jsonargparse with LightningCLI.
 
 `python -m trialplane.worker.setup.declaring SCRIPT FILE` is started in the script's folder, or with a module in place of
 SCRIPT in the folder of its package, and writes FILE, a `Declared` in
@@ -29,17 +29,17 @@ from trialplane.wire.declared import Declared, Option
 _CLICK = ("click.core", "typer._click.core")  # typer has a copy of its own
 _TRAINS = ("train", "fit", "training", "run", "main")  # subcommands that a study is about
 _MOST_CHOICES = 50
-_TYRO = {"INT": int, "FLOAT": float, "STR": str}  # what stands in its help for the type of a value
+_TYRO = {"INT": int, "FLOAT": float, "STR": str}  # type of a value in its help → Python type
 _LIGHTNING = ("model.", "data.")  # arguments of LightningCLI that belong to the script's own classes
 _KINDS = {int: "int", float: "float", str: "str", bool: "bool"}
 
 
 class _Parsers:
-    """What the script's parsers declare; the process ends with the one that reads the arguments.
+    """Arguments that the script's parsers declare; the process ends at the parser that reads the arguments.
 
     Args:
         script: whose parsers they are.
-        file: that gets them.
+        file: for the declared arguments.
     """
 
     def __init__(self, script: Path, file: Path) -> None:
@@ -52,14 +52,14 @@ class _Parsers:
         self._has_main = "parse_args(" in script.read_text(errors="replace")
 
     def watch(self) -> None:
-        """Replaces what reads the arguments."""
+        """Replace the functions that read the arguments."""
         parse_known = argparse.ArgumentParser.parse_known_args
 
-        def parse_known_args(parser: argparse.ArgumentParser, *given: Any, **named: Any) -> Any:
+        def parse_known_args(parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
             self._add_argparse(parser)
             # Not through parse_args, and without --help of its own, which is then the main parser's.
             if self._has_main and not parser.add_help and sys._getframe(1).f_code.co_name != "parse_args":
-                return parse_known(parser, *given, **named)
+                return parse_known(parser, *args, **kwargs)
             return self.end()
 
         argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[assignment]
@@ -68,12 +68,12 @@ class _Parsers:
                 command = importlib.import_module(name).Command
             except ImportError:
                 continue
-            command.make_context = lambda command, *given, **named: self._end_at_click(command)
+            command.make_context = lambda command, *args, **kwargs: self._end_at_click(command)
         if _is_installed("tyro"):
             tyro: Any = importlib.import_module("tyro")
-            tyro.cli = lambda of, **named: self._end_at_tyro(tyro, of, named)
+            tyro.cli = lambda of, **kwargs: self._end_at_tyro(tyro, of, kwargs)
         if _is_installed("jsonargparse"):
-            importlib.import_module("jsonargparse").ArgumentParser.parse_args = lambda parser, *given, **named: (
+            importlib.import_module("jsonargparse").ArgumentParser.parse_args = lambda parser, *args, **kwargs: (
                 self._end_at_jsonargparse(parser)
             )
 
@@ -91,11 +91,11 @@ class _Parsers:
         self._add_click(command)
         self.end()
 
-    def _end_at_tyro(self, tyro: Any, of: Any, named: dict[str, Any]) -> NoReturn:
-        known = {name: named[name] for name in ("default", "config", "use_underscores") if name in named}
+    def _end_at_tyro(self, tyro: Any, of: Any, kwargs: dict[str, Any]) -> NoReturn:
+        supported = {name: kwargs[name] for name in ("default", "config", "use_underscores") if name in kwargs}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it is deprecated, and no other way makes one of all versions
-            parser = tyro.extras.get_parser(of, **known)
+            parser = tyro.extras.get_parser(of, **supported)
         for action in parser._actions:
             action.nargs = None if action.nargs == 1 else action.nargs
             if action.nargs is None:
@@ -118,13 +118,13 @@ class _Parsers:
         self.end()
 
     def end(self, failure: str = "") -> NoReturn:
-        """Writes what is known and ends the process."""
-        made = Declared(tuple(self._options), tuple(self._left_out), failure, tuple(self._subcommands))
-        self._file.write_text(records.to_json(made), encoding="utf-8")
+        """Write the declared arguments and end the process."""
+        declared = Declared(tuple(self._options), tuple(self._left_out), failure, tuple(self._subcommands))
+        self._file.write_text(records.to_json(declared), encoding="utf-8")
         os._exit(0)
 
     def _add_argparse(self, parser: argparse.ArgumentParser) -> None:
-        seen: set[str] = {option.name for option in self._options}
+        names: set[str] = {option.name for option in self._options}
         destinations: set[str] = set()
         for action in parser._actions:
             if isinstance(action, argparse._VersionAction) or action.dest in ("help", *destinations):
@@ -133,15 +133,15 @@ class _Parsers:
             flag = next((text for text in action.option_strings if text.startswith("--")), "")
             flag = flag or (action.option_strings[0] if action.option_strings else "")
             name = flag.lstrip("-") or action.dest
-            if name in seen:
+            if name in names:
                 continue
-            seen.add(name)
+            names.add(name)
             if isinstance(action, argparse._SubParsersAction):
                 self._left_out.append(f"subcommands ({', '.join(action.choices)}): name one of them in `arguments`")
                 continue
             style = _style(action)
-            if why := "" if style == "negated" else _unfit(action):
-                self._left_out.append(f"{flag or name}: {why}")
+            if obstacle := "" if style == "negated" else _unfit(action):
+                self._left_out.append(f"{flag or name}: {obstacle}")
                 continue
             default = False if style == "switch" else self._plain(action.default, action.type)
             appends = isinstance(action, argparse._AppendAction)
@@ -196,8 +196,8 @@ class _Parsers:
         """A default as a plain value; None where it cannot be written down, or names the script's folder here."""
         value = value.value if isinstance(value, enum.Enum) else str(value) if isinstance(value, PurePath) else value
         if isinstance(value, (list, tuple)):
-            made = [self._plain(one, type_) for one in value]
-            return made if made and None not in made else None
+            items = [self._plain(item, type_) for item in value]
+            return items if items and None not in items else None
         if isinstance(value, str) and type_ in (int, float):
             try:
                 return type_(value)
@@ -213,7 +213,7 @@ def _is_installed(module: str) -> bool:
 
 
 def _unfit(action: argparse.Action) -> str:
-    """Why a job cannot give an argument, or ""."""
+    """Return the reason why a job cannot give an argument, or ""."""
     if _style(action) == "value" and not _reads_booleans(action):
         how = "without a type" if action.type is None else f"`type={getattr(action.type, '__name__', action.type)}`"
         return f"takes a boolean {how}, which does not read the texts True and False"
@@ -225,7 +225,7 @@ def _unfit(action: argparse.Action) -> str:
 
 
 def _style(action: argparse.Action) -> str:
-    """How a boolean is given, or "" for other arguments."""
+    """Return the style of a boolean argument, or "" for other arguments."""
     if isinstance(action, (argparse._StoreTrueAction, argparse._StoreFalseAction)):
         return "switch"
     flag = next(iter(action.option_strings), "").lstrip("-")
@@ -233,7 +233,7 @@ def _style(action: argparse.Action) -> str:
         return "negated"
     is_boolean = "bool" in getattr(action.type, "__name__", "").lower() or isinstance(action.default, bool)
     if is_boolean and action.nargs == "?" and action.const and not action.default and not _reads_booleans(action):
-        return "switch"  # alone it is `const`
+        return "switch"  # without a value it is `const`
     return "value" if is_boolean else ""
 
 
@@ -256,26 +256,26 @@ def _click_type(parameter: Any) -> Any:
 
 
 def _kind(default: Any) -> str:
-    one = default[0] if isinstance(default, list) else default
-    return _KINDS.get(type(one), "str")
+    value = default[0] if isinstance(default, list) else default
+    return _KINDS.get(type(value), "str")
 
 
-def _choices(given: Any) -> tuple[Any, ...]:
-    if given is None:
+def _choices(choices: Any) -> tuple[Any, ...]:
+    if choices is None:
         return ()
-    values = [one.value if isinstance(one, enum.Enum) else one for one in _first(given)]
-    return tuple(values) if all(type(one) in (int, float, str, bool) for one in values) else ()
+    values = [value.value if isinstance(value, enum.Enum) else value for value in _first(choices)]
+    return tuple(values) if all(type(value) in (int, float, str, bool) for value in values) else ()
 
 
-def _first(given: Any) -> Iterator[Any]:
-    for index, one in enumerate(given):
+def _first(values: Any) -> Iterator[Any]:
+    for index, value in enumerate(values):
         if index == _MOST_CHOICES:
             return
-        yield one
+        yield value
 
 
 def main() -> None:
-    """Runs the script up to its parser, and writes what that declares."""
+    """Run the script up to its parser, and write the declared arguments."""
     program, file = sys.argv[1], Path(sys.argv[2])
     module = "" if program.endswith(".py") else program  # of a package in this folder
     script = Path(f"{module.replace('.', '/')}.py" if module else program).resolve()
@@ -291,7 +291,7 @@ def main() -> None:
             runpy.run_path(str(script), run_name="__main__")
     except SystemExit as error:
         parsers.end(f"it exited with {error.code!r} before that")
-    except BaseException as error:  # noqa: BLE001  whatever it raises is the answer
+    except BaseException as error:  # noqa: BLE001  the script's error is the result
         parsers.end(f"{type(error).__name__}: {error}")
     parsers.end("it ended without reading any")
 

@@ -1,11 +1,11 @@
-"""The container `install` of a trial pod: uv installs, before the first trial, what the image lacks of the requirements.
+"""The container `install` of a trial pod: before the first trial, uv installs the requirements that the image lacks.
 
-What comes is a wheel of the chart's index, and nothing that Ray or trialplane stands on is replaced. The packages lie in a
-folder of their own, which is on the path of trials before the image's (`worker.environment`); so only what is in it hides a
-package of the image.
+Only wheels of the chart's index are installed, and no dependency of Ray or trialplane is replaced. The packages lie in a
+folder of their own, which is on the path of trials before the image's (`worker.environment`), so they hide packages of the
+image with the same name.
 
-What cannot be installed ends the run and not the container: its slot reads why (`usage`). An index that cannot be reached
-in time, or a fault of the node, ends the container, and its pod is made anew.
+Requirements that cannot be installed end the run and not the container: its slot reads the reason (`usage`). An index that
+cannot be reached in time, or a fault of the node, ends the container, and Kubernetes starts the pod again.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from trialplane.wire import backoff, cluster
 _LOOKS = 0.2  # seconds between two looks at size and time
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 16.0  # seconds before another attempt
-_KEPT = ("ray[default]", "trialplane")  # with all they stand on, what may not have another version
+_KEPT = ("ray[default]", "trialplane")  # neither these nor their dependencies may get another version
 _BOUNDED = "worker"  # the extra of trialplane whose bounds hold for the rest of the image
-# Of this container's variables uv gets these, none of its own or pip's: no other index, no configuration, no credentials.
+# uv gets these of the container's variables, none of its own or pip's: no other index, no configuration, no credentials.
 _PASSED = re.compile(r"PATH|LANG|LC_ALL|SSL_CERT_(?:FILE|DIR)|(?:https?|all|no)_proxy", re.IGNORECASE)
 _NETWORK = re.compile(
     r"error sending request|dns error|[Cc]onnection (?:refused|reset|closed)|timed out|network timeout"
     r"|error decoding response body|error \((?:429|5\d\d)\b|status: (?:429|5\d\d)\b"
 )
-_UNSOLVED = "No solution found"  # of an index that was reached; what follows names packages, whatever they are called
-_AILS = (errno.EAGAIN, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)  # a node
-_NODE = re.compile("|".join(os.strerror(one) for one in _AILS))
+_UNSOLVED = "No solution found"  # the index was reached; the rest has names of packages, which may contain any word
+_NODE_FAULTS = (errno.EAGAIN, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)  # a node
+_NODE = re.compile("|".join(os.strerror(code) for code in _NODE_FAULTS))
 _ADDED = re.compile(r"^ \+ ([\w.-]+==\S+)$", re.MULTILINE)
-_COMMON = frozenset({"bin", "test", "tests", "docs", "examples"})  # what packages leave beside themselves by mistake
+_COMMON = frozenset({"bin", "test", "tests", "docs", "examples"})  # installed beside packages by mistake
 _LAYER = "`platform image build --job NAME` builds an image that has them"
 _LONGEST = 390  # characters of a message that `platform status` shows whole
 _TERMINATION_LOG = Path("/dev/termination-log")  # the kubelet's
@@ -59,7 +59,7 @@ _TERMINATION_LOG = Path("/dev/termination-log")  # the kubelet's
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What the chart allows.
+    """Limits of the chart.
 
     Attributes:
         index: URL of the one package index.
@@ -73,7 +73,7 @@ class Limits:
 
 
 def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
-    """Installs what this Python lacks of what a job needs; gives what was installed, as `name==version`.
+    """Install the requirements of a job that this Python lacks; return them as `name==version`.
 
     Args:
         code: the job's folder.
@@ -86,64 +86,66 @@ def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
         SlotError: the index could not be reached in time, or the node is at fault.
         OSError: of the node.
     """
-    found = requirements.read(code, name, is_named=not name.endswith(".py"))
-    if issues := [*found.issues, *installable.refused(found)]:
+    listed = requirements.read(code, name, is_named=not name.endswith(".py"))
+    if issues := [*listed.issues, *installable.refused(listed)]:
         raise EntrypointError(str(SpecError(issues)))
-    wanted = [one for one in found.wanted if one.applies]
-    if not requirements.unmet(dataclasses.replace(found, python=None)):
+    applicable = [line for line in listed.wanted if line.applies]
+    if not requirements.unmet(dataclasses.replace(listed, python=None)):
         return []
-    pins = kept()
-    if issues := list(_conflicts(wanted, pins)):
+    pins = pinned_packages()
+    if issues := list(_conflicts(applicable, pins)):
         raise EntrypointError(str(SpecError(issues)))
     uv = _Uv(target, limits)
     uv.work.mkdir(parents=True, exist_ok=True)
     try:
         (uv.work / "constraints.txt").write_text(
-            "\n".join([*(f"{one}=={pin}" for one, pin in pins.items()), *_bounds(pins)])
+            "\n".join([*(f"{package}=={pin}" for package, pin in pins.items()), *_bounds(pins)])
         )
-        (uv.work / "wanted.txt").write_text("\n".join(_plain(one.requirement) for one in wanted))
-        # uv takes for there what this Python has, and so says what is missing; a --target has nothing of it.
-        told = uv.run("--dry-run", "-r", str(uv.work / "wanted.txt"), "-c", str(uv.work / "constraints.txt"))
-        missing = _ADDED.findall(told)
+        (uv.work / "wanted.txt").write_text("\n".join(_plain(line.requirement) for line in applicable))
+        # The dry run compares with this Python and lists what is missing; with --target it would list everything.
+        output = uv.run("--dry-run", "-r", str(uv.work / "wanted.txt"), "-c", str(uv.work / "constraints.txt"))
+        missing = _ADDED.findall(output)
         if missing:
             uv.run("--no-deps", "--target", str(target), *missing)
             if hidden := _hidden(target, pins):
-                what = "a module of Python, or of what Ray or trialplane stands on"
-                raise EntrypointError(f"one of {', '.join(missing)} brings {hidden}, which would hide {what}; do without it")
+                concealed = "a module of Python, or of a dependency of Ray or trialplane"
+                raise EntrypointError(
+                    f"one of {', '.join(missing)} brings {hidden}, which would hide {concealed}; do without it"
+                )
     finally:
         shutil.rmtree(uv.work, ignore_errors=True)
     return missing
 
 
-def kept() -> dict[str, str]:
-    """The packages that Ray and trialplane stand on, with themselves: canonical name → version that is installed."""
-    there: dict[str, str] = {}
-    seen: set[str] = set()
-    todo = [Requirement(one) for one in _KEPT]
+def pinned_packages() -> dict[str, str]:
+    """Ray, trialplane and their dependencies: canonical name → installed version."""
+    versions: dict[str, str] = {}
+    visited: set[str] = set()
+    todo = [Requirement(requirement) for requirement in _KEPT]
     while todo:
-        one = todo.pop()
-        name = canonicalize_name(one.name)
-        if (key := f"{name}[{','.join(sorted(one.extras))}]") in seen:
+        requirement = todo.pop()
+        name = canonicalize_name(requirement.name)
+        if (key := f"{name}[{','.join(sorted(requirement.extras))}]") in visited:
             continue
-        seen.add(key)
+        visited.add(key)
         try:
-            found = metadata.distribution(name)
-        except metadata.PackageNotFoundError:  # what no image of this kind needs
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:  # not needed by this kind of image
             continue
-        there[name] = found.version
-        for text in found.requires or ():
+        versions[name] = distribution.version
+        for text in distribution.requires or ():
             try:
                 needed = Requirement(text)
-            except InvalidRequirement:  # of a package made long ago; pip has taken it
+            except InvalidRequirement:  # of an old package; pip has accepted it
                 continue
-            extras = one.extras or {""}
+            extras = requirement.extras or {""}
             if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras):
                 todo.append(needed)
-    return there
+    return versions
 
 
 def _bounds(pins: dict[str, str]) -> Iterator[str]:
-    """The bounds of what trialplane needs in a trial pod, but for what has a version of its own in `pins`."""
+    """The bounds of trialplane's dependencies in a trial pod, except those pinned by `pins`."""
     for text in metadata.requires("trialplane") or ():
         needed = Requirement(text)
         if needed.marker is None or not needed.marker.evaluate({"extra": _BOUNDED}):
@@ -152,34 +154,34 @@ def _bounds(pins: dict[str, str]) -> Iterator[str]:
             yield f"{needed.name}{needed.specifier}"
 
 
-def _conflicts(wanted: Sequence[Wanted], pins: dict[str, str]) -> Iterator[Issue]:
-    """Issues of the lines that want another version of what stays; uv finds the conflicts of what these need in turn."""
-    for one in wanted:
-        name = canonicalize_name(one.requirement.name)
-        if name in pins and not one.requirement.specifier.contains(pins[name], prereleases=True):
-            why = f"{pins[name]} is in the image and stays, as Ray or trialplane stands on it"
-            cure = "change the line, or `platform image build` an image of another version"
-            yield Issue((str(one.requirement),), f"{why}; {cure}", one.source, one.line)
+def _conflicts(lines: Sequence[Wanted], pins: dict[str, str]) -> Iterator[Issue]:
+    """Yield issues of lines that require another version of a pinned package; uv finds conflicts of their dependencies."""
+    for line in lines:
+        name = canonicalize_name(line.requirement.name)
+        if name in pins and not line.requirement.specifier.contains(pins[name], prereleases=True):
+            reason = f"{pins[name]} is in the image and stays, as Ray or trialplane depends on it"
+            remedy = "change the line, or `platform image build` an image of another version"
+            yield Issue((str(line.requirement),), f"{reason}; {remedy}", line.source, line.line)
 
 
-def _plain(one: Requirement) -> str:
+def _plain(requirement: Requirement) -> str:
     """A requirement without its marker, which is known to apply, and in which uv may read something else than packaging."""
-    extras = f"[{','.join(sorted(one.extras))}]" if one.extras else ""
-    return f"{one.name}{extras}{one.specifier}"
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    return f"{requirement.name}{extras}{requirement.specifier}"
 
 
 def _hidden(target: Path, pins: dict[str, str]) -> str:
-    """The first file of the installed packages that would be imported in place of what must stay, or ""."""
+    """The first file of the installed packages that would be imported in place of a module that must stay, or ""."""
     stays = {*sys.stdlib_module_names, "sitecustomize", "usercustomize", "trialplane"}
     for name in pins:
         for file in metadata.files(name) or ():
             parts = _module(file).split(".")
             stays |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}  # packages without __init__.py too
-    stays.discard("")  # of what is no module
+    stays.discard("")  # of files that are no modules
     for path in sorted(target.glob("**/*")):
-        place = path.relative_to(target)
-        if place.parts[0] not in _COMMON and _module(place) in stays and path.is_file():
-            return str(place)
+        path_in_target = path.relative_to(target)
+        if path_in_target.parts[0] not in _COMMON and _module(path_in_target) in stays and path.is_file():
+            return str(path_in_target)
     return ""
 
 
@@ -187,21 +189,21 @@ def _module(file: PurePath) -> str:
     """The name by which a file is imported, or "": a/b.py, a/b/__init__.py and a/b.abi3.so are all a.b."""
     stem, dot, suffix = file.name.partition(".")
     parts = [*file.parent.parts, *([stem] if stem != "__init__" else [])]
-    is_module = dot + suffix in machinery.all_suffixes() and all(one.isidentifier() for one in parts)
+    is_module = dot + suffix in machinery.all_suffixes() and all(part.isidentifier() for part in parts)
     return ".".join(parts) if is_module else ""
 
 
 def _emptied(folder: Path) -> None:
-    """Leaves nothing of an installation that failed: the folder is on the path of the slot that says why."""
-    for one in folder.iterdir():
-        if one.is_dir() and not one.is_symlink():
-            shutil.rmtree(one, ignore_errors=True)
+    """Empty the folder after a failed installation: it is on the path of the slot, which reports the failure."""
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
         else:
-            one.unlink(missing_ok=True)
+            entry.unlink(missing_ok=True)
 
 
 class _Uv:
-    """Runs uv within limits.
+    """A runner of uv within limits.
 
     Args:
         target: the folder for packages.
@@ -212,27 +214,27 @@ class _Uv:
         self._target = target
         self._limits = limits
         self._ends = time.monotonic() + limits.seconds
-        self._unreached = ""  # why the index was not reached the last time
-        # On the volume of the packages: uv links from its cache, so nothing is there twice, and one bound holds for all.
+        self._unreached = ""  # the last error of an index that was not reached
+        # On the volume of the packages: uv links from its cache, so no file takes space twice, and one limit holds for all.
         self.work = target / ".work"
 
-    def run(self, *said: str) -> str:
-        """One `uv pip install`, again for as long as the network is to blame; gives what uv printed.
+    def run(self, *arguments: str) -> str:
+        """Run `uv pip install`, and repeat it after network errors; return the output of uv.
 
         Raises:
-            EntrypointError: it fails wherever it is tried.
+            EntrypointError: it would fail in any pod.
             SlotError: the network, or the node, is to blame.
         """
         failures = itertools.count(1)
         while True:
-            code, told = self._once(said)
+            code, output = self._once(arguments)
             if code == 0:
                 self._unreached = ""
-                return told
-            reason, is_unsolved = _reason(told), _UNSOLVED in told
-            if not is_unsolved and _NODE.search(told):
+                return output
+            reason, is_unsolved = _reason(output), _UNSOLVED in output
+            if not is_unsolved and _NODE.search(output):
                 raise SlotError(reason)
-            if is_unsolved or not _NETWORK.search(told):
+            if is_unsolved or not _NETWORK.search(output):
                 raise EntrypointError(reason)
             self._unreached = reason
             pause = backoff.pause(next(failures), _LONGEST_PAUSE, first=_FIRST_PAUSE)
@@ -241,9 +243,9 @@ class _Uv:
             print(f"the package index does not answer, again in {pause:g} s: {self._unreached}", flush=True)  # noqa: T201
             time.sleep(pause)
 
-    def _once(self, said: Sequence[str]) -> tuple[int, str]:
+    def _once(self, arguments: Sequence[str]) -> tuple[int, str]:
         passed = {name: value for name, value in os.environ.items() if _PASSED.fullmatch(name)}
-        own = {
+        variables = {
             "HOME": str(self.work),
             "TMPDIR": str(self.work),
             "UV_CACHE_DIR": str(self.work / "cache"),
@@ -256,12 +258,14 @@ class _Uv:
         command = [
             sys.executable, "-P", "-m", "uv", "pip", "install", "--no-config", "--color", "never", "--no-progress",
             "--python", sys.executable, "--no-python-downloads", "--break-system-packages",
-            "--default-index", self._limits.index, "--only-binary", ":all:", *said,
+            "--default-index", self._limits.index, "--only-binary", ":all:", *arguments,
         ]  # fmt: skip
         log = self.work / "uv.log"
         with log.open("wb") as output:
-            # A session of its own, for `python -m uv` may start uv beside itself.
-            process = subprocess.Popen(command, env={**passed, **own}, stdout=output, stderr=output, start_new_session=True)
+            # A session of its own, as `python -m uv` may start uv as another process.
+            process = subprocess.Popen(
+                command, env={**passed, **variables}, stdout=output, stderr=output, start_new_session=True
+            )
             try:
                 self._watch(process)
             finally:
@@ -271,7 +275,7 @@ class _Uv:
         return process.returncode, log.read_text(errors="replace")
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Waits for its end, and after that looks once more."""
+        """Wait for its end, and check the size once more after it."""
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=_LOOKS)
@@ -286,11 +290,11 @@ class _Uv:
                 raise self._late()
 
     def _late(self) -> EntrypointError | SlotError:
-        """What the end of the time means: for another pod to try again if the network was to blame before."""
+        """Return the error at the timeout: one for which another pod tries again if the network failed before."""
         seconds = f"{self._limits.seconds:g} s"
         if not self._unreached:
             return EntrypointError(
-                f"the packages were not installed within {seconds}, as the chart wants (studies.install.timeout); {_LAYER}"
+                f"the packages were not installed within {seconds}, the chart's limit (studies.install.timeout); {_LAYER}"
             )
         return SlotError(
             f"the package index {self._limits.index} could not be reached within {seconds} (studies.install.timeout); "
@@ -299,21 +303,21 @@ class _Uv:
 
 
 def size_on_disk(folder: Path) -> int:
-    """Bytes that a folder takes on disk, as the kubelet counts them: a file with several names once."""
+    """Return the bytes that a folder takes on disk, as the kubelet counts them: a file with several names once."""
     sizes: dict[tuple[int, int], int] = {}
-    for place, folders, files in os.walk(folder):
+    for root, folders, files in os.walk(folder):
         for name in (*folders, *files):
             try:
-                found = os.lstat(f"{place}/{name}")
+                status = os.lstat(f"{root}/{name}")
             except FileNotFoundError:  # uv renames as it goes
                 continue
-            sizes[found.st_dev, found.st_ino] = found.st_blocks * 512
+            sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
     return sum(sizes.values())
 
 
-def _reason(told: str) -> str:
-    """What uv says is wrong, in one line."""
-    text = told[found:] if (found := told.find("error: ")) >= 0 else told
+def _reason(output: str) -> str:
+    """Return the error in the output of uv, in one line."""
+    text = output[begin:] if (begin := output.find("error: ")) >= 0 else output
     return " ".join(text.removeprefix("error: ").split())
 
 
@@ -321,11 +325,11 @@ def _mib(size: int) -> str:
     return f"{size / 2**20:.0f} MiB"
 
 
-def main(said: Sequence[str], code_archive: Path, target: Path, log: Path = _TERMINATION_LOG) -> int:
-    """The container's exit code: 1 if another pod may fare better.
+def main(argv: Sequence[str], code_archive: Path, target: Path, log: Path = _TERMINATION_LOG) -> int:
+    """Run the container; return its exit code: 1 if another pod may succeed.
 
     Args:
-        said: the command line.
+        argv: the command line.
         code_archive: the job's packed code.
         target: the folder for packages.
         log: takes the message of a failure, where there is one.
@@ -335,12 +339,12 @@ def main(said: Sequence[str], code_archive: Path, target: Path, log: Path = _TER
     parser.add_argument("--index", required=True)
     parser.add_argument("--max-size", required=True, type=values.bytes_of)
     parser.add_argument("--timeout", required=True, type=float)
-    given = parser.parse_args(said)
+    options = parser.parse_args(argv)
     code = target / ".code"
     try:
         pack.unpack(pack.read(code_archive), code)
-        limits = Limits(given.index, given.max_size, given.timeout)
-        installed = install(code, given.requirements, target, limits)
+        limits = Limits(options.index, options.max_size, options.timeout)
+        installed = install(code, options.requirements, target, limits)
     except (SlotError, OSError) as error:
         return _failed(str(error), log, 1)
     except InputError as error:
@@ -350,8 +354,8 @@ def main(said: Sequence[str], code_archive: Path, target: Path, log: Path = _TER
         return _failed(text, log, 0)
     finally:
         shutil.rmtree(code, ignore_errors=True)
-    what = f"installed {', '.join(installed)}: {_mib(size_on_disk(target))}" if installed else "nothing to install"
-    print(f"{what}; the image has the rest", flush=True)  # noqa: T201
+    summary = f"installed {', '.join(installed)}: {_mib(size_on_disk(target))}" if installed else "nothing to install"
+    print(f"{summary}; the image has the rest", flush=True)  # noqa: T201
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What ends a run before its first trial: a package that is missing, or arguments that its script refuses."""
+"""Checks that end a run before its first trial: missing packages, and arguments that its script refuses."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from trialplane.training import mlflow_runs, process
 from trialplane.wire import cluster, env, records
 from trialplane.worker import context
 
-ERROR = 2  # the exit code of argparse, click and their like for arguments that they do not take
+ERROR = 2  # the exit code of argparse, click and the like for arguments that they refuse
 _PARSERS = r"\b(?:parse_args|parse_known_args|HfArgumentParser|simple_parsing|LightningCLI|click)\b"
-# Of an argument that is unknown or missing; others have a value that they do not take, which may be that of one trial alone.
+# Of an argument that is unknown or missing; other errors are about a value, which may be that of one trial alone.
 _ALWAYS = re.compile(
     r"unrecognized arguments|arguments are required|no such option|missing (?:option|argument|parameter)|unexpected extra",
     re.I,
 )
 _PATIENCE = 10.0  # seconds for a script to read its arguments
-TAIL = 4096  # bytes of the output in which the cause of an end is looked for
+TAIL = 4096  # bytes of the output that are searched for the cause of an end
 LONGEST = 300  # characters of it in a message
 _HELP = "see `platform docs scripts`"
 
 
 def refused(script: str, text: str) -> context.Refused:
-    """The error for what a script printed about its arguments, at the end of its output."""
+    """Return the error for a script's message about its arguments, at the end of its output."""
     usage = text.rfind("usage:") if "usage:" in text else text.rfind("Usage:")
     words = " ".join(text[usage if usage >= 0 else 0 :].split())
     error = re.search(r"(?:error|Error):.*", words)
-    why = error[0] if error else words
-    unknown = re.search(r"(?:unrecognized arguments|[Nn]o such option):? '?(--[\w.-]+)", why)
-    synopsis = re.sub(r" ?\S+: ?$", "", words.partition(why)[0])  # without `train.py: `, which begins the error
+    reason = error[0] if error else words
+    unknown = re.search(r"(?:unrecognized arguments|[Nn]o such option):? '?(--[\w.-]+)", reason)
+    synopsis = re.sub(r" ?\S+: ?$", "", words.partition(reason)[0])  # without `train.py: `, which begins the error
     near = errors.nearest(unknown[1], re.findall(r"--[\w.-]+", synopsis)) if unknown else ""
     shown = near if near.startswith("did") else synopsis[:LONGEST].strip()
-    message = "; ".join(filter(None, [f"{script} does not take its arguments: {why[:LONGEST]}", shown, _HELP]))
-    return context.Refused(message, certain=_ALWAYS.search(why) is not None)
+    message = "; ".join(filter(None, [f"{script} does not take its arguments: {reason[:LONGEST]}", shown, _HELP]))
+    return context.Refused(message, certain=_ALWAYS.search(reason) is not None)
 
 
 def check_installed(config: records.SlotConfig) -> None:
-    """Compares what a job says it needs with what is installed here: on a cluster, in the image of its trials.
+    """Compare a job's requirements with the installed packages: on a cluster, those in the image of its trials.
 
     Args:
-        config: of the slot, whose code is there.
+        config: of the slot, whose code is unpacked.
 
     Raises:
         EntrypointError: something is missing or has another version, with all of it.
@@ -59,25 +59,25 @@ def check_installed(config: records.SlotConfig) -> None:
         return
     packages = os.environ.get(env.PACKAGES)
     if packages and (refusal := cluster.refusal(Path(packages))).is_file():
-        raise errors.EntrypointError(refusal.read_text())  # what the pod's container `install` says
-    found = requirements.read(Path(config.code), name, is_named=not name.endswith(".py"))
-    cure = "`platform image build --job NAME` builds an image that has them" if config.ship else ""
-    if issues := [*found.issues, *requirements.unmet(found, cure)]:
+        raise errors.EntrypointError(refusal.read_text())  # the message of the pod's container `install`
+    listed = requirements.read(Path(config.code), name, is_named=not name.endswith(".py"))
+    remedy = "`platform image build --job NAME` builds an image that has them" if config.ship else ""
+    if issues := [*listed.issues, *requirements.unmet(listed, remedy)]:
         raise errors.EntrypointError(str(errors.SpecError(issues)))
 
 
 def check_arguments(run: context.Run, config: records.SlotConfig) -> None:
-    """Runs a script in a fork of this process, up to the point where it has read its arguments.
+    """Run a script in a fork of this process, up to the point where it has read its arguments.
 
-    That point is known of argparse, what is built on it, and click. A script that uses neither is not started for this, and
-    one that takes too long to come there is not judged.
+    That point is recognized for argparse, libraries based on it, and click. A script that uses neither is not started for
+    this, and one that takes too long to get there counts as correct.
 
     Args:
-        run: what `load` made.
+        run: the function returned by `load`.
         config: of the slot; its process is fit for a fork.
 
     Raises:
-        Invalid: the script refused the arguments, with what it said about them.
+        Invalid: the script refused the arguments; the message has its output.
     """
     program = config.program
     if program is None or program.sample is None or not program.script or not _parses(Path(config.code, program.script)):
@@ -90,7 +90,7 @@ def check_arguments(run: context.Run, config: records.SlotConfig) -> None:
         select.select([handle], [], [], _PATIENCE)
         os.close(handle)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)  # and what it has started
+            os.killpg(pid, signal.SIGKILL)  # and the processes that it has started
         _, status = os.waitpid(pid, 0)
         output.seek(0)
         text = output.read()[-TAIL:].decode(errors="replace")
@@ -100,7 +100,7 @@ def check_arguments(run: context.Run, config: records.SlotConfig) -> None:
 
 
 def _parses(script: Path) -> bool:
-    """Whether a script has its arguments read by a library that tells when that is done."""
+    """Whether a script's arguments are read by a library in which the end of that can be recognized."""
     try:
         return bool(re.search(_PARSERS, script.read_text()))
     except (OSError, UnicodeDecodeError):
@@ -110,14 +110,14 @@ def _parses(script: Path) -> bool:
 def _parse_and_end(
     run: context.Run, config: records.SlotConfig, sample: Mapping[str, Any], folder: Path, output: int
 ) -> NoReturn:
-    """Runs the script in this process, which ends with `ERROR` if it refuses its arguments."""
+    """Run the script in this process, which ends with `ERROR` if it refuses its arguments."""
     code = 0
     try:
         os.setsid()
         process.end_with_parent()
         for stream in (1, 2):
             os.dup2(output, stream)
-        # What it may do before it reads its arguments leaves no trace.
+        # Effects before it reads its arguments leave no trace.
         os.environ |= {"WANDB_MODE": "disabled", env.MLFLOW_TRACKING_URI: f"sqlite:///{folder}/mlflow.db"}
         mlflow_runs.enter({env.MLFLOW_TRACKING_URI: os.environ[env.MLFLOW_TRACKING_URI]})
         _end_when_parsed()
@@ -139,7 +139,7 @@ def _parse_and_end(
         )
     except SystemExit as error:
         code = ERROR if error.code == ERROR else 0
-    except BaseException:  # noqa: BLE001  whatever else it does here, it is judged when it runs
+    except BaseException:  # noqa: BLE001  other errors are reported when it runs as a trial
         code = 0
     finally:
         process.flush()
@@ -147,22 +147,25 @@ def _parse_and_end(
 
 
 def _end_when_parsed() -> None:
-    """Ends this process once argparse or click has read the arguments, whatever the script would catch."""
+    """End this process once argparse or click has read the arguments, regardless of what the script catches."""
     under_way: list[object] = []
-    for library in ("argparse", "jsonargparse"):  # LightningCLI's, whose parser is argparse's with a parse_args of its own
-        if (found := sys.modules.get(library)) is not None:
-            for name in ("parse_args", "parse_known_args"):  # the one calls the other, and that itself for subcommands
-                setattr(found.ArgumentParser, name, _to_the_end(getattr(found.ArgumentParser, name), under_way))
+    for library in ("argparse", "jsonargparse"):  # LightningCLI's parser is argparse's with another parse_args
+        if (module := sys.modules.get(library)) is not None:
+            for name in (
+                "parse_args",
+                "parse_known_args",
+            ):  # parse_args calls parse_known_args, which calls itself for subcommands
+                setattr(module.ArgumentParser, name, _to_the_end(getattr(module.ArgumentParser, name), under_way))
     if (click := sys.modules.get("click.core")) is not None:
         click.Command.invoke = lambda self, ctx: os._exit(0)
 
 
 def _to_the_end(parse: Callable[..., Any], under_way: list[object]) -> Callable[..., Any]:
-    """The function, with the end of this process after its outermost call; `under_way` has the calls that are not done."""
+    """The function, with the end of this process after its outermost call; `under_way` has the unfinished calls."""
 
-    def parse_and_end(self: object, *given: Any, **named: Any) -> Any:
+    def parse_and_end(self: object, *args: Any, **kwargs: Any) -> Any:
         under_way.append(self)
-        parsed = parse(self, *given, **named)
+        parsed = parse(self, *args, **kwargs)
         under_way.pop()
         if not under_way:
             os._exit(0)

@@ -1,1 +1,1 @@
-"""Stand-ins for what a user's script talks to: Weights & Biases, Ray Tune, an Optuna trial, a Trainer's callbacks."""
+"""Stand-ins for libraries that a user's script calls: Weights & Biases, Ray Tune, an Optuna trial, a Trainer's callbacks."""

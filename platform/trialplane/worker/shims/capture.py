@@ -1,8 +1,7 @@
-"""What libraries log in a trial becomes its reports: the job's `capture`.
+"""Metrics that libraries log in a trial, as its reports: the job's `capture`.
 
-W&B's package is replaced by `wandb.py`. Of the other libraries a few functions are, in the trial's process, as the
-job imports them, or at once where the template has. Which of several ways a metric counts by is decided in one place,
-`context.Points`.
+W&B's package is replaced by `wandb.py`. Of the other libraries a few functions are replaced in the trial's process, when the
+job imports them, or at once if the template has imported them. `context.Points` decides which source of a metric counts.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from trialplane.worker.shims import hydra
 
 _STAND_IN = "trialplane.worker.shims.wandb"
 _INTERPRETERS = Path(__file__).with_name("interpreters")
-# What processes that the program starts log to W&B: a file for each process, in JSON Lines.
+# Logs to W&B of processes that the program starts: a file for each process, in JSON Lines.
 WANDB_FILES = ".trialplane-wandb-{}.jsonl"
 WANDB_STEP = "_step"
 WANDB_SOURCE = MetricSource("wandb", path=WANDB_FILES.format("*"), step=WANDB_STEP)
 _WRITERS = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
 
-# What the names that libraries log stand for in the trial of this process.
+# Metrics of the names that libraries log, in the trial of this process.
 _names = lines.Names((), "")
 
 
 def prepare(config: records.SlotConfig) -> None:
-    """Makes `import wandb` find the stand-in; before the job's code is imported, in a template too."""
+    """Make `import wandb` find the stand-in; before the job's code is imported, in a template too."""
     if captures_wandb(config):
         replace_wandb()
 
@@ -66,7 +65,7 @@ def enter_wandb(folder: Path) -> None:
     """Make interpreters that this process starts find the stand-in, and log to files.
 
     Args:
-        folder: of the files: that in which the program runs.
+        folder: for the files, in which the program runs.
     """
     above = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(_INTERPRETERS), *([above] if above else [])])
@@ -75,7 +74,7 @@ def enter_wandb(folder: Path) -> None:
 
 
 def begin(config: records.SlotConfig, request: records.TrialRequest) -> None:
-    """Captures what the job's libraries log from now on, in the process of a trial or of one of its ranks."""
+    """Capture the logs of the job's libraries from now on, in the process of a trial or of one of its ranks."""
     global _names
     prepare(config)
     _names = lines.Names(request.metrics, "")
@@ -92,12 +91,12 @@ def begin(config: records.SlotConfig, request: records.TrialRequest) -> None:
 
 
 def numbers(values: object, above: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers of what a library logs, numpy's and torch's too, also those in dicts, under names that MLflow keeps."""
+    """Yield the numbers that a library logs, those of numpy, torch and nested dicts too, under names that MLflow accepts."""
     for name, value in values.items() if isinstance(values, dict) else ():
         if isinstance(value, dict):
             yield from numbers(value, f"{above}{name}.")
-        elif (number := _number(value)) is not None and (kept := _names.of(f"{above}{name}")[0]):
-            yield kept, number
+        elif (number := _number(value)) is not None and (metric := _names.of(f"{above}{name}")[0]):
+            yield metric, number
 
 
 def _number(value: Any) -> float | None:
@@ -111,13 +110,13 @@ def _number(value: Any) -> float | None:
 
 
 def _replace_writer(module: ModuleType) -> None:
-    """Has `SummaryWriter.add_scalar` report, beside what it writes."""
+    """Make `SummaryWriter.add_scalar` report, too."""
     add_scalar = module.SummaryWriter.add_scalar
     counts: dict[str, int] = {}  # of calls without a step
 
     @functools.wraps(add_scalar)
-    def reported(writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *given: Any, **named: Any) -> Any:
-        written = add_scalar(writer, tag, scalar_value, global_step, *given, **named)
+    def reported(writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *args: Any, **kwargs: Any) -> Any:
+        written = add_scalar(writer, tag, scalar_value, global_step, *args, **kwargs)
         step = counts.get(tag, 0) if global_step is None else int(global_step)
         counts[tag] = step + 1
         context.note("tensorboard", step, dict(numbers({tag: scalar_value})))
@@ -127,13 +126,13 @@ def _replace_writer(module: ModuleType) -> None:
 
 
 def _replace_trainer(module: ModuleType) -> None:
-    """Adds our callback to every Trainer that has none."""
+    """Add our callback to every Trainer that has none."""
     init: Callable[..., None] = module.Trainer.__init__
 
     @functools.wraps(init)
-    def with_callback(trainer: Any, *given: Any, **named: Any) -> None:
-        init(trainer, *given, **named)
-        from trialplane.integrations import huggingface  # torch and transformers, which are here already
+    def with_callback(trainer: Any, *args: Any, **kwargs: Any) -> None:
+        init(trainer, *args, **kwargs)
+        from trialplane.integrations import huggingface  # torch and transformers, which are loaded already
 
         if context.current() is not None and not any(
             isinstance(callback, huggingface.TrialCallback) for callback in trainer.callback_handler.callbacks
@@ -144,7 +143,7 @@ def _replace_trainer(module: ModuleType) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds `wandb`, which is our stand-in, and its submodules, in which nothing does anything."""
+    """Find `wandb`, which is our stand-in, and its submodules, whose functions do nothing."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -27,7 +27,7 @@ def install(report: Callable[[dict[str, Any]], None]) -> None:
     """Change Hydra in this process, now or when the job imports it.
 
     Args:
-        report: gets what the task function returns, by the names of metrics.
+        report: receives the task function's return value, by names of metrics.
     """
     imports.on_import("hydra.core.config_store", _add_plugins)
     imports.on_import("hydra._internal.hydra", functools.partial(_report_returned, report))

@@ -1,7 +1,7 @@
-"""An objective of Optuna as a trial's function: what it gets behaves as `optuna.Trial`, and Optuna is in the controller.
+"""An objective of Optuna as a trial's function: its argument behaves as `optuna.Trial`, and Optuna runs in the controller.
 
-Each parameter that is new in this trial is a request to the controller; the same one again is answered here. What Optuna
-refuses or remarks on is raised and warned about here in its words. Imports no Optuna, which a job may not even have.
+Each parameter that is new in this trial is a request to the controller; repeated ones are answered here. Optuna's errors and
+warnings are raised here with the same text. Imports no Optuna, which a job may not have.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _HERE = 3  # frames from `warnings.warn` in `_suggest` to the objective's own li
 
 
 class Controller(Protocol):
-    """The controller, as a trial's process reaches it; reports go by the trial's context.
+    """The controller, seen from a trial's process; reports go through the trial's context.
 
     Attributes:
-        attributes: what the objective has set, for the trial's outcome.
+        attributes: set by the objective, for the trial's outcome.
     """
 
     attributes: dict[str, Any]
 
-    def suggest(self, wanted: messages.Suggest) -> messages.Suggested:
-        """Has a parameter drawn."""
+    def suggest(self, request: messages.Suggest) -> messages.Suggested:
+        """Request the value of a parameter."""
 
 
 class Trial:
-    """One trial, as an objective of Optuna knows it.
+    """One trial, with the interface of `optuna.Trial`.
 
     Attributes:
         number: of the trial, from 0; a retry has the same.
@@ -55,7 +55,7 @@ class Trial:
         self._objectives = tuple(metrics[:objectives])
         self._constrained = tuple(metrics[objectives:])
         self._controller = controller
-        self._asked: dict[str, messages.Suggest] = {}
+        self._requests: dict[str, messages.Suggest] = {}
         self._inside: dict[str, float] = {}
         self._params: dict[str, Any] = {}
         self._prune = False
@@ -86,9 +86,9 @@ class Trial:
             TypeError: a choice has no JSON form: choose among names, and look the objects up.
             ValueError: as of `suggest_float`.
         """
-        kept = tuple(_plain(name, choice) for choice in choices)
-        index = int(self._suggest(messages.Suggest(name, "categorical", choices=kept)))
-        return self._keep(name, choices[index], kept[index])
+        plain_choices = tuple(_plain(name, choice) for choice in choices)
+        index = int(self._suggest(messages.Suggest(name, "categorical", choices=plain_choices)))
+        return self._keep(name, choices[index], plain_choices[index])
 
     def suggest_uniform(self, name: str, low: float, high: float) -> float:
         """Deprecated in Optuna: `suggest_float(name, low, high)`."""
@@ -103,7 +103,7 @@ class Trial:
         return self.suggest_float(name, low, high, step=q)
 
     def report(self, value: float, step: int) -> None:
-        """Reports the objective at a step; of a step that is reported twice the first value counts.
+        """Report the objective at a step; of a step that is reported twice the first value counts.
 
         Raises:
             NotImplementedError: there are several objectives, for which Optuna has no reports either.
@@ -126,7 +126,7 @@ class Trial:
         self._prune = False
         try:
             self._ctx.note("", at, {self._objectives[0]: metric}, waits=True)
-        except context.Pruned:  # the objective asks for it by `should_prune`
+        except context.Pruned:  # the objective reads it by `should_prune`
             self._prune = True
 
     def should_prune(self) -> bool:
@@ -136,7 +136,7 @@ class Trial:
         return self._prune
 
     def set_user_attr(self, key: str, value: Any) -> None:
-        """Keeps a JSON value with the trial's result.
+        """Keep a JSON value with the trial's result.
 
         Raises:
             TypeError: the value has no JSON form.
@@ -144,7 +144,7 @@ class Trial:
         self._controller.attributes[str(key)] = _plain(key, value)
 
     def set_constraint(self, key: str, value: float) -> None:
-        """Sets a constraint; the trial is feasible where none is over the bounds that the job gives them.
+        """Set a constraint; the trial is feasible where none is over the bounds that the job gives them.
 
         Raises:
             TypeError: the value is no number.
@@ -157,8 +157,8 @@ class Trial:
         if math.isnan(number):
             raise ValueError(f"set_constraint({key!r}, {value!r}): NaN is neither feasible nor infeasible")
         if key not in self._constrained:
-            cure = f"write constraints: [{{metric: {key}, max: 0}}] into job.yaml"
-            raise ValueError(f"set_constraint({key!r}, …): the job has no such constraint; {cure}")
+            remedy = f"write constraints: [{{metric: {key}, max: 0}}] into job.yaml"
+            raise ValueError(f"set_constraint({key!r}, …): the job has no such constraint; {remedy}")
         if key in self._constraints:
             warnings.warn(f"the constraint {key} is set already; this value is ignored", stacklevel=2)
             return
@@ -166,68 +166,70 @@ class Trial:
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters that this attempt has asked for, by name."""
+        """The parameters that this attempt has requested, by name."""
         return dict(self._params)
 
     @property
     def distributions(self) -> dict[str, Any]:
         """Optuna's distributions of these parameters; needs Optuna in the trial's environment."""
         # By name: only an objective that reads this property needs Optuna here.
-        known = importlib.import_module("optuna.distributions")
-        made = {}
-        for name, asked in self._asked.items():
-            if asked.kind == "categorical":
+        classes = importlib.import_module("optuna.distributions")
+        distributions = {}
+        for name, request in self._requests.items():
+            if request.kind == "categorical":
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # on lists, which its databases do not keep
-                    made[name] = known.CategoricalDistribution(asked.choices)
-            elif asked.kind == "int":
-                made[name] = known.IntDistribution(asked.low, asked.high, log=asked.log, step=asked.step)
+                    warnings.simplefilter("ignore")  # on lists, which Optuna's databases do not keep
+                    distributions[name] = classes.CategoricalDistribution(request.choices)
+            elif request.kind == "int":
+                distributions[name] = classes.IntDistribution(request.low, request.high, log=request.log, step=request.step)
             else:
-                made[name] = known.FloatDistribution(asked.low, asked.high, log=asked.log, step=asked.step)
-        return made
+                distributions[name] = classes.FloatDistribution(
+                    request.low, request.high, log=request.log, step=request.step
+                )
+        return distributions
 
     @property
     def user_attrs(self) -> dict[str, Any]:
-        """What `set_user_attr` has set in this attempt."""
+        """The attributes that `set_user_attr` has set in this attempt."""
         return dict(self._controller.attributes)
 
     @property
     def constraints(self) -> dict[str, float]:
-        """What `set_constraint` has set in this attempt."""
+        """The constraints that `set_constraint` has set in this attempt."""
         return dict(self._constraints)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"trial.{name} is not there: the study is in the controller. A trial's process has suggest_float, suggest_int, "
-            "suggest_categorical, report, should_prune, set_user_attr, set_constraint, number, params, distributions, "
-            "user_attrs, constraints and datetime_start"
+            f"trial.{name} does not exist: the study is in the controller. A trial's process has suggest_float, "
+            "suggest_int, suggest_categorical, report, should_prune, set_user_attr, set_constraint, number, params, "
+            "distributions, user_attrs, constraints and datetime_start"
         )
 
     def _result(self, returned: Any) -> context.Result:
-        """What the objective has returned, by name where it has set constraints too."""
+        """Return the objective's result, by name if it has set constraints too."""
         if not self._constraints:
-            return returned  # type: ignore[no-any-return]  # whatever it is, `outcomes.complete` judges it
+            return returned  # type: ignore[no-any-return]  # `outcomes.complete` checks it
         values = returned if isinstance(returned, (list, tuple)) else [returned]
         return {**dict(zip(self._objectives, values, strict=False)), **self._constraints}
 
-    def _suggest(self, wanted: messages.Suggest) -> float:
-        """The value of a parameter as Optuna keeps it; of one that is asked for as before, from memory."""
-        name = wanted.name
+    def _suggest(self, request: messages.Suggest) -> float:
+        """Return the value of a parameter as Optuna stores it; for a repeated request, from memory."""
+        name = request.name
         if not isinstance(name, str):
             raise TypeError(f"the name of a parameter is a text, not {name!r}")
         with self._ctx.alone():
-            if self._asked.get(name) != wanted:
-                answer = self._controller.suggest(wanted)
+            if self._requests.get(name) != request:
+                answer = self._controller.suggest(request)
                 for text in answer.warnings:
                     warnings.warn(text, stacklevel=_HERE)
                 if answer.value is None:
                     raise ValueError(answer.error)
-                self._asked.setdefault(name, wanted)
+                self._requests.setdefault(name, request)
                 self._inside.setdefault(name, answer.value)
             return self._inside[name]
 
     def _keep(self, name: str, value: Any, plain: Any) -> Any:
-        """Keeps what a parameter was given, in its plain form for code that reads the trial's parameters without `trial`."""
+        """Store the value of a parameter, in its plain form for code that reads the trial's parameters without `trial`."""
         self._ctx.suggested(name, plain)
         return self._params.setdefault(name, value)
 
@@ -256,5 +258,5 @@ def _plain(name: str, value: Any) -> Any:
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        cure = "give its name, and look the object up in the objective"
-        raise TypeError(f"{name}: {value!r:.80} has no JSON form ({error}); {cure}") from None
+        remedy = "give its name, and look the object up in the objective"
+        raise TypeError(f"{name}: {value!r:.80} has no JSON form ({error}); {remedy}") from None

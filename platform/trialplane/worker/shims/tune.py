@@ -1,4 +1,4 @@
-"""A function trainable of Ray Tune as a trial's function: what it calls of Ray is answered by the trial; Ray never starts.
+"""A function trainable of Ray Tune as a trial's function: the trial answers its calls of Ray; Ray never starts.
 
 The public functions of `ray.tune`, `ray.train` and `ray.air.session` that a trainable calls are replaced as these modules
 are imported; `Checkpoint`, the domains and all else are Ray's own. Imports no Ray: the job does.
@@ -38,14 +38,14 @@ _ONE_PROCESS = {
 
 
 class _Begun(BaseException):
-    """The module has come to the search that it starts by itself; what the trial needs of it is defined."""
+    """The module has reached the search that it starts by itself; the definitions that the trial needs are before it."""
 
 
 class Session:
     """One trial, as Ray's functions show it to the trainable.
 
     Attributes:
-        known: the newest value of each metric that it has reported, in an attempt before with its checkpoint.
+        newest: the newest value of each reported metric, with those of the checkpoint that it continues from.
 
     Args:
         ctx: of the trial.
@@ -53,28 +53,28 @@ class Session:
 
     def __init__(self, ctx: context.Context) -> None:
         self.ctx = ctx
-        self.known: dict[str, float] = {}
+        self.newest: dict[str, float] = {}
         self._saves = saves.Saves("checkpoint.tar")
         self._iteration = 0  # Ray's training_iteration: 1 with the first report
 
     def report(self, metrics: Mapping[str, Any] | None = None, *, checkpoint: Any = None, **named: Any) -> None:
-        """Saves the checkpoint and reports the numbers, those of nested dicts under names like `eval/loss`.
+        """Save the checkpoint and report the numbers, those of nested dicts under names like `eval/loss`.
 
         Args:
             metrics: by name; or, as older versions of Ray had it, each as an argument.
             checkpoint: Ray's `Checkpoint`, of a folder, which is copied.
-            **named: see `metrics`; beside those, what newer versions add.
+            **named: see `metrics`; and arguments of newer versions.
 
         Raises:
             TypeError: the metrics are no dict, or the checkpoint is not Ray's.
             Pruned, Finished: as of `Context.report`.
         """
-        given = named if metrics is None else metrics
-        if not isinstance(given, Mapping):
-            raise TypeError(f"report({given!r:.60}): give the metrics as a dict, by name")
+        values = named if metrics is None else metrics
+        if not isinstance(values, Mapping):
+            raise TypeError(f"report({values!r:.60}): give the metrics as a dict, by name")
         self._iteration += 1
-        numbers = dict(capture.numbers(_flat(given)))
-        self.known |= numbers
+        numbers = dict(capture.numbers(_flat(values)))
+        self.newest |= numbers
         if checkpoint is not None:
             self._save(checkpoint)
         if numbers:
@@ -84,47 +84,47 @@ class Session:
         """The newest checkpoint as Ray's `Checkpoint`, or None: of this trial, or else of the run that `--resume` names.
 
         Raises:
-            CheckpointError: there are some, and none can be read.
+            CheckpointError: there are checkpoints, and none can be read.
         """
-        found = self._saves.newest()
-        if found is None:
+        checkpoint = self._saves.newest()
+        if checkpoint is None:
             return None
-        folder = self.ctx.workdir / f"restored-{found.step}"
-        with tarfile.open(found.file) as archive:
+        folder = self.ctx.workdir / f"restored-{checkpoint.step}"
+        with tarfile.open(checkpoint.file) as archive:
             archive.extractall(folder, filter="data")
-        found.file.unlink()
-        if self._iteration == 0:  # a trainable that never asks for it begins anew, and counts from 1
-            self._iteration = found.step
-            self.known = json.loads((folder / _METRICS).read_text())
+        checkpoint.file.unlink()
+        if self._iteration == 0:  # a trainable that never calls this starts from scratch, and counts from 1
+            self._iteration = checkpoint.step
+            self.newest = json.loads((folder / _METRICS).read_text())
         return importlib.import_module("ray.tune").Checkpoint.from_directory(str(folder / _FOLDER))
 
     def _save(self, checkpoint: Any) -> None:
         if not hasattr(checkpoint, "as_directory"):
-            cure = "give Checkpoint.from_directory(folder), from ray.tune"
-            raise TypeError(f"report(…, checkpoint={checkpoint!r:.60}): this is no checkpoint of Ray; {cure}")
+            remedy = "give Checkpoint.from_directory(folder), from ray.tune"
+            raise TypeError(f"report(…, checkpoint={checkpoint!r:.60}): this is no checkpoint of Ray; {remedy}")
         with (
             checkpoint.as_directory() as folder,
             tempfile.TemporaryDirectory(prefix="checkpoint-", dir=self.ctx.workdir) as scratch,
         ):
             metrics, file = Path(scratch, _METRICS), Path(scratch, "checkpoint.tar")
-            metrics.write_text(json.dumps(self.known))
+            metrics.write_text(json.dumps(self.newest))
             with tarfile.open(file, "w") as archive:
                 archive.add(folder, _FOLDER)
                 archive.add(metrics, _METRICS)
             self._saves.add(self._iteration, file)
 
     def result(self, returned: Any) -> context.Result:
-        """The trial's result: what the function has returned, and what it has reported beside that."""
+        """Return the trial's result: the function's return value, and its other reports."""
         if returned is None:
-            return self.known or None  # type: ignore[return-value]  # `outcomes.complete` judges it
+            return self.newest or None  # type: ignore[return-value]  # `outcomes.complete` checks it
         if isinstance(returned, Mapping):
-            return {**self.known, **_flat(returned)}
+            return {**self.newest, **_flat(returned)}
         return returned  # type: ignore[no-any-return]
 
 
 @dataclasses.dataclass(frozen=True)
 class TrialContext:
-    """What `get_context()` returns in a trial.
+    """The result of `get_context()` in a trial.
 
     Attributes:
         ctx: of the trial.
@@ -157,7 +157,7 @@ class TrialContext:
         if name in _ONE_PROCESS:
             return lambda: _ONE_PROCESS[name]
         raise AttributeError(
-            f"get_context().{name} is not there: the trial is not in a session of Ray. It has get_experiment_name, "
+            f"get_context().{name} does not exist: the trial is not in a session of Ray. It has get_experiment_name, "
             f"get_trial_name, get_trial_id, get_trial_dir, get_trial_resources, {', '.join(_ONE_PROCESS)}"
         )
 
@@ -167,7 +167,7 @@ _sessions: list[Session] = []
 
 
 def load(entrypoint: str) -> context.Run:
-    """Imports a trainable, with its module up to the search that this may start.
+    """Import a trainable, with its module up to the search that the module may start.
 
     Args:
         entrypoint: module:function.
@@ -176,21 +176,21 @@ def load(entrypoint: str) -> context.Run:
         The function of a trial.
 
     Raises:
-        Invalid: it is no function of one configuration, or the module's search stands before it.
+        Invalid: it is no function of one configuration, or the module's search comes before it.
         whatever the module raises at import; AttributeError when it lacks the function.
     """
     for name, replace in _REPLACED.items():
         imports.on_import(name, replace)
     module, _, function = entrypoint.partition(":")
-    found, has_begun = _imported(module)
-    if has_begun and not hasattr(found, function):
-        cure = "put it under `if __name__ == '__main__':`"
-        raise context.Invalid(f"ray:{entrypoint}: the search of {module} stands before {function}; {cure}")
-    trainable = getattr(found, function)
+    loaded, has_begun = _imported(module)
+    if has_begun and not hasattr(loaded, function):
+        remedy = "put it under `if __name__ == '__main__':`"
+        raise context.Invalid(f"ray:{entrypoint}: the search of {module} comes before {function}; {remedy}")
+    trainable = getattr(loaded, function)
     if inspect.isclass(trainable) or not callable(trainable):
         kind = "a class" if inspect.isclass(trainable) else f"a {type(trainable).__name__}"
-        cure = f"write a function {function}(config) that makes it, runs its loop, and calls tune.report"
-        raise context.Invalid(f"ray:{entrypoint} is {kind}, and a trial calls a function; {cure}")
+        remedy = f"write a function {function}(config) that makes it, runs its loop, and calls tune.report"
+        raise context.Invalid(f"ray:{entrypoint} is {kind}, and a trial calls a function; {remedy}")
 
     def run(ctx: context.Context) -> context.Result:
         session = Session(ctx)
@@ -213,7 +213,7 @@ def _imported(name: str) -> tuple[ModuleType, bool]:
     """A module, and whether it starts a search when it is imported: then it is run up to there."""
     spec = importlib.util.find_spec(name)
     if name in sys.modules or spec is None or spec.loader is None:
-        return importlib.import_module(name), False  # or raises that it is not there
+        return importlib.import_module(name), False  # or raises ModuleNotFoundError
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     has_begun = False
@@ -232,7 +232,7 @@ def _imported(name: str) -> tuple[ModuleType, bool]:
 
 
 def _flat(values: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
-    """Values of nested dicts under names with / between them, as Ray has them."""
+    """Flatten nested dicts, with / between the names, as Ray does."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         flat |= _flat(value, f"{above}{name}/") if isinstance(value, Mapping) else {f"{above}{name}": value}

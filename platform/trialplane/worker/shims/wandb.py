@@ -1,4 +1,4 @@
-"""What a job gets as `wandb` in a trial: W&B's calls without its package, a server or an account.
+"""The module `wandb` of a trial: W&B's calls without its package, a server or an account.
 
 `wandb.log`, and numbers in the summary, are reports of the trial; `wandb.config` is the trial's parameters over what the
 script gives; `wandb.agent` runs its function once, as the trial. Everything else can be called and does nothing, which the
@@ -26,27 +26,27 @@ from trialplane.worker.shims import capture
 
 __version__ = "0.20.0"  # of the package whose calls these are: libraries compare it
 
-_UNTOLD = ("Settings", "login", "setup", "termlog", "termwarn", "termerror", "require", "define_metric")
-_KEPT = "only the numbers in wandb.log and in the summary are kept"
+_SILENT = ("Settings", "login", "setup", "termlog", "termwarn", "termerror", "require", "define_metric")
+_CAPTURED = "only the numbers in wandb.log and in the summary are kept"
 
 
 class Error(Exception):
-    """What W&B's own errors are, and what a call raises whose result nothing could stand for."""
+    """The base of W&B's errors; raised by calls without a meaningful result here."""
 
 
 @functools.cache  # once is enough
-def _tell(what: str, why: str) -> None:
+def _tell(subject: str, message: str) -> None:
     """A line in the trial's log."""
-    sys.stderr.write(f"trialplane: {what} {why}\n")
+    sys.stderr.write(f"trialplane: {subject} {message}\n")
 
 
 class Nothing:
-    """The result of a call that does nothing here, and whatever is asked of that."""
+    """The result of a call that does nothing here, and of all of its methods and attributes."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def __call__(self, *_: Any, **__: Any) -> Nothing:
-        """Does nothing."""
+        """Do nothing."""
         return self
 
     def __getattr__(self, name: str) -> Nothing:
@@ -72,14 +72,14 @@ class Nothing:
 
 
 def __getattr__(name: str) -> Any:
-    """Whatever else a job looks for in W&B's modules."""
+    """Return any other name of W&B's modules."""
     if name.startswith("__"):
         raise AttributeError(name)
     return generate_id if name == "generate_id" else _uncovered(name)
 
 
 def generate_id(length: int = 8) -> str:
-    """A new name of so many letters and digits, by whatever module of W&B's a job calls it; not by the trial's seed."""
+    """A new name of so many letters and digits, in any of W&B's modules; independent of the trial's seed."""
     return "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(length))
 
 
@@ -97,7 +97,7 @@ class _Call:
         self._name = name
 
     def __call__(self, *_: Any, **__: Any) -> Nothing:
-        """Says so, once."""
+        """Log once that the call does nothing."""
         _say(self._name)
         return Nothing()
 
@@ -106,8 +106,8 @@ class _Call:
 
 
 def _say(name: str) -> None:
-    if name not in _UNTOLD:
-        _tell(f"wandb.{name}", f"does nothing in a trial: {_KEPT}")
+    if name not in _SILENT:
+        _tell(f"wandb.{name}", f"does nothing in a trial: {_CAPTURED}")
 
 
 class _Values(MutableMapping[str, Any]):
@@ -120,8 +120,8 @@ class _Values(MutableMapping[str, Any]):
             return self[name]
         except KeyError:
             which = "config" if isinstance(self, Config) else "summary"
-            there = f"it has {', '.join(self)}" if self else "it is empty"
-            raise AttributeError(f"wandb.{which} has no {name!r}; {there}") from None
+            content = f"it has {', '.join(self)}" if self else "it is empty"
+            raise AttributeError(f"wandb.{which} has no {name!r}; {content}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
@@ -131,17 +131,17 @@ class Config(_Values):
     """The trial's parameters over what the script sets."""
 
     def __init__(self) -> None:
-        self.__dict__["_own"] = {}
+        self.__dict__["_script_values"] = {}
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it."""
-        return {**self._own, **context.params()}
+        """Return all values."""
+        return {**self._script_values, **context.params()}
 
     def update(self, values: Any = (), /, allow_val_change: bool | None = None, **named: Any) -> None:
-        """Takes more values; the trial's parameters stay as they are.
+        """Add values; the trial's parameters do not change.
 
         Args:
-            values: a mapping, what argparse has parsed, or pairs.
+            values: a mapping, argparse's namespace, or pairs.
             allow_val_change: has no effect.
             **named: more of them.
         """
@@ -149,9 +149,9 @@ class Config(_Values):
             self[name] = value
 
     def setdefaults(self, values: Any) -> None:
-        """Takes the values of names that have none."""
+        """Set values of names that have none."""
         for name, value in _mapping(values).items():
-            self._own.setdefault(name, value)
+            self._script_values.setdefault(name, value)
 
     def __getitem__(self, name: str) -> Any:
         return self.as_dict()[name]
@@ -160,10 +160,10 @@ class Config(_Values):
         params = context.params()
         if name in params and params[name] != value:
             _tell(f"wandb.config.{name} = {value!r}", f"is ignored: the trial's parameter {name} is {params[name]!r}")
-        self._own[name] = value
+        self._script_values[name] = value
 
     def __delitem__(self, name: str) -> None:
-        self._own.pop(name, None)
+        self._script_values.pop(name, None)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.as_dict())
@@ -186,7 +186,7 @@ class Summary(_Values):
         self.__dict__.update(_values={}, _report=report)
 
     def keep(self, values: Mapping[str, Any]) -> None:
-        """Takes what was logged."""
+        """Add logged values."""
         self._values.update(values)
 
     def __getitem__(self, name: str) -> Any:
@@ -224,7 +224,7 @@ class Run:
 
     Args:
         first: the step of the trial at which it begins: a script's second run goes on after its first.
-        **facts: what the script calls it: project, name, group and the like.
+        **facts: project, name, group and the like, from the script.
 
     Attributes:
         summary: see there.
@@ -254,17 +254,17 @@ class Run:
         self.start_time = time.time()
         self.summary = Summary(self._summarize)
         self._next: dict[str, Any] = {}  # logged with commit=False
-        self._newest = 0  # step of what was reported last
+        self._newest = 0  # step of the last report
 
     @property
     def config(self) -> Config:
-        """That of the trial."""
+        """The trial's configuration."""
         return _config
 
     def log(
         self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None, sync: bool | None = None
     ) -> None:
-        """Reports numbers; the other values are left out.
+        """Report numbers; other values are left out.
 
         Args:
             data: by name; values in dicts get names with dots.
@@ -293,7 +293,7 @@ class Run:
         _report(self.first + self._newest, ready)
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
-        """Reports what was logged with commit=False last."""
+        """Report the last values logged with commit=False."""
         global run
         if self._next:
             self.log({}, commit=True)
@@ -329,9 +329,9 @@ def init(
     """The trial as a run; a second call while it lasts returns it again, one after `finish` goes on with later steps.
 
     Args:
-        project: of the run, which the trial has for nothing.
+        project: attribute of the run, without effect.
         entity: the same.
-        config: what the script is configured with; the trial's parameters win.
+        config: the script's configuration; the trial's parameters win.
         **facts: name, group, tags, notes; others have no effect.
     """
     global run
@@ -344,7 +344,7 @@ def init(
 
 
 def log(data: Mapping[str, Any], step: int | None = None, commit: bool | None = None, sync: bool | None = None) -> None:
-    """As `Run.log`, of the run that was begun last, or of a new one."""
+    """As `Run.log`, of the newest run, or of a new one."""
     (run or init()).log(data, step, commit, sync)
 
 
@@ -355,7 +355,7 @@ def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
 
 
 class _OfTheRun(_Values):
-    """`wandb.summary`: that of the run which was begun last."""
+    """`wandb.summary`: the summary of the newest run."""
 
     def __getitem__(self, name: str) -> Any:
         return (run or init()).summary[name]
@@ -377,14 +377,14 @@ summary = _OfTheRun()
 
 
 def sweep(sweep: Any = None, *_: Any, **__: Any) -> str:
-    """The name of a sweep that does nothing: in a trial there is nothing left to search."""
-    cure = "is not started: the job's space is searched already. `platform import wandb sweep.yaml` makes a job of a sweep"
-    _tell("wandb.sweep", cure)
+    """The name of a sweep that does nothing: a trial does not search."""
+    text = "is not started: the job's space is searched already. `platform import wandb sweep.yaml` makes a job of a sweep"
+    _tell("wandb.sweep", text)
     return "trialplane"
 
 
 def agent(sweep_id: Any = None, function: Callable[[], Any] | None = None, *_: Any, **__: Any) -> None:
-    """Runs the function once: that is the trial.
+    """Run the function once, as the trial.
 
     Raises:
         Error: there is no function.

@@ -15,7 +15,7 @@ from trialplane.wire import messages
 from trialplane.wire.units import AT_ONCE, Unit
 from trialplane.worker.collect import worker
 from trialplane.worker.collect.learner import Fed
-from trialplane.worker.collect.worker import AHEAD_SECONDS, AHEAD_UNITS, PACED_BY, Desk
+from trialplane.worker.collect.worker import AHEAD_SECONDS, AHEAD_UNITS, PACED_BY, WorkerUnits
 
 
 class Slot:
@@ -46,7 +46,7 @@ class Job:
         self.now = 1000.0
         monkeypatch.setattr(worker.time, "monotonic", lambda: self.now)
         self.slot = Slot()
-        self.desk = Desk(self.slot, folder, folder / "spare")  # type: ignore[arg-type]  # a double
+        self.desk = WorkerUnits(self.slot, folder, folder / "spare")  # type: ignore[arg-type]  # a double
 
     def do(self, *seconds: float, at_once: int = 1) -> list[int]:
         """Does that many batches; gives how many units it was ahead when it took each, and with it."""
