@@ -174,7 +174,7 @@ def test_a_text_that_changed_after_sending_is_an_error_and_never_an_empty_datase
     else:
         write(text, TEXT[:9] if how == "shorter" else "")
     assert len(received) == 5
-    says = r"was there when this dataset was made and cannot be read now" if how == "gone" else "has changed since"
+    says = r"existed when this dataset was created and cannot be read now" if how == "gone" else "has changed since"
     with pytest.raises(errors.DataError, match=rf"corpus\.txt {says}"):
         received[0]
 
@@ -276,5 +276,5 @@ def test_torch_reads_it_in_workers(tmp_path: Path, context: str) -> None:
     read = [row["text"] for batch in DataLoader(dataset, **options) for row in batch]
     assert read == [f"line {number}" for number in range(100)]
     file.unlink()
-    with pytest.raises(errors.DataError, match=r"corpus\.txt was there when this dataset was made"):
+    with pytest.raises(errors.DataError, match=r"corpus\.txt existed when this dataset was created"):
         list(DataLoader(dataset, **options))

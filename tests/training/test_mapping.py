@@ -163,7 +163,7 @@ def test_what_the_function_raises_is_told(rows: Any, tmp_path: Path, capfd: pyte
     with pytest.raises(errors.InputError, match=r"mapping by fails failed: KeyError: 'colour'; its traceback is above"):
         many(rows, fails, tmp_path)
     assert "Traceback" in capfd.readouterr().err
-    with pytest.raises(errors.InputError, match="mapping by nothing failed: ValueError: it made no rows"):
+    with pytest.raises(errors.InputError, match="mapping by nothing failed: ValueError: it returned no rows"):
         many(rows, nothing, tmp_path)
 
 
@@ -197,8 +197,8 @@ def test_tables_of_several_kinds(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("away.jsonl", None, r"away\.jsonl is not there; params\.data names it"),
-        ("rows.docx", "x", r"rows\.docx: its kind is not known by its name; give \.csv, \.tsv"),
+        ("away.jsonl", None, r"away\.jsonl does not exist; params\.data names it"),
+        ("rows.docx", "x", r"rows\.docx: its name has no known ending; give \.csv, \.tsv"),
         ("bad.jsonl", "{]\n", r"bad\.jsonl cannot be read: "),
         ("empty.jsonl", "", r"empty\.jsonl (holds no rows|cannot be read)"),
         ("other.jsonl", '{"body": "a"}\n', r"other\.jsonl has no column text; it has: body"),

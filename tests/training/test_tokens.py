@@ -190,7 +190,7 @@ def test_a_killed_run_is_taken_up_where_it_was(
     said: list[str] = []
     again = tokenized(lines, tokenizer, max_length=8, cache=tmp_path, processes=2, say=said.append)
     assert {name: (folder / name).stat().st_ino for name in kept} == kept, "finished shards are not made again"
-    assert f"{len(kept) / 3:.0%} of it was done before" in said[0]
+    assert f"{len(kept) / 3:.0%} was done before" in said[0]
     assert contents(again.folder) == contents(made.folder)
 
 
@@ -219,7 +219,7 @@ def test_a_lost_shard_is_made_again_and_the_others_are_not(
         shard.write_bytes(shard.read_bytes()[:-1] if damage == "cut" else (folder / "000002.tokens").read_bytes())
     opened = TokenDataset(folder, len(made), made.tokens, made.dtype.str)
     assert opened[0].tolist() == made[0].tolist()
-    with pytest.raises(errors.CacheError, match=rf"000001\.tokens is {'gone' if damage == 'gone' else 'damaged'}"):
+    with pytest.raises(errors.CacheError, match=rf"000001\.tokens is {'missing' if damage == 'gone' else 'damaged'}"):
         opened[shards.LINES]
     said: list[str] = []
     again = tokenized(lines, tokenizer, max_length=8, cache=tmp_path, processes=2, say=said.append)

@@ -254,11 +254,11 @@ def permuted(positions: Indices, length: int, seed: int, epoch: int) -> Indices:
 
 def _network(values: NDArray[np.uint64], a: np.uint64, b: np.uint64, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """A permutation of `range(a * b)`; `keys` is even in number."""
-    left, right = values % a, values // a
+    low, high = values % a, values // a
     for number, key in enumerate(keys):
         modulus = b if number % 2 else a
-        left, right = right, (left + mixed(right ^ key) % modulus) % modulus
-    return left + a * right
+        low, high = high, (low + mixed(high ^ key) % modulus) % modulus
+    return low + a * high
 
 
 @functools.lru_cache(maxsize=4)  # epochs: of training and of evaluation

@@ -1,7 +1,7 @@
-"""How a cache gets a file: one process builds it, the others wait for it, and nobody ever sees half of it.
+"""Files of a cache: one process builds a file, the others wait for it, and none ever sees an incomplete one.
 
-The lock is the system's, so it ends with the process that holds it, however that dies: the next one takes over. Knows
-nothing of what is built. Standard library only.
+The lock is the system's, so it ends with the process that holds it, however that ends: the next process takes over.
+Independent of the content. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 PART = ".part"
-# What flock says on a file system that has no locks (some network mounts). Two processes may then build the same thing,
-# which is wasted work but no harm: each renames a whole file.
+# Errors of flock on a file system without locks (some network mounts). Two processes may then build the same file, which
+# wastes work and does no harm: each renames a complete file.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP)
 
 
 @contextlib.contextmanager
 def alone(target: Path) -> Iterator[None]:
-    """Hold the lock of `target`, after waiting for whoever has it. Look again whether `target` is there now.
+    """Hold the lock of `target`, after waiting for the process that holds it. `target` may exist by then: check again.
 
     Raises:
         OSError: the folder of `target` cannot be made or written.
@@ -35,12 +35,12 @@ def alone(target: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            # While it is held: whoever waits for it finds that the name is gone, and asks for a new one.
+            # While it is held: a process that waits for it finds that the name is gone, and locks a new file.
             lock.unlink(missing_ok=True)
 
 
 def once(target: Path, make: Callable[[], object]) -> None:
-    """Has `make` write `target` unless it is there, or another process has just written it."""
+    """Call `make` to write `target`, unless it exists or another process has just written it."""
     if target.exists():
         return
     with alone(target):
@@ -51,7 +51,7 @@ def once(target: Path, make: Callable[[], object]) -> None:
 
 @contextlib.contextmanager
 def whole(target: Path) -> Iterator[BinaryIO]:
-    """A file to write, which becomes `target` when the block ends well and is removed when it does not."""
+    """A file to write, which becomes `target` when the block ends without an error and is removed otherwise."""
     part = target.with_name(f"{target.name}.{secrets.token_hex(4)}{PART}")
     try:
         with part.open("xb") as file:
@@ -89,8 +89,8 @@ def _locked(lock: Path) -> Iterator[None]:
 def _is_still(handle: BinaryIO, lock: Path) -> bool:
     """Whether the name still leads to the file that was locked."""
     try:
-        there = lock.stat()
+        by_name = lock.stat()
     except FileNotFoundError:
         return False
-    mine = os.fstat(handle.fileno())
-    return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+    locked = os.fstat(handle.fileno())
+    return (by_name.st_dev, by_name.st_ino) == (locked.st_dev, locked.st_ino)

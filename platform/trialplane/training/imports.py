@@ -1,6 +1,6 @@
-"""Replaces parts of a library as soon as a job imports it, before anybody can have another reference to them.
+"""Replace parts of a library as soon as a job imports it, before other code can have a reference to them.
 
-Nothing here imports the library, which most jobs do not use, and which takes its time.
+Nothing here imports the library, which most jobs do not use and which may take seconds.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from types import ModuleType
 
 Replace = Callable[[ModuleType], None]
 
-# Of the process, as are the modules: what is done to each of them at its import, and what has been done already.
-_wanted: dict[str, list[Replace]] = {}
+# Functions that change each module at its import. State of the process, as are the modules.
+_replacements: dict[str, list[Replace]] = {}
 
 
 def on_import(name: str, replace: Replace) -> None:
-    """Has a module changed at its import; at once if it is there. A second call with the same function does nothing.
+    """Change a module when it is imported, or now if it is loaded. A second call with the same function does nothing.
 
     Args:
         name: of the module, with dots.
         replace: changes it.
     """
-    if replace in _wanted.setdefault(name, []):
+    if replace in _replacements.setdefault(name, []):
         return
-    _wanted[name].append(replace)
+    _replacements[name].append(replace)
     if name in sys.modules:
         replace(sys.modules[name])
     elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
@@ -34,13 +34,13 @@ def on_import(name: str, replace: Replace) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules in which something is replaced as Python does, with a loader that replaces it."""
+    """A finder of modules to be changed, which gives them a loader that changes them."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """The module's spec; None for every other module."""
-        if fullname not in _wanted:
+        if fullname not in _replacements:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
@@ -49,10 +49,10 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Runs a module's code and replaces some of its functions, before anybody else sees them."""
+    """A loader that runs a module's code and changes the module before other code uses it."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Run the module's code."""
         super().exec_module(module)
-        for replace in _wanted[module.__name__]:
+        for replace in _replacements[module.__name__]:
             replace(module)

@@ -1,4 +1,4 @@
-"""What every process of a training needs: how many cores it may use, with whom it ends, its seeds. Imports nothing heavy."""
+"""Operating-system functions for every process of a training: cores, end with the parent, seeds. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _QUOTA = Path("/sys/fs/cgroup/cpu.max")  # as a container sees its own cgroup, v
 
 
 def cores(quota: Path = _QUOTA) -> int:
-    """Cores to keep busy, at least 1: its affinity, and the share of them that its container was given.
+    """Return the number of cores to use, at least 1: limited by affinity and by the container's quota.
 
-    A pod limited to 4 of a node's 64 cores gets 4: more would only wait.
+    4 in a pod limited to 4 of a node's 64 cores: more threads would only wait.
     """
     count = len(os.sched_getaffinity(0))
     try:
@@ -34,27 +34,27 @@ def cores(quota: Path = _QUOTA) -> int:
 def die_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process when its parent ends, so that no orphan holds a GPU."""
     end_with_parent()
-    if os.getppid() != parent:  # it ended before we asked
+    if os.getppid() != parent:  # it ended before the call
         os._exit(1)
 
 
 def end_with_parent() -> None:
-    """The same for a process whose parent is known to be there, as after a fork."""
+    """As `die_with_parent`, for a process whose parent exists for certain, as after a fork."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_orphans(adopts: bool = True) -> None:
-    """Make what its children leave running this process's own children, or no longer."""
+    """Adopt processes that children leave running, or stop doing so."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0)
 
 
 def children() -> set[int]:
-    """Pids of this process's children, of all its threads."""
-    found: set[int] = set()
+    """Return the pids of this process's children, of all its threads."""
+    pids: set[int] = set()
     for thread in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # it has just ended, or the kernel has no such file
-            found.update(map(int, (thread / "children").read_text().split()))
-    return found
+            pids.update(map(int, (thread / "children").read_text().split()))
+    return pids
 
 
 def kill_children(pids: Collection[int]) -> None:

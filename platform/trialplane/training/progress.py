@@ -25,7 +25,7 @@ _PULSE = 1.0  # seconds between two reports to the supervisor
 
 
 class Job(Protocol):
-    """What the meter needs of a `Context`."""
+    """The part of a `Context` that the meter needs."""
 
     @property
     def rank(self) -> int:
@@ -43,7 +43,7 @@ class Job(Protocol):
 
 
 class Meter:
-    """Measures and reports the progress of one rank.
+    """Measure and report the progress of one rank.
 
     Args:
         ctx: Context of the trial.
@@ -72,7 +72,7 @@ class Meter:
         self._warm_from: int | None = None  # the step from which on time is a measure of the time left
         self._samples = self._tokens = 0
         self._losses: list[Any] = []
-        self._own = 0.0
+        self._own_seconds = 0.0
         self._gpu = _Gpu()
 
     @contextlib.contextmanager
@@ -82,7 +82,7 @@ class Meter:
         started = self._gpu.mark()
         yield
         self._gpu.span(started)
-        self._own += self._clock() - began
+        self._own_seconds += self._clock() - began
 
     def step(
         self,
@@ -133,10 +133,10 @@ class Meter:
         """Send this rank's own seconds per step since the last time; the GPU's where it took longer than the host."""
         steps = step - self._pulse_step
         if steps > 0:
-            self._ctx.pulse(step, max(self._own, self._gpu.seconds()) / steps)
-        self._pulse_at, self._pulse_step, self._own = now, step, 0.0
+            self._ctx.pulse(step, max(self._own_seconds, self._gpu.seconds()) / steps)
+        self._pulse_at, self._pulse_step, self._own_seconds = now, step, 0.0
 
-    def _line(self, step: int, now: float, lr: float | None, grad_norm: Any, others: dict[str, Any]) -> None:
+    def _line(self, step: int, now: float, lr: float | None, grad_norm: Any, other_metrics: dict[str, Any]) -> None:
         seconds = max(now - self._line_at, 1e-9)
         steps = max(step - self._line_step, 1)  # a job that counts from 0 begins with the step that it started from
         metrics: dict[str, float] = {}
@@ -146,9 +146,9 @@ class Meter:
             metrics["lr"] = float(lr)
         if grad_norm is not None:
             metrics["grad_norm"] = float(grad_norm)
-        metrics |= {name: float(value) for name, value in others.items()}
+        metrics |= {name: float(value) for name, value in other_metrics.items()}
         for name, count in (("samples", self._samples), ("tokens", self._tokens)):
-            if count:  # all ranks do the same number of samples in a step; their tokens are alike in the mean
+            if count:  # all ranks process the same number of samples in a step, and the same number of tokens on average
                 metrics[f"{name}_per_second_and_rank"] = count / seconds
                 metrics[f"{name}_per_second"] = count / seconds * self._ctx.world_size
         metrics["seconds_per_step"] = seconds / steps
@@ -162,14 +162,14 @@ class Meter:
 
 
 def _mean(losses: list[Any]) -> float:
-    """Of numbers, or of tensors with one wait for the device."""
+    """Return the mean of numbers, or of tensors with one wait for the device."""
     if hasattr(losses[0], "detach"):
         return float(sys.modules["torch"].stack(losses).float().mean())
     return sum(float(loss) for loss in losses) / len(losses)
 
 
 class _Gpu:
-    """This rank's GPU, when torch has one in use; otherwise all of it costs nothing and says nothing."""
+    """This rank's GPU, if torch uses one; otherwise all methods do nothing."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[Any, Any]] = []
@@ -186,7 +186,7 @@ class _Gpu:
         return event
 
     def span(self, started: Any) -> None:
-        """End what began at a moment of `mark`."""
+        """End a span that began at a moment of `mark`."""
         if started is not None:
             self._spans.append((started, self.mark()))
 
@@ -199,7 +199,7 @@ class _Gpu:
         return seconds
 
     def metrics(self) -> dict[str, float]:
-        """Memory that torch's tensors take and took at most, and how busy the GPU is where NVIDIA's library is installed."""
+        """Return the memory of torch's tensors, now and at its peak, and the GPU's utilization if that can be read."""
         cuda = _cuda()
         if cuda is None:
             return {}
@@ -212,12 +212,12 @@ class _Gpu:
                 metrics["gpu_utilization"] = float(cuda.utilization())
             except _silence() as error:
                 self._has_utilization = False
-                print(f"how busy the GPU is cannot be seen: {error}", file=sys.stderr)  # noqa: T201
+                print(f"the GPU's utilization cannot be read: {error}", file=sys.stderr)  # noqa: T201
         return metrics
 
 
 def _silence() -> tuple[type[Exception], ...]:
-    """What is raised where NVIDIA's library is missing or tells nothing; it has errors of its own, which torch lets pass."""
+    """Errors of a missing or failing NVIDIA library; it has its own classes, which torch does not catch."""
     pynvml = sys.modules.get("pynvml")
     return (ImportError, RuntimeError) if pynvml is None else (ImportError, RuntimeError, pynvml.NVMLError)
 
@@ -242,23 +242,25 @@ def line(step: int, metrics: Mapping[str, float]) -> str:
         return f"step {step}: " + "  ".join(f"{name} {value:.6g}" for name, value in metrics.items())
     rest = dict(metrics)
     total = int(rest.pop("total_steps"))
-    said = [f"step {step:,}/{total:,} ({100 * step // max(total, 1)}%)"]
-    said += [f"{name} {rest.pop(name):.4g}" for name in ("loss", "lr", "grad_norm") if name in rest]
+    parts = [f"step {step:,}/{total:,} ({100 * step // max(total, 1)}%)"]
+    parts += [f"{name} {rest.pop(name):.4g}" for name in ("loss", "lr", "grad_norm") if name in rest]
     for name in ("samples", "tokens"):
         if f"{name}_per_second" in rest:
-            every, one = rest.pop(f"{name}_per_second"), rest.pop(f"{name}_per_second_and_rank")
-            said.append(f"{_short(every)} {name}/s" + (f" ({_short(one)} per rank)" if every != one else ""))
-    left = rest.pop("seconds_left")
-    said.append(f"{rest.pop('seconds_per_step'):.3g} s/step")
+            total_rate, per_rank = rest.pop(f"{name}_per_second"), rest.pop(f"{name}_per_second_and_rank")
+            parts.append(
+                f"{_short(total_rate)} {name}/s" + (f" ({_short(per_rank)} per rank)" if total_rate != per_rank else "")
+            )
+    seconds_left = rest.pop("seconds_left")
+    parts.append(f"{rest.pop('seconds_per_step'):.3g} s/step")
     if "gpu_memory_gib" in rest:
         memory, peak = rest.pop("gpu_memory_gib"), rest.pop("gpu_memory_peak_gib")
-        said.append(f"GPU {memory:.1f} GiB (at most {peak:.1f})")
+        parts.append(f"GPU {memory:.1f} GiB (at most {peak:.1f})")
     if "gpu_utilization" in rest:
-        said.append(f"{rest.pop('gpu_utilization'):.0f}% busy")
-    said += [f"{name} {value:.4g}" for name, value in rest.items()]
-    hours, seconds = divmod(round(left), 3600)
-    said.append(f"{hours}:{seconds // 60:02d}:{seconds % 60:02d} left" if step < total else "done")
-    return "  ".join(said)
+        parts.append(f"{rest.pop('gpu_utilization'):.0f}% busy")
+    parts += [f"{name} {value:.4g}" for name, value in rest.items()]
+    hours, seconds = divmod(round(seconds_left), 3600)
+    parts.append(f"{hours}:{seconds // 60:02d}:{seconds % 60:02d} left" if step < total else "done")
+    return "  ".join(parts)
 
 
 def _short(rate: float) -> str:

@@ -40,12 +40,12 @@ class States:
         world_size: number of ranks. With several, torch.distributed must be initialized, and all ranks call the same.
     """
 
-    def __init__(self, place: str, rank: int = 0, world_size: int = 1) -> None:
-        self._place, self._rank, self._world_size = place, rank, world_size
+    def __init__(self, location: str, rank: int = 0, world_size: int = 1) -> None:
+        self._location, self._rank, self._world_size = location, rank, world_size
         self._torch: Any = None  # the checkpoints of a job with tensors
 
     def agree(self, choose: Callable[[], tuple[bool, bool, bool]]) -> tuple[bool, bool, bool]:
-        """Return what rank 0 chooses, in every rank."""
+        """Return the choice of rank 0 in every rank."""
         if self._world_size == 1:
             return choose()
         from trialplane.training.checkpoint import writer  # imports torch, which ranks use
@@ -60,7 +60,7 @@ class States:
         """Save a state.
 
         Args:
-            step: of the last report that it contains the work of.
+            step: of the last report whose work it contains.
             state: tensors, arrays, numbers, strings, lists and mappings of them.
             wait: whether to return only when it is complete.
 
@@ -96,21 +96,21 @@ class States:
         Raises:
             CheckpointDamaged: there are usable ones, and all are damaged.
         """
-        saved, damaged = stores.records(stores.open_store(self._place))
-        usable = [one for one in saved if is_usable(one.step)]
-        for one in reversed(usable):
+        saved, damaged = stores.records(stores.open_store(self._location))
+        usable = [checkpoint for checkpoint in saved if is_usable(checkpoint.step)]
+        for checkpoint in reversed(usable):
             try:
-                state, rng = self._read(one)
+                state, rng = self._read(checkpoint)
             except errors.CheckpointDamaged as error:
-                warnings.warn(f"a checkpoint is left out, and the one before it is taken: {error}", stacklevel=3)
+                warnings.warn(f"a damaged checkpoint is skipped, and the one before it is used: {error}", stacklevel=3)
                 damaged.append(error)
                 continue
             rng()
-            return Restored(one.step, state)
+            return Restored(checkpoint.step, state)
         if damaged:
             raise errors.CheckpointDamaged(
-                f"all checkpoints at {self._place} are damaged ({errors.counted(len(damaged), 'checkpoint')}). To begin "
-                "again from step 0, delete or move that place"
+                f"all checkpoints at {self._location} are damaged ({errors.counted(len(damaged), 'checkpoint')}). To start "
+                "again from step 0, delete or move that folder"
             )
         return None
 
@@ -119,7 +119,7 @@ class States:
         if self._torch is None:
             from trialplane.training import checkpoint  # imports torch
 
-            self._torch = checkpoint.Checkpoints(self._place, keep_last=_KEEP)
+            self._torch = checkpoint.Checkpoints(self._location, keep_last=_KEEP)
         return self._torch
 
     def _read(self, saved: Saved) -> tuple[dict[str, Any], Callable[[], None]]:
@@ -127,13 +127,13 @@ class States:
         if _PACKED not in saved.parts:
             from trialplane.training import checkpoint  # imports torch
 
-            tree, own = self._checkpoints.load(saved, rank=self._rank, world_size=self._world_size)
+            tree, rank_state = self._checkpoints.load(saved, rank=self._rank, world_size=self._world_size)
             if "state" not in tree:
                 raise errors.CheckpointError(
                     f"{saved.place} was not saved by ctx.save; read it with trialplane.training.checkpoint"
                 )
-            return tree["state"], lambda: None if own is None else checkpoint.set_rng_state(own["rng"])
-        store = stores.open_store(self._place)
+            return tree["state"], lambda: None if rank_state is None else checkpoint.set_rng_state(rank_state["rng"])
+        store = stores.open_store(self._location)
         part = saved.parts[_PACKED]
         with store.local(saved.name, _PACKED) as path:
             data = path.read_bytes() if path.exists() else b""
@@ -144,7 +144,7 @@ class States:
 
     def _pack(self, step: int, tree: Mapping[str, Any]) -> None:
         packed = transport.pack(tree)
-        store = stores.open_store(self._place)
+        store = stores.open_store(self._location)
         try:
             existing = store.complete()
             name = record.name_of(step, existing)
@@ -157,8 +157,8 @@ class States:
             store.sweep()
         except OSError as error:
             raise errors.CheckpointError(
-                f"the checkpoint of step {step} could not be written to {self._place}: {error.strerror or error}. Free some "
-                "space there, then continue with `platform resume`"
+                f"the checkpoint of step {step} could not be written to {self._location}: {error.strerror or error}. Free "
+                "some space there, then continue with `platform resume`"
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: saved beside the training, complete or absent, and found again after a crash.
+"""Checkpoints of a training run: saved beside the training, complete or absent, and resumed from after a crash.
 
 The package has an example. `save` copies to memory and returns; a thread writes. All ranks call it at the same steps. Files
 are torch's, read with `weights_only=True`: tensors and plain values, no code.
@@ -25,7 +25,7 @@ from trialplane.training.checkpoint import tensors, writer
 from trialplane.training.steps import record, stores
 from trialplane.training.steps.record import Direction, Saved
 
-_SLOW = 1.0  # seconds that a save may wait for the one before without a word
+_SLOW = 1.0  # seconds that a save may wait for the one before without a warning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Checkpoints:
         if (waited := time.perf_counter() - began) > _SLOW:
             warnings.warn(
                 f"the checkpoint of step {step} waited {waited:.1f} s until the one before was written; save less often, or "
-                f"to a faster place than {self.place}",
+                f"to faster storage than {self.place}",
                 stacklevel=2,
             )
         trees = {}
@@ -152,7 +152,7 @@ class Checkpoints:
             return
         if self._thread is None:
             self._thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
-            atexit.register(self.close)  # a job that returns without `wait` has its last checkpoint all the same
+            atexit.register(self.close)  # a job that returns without `wait` still gets its last checkpoint
         self._writing = self._thread.submit(writer.write, self._store, self._rules, share)
 
     def wait(self) -> None:
@@ -181,15 +181,15 @@ class Checkpoints:
 
     def all(self) -> list[Saved]:
         """List the complete checkpoints, oldest first. Skip those whose description is damaged, with a warning."""
-        found, damaged = stores.records(self._store)
+        saved, damaged = stores.records(self._store)
         for error in damaged:
-            warnings.warn(f"a checkpoint is left out: {error}", stacklevel=2)
-        return found
+            warnings.warn(f"a damaged checkpoint is skipped: {error}", stacklevel=2)
+        return saved
 
     def newest(self) -> Saved | None:
         """Return the newest complete checkpoint. None without a checkpoint."""
-        found = self.all()
-        return found[-1] if found else None
+        saved = self.all()
+        return saved[-1] if saved else None
 
     def verify(self, saved: Saved) -> None:
         """Read every file of a checkpoint, and compare its checksum.
@@ -239,17 +239,17 @@ class Checkpoints:
                 f"{world_size} ranks. Go on with {saved.world_size} ranks, or save with sharded=False once there"
             )
         file = saved.state_file(rank)
-        ours = tensors.shapes(like)
-        if ours and (other := record.difference(saved.parts[file].shapes, ours)):
+        shapes = tensors.shapes(like)
+        if shapes and (other := record.difference(saved.parts[file].shapes, shapes)):
             raise errors.CheckpointMismatch(
                 f"{saved.place} is of another model: {other}. Give the parameters it was trained with, or another run a "
                 "new name"
             )
         state = self._read(saved, file, map_location, verify)
-        own = record.rank_file(rank)
-        if world_size != saved.world_size or own not in saved.parts:
+        file_of_rank = record.rank_file(rank)
+        if world_size != saved.world_size or file_of_rank not in saved.parts:
             return state, None
-        return state, self._read(saved, own, map_location, verify)
+        return state, self._read(saved, file_of_rank, map_location, verify)
 
     def resume(
         self,
@@ -281,49 +281,51 @@ class Checkpoints:
             CheckpointError: There is no checkpoint here, and none at `otherwise`.
         """
         self.wait()
-        chosen = writer.agree(self._whole, rank, world_size)
+        chosen = writer.agree(self._newest_intact, rank, world_size)
         if chosen is None:
             if otherwise is None:
                 return None
             other = Checkpoints(otherwise).resume(rank=rank, world_size=world_size, like=like, map_location=map_location)
             if other is None:
                 raise errors.CheckpointError(
-                    f"there is no checkpoint at {otherwise} to go on from: that run has saved none, or it was deleted. To "
-                    "begin from step 0, submit without --resume"
+                    f"there is no checkpoint at {otherwise} to continue from: that run has saved none, or it was deleted. "
+                    "To start from step 0, submit without --resume"
                 )
             return other
-        state, own = self.load(chosen, rank=rank, world_size=world_size, like=like, map_location=map_location, verify=False)
-        notes = [f"goes on from {chosen.place}, after step {chosen.step}"]
+        state, rank_state = self.load(
+            chosen, rank=rank, world_size=world_size, like=like, map_location=map_location, verify=False
+        )
+        notes = [f"continues from {chosen.place}, after step {chosen.step}"]
         if world_size != chosen.world_size:
             notes.append(
                 f"it was saved by {errors.counted(chosen.world_size, 'rank')} and these are {world_size}: model, "
                 "optimizer and the order of samples go on as they were; random numbers (dropout) are each rank's new ones, "
                 "by seed, rank and step"
             )
-        return Resumed(chosen, state, own, tuple(notes))
+        return Resumed(chosen, state, rank_state, tuple(notes))
 
-    def _whole(self) -> Saved | None:
-        """The newest checkpoint all of whose files are as they were written."""
-        found = self.all()
-        for saved in reversed(found):
+    def _newest_intact(self) -> Saved | None:
+        """Return the newest intact checkpoint."""
+        complete = self.all()
+        for saved in reversed(complete):
             try:
                 self.verify(saved)
             except errors.CheckpointDamaged as error:
-                warnings.warn(f"a checkpoint is left out, and the one before it is taken: {error}", stacklevel=3)
+                warnings.warn(f"a damaged checkpoint is skipped, and the one before it is used: {error}", stacklevel=3)
             else:
                 return saved
-        if found:
+        if complete:
             raise errors.CheckpointDamaged(
-                f"none of the {errors.counted(len(found), 'checkpoint')} at {self.place} is whole. To begin again from "
-                "step 0, delete or move that place"
+                f"none of the {errors.counted(len(complete), 'checkpoint')} at {self.place} is intact. To start again from "
+                "step 0, delete or move that folder"
             )
         return None
 
     def _read(self, saved: Saved, file: str, map_location: Any, verify: bool) -> dict[str, Any]:
-        place = f"{saved.place}/{file}"
+        location = f"{saved.place}/{file}"
         with self._store.local(saved.name, file) as path:
             part = saved.parts[file] if verify else None
-            state: dict[str, Any] = tensors.read(path, part, place, map_location)
+            state: dict[str, Any] = tensors.read(path, part, location, map_location)
             return state
 
 

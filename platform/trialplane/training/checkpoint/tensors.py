@@ -1,7 +1,7 @@
 """A training state as bytes: copied to memory of its own, written by torch, read back by torch's safe loader.
 
 A state is a tree of dictionaries, lists and tuples with tensors and plain values as leaves: all that
-`torch.load(weights_only=True)` accepts, so that reading a checkpoint runs no code of whoever wrote it. Imports torch.
+`torch.load(weights_only=True)` accepts, so that reading a checkpoint never runs code from it. Imports torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PIECE = 8 << 20
 
 
 class Copier:
-    """Copies states to the processor's memory, into the same memory each time: fresh pages cost more than the copy.
+    """Copy states to the processor's memory, into the same memory each time: fresh pages cost more than the copy.
 
     A copy is valid until the next one is made.
     """
@@ -35,14 +35,14 @@ class Copier:
         self._size = 0
 
     def copy(self, state: Mapping[str, Any], name: str) -> tuple[dict[str, Any], int]:
-        """A copy of `state` and the bytes of its tensors; waits for the GPU where some are there.
+        """Return a copy of `state` and the bytes of its tensors; wait for the GPU if it has some.
 
         Args:
             state: the tree.
-            name: what errors call it.
+            name: of the state in errors.
 
         Raises:
-            TypeError: a leaf that a safe load would refuse; says which.
+            TypeError: a safe load would refuse a leaf; names it.
         """
         self._copied, self._size = {}, 0
         copied = {key: self._tree(value, f'{name}["{key}"]') for key, value in state.items()}
@@ -55,7 +55,7 @@ class Copier:
         if isinstance(value, torch.Tensor):
             return self._tensor(value, path)
         if isinstance(value, Mapping):
-            inner = {key: self._tree(one, f"{path}[{key!r}]") for key, one in value.items()}
+            inner = {key: self._tree(item, f"{path}[{key!r}]") for key, item in value.items()}
             if type(value) is collections.Counter:
                 return collections.Counter(inner)
             if hasattr(value, "_metadata"):  # a module's: versions of its parts, which load_state_dict looks at
@@ -71,15 +71,15 @@ class Copier:
             return value
         raise TypeError(
             f"{path} is a {type(value).__module__}.{type(value).__qualname__}, which a checkpoint does not keep: tensors, "
-            "plain values, and dictionaries and lists of them. Give .item() or torch.from_numpy(…) of what is numpy's, "
+            "plain values, and dictionaries and lists of them. Give .item() or torch.from_numpy(…) of a numpy value, "
             ".state_dict() of an object, .to_local() of a DTensor"
         )
 
     def _tensor(self, tensor: torch.Tensor, path: str) -> torch.Tensor:
         tensor = tensor.detach()
         if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.is_meta:
-            what = "on the meta device" if tensor.is_meta else f"a {type(tensor).__name__} of layout {tensor.layout}"
-            raise TypeError(f"{path} is {what}, which a checkpoint does not keep; give a plain dense tensor")
+            kind = "on the meta device" if tensor.is_meta else f"a {type(tensor).__name__} of layout {tensor.layout}"
+            raise TypeError(f"{path} is {kind}, which a checkpoint does not keep; give a plain dense tensor")
         key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if tensor.numel() and key in self._copied:  # tied weights stay tied, and are written once
             return self._copied[key]
@@ -102,29 +102,29 @@ def write(state: Mapping[str, Any], sink: Sink) -> Part:
     """
     try:
         torch.save(state, sink)
-    except (OSError, RuntimeError):  # torch's writer puts an error of its own over that of the file
+    except (OSError, RuntimeError):  # torch's writer hides the error of the file behind its own
         if sink.error is None:
             raise
         raise sink.error from None
     return Part(sink.size, sink.crc, shapes(state.get("model")))
 
 
-def read(path: Path, part: Part | None, place: str, map_location: Any) -> Any:
+def read(path: Path, part: Part | None, location: str, map_location: Any) -> Any:
     """Read a state; checks it first against `part` unless that is None.
 
     Raises:
         CheckpointDamaged: it is not as it was written.
     """
     if part is not None:
-        verify(path, part, place)
+        verify(path, part, location)
     try:
         return torch.load(path, map_location=map_location, weights_only=True)
     except (RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError, FileNotFoundError) as error:
-        raise errors.CheckpointDamaged(f"{place} cannot be read: {errors.first_line(error)}") from error
+        raise errors.CheckpointDamaged(f"{location} cannot be read: {errors.first_line(error)}") from error
 
 
-def verify(path: Path, part: Part, place: str) -> None:
-    """Compare a file with what COMPLETE says of it.
+def verify(path: Path, part: Part, location: str) -> None:
+    """Compare a file with its size and checksum in COMPLETE.
 
     Raises:
         CheckpointDamaged: it is missing, cut or changed.
@@ -135,11 +135,11 @@ def verify(path: Path, part: Part, place: str) -> None:
             while piece := file.read(_PIECE):
                 size, crc = size + len(piece), zlib.crc32(piece, crc)
     except FileNotFoundError as error:
-        raise errors.CheckpointDamaged(f"{place} is missing") from error
+        raise errors.CheckpointDamaged(f"{location} is missing") from error
     if size != part.size:
-        raise errors.CheckpointDamaged(f"{place} has {size:,} bytes of {part.size:,}")
+        raise errors.CheckpointDamaged(f"{location} has {size:,} bytes of {part.size:,}")
     if crc != part.crc:
-        raise errors.CheckpointDamaged(f"{place} was changed after it was written: its checksum is another")
+        raise errors.CheckpointDamaged(f"{location} was changed after it was written: its checksum is another")
 
 
 def shapes(model: Any) -> dict[str, list[int]]:

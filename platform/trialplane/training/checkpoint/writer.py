@@ -1,8 +1,8 @@
-"""Writes one checkpoint, in a thread of each rank: every rank its files, then rank 0 what makes it complete.
+"""Write one checkpoint, in a thread of each rank: every rank its files, then rank 0 the file COMPLETE.
 
-The ranks meet twice, whatever fails: when all have written or failed to, and when rank 0 has made the checkpoint complete or
-could not. So no rank waits for one that has given up, and every rank learns that a checkpoint is not there. As the training
-goes on meanwhile, they meet in a process group of their own: collectives of two threads on one group would be mixed up.
+The ranks meet twice, also after failures: when all have written their files or failed to, and when rank 0 has completed the
+checkpoint or failed to. So no rank waits for one that has given up, and every rank learns of a failure. As the training
+continues meanwhile, they use a separate process group: collectives of two threads on one group would be mixed up.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ def write(store: Store, rules: Rules, share: Share) -> None:
         except Exception as error:  # noqa: BLE001  as above
             failure = error
         if failure is not None:
-            with contextlib.suppress(OSError):  # what went wrong is said already
+            with contextlib.suppress(OSError):  # the first failure is reported
                 store.sweep()
     _meet(store, share)
     if failure is None and not store.has(name):
-        failure = errors.CheckpointError("another rank could not write its part; its own error says why")
+        failure = errors.CheckpointError("another rank could not write its part; see the error of that rank")
     if failure is not None:
-        raise _told(store, share, failure) from failure
+        raise _described(store, share, failure) from failure
 
 
 def _write_parts(store: Store, name: str, share: Share) -> dict[str, Part]:
@@ -103,11 +103,11 @@ def _write_parts(store: Store, name: str, share: Share) -> dict[str, Part]:
 
 
 def _complete(store: Store, rules: Rules, name: str, share: Share, parts: dict[str, Part]) -> None:
-    """Rank 0: gathers what the ranks have written, makes the checkpoint complete and deletes what no rule keeps."""
+    """In rank 0: collect the files of all ranks, complete the checkpoint and delete the superfluous ones."""
     for rank in range(1, share.world_size):
         marker = store.written(name, _marker(rank))
         if marker is None:
-            raise errors.CheckpointError(f"rank {rank} could not write its part; its own error says why")
+            raise errors.CheckpointError(f"rank {rank} could not write its part; see the error of that rank")
         parts |= {file: Part(**part) for file, part in json.loads(marker).items()}
     saved = Saved(
         step=share.step,
@@ -125,7 +125,9 @@ def _complete(store: Store, rules: Rules, name: str, share: Share, parts: dict[s
         for old in rules.superfluous(stores.records(store)[0]):
             store.remove(old.name)
     except OSError as error:  # the new one is complete all the same
-        warnings.warn(f"an old checkpoint at {store.place} could not be deleted, and takes its room: {error}", stacklevel=1)
+        warnings.warn(
+            f"an old checkpoint at {store.place} could not be deleted, and still takes space: {error}", stacklevel=1
+        )
 
 
 def _marker(rank: int) -> str:
@@ -136,27 +138,33 @@ def _meet(store: Store, share: Share) -> None:
     try:
         share.barrier()
     except RuntimeError as error:  # torch's, and threading's: a rank is gone, or none came in time
-        raise _told(store, share, errors.CheckpointError(f"the ranks did not meet: {errors.first_line(error)}")) from error
+        raise _described(
+            store, share, errors.CheckpointError(f"the ranks did not meet: {errors.first_line(error)}")
+        ) from error
 
 
-def _told(store: Store, share: Share, failure: Exception) -> errors.CheckpointError:
-    """A failure in words: what is there still, and what to do."""
+def _described(store: Store, share: Share, failure: Exception) -> errors.CheckpointError:
+    """Return the error of a failure, with the state of older checkpoints and a remedy."""
     try:
         complete = store.complete()
     except OSError as error:
-        last = f"Which others are there cannot be seen: {error}"
+        last = f"The other checkpoints cannot be listed: {error}"
     else:
         before = record.order(complete[-1])[0] if complete else None
-        last = "There is none before it" if before is None else f"That of step {before} is complete and untouched"
+        last = (
+            "There is no earlier checkpoint"
+            if before is None
+            else f"The checkpoint of step {before} is complete and unchanged"
+        )
     head = f"the checkpoint of step {share.step} at {store.place} was not written"
     if not isinstance(failure, OSError) or failure.errno not in (errno.ENOSPC, errno.EDQUOT):
         name = "" if isinstance(failure, errors.CheckpointError) else f"{type(failure).__name__}: "
         return errors.CheckpointError(f"{head}: {name}{errors.first_line(failure)}. {last}")
     free = store.free()
-    left = "" if free is None else f", and {_bytes(free)} are free"
-    what = "the disk is full" if failure.errno == errno.ENOSPC else "the quota is used up"
+    free_space = "" if free is None else f", and {_bytes(free)} are free"
+    cause = "the disk is full" if failure.errno == errno.ENOSPC else "the quota is used up"
     return errors.CheckpointError(
-        f"{head}: {what}. It takes {_bytes(share.size)} on rank {share.rank}{left}. {last}. Make room, keep fewer "
+        f"{head}: {cause}. It takes {_bytes(share.size)} on rank {share.rank}{free_space}. {last}. Make room, keep fewer "
         "(keep_last, keep_best, keep_every), or write elsewhere (checkpoints.url)"
     )
 
@@ -169,7 +177,7 @@ def _bytes(size: int) -> str:
 
 
 def barrier(world_size: int) -> Callable[[], None]:
-    """A barrier of all ranks that a thread may call; every rank asks for it at the same point of its program.
+    """Return a barrier of all ranks that a thread may call; every rank calls this at the same point of its program.
 
     Raises:
         InputError: there are several ranks, and torch.distributed is not initialized.
@@ -185,15 +193,15 @@ def barrier(world_size: int) -> Callable[[], None]:
 
 
 def agree(choose: Callable[[], T], rank: int, world_size: int) -> T:
-    """What rank 0 chooses, in every rank; each rank's own choice where torch.distributed is not initialized.
+    """Return the choice of rank 0 in every rank; without torch.distributed, each rank's own choice.
 
     Raises:
-        whatever `choose` raises: in rank 0, and for the others an error that says so.
+        errors of `choose`: in rank 0, and in the others a CheckpointError with the same message.
     """
     if world_size == 1 or not can_meet():
         return choose()
     group = _group(distributed.group.WORLD)
-    box: list[Any] = [None, "rank 0 did not come to a choice"]
+    box: list[Any] = [None, "rank 0 made no choice"]
     try:
         if rank == 0:
             box = [choose(), ""]

@@ -1,4 +1,4 @@
-"""Lines to and from Hugging Face `datasets`, through a file on disk either way, so that neither is ever sent as data.
+"""Lines to and from Hugging Face `datasets`, through a file on disk, so that no data is sent to workers.
 
 Only `dataset.py` calls this. `datasets` and pyarrow are imported inside the functions.
 """
@@ -21,7 +21,7 @@ BATCH = 1000  # rows of one record batch, as `datasets` itself writes them
 
 
 def to_hf(lines: LineDataset, folder: Path) -> datasets.Dataset:
-    """The lines as a dataset over an Arrow file in `folder`.
+    """Return the lines as a dataset over an Arrow file in `folder`.
 
     Raises:
         CacheError: the file cannot be written.
@@ -37,7 +37,7 @@ def to_hf(lines: LineDataset, folder: Path) -> datasets.Dataset:
 
 
 def write_column(dataset: datasets.Dataset, column: str, folder: Path) -> Path:
-    """Write a column as a text file named after the dataset's fingerprint, unless it is there.
+    """Write a column as a text file named after the dataset's fingerprint, unless it exists.
 
     Raises:
         DataError: there is no such column of strings, or one of them cannot be a line.
@@ -77,7 +77,7 @@ def _write_text(dataset: datasets.Dataset, file: Path) -> None:
             for row, text in enumerate(texts, start=first):
                 _refuse_unfit(text, row)
             if first == 0 and texts[0].startswith("\ufeff"):
-                out.write("\ufeff".encode())  # one more: a reader takes the first for a mark that is not part of the text
+                out.write("\ufeff".encode())  # a second one: readers drop the first as a mark that is not part of the text
             out.write("".join(f"{text}\n" for text in texts).encode())
             first += len(texts)
 

@@ -1,13 +1,13 @@
-r"""Lines of text files as a dataset that costs nothing to send: `LineDataset(files)[i]` is `{"text": line}`.
+r"""Lines of text files as a dataset that is cheap to send to workers: `LineDataset(files)[i]` is `{"text": line}`.
 
 The files stay where they are and are memory-mapped, so all processes of a machine share one copy of them, the page cache.
-A small index beside each file (see `index.py`) says where its lines begin. What is pickled to a worker is a recipe of
-a few hundred bytes: paths, sizes and times. A worker that wakes up with it knows its length, opens the files on first use,
-and raises an error where one is gone or has changed; it never goes on with an empty dataset.
+A small index beside each file (see `index.py`) has the beginnings of its lines. A pickled dataset is a recipe of a few
+hundred bytes: paths, sizes and times. A worker that unpickles it has the length, opens the files on first use, and raises
+an error if one is missing or has changed; it never continues with an empty dataset.
 
 Fits torch's DataLoader as a map-style dataset, without importing torch. Lines end at `\n` or `\r\n` and nowhere else; a
-line of blanks is not empty; a byte order mark at a file's begin is not part of its text. A file must not be changed in
-place while it is read: write a new one and rename it. (Cutting a memory-mapped file short kills those who read it.)
+line of blanks is not empty; a byte order mark at the beginning of a file is not part of its text. A file must not be
+changed in place while it is read: write a new one and rename it. (Truncating a memory-mapped file kills its readers.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trialplane.training.lines.index import Empty, OpenText
 if TYPE_CHECKING:
     import datasets
 
-INLINE = 800  # bytes of a recipe that are sent; a longer one is written to a file, and its name is sent
+INLINE = 800  # bytes of a recipe that is sent; a longer one is written to a file whose name is sent
 
 
 class LineDataset:
@@ -68,14 +68,16 @@ class LineDataset:
         if empty not in ("skip", "keep", "error"):
             raise errors.DataError(f"empty is {empty!r}; it must be skip, keep or error")
         self._cache = None if cache is None else Path(cache).expanduser().absolute()
-        found = [line_index.find(file, empty, self._cache) for file in named]
+        indexed = [line_index.find(file, empty, self._cache) for file in named]
         if empty == "error":
-            _refuse_empty(found)
+            _refuse_empty(indexed)
         self._recipe: dict[str, Any] = {
             "empty": empty,
-            "files": [[each.text.path, each.text.size, each.text.mtime_ns, each.index, each.header.lines] for each in found],
+            "files": [
+                [each.text.path, each.text.size, each.text.mtime_ns, each.index, each.header.lines] for each in indexed
+            ],
         }
-        lines = sum(each.header.lines for each in found)
+        lines = sum(each.header.lines for each in indexed)
         if lines == 0:
             raise errors.DataError(f"text file {named[0]}: all its lines are empty; is it the right file?")
         self._length = lines if max_samples is None else min(lines, max_samples)
@@ -93,7 +95,7 @@ class LineDataset:
             IndexError: The index is out of range.
             DataError: The file is missing or has changed, or the line is not UTF-8.
         """
-        text, row = self._place(index)
+        text, row = self._locate(index)
         return {"text": text.line(row)}
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, str]]:
@@ -111,7 +113,7 @@ class LineDataset:
 
     def where(self, index: int) -> tuple[Path, int]:
         """Return the file of a line, and the line's number in it, from 1."""
-        text, row = self._place(index)
+        text, row = self._locate(index)
         return Path(text.text.path), text.number(row)
 
     @property
@@ -151,7 +153,7 @@ class LineDataset:
         return cls(file, empty="keep", cache=file.parent)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A recipe under 1 KB. One of many files is written to the cache, and its name is the recipe."""
+        """Return a recipe under 1 KB: for many files the name of a list of them, written to the cache."""
         state = {"length": self._length, "cache": None if self._cache is None else str(self._cache)}
         if not self._manifest and len(pickle.dumps(self._recipe)) <= INLINE:
             return {**state, "recipe": self._recipe}
@@ -167,8 +169,8 @@ class LineDataset:
         self._opened = None
         self._ends = []
 
-    def _place(self, index: int) -> tuple[OpenText, int]:
-        """The file that holds a line, opened, and its row there."""
+    def _locate(self, index: int) -> tuple[OpenText, int]:
+        """Return the opened file that holds a line, and the line's row in it."""
         row = operator.index(index)
         if row < 0:
             row += self._length
@@ -185,8 +187,8 @@ class LineDataset:
         text = opened[number]
         if text is None:
             recipe = self._recipe
-            path, size, mtime_ns, place, lines = recipe["files"][number]
-            text = opened[number] = OpenText(Text(path, size, mtime_ns), Path(place), recipe["empty"], lines)
+            path, size, mtime_ns, index_file, lines = recipe["files"][number]
+            text = opened[number] = OpenText(Text(path, size, mtime_ns), Path(index_file), recipe["empty"], lines)
         return text, row
 
     def _open(self) -> list[OpenText | None]:
@@ -204,17 +206,17 @@ class LineDataset:
         return self._cache or line_index.default_cache()
 
 
-def _refuse_empty(found: Iterable[line_index.Indexed]) -> None:
-    for each in found:
+def _refuse_empty(indexed: Iterable[line_index.Indexed]) -> None:
+    for each in indexed:
         if each.header.empty:
             raise errors.DataError(
                 f"text file {each.text.path}, line {each.header.first_empty:,}: an empty line, one of "
-                f'{each.header.empty:,}; take them out (`sed -i "/^\\r\\?$/d"`), or say empty="skip"'
+                f'{each.header.empty:,}; remove them (`sed -i "/^\\r\\?$/d"`), or pass empty="skip"'
             )
 
 
 def _write_manifest(recipe: dict[str, Any], folder: Path) -> Path:
-    """The recipe as a file named after its content."""
+    """Write the recipe to a file named after its content."""
     data = json.dumps(recipe).encode()
     file = folder / f"{_manifest_name(data)}.files.json"
     if not file.exists():
@@ -235,11 +237,11 @@ def _read_manifest(file: Path) -> dict[str, Any]:
         data = file.read_bytes()
     except OSError as error:
         raise errors.DataError(
-            f"{file}, the list of this dataset's text files, cannot be read ({error.strerror}); make the dataset again with "
-            "LineDataset(…, cache=FOLDER), a folder that every worker sees"
+            f"{file}, the list of this dataset's text files, cannot be read ({error.strerror}); create the dataset again "
+            "with LineDataset(…, cache=FOLDER), a folder that every worker can reach"
         ) from error
     if _manifest_name(data) != file.name.partition(".")[0]:
-        raise errors.DataError(f"{file}, the list of this dataset's text files, was changed; make the dataset again")
+        raise errors.DataError(f"{file}, the list of this dataset's text files, was changed; create the dataset again")
     recipe: dict[str, Any] = json.loads(data)
     return recipe
 

@@ -1,4 +1,4 @@
-"""What the index of a text file says of itself and of the text: its first page, and a digest that knows the text again."""
+"""The header of a text file's index, its first page, and a digest that recognizes the text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 VERSION = 1
 HEADER = 4096  # bytes before the numbers, so that these begin at a page
-SAMPLES, SAMPLE = 16, 256  # how many pieces of a file are looked at to know it again, and of how many bytes
+SAMPLES, SAMPLE = 16, 256  # number of pieces of a file whose digest recognizes it, and their bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,17 +25,17 @@ class Text:
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """What an index says of itself and its text.
+    """The header of an index, about itself and its text.
 
     Attributes:
         version: of the format.
         size: bytes of the text.
         mtime_ns: when the text was last modified.
         samples: digest of pieces of the text.
-        lines: how many the index holds.
+        lines: number of lines in the index.
         width: bytes of one number.
         skipped: whether empty lines are left out.
-        empty: how many empty lines the text has.
+        empty: number of empty lines in the text.
         first_empty: number of the first one, counted from 1; 0 without one.
     """
 
@@ -50,10 +50,10 @@ class Header:
     first_empty: int
 
 
-def read_header(place: Path) -> Header | None:
-    """The header of a whole index; None where there is none, or one of another version, or a damaged one."""
+def read_header(index: Path) -> Header | None:
+    """Return the header of an index; None if it is missing, damaged or of another version."""
     try:
-        with place.open("rb") as file:
+        with index.open("rb") as file:
             header = Header(**json.loads(file.read(HEADER).rstrip(b"\0")))
             whole = HEADER + (header.lines + 1) * header.width == os.fstat(file.fileno()).st_size
     except (OSError, ValueError, TypeError):
@@ -62,13 +62,13 @@ def read_header(place: Path) -> Header | None:
 
 
 def write_header(file: BinaryIO, header: Header) -> None:
-    """Put the header in its place."""
+    """Write the header at the beginning of the file."""
     file.seek(0)
     file.write(json.dumps(dataclasses.asdict(header)).encode().ljust(HEADER, b"\0"))
 
 
 def samples(path: str, size: int) -> str:
-    """A digest of pieces from the file's begin to its end: tells files apart that have one size and time."""
+    """Return a digest of pieces over the whole file: it distinguishes files of the same size and time."""
     digest = hashlib.blake2b(digest_size=16)
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (a worker opens each file once; Path doubles the time)
         for number in range(SAMPLES):

@@ -1,12 +1,12 @@
-"""Where the lines of a text file begin: an index built once, kept on disk, and memory-mapped by whoever reads lines.
+"""The index of a text file's lines: built once, stored on disk, and memory-mapped by every reader.
 
-An index holds one number per line: where the line after it begins, so that line i is what lies between numbers i and
-i + 1, without its line end. Numbers are 4 bytes for files under 4 GiB, else 8. A header says which file it is the index
-of: size, modification time and a digest of samples all over the file. Whoever opens it compares them.
+An index holds one number per line, the beginning of the next line, so line i lies between numbers i and i + 1, without its
+line end. Numbers are 4 bytes for files under 4 GiB, else 8. A header describes the file: size, modification time and a
+digest of samples from all over the file. They are compared when the index is opened.
 
-It lies beside the text as `.NAME.POLICY.lines`, where every machine that sees the text finds it, or in a cache when that
-folder cannot be written. Where the index is found and checked is here; how it is counted, in `scan.py`. Reading
-needs no numpy: a worker has its first line before numpy would be imported.
+It lies beside the text as `.NAME.POLICY.lines`, so every machine with access to the text finds it, or in a cache when that
+folder cannot be written. This module finds and checks indexes; `scan.py` counts lines. Reading needs no numpy: a worker has
+its first line before numpy would be imported.
 """
 
 from __future__ import annotations
@@ -40,38 +40,40 @@ class Indexed:
 
 
 def find(path: Path, empty: Empty, cache: Path | None) -> Indexed:
-    """The index of `path`, which this process builds if nobody has; while another does, this one waits.
+    """Return the index of `path`; build it if it does not exist, or wait while another process builds it.
 
     Args:
         path: a text file.
-        empty: "skip" leaves empty lines out.
+        empty: "skip" omits empty lines.
         cache: folder for the index; None for beside the text, else trialplane's cache.
 
     Raises:
         DataError: the file is missing, empty, changing, or no plain text.
-        CacheError: the index can be written nowhere.
+        CacheError: the index cannot be written.
     """
     text = look(path)
     refusals: list[OSError] = []
-    places = _places(path, "skip" if empty == "skip" else "keep", cache)
-    for place in places:  # all before any is built: beside the text there may be none, but one in the cache
-        header = _fitting(place, text)
+    candidates = _candidates(path, "skip" if empty == "skip" else "keep", cache)
+    for candidate in candidates:  # check all first: there may be an index in the cache and none beside the text
+        header = _fitting(candidate, text)
         if header is not None:
-            return Indexed(text, str(place), header)
-    for place in places:
+            return Indexed(text, str(candidate), header)
+    for candidate in candidates:
         try:
-            return Indexed(text, str(place), _built(place, text, skip=empty == "skip"))
+            return Indexed(text, str(candidate), _built(candidate, text, skip=empty == "skip"))
         except OSError as error:
             refusals.append(error)
-    said = "; ".join(f"{place.parent}: {error.strerror}" for place, error in zip(places, refusals, strict=True))
+    reasons = "; ".join(
+        f"{candidate.parent}: {error.strerror}" for candidate, error in zip(candidates, refusals, strict=True)
+    )
     raise errors.CacheError(
-        f"the line index of {path} (about {text.size / 10 / 2**20:,.0f} MiB) cannot be written ({said}); make room, "
+        f"the line index of {path} (about {text.size / 10 / 2**20:,.0f} MiB) cannot be written ({reasons}); make room, "
         "or name another folder: LineDataset(…, cache=FOLDER)"
     )
 
 
 def look(path: Path) -> Text:
-    """The file's facts.
+    """Return the path, size and time of a file.
 
     Raises:
         DataError: there is no such file, it is empty or may not be read.
@@ -87,57 +89,57 @@ def look(path: Path) -> Text:
     if not os.access(path, os.R_OK):
         raise errors.DataError(f"text file {path} may not be read by this user; see `ls -l {path}`")
     if facts.st_size == 0:
-        raise errors.DataError(f"text file {path} is empty; was its copy or its making interrupted?")
+        raise errors.DataError(f"text file {path} is empty; was copying or writing it interrupted?")
     return Text(str(path), facts.st_size, facts.st_mtime_ns)
 
 
 def refuse_changed(text: Text) -> None:
-    """Raise DataError when the file is not what it was when `text` was made."""
+    """Raise DataError if the file has changed since `text` was created."""
     try:
         now = Path(text.path).stat()
     except OSError as error:
         raise errors.DataError(
-            f"text file {text.path} was there when this dataset was made and cannot be read now ({error.strerror}); put "
-            "it back, or make the dataset again from files that every worker sees"
+            f"text file {text.path} existed when this dataset was created and cannot be read now ({error.strerror}); put "
+            "it back, or create the dataset again from files that every worker can reach"
         ) from error
     if (now.st_size, now.st_mtime_ns) != (text.size, text.mtime_ns):
         raise errors.DataError(
-            f"text file {text.path} has changed since this dataset was made: {text.size:,} bytes then, {now.st_size:,} "
-            "now, or a newer modification time; make the dataset again, and write new text to a new file"
+            f"text file {text.path} has changed since this dataset was created: {text.size:,} bytes then, {now.st_size:,} "
+            "now, or a newer modification time; create the dataset again, and write new text to a new file"
         )
 
 
 def content(text: Text, index: Path) -> str:
-    """A digest of every byte of the text, reckoned once and kept beside the index.
+    """Return a digest of every byte of the text, computed once and stored beside the index.
 
     Raises:
         DataError: the file has changed.
     """
     refuse_changed(text)
-    kept = Path(f"{index}.content")
+    digest_file = Path(f"{index}.content")
     facts = f"{VERSION} {text.size} {text.mtime_ns} {headers.samples(text.path, text.size)} "
     with contextlib.suppress(OSError):
-        said = kept.read_text()
-        if said.startswith(facts):
-            return said.removeprefix(facts)
+        recorded = digest_file.read_text()
+        if recorded.startswith(facts):
+            return recorded.removeprefix(facts)
     from trialplane.training.lines import scan  # numpy, which a reader of lines need not have imported
 
     digest = scan.digest(text)
     refuse_changed(text)
-    # Nowhere to keep it is no failure: the next one reckons it again.
-    with contextlib.suppress(OSError), building.whole(kept) as file:
+    # A digest that cannot be stored is no failure: it is computed again.
+    with contextlib.suppress(OSError), building.whole(digest_file) as file:
         file.write((facts + digest).encode())
     return digest
 
 
 def default_cache() -> Path:
-    """Where indexes go that cannot lie beside their text."""
+    """Return the folder of indexes that cannot lie beside their text."""
     chosen = os.environ.get(env.CACHE)
     return (Path(chosen) if chosen else paths.cache(paths.home())) / "lines"
 
 
 class OpenText:
-    """A text and its index, memory-mapped: gives single lines. Opening reads two pages and a few samples.
+    """A text and its index, memory-mapped, for access to single lines. Opening reads two pages and a few samples.
 
     Raises:
         DataError: the text is gone or has changed.
@@ -150,13 +152,13 @@ class OpenText:
         refuse_changed(text)
         header = headers.read_header(index)
         if header is None or (header.size, header.mtime_ns) != (text.size, text.mtime_ns):
-            # The text is what it was, so its lines are: an index lost from a cache is only built again.
-            found = find(Path(text.path), empty, index.parent)
-            index, header = Path(found.index), found.header
+            # The text is unchanged, and so are its lines: an index lost from a cache is built again.
+            indexed = find(Path(text.path), empty, index.parent)
+            index, header = Path(indexed.index), indexed.header
         if header.samples != headers.samples(text.path, text.size) or header.lines != lines:
             raise errors.DataError(
-                f"text file {text.path} has changed since this dataset was made, though it kept its size and time; make "
-                f"the dataset again (`touch {text.path}` first)"
+                f"text file {text.path} has changed since this dataset was created, though it kept its size and time; "
+                f"create the dataset again (`touch {text.path}` first)"
             )
         self.text = text
         self._skipped = header.skipped and header.empty > 0
@@ -164,14 +166,14 @@ class OpenText:
         self._numbers = memoryview(_mapped(str(index)))[HEADER:].cast("I" if header.width == 4 else "Q")
 
     def line(self, row: int) -> str:
-        """Line `row` of those that the index holds, without its line end.
+        """Return line `row` of the index, without its line end.
 
         Raises:
             DataError: it is not UTF-8.
         """
         raw = self._bytes[self._numbers[row] : self._numbers[row + 1] - 1]
         if self._skipped:
-            raw = raw[raw.rfind(b"\n") + 1 :]  # empty lines that were left out lie before it
+            raw = raw[raw.rfind(b"\n") + 1 :]  # omitted empty lines lie before it
         if raw.endswith(b"\r"):
             raw = raw[:-1]
         try:
@@ -184,7 +186,7 @@ class OpenText:
             ) from error
 
     def number(self, row: int) -> int:
-        """The line's number in the file, counted from 1. Reads all that lies before it when empty lines were left out."""
+        """Return the line's number in the file, from 1. With omitted empty lines this reads all text before it."""
         if not self._skipped:
             return row + 1
         from trialplane.training.lines import scan  # numpy, which a reader of lines need not have imported
@@ -193,8 +195,8 @@ class OpenText:
         return scan.newlines(self.text.path, self._numbers[row] + raw.rfind(b"\n") + 1) + 1
 
 
-def _places(path: Path, policy: str, cache: Path | None) -> Sequence[Path]:
-    """Where the index may lie, best first."""
+def _candidates(path: Path, policy: str, cache: Path | None) -> Sequence[Path]:
+    """Return possible files of the index, best first."""
     resolved = path.resolve()
     name = hashlib.blake2b(os.fsencode(resolved), digest_size=8).hexdigest()
     in_cache = f"{path.name[:100]}.{name}.{policy}.lines"
@@ -203,23 +205,23 @@ def _places(path: Path, policy: str, cache: Path | None) -> Sequence[Path]:
     return [resolved.with_name(f".{resolved.name}.{policy}.lines"), default_cache() / in_cache]
 
 
-def _fitting(place: Path, text: Text) -> Header | None:
-    """The header of the index there if it is this text's, else None."""
-    header = headers.read_header(place)
+def _fitting(index: Path, text: Text) -> Header | None:
+    """Return the header of an index if it belongs to this text, else None."""
+    header = headers.read_header(index)
     if header is None or (header.size, header.mtime_ns) != (text.size, text.mtime_ns):
         return None
     return header if header.samples == headers.samples(text.path, text.size) else None
 
 
-def _built(place: Path, text: Text, *, skip: bool) -> Header:
-    """Build the index there, unless another process just has."""
+def _built(index: Path, text: Text, *, skip: bool) -> Header:
+    """Build an index, unless another process has just done so."""
     from trialplane.training.lines import scan  # numpy, which a reader of lines need not have imported
 
-    with building.alone(place):
-        header = _fitting(place, text)
+    with building.alone(index):
+        header = _fitting(index, text)
         if header is None:
-            building.sweep(place.parent, place.name)
-            with building.whole(place) as file:
+            building.sweep(index.parent, index.name)
+            with building.whole(index) as file:
                 header = scan.write(file, text, skip=skip)
                 refuse_changed(text)
         return header

@@ -1,8 +1,8 @@
-"""Counting the lines of a text file, by numpy over its bytes, on all cores; and refusing what is no plain text.
+"""Count of the lines of a text file, by numpy over its bytes, on all cores. Refuses files that are not plain text.
 
-Only `index.py` calls this: once per file. Threads suffice, since numpy lets go of the interpreter lock, and they end
-before this returns, because no fork survives a thread. Each works through spans block by block, so that what is looked at
-twice (newlines, then NUL bytes) is still in the processor's cache.
+Only `index.py` calls this: once per file. Threads suffice, since numpy releases the interpreter lock, and they end before
+this returns, as a fork beside threads is unsafe. Each thread reads its span block by block, so that the second pass over a
+block (NUL bytes, then newlines) finds it in the processor's cache.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from trialplane.training.lines.header import HEADER, VERSION, Header, Text
 
 T = TypeVar("T")
 
-SPAN = 16 << 20  # bytes of one thread's piece of work; digests depend on it
-BLOCK = 256 << 10  # bytes looked at in one go
+SPAN = 16 << 20  # bytes of one thread's task; digests depend on it
+BLOCK = 256 << 10  # bytes of one read
 LF, CR = 10, 13
 BOM = b"\xef\xbb\xbf"
 
-# First bytes → what it is, and how one gets text from it; shown with the file's name.
+# First bytes → format, and the command that unpacks it, formatted with the file's name.
 _FORMATS: tuple[tuple[bytes, str, str], ...] = (
     (b"\x1f\x8b", "gzip", "gzip -dk {}"),
     (b"BZh", "bzip2", "bzip2 -dk {}"),
@@ -45,14 +45,14 @@ _WIDE = (b"\xff\xfe", b"\xfe\xff")  # byte order marks of UTF-16
 
 
 class _Span(NamedTuple):
-    """What one span holds.
+    """The counts of one span.
 
     Attributes:
-        starts: for each line that ends here and is kept, where the line after it begins.
-        lines: how many lines end here, kept or not.
-        empty: how many of them are empty.
-        first_empty: which of them is the first empty one, from 0; -1 without one.
-        last: where the text after the last newline begins; -1 without one.
+        starts: for each line that ends here and is indexed, the beginning of the next line.
+        lines: number of lines that end here, indexed or not.
+        empty: number of empty ones among them.
+        first_empty: index of the first empty one among them, from 0; -1 without one.
+        last: offset after the last newline; -1 without one.
         nul: offset of a NUL byte; -1 without one.
     """
 
@@ -77,7 +77,7 @@ def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
         number = np.dtype("<u4" if text.size + 1 < 1 << 32 else "<u8")
         file.seek(HEADER)
         file.write(np.array([begin], number).tobytes())
-        kept = lines = empty = first_empty = 0
+        indexed = lines = empty = first_empty = 0
         last = begin
         spans = range(begin, text.size, SPAN)
         for span in _in_threads(lambda low: _scan(descriptor, text, begin, low, skip=skip), spans):
@@ -85,7 +85,7 @@ def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
                 raise _binary(text, span.nul)
             if span.first_empty >= 0 and not first_empty:
                 first_empty = lines + span.first_empty + 1
-            kept, lines, empty = kept + len(span.starts), lines + span.lines, empty + span.empty
+            indexed, lines, empty = indexed + len(span.starts), lines + span.lines, empty + span.empty
             last = max(last, span.last)
             file.write(span.starts.astype(number).tobytes())
         if last < text.size:  # the last line ends with the file
@@ -93,14 +93,14 @@ def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
             empty += blank
             first_empty = first_empty or (lines + 1 if blank else 0)
             if not (blank and skip):
-                kept += 1
+                indexed += 1
                 file.write(np.array([text.size + 1], number).tobytes())
     header = Header(
         version=VERSION,
         size=text.size,
         mtime_ns=text.mtime_ns,
         samples=headers.samples(text.path, text.size),
-        lines=kept,
+        lines=indexed,
         width=number.itemsize,
         skipped=skip,
         empty=empty,
@@ -111,7 +111,7 @@ def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
 
 
 def digest(text: Text) -> str:
-    """A digest of all bytes of a file: BLAKE2b of the BLAKE2b of each span, so that all cores reckon it."""
+    """Return a digest of all bytes of a file: BLAKE2b of the BLAKE2b of each span, computed on all cores."""
     with open(text.path, "rb", buffering=0) as source:  # noqa: PTH123
         whole = hashlib.blake2b(digest_size=32)
         for each in _in_threads(
@@ -122,13 +122,13 @@ def digest(text: Text) -> str:
 
 
 def newlines(path: str, end: int) -> int:
-    """How many newlines lie before `end`."""
+    """Return the number of newlines before `end`."""
     with open(path, "rb", buffering=0) as source:  # noqa: PTH123
         return sum(os.pread(source.fileno(), min(SPAN, end - low), low).count(b"\n") for low in range(0, end, SPAN))
 
 
 def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _Span:
-    """Look at one span, from `low` on."""
+    """Count the lines of one span, from `low` on."""
     view = memoryview(bytearray(BLOCK + 2))  # a block after the two bytes before it
     buffer = np.frombuffer(view, np.uint8)
     mask = np.empty(BLOCK, np.bool_)  # one for all blocks: fresh memory costs a page fault per 4 KiB
@@ -139,11 +139,11 @@ def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _
     for offset in range(low, high, BLOCK):
         count = min(BLOCK, high - offset)
         if offset == begin:
-            buffer[:2] = LF  # a line begins with the text
-            got = 2 + os.preadv(descriptor, [view[2 : 2 + count]], offset)
+            buffer[:2] = LF  # the text begins with a line
+            bytes_read = 2 + os.preadv(descriptor, [view[2 : 2 + count]], offset)
         else:
-            got = os.preadv(descriptor, [view[: 2 + count]], offset - 2)
-        if got != 2 + count:
+            bytes_read = os.preadv(descriptor, [view[: 2 + count]], offset - 2)
+        if bytes_read != 2 + count:
             raise errors.DataError(f"text file {text.path} was cut while its lines were counted; is it being written?")
         if buffer[2 : 2 + count].min() == 0:
             nul = offset + int(np.flatnonzero(buffer[2 : 2 + count] == 0)[0])
@@ -151,24 +151,24 @@ def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _
         ends = np.flatnonzero(np.equal(buffer[2 : 2 + count], LF, out=mask[:count]))
         if not len(ends):
             continue
-        found = ends + (offset + 1)
+        beginnings = ends + (offset + 1)
         before = buffer[ends + 1]
-        if before.min() <= CR:  # else no line is empty, and none ends in a carriage return
+        if before.min() <= CR:  # otherwise no line is empty or ends in a carriage return
             blank = (before == LF) | ((before == CR) & (buffer[ends] == LF))
             numbers = np.flatnonzero(blank)
             if first_empty < 0 and len(numbers):
                 first_empty = lines + int(numbers[0])
             empty += len(numbers)
-            starts.append(found[~blank] if skip else found)
+            starts.append(beginnings[~blank] if skip else beginnings)
         else:
-            starts.append(found)
+            starts.append(beginnings)
         lines += len(ends)
-        last = int(found[-1])
+        last = int(beginnings[-1])
     return _Span(np.concatenate(starts) if starts else np.empty(0, np.int64), lines, empty, first_empty, last, -1)
 
 
 def _in_threads(work: Callable[[int], T], items: Sequence[int]) -> Iterator[T]:
-    """`work` of each item, in their order; a bounded number is under way, so that memory is bounded too."""
+    """Yield `work` of each item, in order, with a bounded number of calls at a time, so that memory is bounded."""
     count = min(process.cores(), len(items))
     if count == 1:
         yield from map(work, items)
@@ -184,13 +184,13 @@ def _in_threads(work: Callable[[int], T], items: Sequence[int]) -> Iterator[T]:
 
 
 def _refuse_formats(descriptor: int, text: Text) -> int:
-    """Where the first line begins: after a UTF-8 byte order mark, if there is one."""
+    """Raise DataError for other formats; return the offset of the first line, after a UTF-8 byte order mark."""
     head = os.pread(descriptor, 16, 0)
-    for magic, name, cure in _FORMATS:
+    for magic, name, remedy in _FORMATS:
         if head.startswith(magic) and (name != "bzip2" or head[4:10] in _BZIP2_BLOCKS):
             raise errors.DataError(
-                f"text file {text.path} is compressed ({name}), and in compressed text no line can be reached without all "
-                f"before it; unpack it: `{cure.format(text.path)}`"
+                f"text file {text.path} is compressed ({name}), and a line of compressed text cannot be read without all "
+                f"text before it; unpack it: `{remedy.format(text.path)}`"
             )
     for magic, name in _TABLES:
         if head.startswith(magic):

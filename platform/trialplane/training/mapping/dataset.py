@@ -1,12 +1,12 @@
-"""`Dataset.map` for training jobs: on all cores, in processes without CUDA or threads, once for all ranks and all runs.
+"""`Dataset.map` for training jobs: on all cores, in processes without CUDA or threads, once for all ranks and runs.
 
     rows = mapping.table(ctx.path("data"), ["text"], cache=ctx.cache)
     samples = mapping.mapped(rows, function, cache=ctx.cache, batched=True, remove_columns=rows.column_names)
 
-A rank that maps by itself forks beside CUDA and threads, or uses one core, and eight ranks do it eight times. Here the first
-that comes starts a fresh interpreter (`worker.py`), which forks as many as there are cores; the others wait for its
-lock and get the same Arrow files, memory-mapped. It does not matter what is alive in the calling process. Best before the
-process group is made all the same: then nobody waits in a collective, which has a time limit.
+A rank that maps by itself forks beside CUDA and threads, or uses one core, and eight ranks map eight times. Here the first
+rank starts a fresh interpreter (`worker.py`), which forks one process per core; the others wait for its lock and get the
+same memory-mapped Arrow files. CUDA and threads in the calling process do not matter. Call it before the process group is
+created all the same: then no rank waits in a collective, which has a time limit.
 
 `datasets` is imported inside the functions.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 VERSION = 1
 COMPLETE = "complete.json"
 _WORKER = "trialplane.training.mapping.worker"
-# A process per core, each without threads of its own; and none takes itself for a rank.
+# A process per core, each without threads, and without the variables of a rank.
 _ENV = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "MKL_NUM_THREADS": "1",
@@ -47,7 +47,7 @@ _ENV = {
 }
 _RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 _READERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
-# What decides where and how it is done is decided here.
+# Options that this module sets itself.
 _OURS = ("num_proc", "cache_file_name", "keep_in_memory", "load_from_cache_file", "new_fingerprint", "suffix_template")
 
 
@@ -69,18 +69,18 @@ def table(file: str | Path, columns: Sequence[str], *, cache: str | Path) -> dat
     file = Path(file).absolute()
     kind = [suffix.lower() for suffix in file.suffixes if suffix.lower() != ".gz"][-1:]
     if not file.is_file():
-        raise errors.DataError(f"data file {file} is not there; params.data names it")
+        raise errors.DataError(f"data file {file} does not exist; params.data names it")
     if not kind or kind[0] not in _READERS:
-        raise errors.DataError(f"data file {file}: its kind is not known by its name; give {', '.join(_READERS)}")
+        raise errors.DataError(f"data file {file}: its name has no known ending; give {', '.join(_READERS)}")
     options = {"sep": "\t"} if kind[0] == ".tsv" else {}
     datasets.disable_progress_bars()
-    # Even a bar that is not shown takes a lock between processes, which is told as leaked when a rank ends.
+    # Even a hidden bar takes a lock between processes, which is reported as leaked when a rank ends.
     tqdm.tqdm.set_lock(threading.RLock())
     try:
         rows = datasets.load_dataset(
             _READERS[kind[0]], data_files=str(file), split="train", cache_dir=str(Path(cache) / "datasets"), **options
         )
-    except StopIteration as error:  # what datasets 5.2 says of an empty file
+    except StopIteration as error:  # raised by datasets 5.2 for an empty file
         raise errors.DataError(f"data file {file} holds no rows") from error
     except (exceptions.DatasetGenerationError, ValueError) as error:
         cause = error.__cause__ or error
@@ -130,13 +130,13 @@ def mapped(
     import dill
 
     if wrong := [name for name in options if name in _OURS]:
-        raise TypeError(f"mapped() decides {', '.join(wrong)} itself")
+        raise TypeError(f"mapped() sets {', '.join(wrong)} itself")
     pickling.check_dataset(dataset)
     sent = dill.dumps(function, recurse=True)
     if len(sent) > pickling.limit():
         raise errors.PolicyError(
             f"the function {_name(function)} would send {len(sent) / 2**20:.1f} MiB to another process; let it hold the "
-            "path of what it needs, and load that when it is first called"
+            "path of its data, and load that when it is first called"
         )
     hasher = datasets.fingerprint.Hasher
     facts = {
@@ -149,59 +149,59 @@ def mapped(
     }
     key = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
     folder = Path(cache).expanduser().absolute() / f"mapped-{key}"
-    if (found := _complete(folder)) is not None:
-        return found
+    if (existing := _complete(folder)) is not None:
+        return existing
     count = max(1, min(processes or process.cores(), len(dataset) // rows_each))
     try:
         with building.alone(folder):
-            if (found := _complete(folder)) is not None:  # another process made it while this one waited
-                return found
+            if (existing := _complete(folder)) is not None:  # another process created it while this one waited
+                return existing
             folder.mkdir(exist_ok=True)
             say(f"mapping {len(dataset):,} rows by {_name(function)} on {errors.counted(count, 'core')} into {folder}")
             work = {"path": sys.path, "function": sent, "rows": dataset, "options": options, "processes": count}
             _start({**work, "folder": str(folder), "facts": facts}, _name(function))
-            made = _complete(folder)
+            created = _complete(folder)
     except OSError as error:
         raise errors.CacheError(
             f"{folder} cannot be written ({error.strerror}); make room, or name another cache"
         ) from error
-    assert made is not None
-    say(f"mapped {len(dataset):,} rows into {len(made):,}")
-    return made
+    assert created is not None
+    say(f"mapped {len(dataset):,} rows into {len(created):,}")
+    return created
 
 
 def _start(work: dict[str, Any], function: str) -> None:
-    """Has a process do it; the files are there afterwards."""
+    """Run the worker process; the files exist afterwards."""
     folder = work["folder"]
     environment = {name: value for name, value in os.environ.items() if name not in _RANK} | _ENV
-    known = [str(Path(trialplane.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment["PYTHONPATH"] = os.pathsep.join(known)
+    path_entries = [str(Path(trialplane.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(path_entries)
     # -P: a file of the working folder must not pass for a library.
     command = [sys.executable, "-P", "-m", _WORKER, str(os.getpid())]
     data = pickling.dumps(work, f"the mapping by {function}")
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         try:
-            said = worker.communicate(data)[0]
+            output = worker.communicate(data)[0]
         finally:
             if worker.poll() is None:
                 worker.kill()
     if not worker.returncode:
         return
-    if said:
-        answer = json.loads(said)
+    if output:
+        answer = json.loads(output)
         if answer["kind"] == "disk":
             raise errors.CacheError(f"{folder} cannot be written: {answer['message']}; make room, or name another cache")
         raise errors.InputError(f"mapping by {function} failed: {answer['message']}; its traceback is above")
     code = worker.returncode
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     raise errors.CacheError(
-        f"the process that maps {how}; its own words are above. Finished shards are kept in {folder}: run it again, with "
+        f"the process that maps {how}; its output is above. Finished shards are kept in {folder}: run it again, with "
         "fewer processes if memory was short"
     )
 
 
 def _complete(folder: Path) -> datasets.Dataset | None:
-    """The cache when all its files are there."""
+    """Return the cache if all of its files exist, else None."""
     import datasets
 
     try:
@@ -214,7 +214,7 @@ def _complete(folder: Path) -> datasets.Dataset | None:
 
 
 def _source(function: Callable[..., Any]) -> str:
-    """A digest of the file that defines the function or its class; "" where there is none."""
+    """Return a digest of the file that defines the function or its class; "" if there is none."""
     function = getattr(function, "func", function)  # of a functools.partial
     try:
         file = inspect.getsourcefile(function if inspect.isroutine(function) else type(function))

@@ -1,8 +1,8 @@
 """The process that maps: `python -m trialplane.training.mapping.worker PARENT`, started by `dataset.py`.
 
-A fresh interpreter, which has imported neither torch nor the job, so that its own workers may be forked: they are there in
-milliseconds. Reads its work (pickled) from standard input; writes Arrow files and, when all are there, `complete.json`; says
-on standard output, as JSON, what went wrong. Ends with the process that started it, and its workers with it.
+A fresh interpreter, which has imported neither torch nor the job, so its own workers can be forked, within
+milliseconds. Reads its work (pickled) from standard input; writes Arrow files and, after all of them, `complete.json`;
+writes errors to standard output, as JSON. Ends with the process that started it, as do its workers.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def main() -> int:
-    """Maps; gives the exit code."""
+    """Map the rows; return the exit code."""
     process.die_with_parent(int(sys.argv[1]))
     os.register_at_fork(after_in_child=process.end_with_parent)
-    # What a function prints must not be taken for an answer.
+    # The output of a function must not be read as an answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     message = pickle.loads(sys.stdin.buffer.read())
@@ -54,21 +54,21 @@ def _map(message: dict[str, Any]) -> None:
     sys.path[:] = [*sys.path, *(entry for entry in message["path"] if entry not in sys.path)]
     datasets.disable_progress_bars()
     function = dill.loads(message["function"])
-    # Nothing here has started a thread; should a library come to do so, its price is the slower start.
+    # No thread runs here; should a library start one, workers are spawned, which is slower.
     multiprocess.set_start_method("spawn" if spawn.reasons_not_to_fork() else "fork")
     folder, processes = Path(message["folder"]), message["processes"]
-    made = message["rows"].map(
+    mapped_rows = message["rows"].map(
         function,
         num_proc=processes if processes > 1 else None,
         cache_file_name=str(folder / "rows.arrow"),
         load_from_cache_file=True,  # shards that a killed process has finished
         **message["options"],
     )
-    if not len(made):
-        raise ValueError("it made no rows")
-    files = [Path(file["filename"]).name for file in made.cache_files]
+    if not len(mapped_rows):
+        raise ValueError("it returned no rows")
+    files = [Path(file["filename"]).name for file in mapped_rows.cache_files]
     with building.whole(folder / dataset.COMPLETE) as file:
-        file.write(json.dumps({**message["facts"], "rows_made": len(made), "files": files}, indent=2).encode())
+        file.write(json.dumps({**message["facts"], "rows_made": len(mapped_rows), "files": files}, indent=2).encode())
 
 
 if __name__ == "__main__":

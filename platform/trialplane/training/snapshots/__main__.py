@@ -1,4 +1,4 @@
-"""Prints or writes a comparison of snapshots, `python -m trialplane.training.snapshots FOLDER [--to OUT]`: see `report`."""
+"""Print or write a comparison of snapshots, `python -m trialplane.training.snapshots FOLDER [--to OUT]`: see `report`."""
 
 import sys
 

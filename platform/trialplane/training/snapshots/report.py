@@ -1,4 +1,4 @@
-"""How a model changed from snapshot to snapshot: a table for people and one for programs.
+"""Changes of a model from snapshot to snapshot: a table for people and one for programs.
 
     python -m trialplane.training.snapshots FOLDER            # prints the table
     python -m trialplane.training.snapshots FOLDER --to OUT   # writes OUT/snapshots.md and OUT/snapshots.csv
@@ -25,8 +25,8 @@ from typing import Any
 from trialplane import errors
 from trialplane.training import snapshots
 
-# A layer is what comes up to the first number in a parameter's name (`transformer.h.0`, `bert.encoder.layer.11`); where
-# there is none, the module that has the parameter (`transformer.wte`).
+# A layer is the part of a parameter's name up to the first number (`transformer.h.0`, `bert.encoder.layer.11`); without
+# a number, the module that has the parameter (`transformer.wte`).
 _NUMBERED = re.compile(r"(.*?\.\d+)\.")
 
 
@@ -54,51 +54,53 @@ class Row:
 
 
 def layer_of(name: str) -> str:
-    """The layer that a parameter belongs to."""
-    found = _NUMBERED.match(name)
-    return found[1] if found else name.rpartition(".")[0] or name
+    """Return the layer that a parameter belongs to."""
+    match = _NUMBERED.match(name)
+    return match[1] if match else name.rpartition(".")[0] or name
 
 
-def compare(place: str | Path) -> list[Row]:
-    """A row for each snapshot in `place`, the first step first.
+def compare(location: str | Path) -> list[Row]:
+    """Return a row for each snapshot in `location`, by step.
 
     Raises:
         InputError: there are none, or they are of different models.
     """
-    kept = snapshots.Snapshots(place)
-    found = kept.all()
-    if not found:
-        raise errors.InputError(f"there are no snapshots in {kept.place}; name the folder that holds the step-… folders")
+    store = snapshots.Snapshots(location)
+    saved = store.all()
+    if not saved:
+        raise errors.InputError(f"there are no snapshots in {store.place}; name the folder that holds the step-… folders")
     with contextlib.ExitStack() as files:
-        opened = [_open(files.enter_context(kept.weights(one)), files) for one in found]
+        opened = [_open(files.enter_context(store.weights(snapshot)), files) for snapshot in saved]
         before = [opened[0], *opened]
-        return [_row(one, now, opened[0], last) for one, now, last in zip(found, opened, before, strict=False)]
+        return [_row(snapshot, now, opened[0], last) for snapshot, now, last in zip(saved, opened, before, strict=False)]
 
 
-def _row(one: snapshots.Snapshot, now: Any, first: Any, previous: Any) -> Row:
+def _row(snapshot: snapshots.Snapshot, now: Any, first: Any, previous: Any) -> Row:
     names = list(first.keys())
     if sorted(now.keys()) != sorted(names):
-        raise errors.InputError(f"{one.place} holds other weights than the first snapshot: they are of different models")
+        raise errors.InputError(
+            f"{snapshot.place} holds other weights than the first snapshot: they are of different models"
+        )
     start: dict[str, float] = defaultdict(float)  # squares, by layer
     moved: dict[str, float] = defaultdict(float)
     step = 0.0
     for name in names:
-        begun, here = first.get_tensor(name), now.get_tensor(name)
-        if begun.shape != here.shape:
-            raise errors.InputError(f"{one.place}: {name} has another shape than in the first snapshot")
-        if not begun.is_floating_point():  # position ids and the like
+        start_values, values = first.get_tensor(name), now.get_tensor(name)
+        if start_values.shape != values.shape:
+            raise errors.InputError(f"{snapshot.place}: {name} has another shape than in the first snapshot")
+        if not start_values.is_floating_point():  # position ids and the like
             continue
         layer = layer_of(name)
-        start[layer] += float(begun.double().square().sum())
-        moved[layer] += float((here.double() - begun.double()).square().sum())
-        step += float((here.double() - previous.get_tensor(name).double()).square().sum())
+        start[layer] += float(start_values.double().square().sum())
+        moved[layer] += float((values.double() - start_values.double()).square().sum())
+        step += float((values.double() - previous.get_tensor(name).double()).square().sum())
     distance, length = math.sqrt(sum(moved.values())), math.sqrt(sum(start.values()))
     layers = {layer: _ratio(math.sqrt(moved[layer]), math.sqrt(start[layer])) for layer in start}
-    return Row(one.step, one.metrics, one.size, distance, _ratio(distance, length), math.sqrt(step), layers)
+    return Row(snapshot.step, snapshot.metrics, snapshot.size, distance, _ratio(distance, length), math.sqrt(step), layers)
 
 
 def _ratio(part: float, whole: float) -> float:
-    """What began at zero (a new bias) has no relative change."""
+    """Return the relative change; NaN for weights that began at zero, as a new bias."""
     return part / whole if whole else math.nan
 
 
@@ -144,9 +146,9 @@ def comma_separated(rows: Sequence[Row]) -> str:
     return out.getvalue()
 
 
-def write(place: str | Path, folder: Path) -> Path:
-    """Write `snapshots.md` and `snapshots.csv` about the snapshots in `place`; give the folder. Errors are `compare`'s."""
-    rows = compare(place)
+def write(location: str | Path, folder: Path) -> Path:
+    """Write `snapshots.md` and `snapshots.csv` about the snapshots in `location`; return the folder. Raises as `compare`."""
+    rows = compare(location)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "snapshots.md").write_text(markdown(rows))
     (folder / "snapshots.csv").write_text(comma_separated(rows))
@@ -154,7 +156,7 @@ def write(place: str | Path, folder: Path) -> Path:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print or write the report; give the exit code."""
+    """Print or write the report; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m trialplane.training.snapshots", description=(__doc__ or "").split("\n")[0]
     )

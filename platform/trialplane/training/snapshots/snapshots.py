@@ -3,11 +3,11 @@
     kept = snapshots.Snapshots(f"{ctx.checkpoints}/snapshots", keep=8)
     kept.save(step, model, {"loss": loss, "accuracy": accuracy})
 
-    python -m trialplane.training.snapshots FOLDER        # the table: how far the weights went, and which layers
+    python -m trialplane.training.snapshots FOLDER        # the table: distances of weights, and layers
 
 A snapshot is a folder `step-0000000120` with `model.safetensors`, `config.json` where the model has one (then transformers
-loads the folder), and COMPLETE, which is written last and says step, bytes and metrics: the manifest is all of these. What
-goes when there are too many is the one whose neighbours are nearest to each other, so the steps that stay lie like a
+can load the folder), and COMPLETE, which is written last and has step, bytes and metrics: together they are the manifest. If
+there are too many, the snapshot whose neighbors are nearest to each other is deleted, so the remaining steps resemble a
 geometric series: training changes a model fast at first. `report` compares. Rank 0 alone saves. Imports torch when
 something is saved.
 """
@@ -90,13 +90,15 @@ class Snapshots:
         Raises:
             CheckpointError: A snapshot was written by a newer version.
         """
-        found = {}
+        by_step = {}
         for name in self._store.complete():
-            said = json.loads(self._store.read(name, record.COMPLETE))
-            if said["format"] != FORMAT:
+            fields = json.loads(self._store.read(name, record.COMPLETE))
+            if fields["format"] != FORMAT:
                 raise errors.CheckpointError(f"{self._store.url(name)} was written by a newer trialplane; read it with that")
-            found[said["step"]] = Snapshot(said["step"], name, self._store.url(name), said["size"], said["metrics"])
-        return [found[step] for step in sorted(found)]
+            by_step[fields["step"]] = Snapshot(
+                fields["step"], name, self._store.url(name), fields["size"], fields["metrics"]
+            )
+        return [by_step[step] for step in sorted(by_step)]
 
     def save(self, step: int, model: torch.nn.Module, metrics: Mapping[str, float]) -> Snapshot:
         """Save a snapshot, and delete others beyond the limits. Call it in rank 0 only.
@@ -125,13 +127,13 @@ class Snapshots:
                 with store.create(name, CONFIG) as sink:
                     sink.write(config.to_json_string().encode())
             values = {key: float(value) for key, value in metrics.items()}
-            said = {"format": FORMAT, "step": step, "size": size, "metrics": values}
-            store.publish(name, json.dumps(said).encode(), (WEIGHTS, CONFIG))
+            fields = {"format": FORMAT, "step": step, "size": size, "metrics": values}
+            store.publish(name, json.dumps(fields).encode(), (WEIGHTS, CONFIG))
             for older in taken:
                 if record.order(older)[0] == step:
                     store.remove(older)
-            for one in thinned(self.all(), self._keep, self._max_bytes, self._spacing):
-                store.remove(one.name)
+            for surplus in thinned(self.all(), self._keep, self._max_bytes, self._spacing):
+                store.remove(surplus.name)
             store.sweep()
         except OSError as error:
             raise errors.CheckpointError(
@@ -157,36 +159,40 @@ def is_due(step: int, last: int, *, every: int | None = None, steps: Collection[
     return step in (0, last) or step in steps or (every is not None and step % every == 0)
 
 
-def thinned(found: Sequence[Snapshot], keep: int, max_bytes: int | None, spacing: Spacing = "geometric") -> list[Snapshot]:
+def thinned(
+    snapshots: Sequence[Snapshot], keep: int, max_bytes: int | None, spacing: Spacing = "geometric"
+) -> list[Snapshot]:
     """Return the snapshots to delete, so that the others are within the limits.
 
     Args:
-        found: All snapshots, by step.
+        snapshots: All snapshots, by step.
         keep: Maximum number of snapshots to keep.
         max_bytes: Maximum size of the weights to keep, in bytes. None: no limit.
         spacing: "geometric" or "even" spacing of the steps to keep.
     """
 
-    def place(one: Snapshot) -> float:
-        return math.log1p(one.step) if spacing == "geometric" else one.step
+    def position(snapshot: Snapshot) -> float:
+        return math.log1p(snapshot.step) if spacing == "geometric" else snapshot.step
 
-    stay, gone = list(found), []
-    while len(stay) > 2 and (len(stay) > keep or (max_bytes is not None and sum(one.size for one in stay) > max_bytes)):
-        gaps = [place(after) - place(before) for before, after in zip(stay, stay[2:], strict=False)]
-        gone.append(stay.pop(1 + gaps.index(min(gaps))))
-    return gone
+    stay, removed = list(snapshots), []
+    while len(stay) > 2 and (
+        len(stay) > keep or (max_bytes is not None and sum(snapshot.size for snapshot in stay) > max_bytes)
+    ):
+        gaps = [position(after) - position(before) for before, after in zip(stay, stay[2:], strict=False)]
+        removed.append(stay.pop(1 + gaps.index(min(gaps))))
+    return removed
 
 
 def _write(model: torch.nn.Module, file: Path) -> None:
-    """The weights as transformers writes them: those that are tied once, under the first of their names."""
+    """Write the weights as transformers does: tied ones once, under the first of their names."""
     from safetensors import torch as safetensors
 
     tensors: dict[str, Any] = {}
-    seen = set()
+    written = set()
     for name, tensor in model.state_dict().items():
         key = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
-        if tensor.numel() and key in seen:
+        if tensor.numel() and key in written:
             continue
-        seen.add(key)
+        written.add(key)
         tensors[name] = tensor.detach().contiguous()
     safetensors.save_file(tensors, file, metadata={"format": "pt"})

@@ -1,5 +1,5 @@
-"""Folders named by a step of a training, complete or absent: `record` is what is in one, `stores` is where they lie.
+"""Folders named by a step of a training, complete or absent: `record` describes the contents, `stores` the location.
 
-What checkpoints and snapshots have in common; `folders` has the whole of a trial's. Imports nothing: the report of snapshots
+Shared by checkpoints and snapshots; `folders` is about a trial's whole folder. Imports nothing: the report of snapshots
 needs no torch.
 """

@@ -16,53 +16,53 @@ from trialplane.wire.records import CheckpointSummary
 
 
 class Unkept(NamedTuple):
-    """What `put_files` has not copied.
+    """Files that `put_files` could not copy.
 
     Attributes:
         unmatched: patterns without a file.
-        failed: file, below its folder, or pattern → why it could not be copied.
+        failed: file, below its folder, or pattern → the reason of the failure.
     """
 
     unmatched: tuple[str, ...]
     failed: Mapping[str, str]
 
 
-def put_files(place: str, folder: Path, patterns: Iterable[str]) -> Unkept:
+def put_files(location: str, folder: Path, patterns: Iterable[str]) -> Unkept:
     """Copy files into `files/` of a folder of checkpoints, under their paths below `folder`, each by itself.
 
     Args:
-        place: a local folder or an fsspec URL.
+        location: a local folder or an fsspec URL.
         folder: where the files are.
         patterns: of the files, with wildcards, below it.
 
     Returns:
-        What was not copied; nothing is raised, as whoever made the files has done his work.
+        The files that were not copied; nothing is raised, as the trial that wrote them has succeeded.
     """
-    found: set[Path] = set()
+    selected: set[Path] = set()
     unmatched, failed = [], {}
     for pattern in patterns:
         try:
             files = {file for file in folder.glob(pattern) if file.is_file()}
         except (OSError, ValueError) as error:  # a folder that cannot be read; ** beside other letters
-            failed[pattern] = _why(error)
+            failed[pattern] = _reason(error)
             continue
-        found |= files
+        selected |= files
         if not files:
             unmatched.append(pattern)
-    for file in sorted(found):
+    for file in sorted(selected):
         try:
-            _put_file(f"{place}/files", file, file.relative_to(folder))
+            _put_file(f"{location}/files", file, file.relative_to(folder))
         except Exception as error:  # noqa: BLE001  the libraries of object stores have errors of their own
-            failed[str(file.relative_to(folder))] = _why(error)
+            failed[str(file.relative_to(folder))] = _reason(error)
     return Unkept(tuple(unmatched), failed)
 
 
-def _put_file(place: str, file: Path, name: Path) -> None:
-    folder = paths.local_folder(place)
+def _put_file(location: str, file: Path, name: Path) -> None:
+    folder = paths.local_folder(location)
     if folder is None:
-        import fsspec  # only who writes to a URL needs it
+        import fsspec  # only needed for URLs
 
-        files, path = fsspec.url_to_fs(f"{place}/{name}")
+        files, path = fsspec.url_to_fs(f"{location}/{name}")
         files.put_file(str(file), path)
     else:
         copy = folder / name
@@ -70,73 +70,73 @@ def _put_file(place: str, file: Path, name: Path) -> None:
         shutil.copyfile(file, copy)
 
 
-def _why(error: Exception) -> str:
-    """An error without the paths of the trial that met it, so that the same one of many trials reads the same."""
+def _reason(error: Exception) -> str:
+    """Return an error without the paths of its trial, so that errors of several trials can be compared."""
     return (error.strerror if isinstance(error, OSError) else None) or errors.first_line(error)
 
 
-def remove_each(places: Iterable[str]) -> None:
+def remove_each(locations: Iterable[str]) -> None:
     """Remove several such folders as `remove_all` does.
 
     Raises:
         CheckpointError: some cannot be removed; the others are.
     """
-    left = []
-    for place in places:
+    failures = []
+    for location in locations:
         try:
-            remove_all(place)
+            remove_all(location)
         except errors.CheckpointError as error:
-            left.append(str(error))
-    if left:
-        raise errors.CheckpointError("; ".join(left))
+            failures.append(str(error))
+    if failures:
+        raise errors.CheckpointError("; ".join(failures))
 
 
-def remove_all(place: str) -> None:
-    """Remove a folder of checkpoints, with everything in it; one that is not there is removed.
+def remove_all(location: str) -> None:
+    """Remove a folder of checkpoints, with everything in it. A missing folder is no error.
 
     Args:
-        place: a local folder or an fsspec URL.
+        location: a local folder or an fsspec URL.
 
     Raises:
         CheckpointError: it cannot be removed.
     """
-    folder = paths.local_folder(place)
+    folder = paths.local_folder(location)
     try:
         if folder is None:
-            import fsspec  # only who writes to a URL needs it
+            import fsspec  # only needed for URLs
 
-            files, root = fsspec.url_to_fs(place)
+            files, root = fsspec.url_to_fs(location)
             files.invalidate_cache()
             files.rm(root, recursive=True)
-        elif folder.is_symlink():  # a trial has moved it; what is there is not ours
+        elif folder.is_symlink():  # a trial has moved it; the target is not the platform's
             folder.unlink()
         else:
             shutil.rmtree(folder)
     except FileNotFoundError:
         return
     except (OSError, ImportError, ValueError) as error:
-        raise errors.CheckpointError(f"{place} cannot be removed: {error}") from error
+        raise errors.CheckpointError(f"{location} cannot be removed: {error}") from error
 
 
-def summary(place: str) -> CheckpointSummary | None:
-    """Return what a folder of checkpoints holds: without what is being written, and without the files of `put_files`.
+def summary(location: str) -> CheckpointSummary | None:
+    """Return the summary of a folder of checkpoints, without unfinished files and without those of `put_files`.
 
-    The digest is of the names and sizes of all files, and of the checksums that COMPLETE files have of theirs.
+    The digest is of the names and sizes of all files, and of the checksums in COMPLETE files.
 
     Args:
-        place: a local folder or an fsspec URL.
+        location: a local folder or an fsspec URL.
 
     Returns:
-        None if there is nothing.
+        None if there are no files.
 
     Raises:
         CheckpointError: it cannot be read.
     """
     try:
-        files = sorted(_files(place))
-        complete = {name: _read(place, name) for name, _ in files if name.endswith(f"/{record.COMPLETE}")}
+        files = sorted(_files(location))
+        complete = {name: _read(location, name) for name, _ in files if name.endswith(f"/{record.COMPLETE}")}
     except (OSError, ImportError, ValueError) as error:
-        raise errors.CheckpointError(f"{place} cannot be read: {error}") from error
+        raise errors.CheckpointError(f"{location} cannot be read: {error}") from error
     if not files:
         return None
     digest = hashlib.sha256()
@@ -146,28 +146,30 @@ def summary(place: str) -> CheckpointSummary | None:
     return CheckpointSummary(number, sum(size for _, size in files), digest.hexdigest())
 
 
-def _files(place: str) -> Iterator[tuple[str, int]]:
-    """The files below a place, as paths relative to it, and their sizes."""
-    folder = paths.local_folder(place)
+def _files(location: str) -> Iterator[tuple[str, int]]:
+    """Yield the files at a location, as paths relative to it, and their sizes."""
+    folder = paths.local_folder(location)
     if folder is None:
-        import fsspec  # only who reads a URL needs it
+        import fsspec  # only needed for URLs
 
-        files, root = fsspec.url_to_fs(place)
+        files, root = fsspec.url_to_fs(location)
         files.invalidate_cache()
-        found = ((path[len(root) :].lstrip("/"), int(info["size"])) for path, info in files.find(root, detail=True).items())
+        entries = (
+            (path[len(root) :].lstrip("/"), int(info["size"])) for path, info in files.find(root, detail=True).items()
+        )
     else:
-        found = ((str(path.relative_to(folder)), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
-    for name, size in found:
+        entries = ((str(path.relative_to(folder)), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
+    for name, size in entries:
         if not name.startswith((".", "files/")):
             yield name, size
 
 
-def _read(place: str, name: str) -> bytes:
-    folder = paths.local_folder(place)
+def _read(location: str, name: str) -> bytes:
+    folder = paths.local_folder(location)
     if folder is not None:
         return (folder / name).read_bytes()
-    import fsspec  # only who reads a URL needs it
+    import fsspec  # only needed for URLs
 
-    files, root = fsspec.url_to_fs(place)
+    files, root = fsspec.url_to_fs(location)
     content: bytes = files.cat_file(f"{root}/{name}")
     return content

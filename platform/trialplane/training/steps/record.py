@@ -1,13 +1,13 @@
-"""What is known of a checkpoint without its tensors: the COMPLETE file, and which checkpoints are kept. Pure; no torch.
+"""Descriptions of checkpoints without their tensors: the COMPLETE file, and the rules of retention. Pure; no torch.
 
 A checkpoint is a folder `step-0000001200`; it is complete when it holds COMPLETE, which is written last and names every
 other file with its size and checksum:
 
     state.pt            model, optimizer, scheduler, scaler, …: rank 0's; or state-00003.pt of each rank, when sharded
-    rank-00003.pt       what is of one rank alone: its generators of random numbers
+    rank-00003.pt       state of one rank: its generators of random numbers
     COMPLETE            one line of JSON, and its checksum
 
-A second checkpoint of the same step (made because the first was found damaged) is `step-0000001200.1`.
+A second checkpoint of the same step (written because the first is damaged) is `step-0000001200.1`.
 """
 
 from __future__ import annotations
@@ -74,17 +74,17 @@ class Saved:
 
 
 def state_file(rank: int, sharded: bool) -> str:
-    """Name of the file with a rank's state."""
+    """Return the name of the file with the training's state, as a rank loads it."""
     return f"state-{rank:05d}.pt" if sharded else "state.pt"
 
 
 def rank_file(rank: int) -> str:
-    """Name of the file with what is of one rank alone."""
+    """Return the name of the file with the state of one rank."""
     return f"rank-{rank:05d}.pt"
 
 
 def name_of(step: int, taken: Sequence[str]) -> str:
-    """The folder of a new checkpoint beside those that are complete."""
+    """Return the folder name of a new checkpoint, given the complete ones."""
     same = [order(name)[1] for name in taken if order(name)[0] == step]
     return f"step-{step:010d}" + (f".{max(same) + 1}" if same else "")
 
@@ -95,15 +95,15 @@ def is_name(name: str) -> bool:
 
 
 def order(name: str) -> tuple[int, int]:
-    """By which checkpoints are sorted: the step, then which of that step."""
-    found = _NAME.fullmatch(name)
-    if found is None:
+    """Return the sort key of a checkpoint: its step, and its number among those of that step."""
+    match = _NAME.fullmatch(name)
+    if match is None:
         raise ValueError(f"{name} is no name of a checkpoint")
-    return int(found[1]), int(found[2] or 0)
+    return int(match[1]), int(match[2] or 0)
 
 
 def dump(saved: Saved) -> bytes:
-    """The COMPLETE file."""
+    """Return the content of the COMPLETE file."""
     fields = {"format": FORMAT, **dataclasses.asdict(saved)}
     del fields["name"], fields["place"]  # the folder may be moved
     body = json.dumps(fields).encode()
@@ -111,7 +111,7 @@ def dump(saved: Saved) -> bytes:
 
 
 def load(data: bytes, name: str, place: str) -> Saved:
-    """The checkpoint that a COMPLETE file speaks of.
+    """Return the checkpoint that a COMPLETE file describes.
 
     Raises:
         CheckpointDamaged: it is not as it was written.
@@ -129,12 +129,12 @@ def load(data: bytes, name: str, place: str) -> Saved:
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """Which checkpoints are kept: those that any rule names.
+    """Rules of retention: a checkpoint is kept if any rule selects it.
 
     Attributes:
-        keep_last: so many of the newest steps.
-        keep_best: so many by metric; those without one, or with NaN, are not among them.
-        keep_every: those whose step is a multiple of it.
+        keep_last: number of newest steps to keep.
+        keep_best: number of best steps to keep by metric; steps without one, or with NaN, do not count.
+        keep_every: steps to keep: its multiples.
         direction: which metrics are better.
     """
 
@@ -151,34 +151,44 @@ class Rules:
             )
 
     def superfluous(self, saved: Sequence[Saved]) -> list[Saved]:
-        """Those that no rule keeps, of all complete ones."""
-        by_step = {found.step: found for found in sorted(saved, key=lambda one: order(one.name))}  # a step's last one
+        """Return the checkpoints that no rule keeps, of all complete ones."""
+        by_step = {
+            checkpoint.step: checkpoint for checkpoint in sorted(saved, key=lambda checkpoint: order(checkpoint.name))
+        }  # a step's last one
         steps = list(by_step)
-        kept = set(steps[-self.keep_last :])
+        kept_steps = set(steps[-self.keep_last :])
         if self.keep_every is not None:
-            kept.update(step for step in steps if step % self.keep_every == 0)
+            kept_steps.update(step for step in steps if step % self.keep_every == 0)
         sign = 1.0 if self.direction == "minimize" else -1.0
-        ranked = [(sign * one.metric, -step) for step, one in by_step.items() if one.metric is not None]
+        ranked = [(sign * checkpoint.metric, -step) for step, checkpoint in by_step.items() if checkpoint.metric is not None]
         ranked = sorted(pair for pair in ranked if not math.isnan(pair[0]))  # of equals the newer one
-        kept.update(-negative for _, negative in ranked[: self.keep_best])
-        return [one for one in saved if one.step not in kept or by_step[one.step] is not one]
+        kept_steps.update(-negative for _, negative in ranked[: self.keep_best])
+        return [
+            checkpoint
+            for checkpoint in saved
+            if checkpoint.step not in kept_steps or by_step[checkpoint.step] is not checkpoint
+        ]
 
 
-def difference(theirs: Shapes, ours: Shapes) -> str:
-    """What differs between a checkpoint's parameters and a model's, in words; "" when they fit."""
-    missing = sorted(ours.keys() - theirs.keys())
-    foreign = sorted(theirs.keys() - ours.keys())
-    reshaped = [name for name in ours if name in theirs and list(ours[name]) != list(theirs[name])]
-    said = []
+def difference(saved_shapes: Shapes, model_shapes: Shapes) -> str:
+    """Describe the difference between a checkpoint's parameters and a model's; "" when they match."""
+    missing = sorted(model_shapes.keys() - saved_shapes.keys())
+    extra = sorted(saved_shapes.keys() - model_shapes.keys())
+    reshaped = [
+        name for name in model_shapes if name in saved_shapes and list(model_shapes[name]) != list(saved_shapes[name])
+    ]
+    parts = []
     if reshaped:
         name = reshaped[0]
         more = f" (and {len(reshaped) - 1} more)" if len(reshaped) > 1 else ""
-        said.append(f"{name} is {_shape(theirs[name])} in the checkpoint and {_shape(ours[name])} in this model{more}")
+        parts.append(
+            f"{name} is {_shape(saved_shapes[name])} in the checkpoint and {_shape(model_shapes[name])} in this model{more}"
+        )
     if missing:
-        said.append(f"{_some(missing)} only in this model")
-    if foreign:
-        said.append(f"{_some(foreign)} only in the checkpoint")
-    return "; ".join(said)
+        parts.append(f"{_some(missing)} only in this model")
+    if extra:
+        parts.append(f"{_some(extra)} only in the checkpoint")
+    return "; ".join(parts)
 
 
 def _shape(shape: Sequence[int]) -> str:

@@ -1,7 +1,7 @@
-"""Where checkpoints lie: a local folder, or an fsspec URL (`s3://…`, `gs://…`, `memory://…`). Moves bytes; knows no tensors.
+"""Stores of checkpoints: a local folder, or an fsspec URL (`s3://…`, `gs://…`, `memory://…`). Independent of tensors.
 
 In a folder a checkpoint is written below a temporary name, flushed to the disk and renamed. An object store has no rename of
-folders, so there COMPLETE, written last, is what makes a checkpoint one. Nothing but `sweep` and `remove` deletes.
+folders, so there the file COMPLETE, written last, completes a checkpoint. Nothing but `sweep` and `remove` deletes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _DRAFT, _DELETED = ".saving", ".deleted"
 
 
 class Target(Protocol):
-    """What bytes are written to."""
+    """A target of writes."""
 
     def write(self, data: memoryview, /) -> int | None:
-        """Take some of `data`; how much, or None for all."""
+        """Write some of `data`; return the number of bytes, or None for all."""
 
 
 class Sink:
-    """A file being written: counts, sums up, and stays quiet after its first error, which `error` keeps.
+    """A file being written, with its size and checksum. After the first error, `error`, it ignores writes.
 
     torch's writer goes on writing while it unwinds, and would hide the error behind one of its own.
     """
@@ -60,7 +60,7 @@ class Sink:
         return len(view)
 
     def flush(self) -> None:
-        """Nothing is kept back here; the file is flushed when it is closed."""
+        """Do nothing: there is no buffer here; the file is flushed when it is closed."""
 
 
 class Store(Protocol):
@@ -69,100 +69,100 @@ class Store(Protocol):
     place: str
 
     def complete(self) -> list[str]:
-        """Names of the complete ones, the oldest first."""
+        """Return the names of complete checkpoints, oldest first."""
 
     def has(self, name: str) -> bool:
-        """Whether that one is complete, by its name: another machine's list of a shared folder may be seconds old."""
+        """Whether a checkpoint is complete, by its name: another machine's list of a shared folder may be seconds old."""
 
     def url(self, name: str) -> str:
-        """Path or URL of a checkpoint."""
+        """Return the path or URL of a checkpoint."""
 
     def read(self, name: str, file: str) -> bytes:
-        """A small file of a complete one."""
+        """Read a small file of a complete checkpoint."""
 
     def local(self, name: str, file: str) -> contextlib.AbstractContextManager[Path]:
-        """A file of a complete one on this machine's disk."""
+        """Return a context manager with the local path of a file of a complete checkpoint."""
 
     def create(self, name: str, file: str) -> contextlib.AbstractContextManager[Sink]:
-        """A new file of one that is being written; on the disk when the block ends."""
+        """Return a context manager with a new file of a draft; on the disk when the block ends."""
 
     def written(self, name: str, file: str) -> bytes | None:
-        """A small file of one that is being written; None when it is not there."""
+        """Read a small file of a draft; None when it does not exist."""
 
     def discard(self, name: str, file: str) -> None:
-        """Take back a file of one that is being written, if it is there."""
+        """Remove a file of a draft, if it exists."""
 
     def publish(self, name: str, complete: bytes, files: Collection[str]) -> None:
-        """Make one complete. Files that are not among `files` are left-overs of a crash, and go."""
+        """Complete a draft. Remove its files that are not among `files`, which a crash has left."""
 
     def remove(self, name: str) -> None:
-        """Delete a complete one; it is no longer complete from the first moment on."""
+        """Delete a complete checkpoint; it is incomplete from the first moment on."""
 
     def sweep(self) -> None:
-        """Delete what crashes have left: drafts, and halves of deletions."""
+        """Delete the leftovers of crashes: drafts and unfinished deletions."""
 
     def free(self) -> int | None:
-        """Bytes that can still be written; None when nobody knows."""
+        """Return the bytes that can still be written; None if unknown."""
 
 
-def open_store(place: str) -> Store:
-    """The store of a local folder or an fsspec URL.
+def open_store(location: str) -> Store:
+    """Open the store of a local folder or an fsspec URL.
 
     Raises:
         InputError: fsspec does not know the URL's protocol, or its library is not installed.
     """
-    folder = paths.local_folder(place)
-    return UrlStore(place) if folder is None else FolderStore(folder.expanduser().absolute())
+    folder = paths.local_folder(location)
+    return UrlStore(location) if folder is None else FolderStore(folder.expanduser().absolute())
 
 
 def records(store: Store) -> tuple[list[record.Saved], list[errors.CheckpointDamaged]]:
-    """The complete checkpoints, the oldest first, and what is wrong with those whose COMPLETE is damaged."""
-    found, damaged = [], []
+    """Return the complete checkpoints, oldest first, and the errors of those whose COMPLETE is damaged."""
+    saved, damaged = [], []
     for name in store.complete():
         try:
             data = store.read(name, record.COMPLETE)
-            found.append(record.load(data, name, store.url(name)))
+            saved.append(record.load(data, name, store.url(name)))
         except errors.CheckpointDamaged as error:
             damaged.append(error)
-    return found, damaged
+    return saved, damaged
 
 
 class FolderStore:
-    """Checkpoints in a folder, which all ranks see: of one machine, or of a shared volume."""
+    """Checkpoints in a folder that all ranks can reach: of one machine, or of a shared volume."""
 
     def __init__(self, folder: Path) -> None:
         self.place = str(folder)
         self._folder = folder
 
     def complete(self) -> list[str]:
-        """Names of the complete ones, the oldest first."""
+        """Return the names of complete checkpoints, oldest first."""
         if not self._folder.is_dir():
             return []
-        found = [
+        names = [
             path.name for path in self._folder.iterdir() if record.is_name(path.name) and (path / record.COMPLETE).exists()
         ]
-        return sorted(found, key=record.order)
+        return sorted(names, key=record.order)
 
     def has(self, name: str) -> bool:
-        """Whether that one is complete."""
+        """Whether a checkpoint is complete."""
         return (self._folder / name / record.COMPLETE).exists()
 
     def url(self, name: str) -> str:
-        """A checkpoint's path."""
+        """Return a checkpoint's path."""
         return str(self._folder / name)
 
     def read(self, name: str, file: str) -> bytes:
-        """A small file of a complete one."""
+        """Read a small file of a complete checkpoint."""
         return (self._folder / name / file).read_bytes()
 
     @contextlib.contextmanager
     def local(self, name: str, file: str) -> Iterator[Path]:
-        """A file of a complete one on this machine."""
+        """Yield the path of a file of a complete checkpoint."""
         yield self._folder / name / file
 
     @contextlib.contextmanager
     def create(self, name: str, file: str) -> Iterator[Sink]:
-        """A new file of a draft; on the disk when the block ends."""
+        """Yield a new file of a draft; on the disk when the block ends."""
         folder = self._draft(name)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / file).open("wb", buffering=0) as raw:
@@ -170,16 +170,16 @@ class FolderStore:
             os.fsync(raw.fileno())
 
     def written(self, name: str, file: str) -> bytes | None:
-        """A small file of a draft, or None."""
+        """Read a small file of a draft; None when it does not exist."""
         path = self._draft(name) / file
         return path.read_bytes() if path.exists() else None
 
     def discard(self, name: str, file: str) -> None:
-        """Take a file of a draft back."""
+        """Remove a file of a draft."""
         (self._draft(name) / file).unlink(missing_ok=True)
 
     def publish(self, name: str, complete: bytes, files: Collection[str]) -> None:
-        """Make a draft complete: COMPLETE, then the rename."""
+        """Complete a draft: write COMPLETE, then rename."""
         folder = self._draft(name)
         for path in folder.iterdir():
             if path.name not in files:
@@ -191,18 +191,18 @@ class FolderStore:
         _fsync_folder(self._folder)
 
     def remove(self, name: str) -> None:
-        """Delete a complete one; renamed first."""
-        gone = self._folder / f".{name}{_DELETED}"
-        (self._folder / name).rename(gone)
-        shutil.rmtree(gone)
+        """Delete a complete checkpoint; rename it first."""
+        renamed = self._folder / f".{name}{_DELETED}"
+        (self._folder / name).rename(renamed)
+        shutil.rmtree(renamed)
 
     def sweep(self) -> None:
-        """Delete drafts and halves of deletions."""
+        """Delete drafts and unfinished deletions."""
         for path in [*self._folder.glob(f".step-*{_DRAFT}"), *self._folder.glob(f".step-*{_DELETED}")]:
             shutil.rmtree(path)
 
     def free(self) -> int | None:
-        """Bytes that can still be written."""
+        """Return the bytes that can still be written."""
         return shutil.disk_usage(next(path for path in (self._folder, *self._folder.parents) if path.exists())).free
 
     def _draft(self, name: str) -> Path:
@@ -212,47 +212,47 @@ class FolderStore:
 class UrlStore:
     """Checkpoints below an fsspec URL."""
 
-    def __init__(self, place: str) -> None:
-        import fsspec  # only who writes to a URL needs it
+    def __init__(self, location: str) -> None:
+        import fsspec  # only needed for URLs
 
-        self.place = place.rstrip("/")
+        self.place = location.rstrip("/")
         try:
             self._files, self._root = fsspec.url_to_fs(self.place)
         except (ImportError, ValueError) as error:  # its library is not installed; no such protocol
             raise errors.InputError(
-                f"checkpoints cannot be kept at {place}: {error}. Install the library in the image of the run, or give a "
+                f"checkpoints cannot be kept at {location}: {error}. Install the library in the image of the run, or give a "
                 "folder"
             ) from error
 
     def complete(self) -> list[str]:
-        """Names of the complete ones, the oldest first."""
+        """Return the names of complete checkpoints, oldest first."""
         self._files.invalidate_cache()  # others write there too
         try:
             entries = self._files.ls(self._root, detail=False)
         except FileNotFoundError:
             return []
         names = [entry.rstrip("/").rpartition("/")[2] for entry in entries]
-        found = [name for name in names if record.is_name(name)]
-        found = [name for name in found if self._files.exists(self._path(name, record.COMPLETE))]
-        return sorted(found, key=record.order)
+        complete = [name for name in names if record.is_name(name)]
+        complete = [name for name in complete if self._files.exists(self._path(name, record.COMPLETE))]
+        return sorted(complete, key=record.order)
 
     def has(self, name: str) -> bool:
-        """Whether that one is complete."""
+        """Whether a checkpoint is complete."""
         self._files.invalidate_cache()
         return bool(self._files.exists(self._path(name, record.COMPLETE)))
 
     def url(self, name: str) -> str:
-        """A checkpoint's URL."""
+        """Return a checkpoint's URL."""
         return f"{self.place}/{name}"
 
     def read(self, name: str, file: str) -> bytes:
-        """A small file of a complete one."""
+        """Read a small file of a complete checkpoint."""
         data: bytes = self._files.cat_file(self._path(name, file))
         return data
 
     @contextlib.contextmanager
     def local(self, name: str, file: str) -> Iterator[Path]:
-        """A file of a complete one on this machine, fetched."""
+        """Yield the path of a local copy of a file of a complete checkpoint."""
         with tempfile.TemporaryDirectory(prefix="checkpoint-") as folder:
             path = Path(folder) / file
             self._files.get_file(self._path(name, file), str(path))
@@ -260,13 +260,13 @@ class UrlStore:
 
     @contextlib.contextmanager
     def create(self, name: str, file: str) -> Iterator[Sink]:
-        """A new file of a draft; an object appears when the block ends."""
+        """Yield a new file of a draft; an object appears when the block ends."""
         self._files.makedirs(f"{self._root}/{name}", exist_ok=True)
         with self._files.open(self._path(name, file), "wb") as raw:
             yield Sink(raw)
 
     def written(self, name: str, file: str) -> bytes | None:
-        """A small file of a draft, or None."""
+        """Read a small file of a draft; None when it does not exist."""
         self._files.invalidate_cache()
         try:
             return self.read(name, file)
@@ -274,24 +274,24 @@ class UrlStore:
             return None
 
     def discard(self, name: str, file: str) -> None:
-        """Take a file of a draft back."""
+        """Remove a file of a draft."""
         with contextlib.suppress(FileNotFoundError):
             self._files.rm_file(self._path(name, file))
 
     def publish(self, name: str, complete: bytes, files: Collection[str]) -> None:
-        """Make a draft complete: COMPLETE is written last."""
+        """Complete a draft: write COMPLETE last."""
         for entry in self._files.ls(f"{self._root}/{name}", detail=False):
             if entry.rpartition("/")[2] not in files:
                 self._files.rm_file(entry)
         self._files.pipe_file(self._path(name, record.COMPLETE), complete)
 
     def remove(self, name: str) -> None:
-        """Delete a complete one; COMPLETE first."""
+        """Delete a complete checkpoint; COMPLETE first."""
         self._files.rm_file(self._path(name, record.COMPLETE))
         self._files.rm(f"{self._root}/{name}", recursive=True)
 
     def sweep(self) -> None:
-        """Delete drafts and halves of deletions."""
+        """Delete drafts and unfinished deletions."""
         complete = self.complete()
         for entry in self._files.ls(self._root, detail=False):
             name = entry.rstrip("/").rpartition("/")[2]
@@ -299,7 +299,7 @@ class UrlStore:
                 self._files.rm(entry, recursive=True)
 
     def free(self) -> int | None:
-        """Bytes that can still be written: nobody knows."""
+        """Return None: the size of an object store is unknown."""
         return None
 
     def _path(self, name: str, file: str) -> str:

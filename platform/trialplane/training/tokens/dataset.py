@@ -1,11 +1,11 @@
-"""Token caches: a text tokenized once, by all cores, and from then on memory-mapped by every rank of every run.
+"""Token caches: a text tokenized once, on all cores, and then memory-mapped by every rank of every run.
 
-`tokenized(lines, tokenizer, max_length=…, cache=…)` gives a `TokenDataset`, whose item i is the tokens of line i. A cache
-is a folder named by what is in it: digests of the text, the tokenizer and the arguments. It holds shards of a fixed number
-of lines (`shards.py`), whose bytes do not depend on how many processes made them, and `complete.json`, which is
-written when all shards are there. So a killed run goes on where it was, and half a cache is never taken for a whole one.
+`tokenized(lines, tokenizer, max_length=…, cache=…)` returns a `TokenDataset`, whose item i has the tokens of line i. A
+cache is a folder named after its content: digests of the text, the tokenizer and the arguments. It holds shards of a fixed
+number of lines (`shards.py`), whose bytes do not depend on the number of processes, and `complete.json`, which is written
+after all shards. So a killed run continues where it stopped, and an incomplete cache is never used.
 
-Call it before the process group is made: the ranks of a run may all call it at once, one of them makes the cache and the
+Call it before the process group is created: all ranks of a run may call it at once, one of them creates the cache and the
 others wait for it without a collective's time limit. It starts fresh interpreters (`pool.py`), never a fork, so
 CUDA may be initialized already.
 """
@@ -144,72 +144,72 @@ def tokenized(
     }
     key = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
     folder = Path(cache).expanduser().absolute() / f"tokens-{key}"
-    found = _complete(folder, len(lines), dtype)
-    if found is not None:
-        return found
+    existing = _complete(folder, len(lines), dtype)
+    if existing is not None:
+        return existing
     _refuse_beside_ranks(folder)
     work = Work(lines, serialized, max_length, side, add_special_tokens, str(folder), dtype.str)
     try:
         with building.alone(folder):
-            found = _complete(folder, len(lines), dtype)  # another process may have made it while this one waited
-            if found is None:
+            existing = _complete(folder, len(lines), dtype)  # another process may have created it while this one waited
+            if existing is None:
                 _make(work, facts, processes or process.cores(), say)
     except OSError as error:
         raise errors.CacheError(
             f"the token cache {folder} cannot be written ({error.strerror}); make room, or name another cache folder"
         ) from error
-    made = found or _complete(folder, len(lines), dtype)
-    assert made is not None
-    return made
+    created = existing or _complete(folder, len(lines), dtype)
+    assert created is not None
+    return created
 
 
 def _make(work: Work, facts: dict[str, Any], processes: int, say: Callable[[str], object]) -> None:
-    """Make the shards that are missing, then the file that says that all are there."""
+    """Create the missing shards, then the file that marks the cache as complete."""
     folder, dtype, count = Path(work.folder), np.dtype(work.dtype), len(work.lines)
     folder.mkdir(exist_ok=True)
-    (folder / _COMPLETE).unlink(missing_ok=True)  # a shard of it is gone
+    (folder / _COMPLETE).unlink(missing_ok=True)  # a shard is missing
     building.sweep(folder)
     missing = [number for number, tokens in enumerate(_counts(folder, count, dtype)) if tokens is None]
     done = 1 - len(missing) / _shards(count)
     say(
         f"tokenizing {count:,} lines on {errors.counted(min(processes, len(missing)), 'core')} into {folder}"
-        + (f"; {done:.0%} of it was done before" if done else "")
+        + (f"; {done:.0%} was done before" if done else "")
     )
     pool.tokenize(work, missing, processes, say)
     if work.lines.content != facts["text"]:
         raise errors.DataError(f"the text changed while it was tokenized into {folder}; run it again")
-    tokens = sum(made for made in _counts(folder, count, dtype) if made is not None)
+    tokens = sum(tokens_of_shard for tokens_of_shard in _counts(folder, count, dtype) if tokens_of_shard is not None)
     with building.whole(folder / _COMPLETE) as file:
         file.write(json.dumps({**facts, "tokens": tokens}, indent=2, sort_keys=True).encode())
     say(f"tokenized {count:,} lines: {tokens:,} tokens, {tokens * dtype.itemsize / 2**20:,.0f} MiB")
 
 
 def _complete(folder: Path, lines: int, dtype: np.dtype[Any]) -> TokenDataset | None:
-    """The cache when it is whole: its last file is there, and all shards are."""
+    """Return the cache if its last file and all shards exist, else None."""
     try:
-        said = json.loads((folder / _COMPLETE).read_bytes())
+        fields = json.loads((folder / _COMPLETE).read_bytes())
     except (OSError, ValueError):
         return None
     if None in _counts(folder, lines, dtype):
         return None
-    return TokenDataset(folder, lines, said["tokens"], dtype.str)
+    return TokenDataset(folder, lines, fields["tokens"], dtype.str)
 
 
 def _counts(folder: Path, lines: int, dtype: np.dtype[Any]) -> Iterator[int | None]:
-    """The number of tokens in each shard; None for one that is not there."""
+    """Yield the number of tokens in each shard; None for a missing one."""
     for number in range(_shards(lines)):
         yield shards.count(shards.path(folder, number), _lines_of(number, lines), dtype)
 
 
 def _serialized(tokenizer: str | Path) -> tuple[str, str, np.dtype[Any]]:
-    """The fast tokenizer that `transformers` would use, as text; where it cuts; and what its tokens fit in.
+    """Return the fast tokenizer that `transformers` would use, as text; its truncation side; and the type for its tokens.
 
-    Not the file `tokenizer.json` itself: settings beside it change what `transformers` makes of it.
+    Not the file `tokenizer.json` itself: settings beside it change the tokenizer that `transformers` loads.
     """
     loading.quiet()
     loaded = loading.load(tokenizer)
     if not loaded.is_fast:
-        raise errors.InputError(f"the tokenizer {str(tokenizer)!r} has no fast form; a token cache needs one that has")
+        raise errors.InputError(f"the tokenizer {str(tokenizer)!r} has no fast version, which a token cache needs")
     backend = type(loaded.backend_tokenizer).from_str(loaded.backend_tokenizer.to_str())
     backend.no_truncation()
     backend.no_padding()
@@ -218,15 +218,15 @@ def _serialized(tokenizer: str | Path) -> tuple[str, str, np.dtype[Any]]:
 
 
 def _refuse_beside_ranks(folder: Path) -> None:
-    """Raise PolicyError when this is one of several ranks that have met already."""
+    """Raise PolicyError if this is one of several ranks with an initialized process group."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
     if distributed.get_world_size() > 1:
         raise errors.PolicyError(
-            f"the token cache {folder} is not there yet, and this is rank {distributed.get_rank()} of "
+            f"the token cache {folder} does not exist yet, and this is rank {distributed.get_rank()} of "
             f"{distributed.get_world_size()}: the others would wait in a collective until its time limit ends them. Call "
-            "tokenized() before init_process_group() or Accelerator(); the ranks then wait for the one that makes it"
+            "tokenized() before init_process_group() or Accelerator(); the ranks then wait for the one that creates it"
         )
 
 

@@ -1,4 +1,4 @@
-"""A tokenizer from a folder or the hub, with an error that says what to do where protobuf is what stands in the way."""
+"""A tokenizer from a folder or the hub, with an error that gives the remedy if protobuf is the obstacle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def load(source: str | Path) -> PreTrainedTokenizerBase:
-    """Load a tokenizer from its own files, through protobuf where these are SentencePiece models.
+    """Load a tokenizer from its own files, through protobuf for SentencePiece models.
 
     Raises:
         InputError: there is no such tokenizer, or it cannot be reached.
@@ -32,9 +32,9 @@ def load(source: str | Path) -> PreTrainedTokenizerBase:
 
 
 def _blame_protobuf(source: str | Path) -> None:
-    """Raise PolicyError when this process cannot read SentencePiece models at all.
+    """Raise PolicyError if this process cannot read SentencePiece models at all.
 
-    transformers takes that failure for a file of another kind, and ends in "`tiktoken` is required".
+    transformers reports that failure as a wrong file format: "`tiktoken` is required".
     """
     from transformers.convert_slow_tokenizer import import_protobuf
 
@@ -42,11 +42,11 @@ def _blame_protobuf(source: str | Path) -> None:
         import_protobuf()
     except (TypeError, KeyError) as error:
         raise errors.PolicyError(
-            f"the tokenizer {str(source)!r} could not be converted: protobuf says {errors.first_line(error)!r}, because two "
-            f"copies of SentencePiece's messages were imported into this process; set {protobuf.VARIABLE}="
+            f"the tokenizer {str(source)!r} could not be converted: protobuf reports {errors.first_line(error)!r}, because "
+            f"two copies of SentencePiece's messages were imported into this process; set {protobuf.VARIABLE}="
             f"{protobuf.ENV[protobuf.VARIABLE]} before Python starts (trialplane's images and slots do)"
         ) from error
-    except ImportError:  # no protobuf or no SentencePiece: the caller's message says so
+    except ImportError:  # no protobuf or no SentencePiece: the caller reports it
         return
 
 

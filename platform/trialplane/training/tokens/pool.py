@@ -1,6 +1,6 @@
-"""The processes that tokenize: started as fresh interpreters, given one shard after another, ended together.
+"""The processes that tokenize: fresh interpreters that get one shard after another and are ended together.
 
-Processes, because the Rust library's own threads share one Python interpreter that must unpack all they make. Fresh
+Processes, because the Rust library's threads share one Python interpreter that must unpack all of their results. Fresh
 interpreters, because no fork is safe beside threads or CUDA, and because multiprocessing's spawn would import the job's
 script, with torch, once per core.
 """
@@ -27,12 +27,12 @@ from trialplane.training.tokens.worker import Work
 
 SAY_EVERY = 10.0  # seconds
 _MODULE = "trialplane.training.tokens.worker"
-# One core each, without threads of their own; and no GPU is theirs.
+# One core each, without threads.
 _ENV = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 def tokenize(work: Work, shards: Sequence[int], processes: int, say: Callable[[str], object]) -> None:
-    """Make the shards. Those that were made stay, whatever happens to the others.
+    """Create the shards. Complete ones stay, even if others fail.
 
     Raises:
         DataError: a line cannot be read.
@@ -55,14 +55,14 @@ def tokenize(work: Work, shards: Sequence[int], processes: int, say: Callable[[s
                 answer: dict[str, Any] = json.loads(line)
                 if "failed" in answer:
                     raise _failure(answer, work)
-                progress.made()
+                progress.add_shard()
                 _give(worker, next(todo, None))
 
 
 def _give(worker: subprocess.Popen[bytes], shard: int | None) -> None:
-    """Send the next shard's number, or close the input, at which the worker ends."""
+    """Send the next shard's number, or close the input, which ends the worker."""
     stdin = _pipe(worker.stdin)
-    with contextlib.suppress(BrokenPipeError):  # a dead worker's output says so
+    with contextlib.suppress(BrokenPipeError):  # the end of a worker's output reports its death
         if shard is None:
             stdin.close()
         else:
@@ -72,10 +72,10 @@ def _give(worker: subprocess.Popen[bytes], shard: int | None) -> None:
 
 @contextlib.contextmanager
 def _workers(work: Work, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """So many workers, with their work; none is left when the block ends."""
+    """Start `count` workers and send them their work; end all when the block ends."""
     package = str(Path(trialplane.__file__).parents[1])
-    known = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, **_ENV, "PYTHONPATH": os.pathsep.join(known)}
+    path_entries = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, **_ENV, "PYTHONPATH": os.pathsep.join(path_entries)}
     # -P: a file of the working folder must not pass for a library.
     command = [sys.executable, "-P", "-m", _MODULE]
     data = pickling.dumps(work, "the work of a tokenizing process")
@@ -83,14 +83,14 @@ def _workers(work: Work, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     try:
         for _ in range(count):
             started.append(subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-        for worker in started:  # only now: the work of one fits into its pipe when it has started and reads
+        for worker in started:  # only now: the work may be larger than a pipe, and the started workers read it
             with contextlib.suppress(BrokenPipeError):
                 _pipe(worker.stdin).write(data)
         yield started
     finally:
         for worker in started:
             if worker.poll() is None:
-                worker.kill()  # in mid-shard, when another failed: its half-made file is swept up by whoever comes next
+                worker.kill()  # within a shard, when another failed: the next run removes its incomplete file
         for worker in started:
             worker.wait()
             for pipe in (worker.stdin, worker.stdout):
@@ -99,14 +99,14 @@ def _workers(work: Work, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def _refuse_death(worker: subprocess.Popen[bytes], work: Work) -> None:
-    """Raise CacheError when a worker that closed its output did not end well."""
+    """Raise CacheError if a worker that closed its output has failed."""
     code = worker.wait()
     if code == 0:
         return
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    hint = "; SIGKILL is most often the system's answer to too little memory" if code == -signal.SIGKILL else ""
+    hint = "; the system sends SIGKILL mostly when memory is short" if code == -signal.SIGKILL else ""
     raise errors.CacheError(
-        f"a tokenizing process (pid {worker.pid}) {how}{hint}; its own words are above. The shards that were made are kept "
+        f"a tokenizing process (pid {worker.pid}) {how}{hint}; its output is above. Complete shards are kept "
         f"in {work.folder}: run it again, with fewer processes if memory was short"
     )
 
@@ -115,8 +115,8 @@ def _failure(answer: dict[str, Any], work: Work) -> errors.TrialplaneError:
     if answer["failed"] == "data":
         return errors.DataError(answer["message"])
     return errors.CacheError(
-        f"token files cannot be written to {work.folder}: {answer['message']}; the shards that were made are kept, and the "
-        "cache counts only when all are there. Make room and run it again, or name another cache folder"
+        f"token files cannot be written to {work.folder}: {answer['message']}; complete shards are kept. "
+        "Make room and run it again, or name another cache folder"
     )
 
 
@@ -126,20 +126,23 @@ def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
 
 
 class _Progress:
-    """Says now and then how far it is."""
+    """Print the progress from time to time."""
 
     def __init__(self, shards: int, lines: int, say: Callable[[str], object]) -> None:
         self._shards, self._lines, self._say = shards, lines, say
-        self._made = 0
-        self._began = self._said = time.monotonic()
+        self._completed = 0
+        self._began = self._reported_at = time.monotonic()
 
-    def made(self) -> None:
-        """One more shard is there."""
-        self._made += 1
+    def add_shard(self) -> None:
+        """Count a complete shard."""
+        self._completed += 1
         now = time.monotonic()
-        if now - self._said < SAY_EVERY or self._made == self._shards:
+        if now - self._reported_at < SAY_EVERY or self._completed == self._shards:
             return
-        self._said = now
-        rate = self._made / (now - self._began)
-        left = (self._shards - self._made) / rate
-        self._say(f"tokenizing: {self._made / self._shards:.0%}, {rate * shards.LINES:,.0f} lines/s, {left:,.0f} s left")
+        self._reported_at = now
+        rate = self._completed / (now - self._began)
+        seconds_left = (self._shards - self._completed) / rate
+        self._say(
+            f"tokenizing: {self._completed / self._shards:.0%}, {rate * shards.LINES:,.0f} lines/s, "
+            f"{seconds_left:,.0f} s left"
+        )

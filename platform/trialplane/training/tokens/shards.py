@@ -1,8 +1,8 @@
-"""One shard of a token cache: a file with the tokens of a fixed number of lines, memory-mapped by whoever reads it.
+"""One shard of a token cache: a file with the tokens of a fixed number of lines, memory-mapped by its readers.
 
-A header of 64 bytes, then one 4-byte number per line and one more (where its tokens begin, counted in tokens), then all
-tokens. A shard is written whole and renamed, so one that is there is complete. What is in it depends on its lines and
-the tokenizer alone.
+A header of 64 bytes, then one 4-byte number per line and one more (the offset of its tokens, counted in tokens), then all
+tokens. A shard is written completely and then renamed, so an existing one is complete. Its content depends on its lines
+and the tokenizer alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy import typing as npt
 from trialplane import errors
 from trialplane.training import building
 
-LINES = 1 << 14  # of one shard; the last has fewer. A killed worker loses at most so many
+LINES = 1 << 14  # of one shard; the last has fewer. A killed worker loses one shard at most
 
 _HEADER = struct.Struct("<8sQQI36x")  # mark, lines, tokens, bytes of one token
 _MARK = b"tokens 1"
@@ -29,15 +29,15 @@ assert _HEADER.size == 64
 
 
 def path(folder: Path, number: int) -> Path:
-    """The file of shard `number`."""
+    """Return the file of shard `number`."""
     return folder / f"{number:06d}.tokens"
 
 
 def write(file: Path, rows: Sequence[Sequence[int]], dtype: np.dtype[Any]) -> int:
-    """Write a shard and give the number of its tokens.
+    """Write a shard and return the number of its tokens.
 
     Raises:
-        OSError: the disk is full, say; then there is no file.
+        OSError: it cannot be written; then there is no file.
     """
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=offsets[1:])
@@ -53,7 +53,7 @@ def write(file: Path, rows: Sequence[Sequence[int]], dtype: np.dtype[Any]) -> in
 
 
 def count(file: Path, lines: int, dtype: np.dtype[Any]) -> int | None:
-    """The number of tokens in a whole shard of so many lines; None where it is missing or another one."""
+    """Return the number of tokens in a shard of `lines` lines; None if it is missing, incomplete or another one."""
     try:
         with file.open("rb") as handle:
             mark, has, tokens, itemsize = _HEADER.unpack(handle.read(_HEADER.size))
@@ -77,8 +77,8 @@ class Shard:
     def __init__(self, file: Path, lines: int, dtype: np.dtype[Any]) -> None:
         if count(file, lines, dtype) is None:
             raise errors.CacheError(
-                f"token file {file} is {'damaged' if file.exists() else 'gone'}; the other shards are good: tokenize again, "
-                "which makes only what is missing, and open what that gives"
+                f"token file {file} is {'damaged' if file.exists() else 'missing'}; the other shards are intact: tokenize "
+                "again, which creates only missing shards, and open the result"
             )
         with file.open("rb") as handle:
             mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
@@ -87,7 +87,7 @@ class Shard:
         self._tokens = np.frombuffer(mapped, dtype, offset=begin)
 
     def row(self, number: int) -> npt.NDArray[Any]:
-        """The tokens of one line: a read-only view of the file."""
+        """Return the tokens of one line: a read-only view of the file."""
         return self._tokens[self._offsets[number] : self._offsets[number + 1]]
 
     @property

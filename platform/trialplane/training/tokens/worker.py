@@ -1,8 +1,8 @@
 """A process that tokenizes shards: `python -m trialplane.training.tokens.worker`, started by `pool.py`.
 
 Reads its work (pickled) and then shard numbers, one per line, from standard input; answers each with one line of JSON on
-standard output; ends when its input does, which is also how it ends when its parent was killed. It is a fresh interpreter
-that knows neither torch nor the job, so it starts in a fifth of a second and nothing of CUDA or of threads is in it.
+standard output; ends when its input ends, also when its parent was killed. It is a fresh interpreter
+without torch and the job, so it starts in a fifth of a second and has no CUDA and no threads.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ BATCH = 1024  # lines that the tokenizer gets in one call
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What all workers of one cache do.
+    """The common work of all workers of one cache.
 
     Attributes:
         lines: the text; arrives as a recipe.
         tokenizer: the fast tokenizer, serialized.
         max_length: tokens of a line at most, special ones included.
-        truncation_side: where a longer line is cut, "right" or "left".
+        truncation_side: side at which a longer line is truncated, "right" or "left".
         add_special_tokens: whether a line gets the tokenizer's special tokens.
-        folder: where shards go.
+        folder: for shards.
         dtype: of the tokens.
     """
 
@@ -61,7 +61,7 @@ class Encoder:
         self._tokenizer.enable_truncation(work.max_length, direction=work.truncation_side)
 
     def shard(self, number: int) -> int:
-        """Tokenizes and writes one shard; gives the number of its tokens."""
+        """Tokenize and write one shard; return the number of its tokens."""
         work = self._work
         first = number * shards.LINES
         last = min(first + shards.LINES, len(work.lines))
@@ -74,9 +74,9 @@ class Encoder:
 
 
 def main() -> int:
-    """Works until the input ends; gives the exit code."""
+    """Work until the input ends; return the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers itself
-    # What a library prints must not be taken for an answer.
+    # The output of a library must not be read as an answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
@@ -100,7 +100,7 @@ def _result(encoder: Encoder, number: int) -> dict[str, Any]:
 
 
 def _answer(answers: TextIO, message: dict[str, Any]) -> bool:
-    """Say it; whether there is more to do."""
+    """Write an answer; return whether the work goes on."""
     answers.write(json.dumps(message) + "\n")
     answers.flush()
     return "failed" not in message
