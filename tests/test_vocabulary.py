@@ -14,6 +14,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "platform" / "trialplane"
 CLEAN = (
+    "cli",
     "client",
     "integrations",
     "job",

@@ -144,7 +144,7 @@ def test_a_run_in_another_place_is_named(platform, namespace, runs):
     assert platform(*SUBMIT, "--detach").exit_code == 0
     missing = platform("status", "here")
     assert missing.exit_code == 2
-    assert "There is a run here in another place: add --local" in missing.stderr
+    assert "Another target has a run here: add --local" in missing.stderr
     assert platform("status", "here", "--local").exit_code == 0
     missing = platform("status", "x", "--local")
     assert "add --context lab --namespace team" in missing.stderr

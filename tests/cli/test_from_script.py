@@ -136,7 +136,7 @@ def test_without_a_smoke_run_the_metric_is_a_guess(platform, written: Path) -> N
     (written / "fit.py").write_text("import fire\ndef main(lr=0.1): ...\nfire.Fire(main)\n" + BODY)
     result = platform("init", "--from", str(written / "fit.py"), "--no-smoke")
     assert result.exit_code == 0 and "runs once" not in result.stderr
-    assert "# a stand-in: no metric was found" in Path("src/job.yaml").read_text()
+    assert "# a placeholder: no metric was found" in Path("src/job.yaml").read_text()
     assert (
         "the script was not run: name a metric that it prints in src/job.yaml, as in `objective: {metric: NAME, "
         "direction: minimize}`" in result.stderr
@@ -146,7 +146,7 @@ def test_without_a_smoke_run_the_metric_is_a_guess(platform, written: Path) -> N
 def test_a_name_that_is_no_metrics_is_not_guessed_to_be_the_objective(platform, written: Path) -> None:
     (written / "fit.py").write_text(ARGPARSE.replace('"data"', '"--data"') + "print('y=1 eval_mode=3')\n")
     result = platform("init", "--from", str(written / "fit.py"))
-    assert "nothing that it printed is named like an objective (eval_mode, y): name a metric" in result.stderr
+    assert "no metric that it printed has the name of an objective (eval_mode, y): name a metric" in result.stderr
     assert made().objectives[0].metric == "loss" and "a stand-in" in Path("src/job.yaml").read_text()
 
 
@@ -196,7 +196,7 @@ def test_of_a_run_that_failed_only_a_known_metric_is_the_objective(
             "searches it: `platform submit hpo src/fit.py --space NAME=LOW..HIGH --objective METRIC:min --local`",
         ),
         ("import sys\nprint(sys.argv)\n", "if it takes values alone, with --set 'arguments=[\"{NAME}\"]'"),
-        ("SEED = 1\nprint('loss=1')\n", "gives no name one single value that looks like something to search"),
+        ("SEED = 1\nprint('loss=1')\n", "assigns no single value that looks worth searching"),
         (
             "import wandb, yaml\nwandb.agent(wandb.sweep(yaml.safe_load(open('s.yaml'))), print)\nprint(wandb.config.lr)\n",
             "--objective METRIC:min --local --set arguments=none --set capture=wandb`",
@@ -209,11 +209,11 @@ def test_of_a_run_that_failed_only_a_known_metric_is_the_objective(
         ),
         (
             "import argparse\ndef never(parser): parser.parse_args()\n",
-            "did not get as far as reading its arguments: it ended without reading any",
+            "ended before it read its arguments: it ended without reading any",
         ),
         (
             "import hydra\n@hydra.main(config_name='none')\ndef main(cfg): ...\n",
-            "names no Hydra configuration that is there",
+            "names no existing Hydra configuration",
         ),
     ],
 )
@@ -237,7 +237,7 @@ def test_a_command_that_is_shown_can_be_pasted(platform, written: Path) -> None:
 def test_a_script_in_which_nothing_looks_like_a_parameter_is_told_what_to_write(platform, written: Path) -> None:
     (written / "fit.py").write_text("import fire\ndef main(seed=1): print('loss=1')\nfire.Fire(main)\n")
     result = platform("init", "--from", str(written / "fit.py"), "--no-smoke")
-    assert "nothing looks like something to search: write `space: {NAME: …}` into src/job.yaml" in result.stderr
+    assert "found no parameter to search: write `space: {NAME: …}` into src/job.yaml" in result.stderr
 
 
 @pytest.mark.parametrize("style", ["argparse", "fire"])

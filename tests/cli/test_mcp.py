@@ -104,9 +104,9 @@ def test_the_end_of_a_log(run):
 
 
 REFUSED = [
-    ("status", {"run": "../../etc"}, "status: run '../../etc' is none; see the description of run"),
-    ("status", {"run": "a\n"}, "is none; see the description of run"),
-    ("status", {"run": "a" * 1000}, "aaa… is none; see the description of run"),
+    ("status", {"run": "../../etc"}, "status: run '../../etc' is not valid; see the description of run"),
+    ("status", {"run": "a\n"}, "is not valid; see the description of run"),
+    ("status", {"run": "a" * 1000}, "aaa… is not valid; see the description of run"),
     ("status", {"run": "nosuch"}, "there is no run 'nosuch'"),
     ("status", {}, "run is missing"),
     ("results", {"run": "a", "limit": 10**12}, "limit 1000000000000 must be at most 100"),
@@ -114,9 +114,9 @@ REFUSED = [
     ("logs", {"run": "a", "lines": 10**9}, "must be at most 500"),
     ("logs", {"run": "a", "trial": 10**30}, "must be under"),
     ("logs", {"run": "a", "trial": 77}, "has started no trial 77"),
-    ("submit", {"job": "../jobs/demo"}, "is none; see the description of"),
-    ("submit", {"job": "/etc"}, "is none; see the description of"),
-    ("submit", {"job": "demo", "name": "../x"}, "is none; see the description of"),
+    ("submit", {"job": "../jobs/demo"}, "is not valid; see the description of"),
+    ("submit", {"job": "/etc"}, "is not valid; see the description of"),
+    ("submit", {"job": "demo", "name": "../x"}, "is not valid; see the description of"),
     ("submit", {"job": "demo", "trials": 10**9}, "must be at most 1e+06"),
     ("submit", {"job": "demo", "params": {"nosuch": 1}}, "nosuch: there is no such parameter"),
 ]

@@ -58,7 +58,7 @@ def test_a_configuration_above_the_script_makes_the_folder_above_the_jobs(platfo
 def test_a_configuration_that_is_not_there_makes_no_job(platform, workplace: Path) -> None:
     write(workplace / "project", {name: text for name, text in FILES.items() if not name.startswith("conf")})
     result = platform("init", "--from", "project/src/fit.py")
-    assert result.exit_code == 2 and "fit.py names no Hydra configuration that is there" in result.stderr
+    assert result.exit_code == 2 and "fit.py names no existing Hydra configuration" in result.stderr
     assert not list(Path("project").rglob("job.yaml"))
 
 

@@ -424,7 +424,7 @@ HYDRA = """
 def test_what_a_function_returns_to_hydra_is_the_objective(platform, written: Path, returned: str, direction: str) -> None:
     (written / "fit.py").write_text(textwrap.dedent(HYDRA.format(returned=returned)))
     result = platform("init", "--from", str(written / "fit.py"), "--no-smoke")
-    assert result.exit_code == 0 and "what the function returns is the objective" in result.stderr, result.output
+    assert result.exit_code == 0 and "the function's return value is the objective" in result.stderr, result.output
     job = made()
     assert job.capture == ("hydra",) and job.pruner.name == "none"
     assert [(one.metric, one.direction) for one in job.objectives] == [("objective", direction)]

@@ -1,4 +1,4 @@
-"""A process of the user's code, bounded in time: it ends with all that it has started, and its output is a file."""
+"""A process of the user's code, bounded in time: its descendants end with it, and its output is a file."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from trialplane.training import process
 from trialplane.wire import escapes
 
 _GRACE = 3.0  # seconds to end after SIGTERM
-_TAIL = 64 << 10  # bytes at the end of the output in which the cause of an end is looked for
+_TAIL = 64 << 10  # bytes at the end of the output that are searched for the cause of an end
 _LONGEST = 300  # characters of the cause
 _ERROR = re.compile(r"[\w.]*(?:Error|Exception)(?::|$)")  # the last line of a traceback
 
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """How a process ended.
+    """The end of a process.
 
     Attributes:
-        code: its exit code, negative for a signal; None where its time was up.
-        seconds: how long it ran.
+        code: its exit code, negative for a signal; None after a timeout.
+        seconds: its duration.
         log: file with its output.
     """
 
@@ -40,22 +40,22 @@ class Ended:
 
     @property
     def cause(self) -> str:
-        """Why it failed: the last line `…Error: …` of its output, or its last line where there is none."""
+        """The cause of its failure: the last line `…Error: …` of its output, or the last line."""
         with self.log.open("rb") as output:
             output.seek(max(0, self.log.stat().st_size - _TAIL))
             text = escapes.plain(output.read(_TAIL).decode(errors="replace"))
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        if found := next((line for line in reversed(lines) if _ERROR.match(line)), ""):
-            return errors.shortened(found, _LONGEST)
+        if message := next((line for line in reversed(lines) if _ERROR.match(line)), ""):
+            return errors.shortened(message, _LONGEST)
         if self.code is not None and self.code < 0:
             lines = [f"it was killed by {signal.Signals(-self.code).name}"]
         return errors.shortened(lines[-1], _LONGEST) if lines else f"exit code {self.code}, and no output"
 
     def keep(self, name: str) -> str:
-        """Copy the output to where it stays, and say in a clause where that is; "" where there is none.
+        """Copy the output to a file that stays, and return a clause that names it; "" without output.
 
         Args:
-            name: for the file's.
+            name: part of the file's name.
         """
         if not self.log.stat().st_size:
             return ""
@@ -66,13 +66,13 @@ class Ended:
 
 
 def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: Path, longest: float) -> Ended:
-    """Run a command to its end, or for some seconds, and then ends what it has started.
+    """Run a command to its end, or for some seconds, and then end its descendants.
 
     Args:
         command: program and arguments.
         folder: in which it runs.
-        environ: variables beside those of this process.
-        log: file that gets its output; not a pipe, which a process that it leaves behind would hold open.
+        environ: variables in addition to those of this process.
+        log: file for its output; not a pipe, which a descendant would hold open.
         longest: seconds.
     """
     began = time.monotonic()
@@ -102,12 +102,12 @@ def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: P
 
 @contextlib.contextmanager
 def _adopting() -> Iterator[None]:
-    """Kill at the end what was started meanwhile, daemons too: a process whose parent ends becomes this one's child."""
+    """Kill processes that were started meanwhile, daemons too: a process whose parent ends becomes this one's child."""
     before = process.children()
     process.adopt_orphans()
     try:
         yield
     finally:
-        while left := process.children() - before:
-            process.kill_children(left)
+        while remaining := process.children() - before:
+            process.kill_children(remaining)
         process.adopt_orphans(False)

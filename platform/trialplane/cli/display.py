@@ -1,4 +1,4 @@
-"""The live display and pages of the documentation on a terminal, drawn by rich, whose only importer this is."""
+"""The live display and pages of the documentation on a terminal, drawn by rich, which only this module imports."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Display:
 
 
 def draw(status: RunStatus) -> Group:
-    """A status as an object that rich can draw."""
+    """Return a status as an object that rich can draw."""
     head = Text.assemble((status.run, "bold"), "  ", (status.state.value, _STYLES.get(status.state, "")))
     if status.reason:
         head.append_text(_text(f"  {status.reason}", "dim"))
@@ -75,7 +75,7 @@ def draw(status: RunStatus) -> Group:
 
 
 def _text(text: str, style: str = "") -> Text:
-    """Text that may come from a job, without its control characters."""
+    """Return text of a job without its control characters."""
     return Text(escapes.visible(text), style)
 
 

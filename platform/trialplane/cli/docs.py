@@ -16,7 +16,7 @@ _FOLDERS = ("get-started", "guides", "coming-from", "reference", "how-it-works",
 
 
 def pages() -> dict[str, Path]:
-    """Short address of each page → its Markdown file."""
+    """Return the Markdown file of each page, by its short address."""
     package = Path(trialplane.__file__).parent
     folders = [package / "_docs", package.parent / "docs"]  # in an installed package; in a checkout
     folder = next((folder for folder in folders if (folder / "index.md").exists()), folders[-1])

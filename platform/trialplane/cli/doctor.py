@@ -1,4 +1,4 @@
-"""`platform doctor`: what is wrong with this machine, the cluster and a trial's pod, and how to fix it."""
+"""`platform doctor`: checks of this machine, the cluster and a trial's pod, with fixes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLOURS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 
 
 @click.command("doctor")
-@names.place_options(otherwise=TargetName())
+@names.target_options(otherwise=TargetName())
 @click.option("--gpus", type=click.IntRange(min=0), help="Number of GPUs of the test pod. Default: that of the job, or 0.")
 @click.option("--job", metavar="NAME", help="Job whose nodes, GPUs and image the test pod uses.")
 @click.option(
@@ -32,14 +32,14 @@ _COLOURS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
     help="Maximum time for the test pod to start, in seconds.",
 )
 @output.option("table", "json")
-def doctor_command(place: TargetName, gpus: int | None, job: str | None, wait: float, kind: str) -> int:
+def doctor_command(target_name: TargetName, gpus: int | None, job: str | None, wait: float, kind: str) -> int:
     """Check this machine and the cluster. A test pod, set up like a trial pod, checks everything that a trial needs.
 
     With --local, or after a local submission, check only this machine. Each failed check comes with a fix, and the exit code
     is 3. The test pod is deleted at the end.
     """
     lines = []
-    for line in doctor.examine(place, _job(job, gpus), wait):
+    for line in doctor.examine(target_name, _job(job, gpus), wait):
         lines.append(line)
         if kind == "table":
             click.echo(_shown(line))

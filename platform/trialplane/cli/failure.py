@@ -1,4 +1,4 @@
-"""How errors are shown: ours as a message, others with the file that holds the traceback. Nothing in here can fail."""
+"""Output of errors: the platform's as messages, others with a file that has the traceback. Nothing in here can fail."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def show(error: Exception) -> int:
 
 
 def unwritten(error: OSError) -> int:
-    """Reports that the output could not be written, and returns the exit code."""
+    """Report that the output could not be written, and return the exit code."""
     _print(f"platform: the output cannot be written: {error.strerror}; nothing else is lost, and a started run continues")
     return errors.EXIT_PLATFORM
 

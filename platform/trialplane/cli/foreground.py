@@ -1,7 +1,7 @@
 """A run in the foreground: shown until it ends.
 
-On this machine the first Ctrl-C stops the run cleanly, the second kills it. A run on a cluster is only detached from.
-A local run is not a child of the terminal either: it outlives it, as with `--detach`.
+On this machine the first Ctrl-C stops the run cleanly, the second kills it. For a run on a cluster Ctrl-C only ends the
+display. A local run is no child of the terminal either: it continues when the terminal closes, as with `--detach`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def attend(handle: RunHandle, kind: str, received: Sequence[int]) -> int:
             for status in progress.follow(handle, shown):
                 last = status
                 if received and handle.target.remote:
-                    return _left(handle, shown)
+                    return _detach(handle, shown)
                 while stops < len(received):
                     stops += 1
                     _stop(handle, shown, stops)
@@ -50,7 +50,7 @@ def attend(handle: RunHandle, kind: str, received: Sequence[int]) -> int:
 
 
 def detached(handle: RunHandle, kind: str) -> int:
-    """Print how to find a run that continues in the background."""
+    """Print the commands for a run that continues in the background."""
     name = handle.name
     if kind != "table":
         status_verb.show(handle.status(), kind)
@@ -61,7 +61,7 @@ def detached(handle: RunHandle, kind: str) -> int:
     return 0
 
 
-def _left(handle: RunHandle, shown: progress.View) -> int:
+def _detach(handle: RunHandle, shown: progress.View) -> int:
     name = handle.name
     shown.message(f"{name} continues in {handle.log_place()}: `platform status {name} --watch` shows it again,")
     shown.message(f"`platform pause {name}` and `platform cancel {name}` end it")

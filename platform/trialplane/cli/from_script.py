@@ -1,4 +1,4 @@
-"""The job that `platform init --from train.py` makes: the script as it is, and a space guessed from its arguments."""
+"""The job of `platform init --from train.py`: the unmodified script, and a space guessed from its arguments."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from trialplane.plan import pack as packing
 from trialplane.wire import escapes, records
 from trialplane.wire.declared import Declared, Option
 
-_PATIENCE = 60.0  # seconds for a script's imports, and what else it does before it reads its arguments
-_MOST_PARAMS = 40  # of a script with more arguments those that are neither searched nor required are comments
-_MOST_SEARCHED = 6  # at most so many parameters are searched; the other likely ones are comments
+_PATIENCE = 60.0  # seconds until a script reads its arguments, with its imports
+_MOST_PARAMS = 40  # a script with more arguments has those as comments that are neither searched nor required
+_MOST_SEARCHED = 6  # searched parameters; other likely ones are comments
 _TRIALS, _PARALLEL = 20, 2
 _REST = {
     arguments.HYDRA: arguments.HYDRA,
@@ -35,7 +35,8 @@ _REST = {
     script.SETTINGS: arguments.HYDRA,
     script.ENVIRONMENT: script.ENVIRONMENT,
 }
-_WITH_SETTINGS = ("", arguments.GLOBALS, script.ENVIRONMENT, script.PARSED)  # styles that a settings file may have beside
+# Styles of scripts that may have a settings file, too.
+_WITH_SETTINGS = ("", arguments.GLOBALS, script.ENVIRONMENT, script.PARSED)
 _SEARCHES = re.compile(r"\b(?:Grid|Randomized|HalvingGrid|HalvingRandom|Bayes)SearchCV\b")
 _GIN = re.compile(r"""DEFINE_multi_string\(\s*["'](gin_(?:param|binding)s?)["']""")
 _CALLBACK = "--trainer.callbacks+=trialplane.integrations.lightning.TrialCallback"  # reports what a LightningModule logs
@@ -43,18 +44,18 @@ _CALLBACK = "--trainer.callbacks+=trialplane.integrations.lightning.TrialCallbac
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """What of a job is known before a smoke run.
+    """The parts of a job that do not need a smoke run.
 
     Attributes:
         script: its path in the job's folder.
         arguments: the field of job.yaml; None for the default.
-        command: that starts the script, where it needs one.
-        params: those given to every trial, with a comment each.
-        space: those searched, with the reason for the guess.
-        others: lines of further parameters, as comments, of the space and of the params.
-        start: the arguments' values by default, where a job gives them.
-        comments: what the file says about itself at its top.
-        preload: modules to import that the template would not find by itself.
+        command: to start the script, if it needs one.
+        params: parameters of every trial, with a comment each.
+        space: parameters to search, with the reason for the guess.
+        further: lines of further parameters, as comments, of the space and of the params.
+        start: default values of arguments that the job sets.
+        comments: at the top of the file.
+        preload: modules that the template would not find by itself.
         uses_wandb: whether the script imports W&B.
         returned: the expression that the script's function returns to Hydra, or "".
     """
@@ -64,7 +65,7 @@ class _Job:
     command: list[str]
     params: dict[str, tuple[Any, str]]
     space: dict[str, tuple[dict[str, Any], str]]
-    others: tuple[list[str], list[str]]
+    further: tuple[list[str], list[str]]
     start: dict[str, Any]
     comments: list[str]
     preload: list[str]
@@ -73,30 +74,30 @@ class _Job:
 
     @property
     def missing(self) -> list[str]:
-        """Parameters that the user must give a value."""
+        """The parameters that need a value from the user."""
         return [name for name, (value, _) in self.params.items() if value is None]
 
 
 def make(file: Path, *, with_smoke: bool) -> int:
-    """Writes a job.yaml beside a script, or nothing at all, and says whether the job can run.
+    """Write a job.yaml beside a script, or nothing at all, and say whether the job can run.
 
     Args:
         file: the script.
-        with_smoke: whether to run the script once, to see its metrics.
+        with_smoke: whether to run the script once, to find its metrics.
 
     Returns:
         The exit code.
 
     Raises:
-        InputError: the script cannot be read, or does not come to the point where it reads its arguments.
+        InputError: the script cannot be read, or ends before it reads its arguments.
         SpecError: it is not Python, or its configuration is not YAML.
     """
     if not file.exists():
-        near = errors.nearest(file.name, [one.name for one in file.parent.glob("*.py")])
+        near = errors.nearest(file.name, [sibling.name for sibling in file.parent.glob("*.py")])
         raise InputError(f"there is no {file}; {near or 'give the path of a Python script'}; nothing was changed")
     if not file.is_file() or file.suffix != ".py":
         raise InputError(f"{file} is not a Python script; nothing was changed")
-    real = file.resolve()  # Python imports from where a link leads
+    real = file.resolve()  # Python imports from the folder of a link's target
     modules = script_folder.modules(real)
     text = modules[Path(real.name)][0]
     read = script.read(text, str(file), "\n".join(text for text, _ in modules.values()))
@@ -117,10 +118,10 @@ def make(file: Path, *, with_smoke: bool) -> int:
             folder, _heading(file.name) + output.as_yaml(dict(read.search)), "the objective of Optuna is the job"
         )
     if read.style == script.WANDB:
-        made = wandb.read(json.dumps({**read.search, "program": real.name}), str(file), {real.name: text})
-        kept = {name: value for name, value in made.job.items() if name != "command"}
-        job = kept | {"script": real.name, "arguments": "none", "capture": "wandb"}
-        for note in made.notes:
+        imported = wandb.read(json.dumps({**read.search, "program": real.name}), str(file), {real.name: text})
+        fields = {name: value for name, value in imported.job.items() if name != "command"}
+        job = fields | {"script": real.name, "arguments": "none", "capture": "wandb"}
+        for note in imported.notes:
             if not note.field.startswith(("program", "command")):
                 output.note(f"{file.name}: {note}")
         return _written(folder, _heading(file.name) + output.as_yaml(job), "the sweep in the script is the job")
@@ -135,39 +136,39 @@ def make(file: Path, *, with_smoke: bool) -> int:
         declared = Declared(in_file.options) if in_file else Declared()
         if in_file is None or (read.style == script.PARSED and in_file.arguments is None):
             from_parser = _declared(file, read, code / name, Path(scratch), module)
-            if in_file is None or guess.space(from_parser.options) or any(one.required for one in from_parser.options):
+            if in_file is None or guess.space(from_parser.options) or any(option.required for option in from_parser.options):
                 in_file, declared = None, from_parser
-        made_job = _job(name, read, declared) if in_file is None else _of_settings(name, read, in_file)
+        new_job = _job(name, read, declared) if in_file is None else _of_settings(name, read, in_file)
         if module:
-            made_job = dataclasses.replace(
-                made_job, command=["python", "-m", module], arguments=made_job.arguments or arguments.FLAGS
+            new_job = dataclasses.replace(
+                new_job, command=["python", "-m", module], arguments=new_job.arguments or arguments.FLAGS
             )
-        found = None
-        if with_smoke and not made_job.missing:
+        result = None
+        if with_smoke and not new_job.missing:
             limit = f"{smoke.LONGEST:.0f} seconds at most"
             output.note(f"{file.name} runs once with its defaults, for {limit}, to find its metrics; --no-smoke skips this")
-            found = smoke.run(["-m", module] if module else [name], _line(made_job), used, Path(scratch))
-            _tell(file.name, found)
+            result = smoke.run(["-m", module] if module else [name], _line(new_job), used, Path(scratch))
+            _print_result(file.name, result)
     for text in declared.left_out:
         output.note(f"not in the job: {text}")
-    for missing in made_job.missing:
+    for missing in new_job.missing:
         output.note(f"{file.name} needs a value for {missing}: write it into {job_file}")
-    if made_job.missing:
-        given = " ".join(f"--param {missing}=VALUE" for missing in made_job.missing)
-        words = f"platform submit hpo {importing.shown(folder)} {given} --objective METRIC:min --local"
+    if new_job.missing:
+        flags = " ".join(f"--param {missing}=VALUE" for missing in new_job.missing)
+        words = f"platform submit hpo {importing.shown(folder)} {flags} --objective METRIC:min --local"
         output.note(f"or give it when the job is submitted: `{words}`")
-    guessed = f"{errors.counted(len(made_job.space), 'parameter')} to search, in ranges that are guessed"
-    needed = f"nothing looks like something to search: write `space: {{NAME: …}}` into {importing.shown(job_file)}"
-    summary = guessed if made_job.space else needed
-    if _objective(found) is None and made_job.returned:
-        summary += "; what the function returns is the objective"
-    elif _objective(found) is None:
-        summary += f"; {_without_objective(made_job, found, importing.shown(job_file))}"
-    return _written(folder, _text(made_job, found), summary)
+    guessed = f"{errors.counted(len(new_job.space), 'parameter')} to search, in ranges that are guessed"
+    needed = f"found no parameter to search: write `space: {{NAME: …}}` into {importing.shown(job_file)}"
+    summary = guessed if new_job.space else needed
+    if _objective(result) is None and new_job.returned:
+        summary += "; the function's return value is the objective"
+    elif _objective(result) is None:
+        summary += f"; {_without_objective(new_job, result, importing.shown(job_file))}"
+    return _written(folder, _text(new_job, result), summary)
 
 
 def _hydra_sweep(file: Path, read: Script, folder: Path) -> dict[str, Any] | None:
-    """The job of the sweep in the configuration of a Hydra script; None without one that can be read."""
+    """Return the job of the sweep in a Hydra script's configuration; None without a readable one."""
     config = _config(file, read) if read.style == arguments.HYDRA and read.returned else None
     if config is None:
         return None
@@ -186,7 +187,7 @@ def _hydra_sweep(file: Path, read: Script, folder: Path) -> dict[str, Any] | Non
 
 
 def _written(folder: Path, text: str, summary: str) -> int:
-    """Writes the job's file, and says whether the job can run; gives the exit code."""
+    """Write the job's file, and say whether the job can run; return the exit code."""
     try:
         (folder / load.FILE).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -200,7 +201,7 @@ def _heading(name: str) -> str:
 
 
 def _module(file: Path) -> str:
-    """The name of the module that a script in a package is; "" for one in no package."""
+    """Return the name of a script in a package as a module; "" outside of packages."""
     names = [file.stem]
     folder = file.parent
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
@@ -210,13 +211,13 @@ def _module(file: Path) -> str:
 
 
 def _folder(file: Path, read: Script) -> Path:
-    """The job's folder: the script's, or the one above that has Hydra's configuration as well (`config_path="../conf"`)."""
+    """Return the job's folder: the script's, or one above that also has Hydra's configuration (`config_path="../conf"`)."""
     config = Path(os.path.normpath(file.parent / read.config)).parent if read.config else file.parent
     return Path(os.path.commonpath([file.parent, config])) if config.is_dir() else file.parent
 
 
 def _tell_missing(file: Path, modules: Sequence[str], code: Path) -> None:
-    """Names the libraries that the script imports and this interpreter has not."""
+    """Print the libraries that the script imports and this interpreter lacks."""
     for name in dict.fromkeys(module.partition(".")[0] for module in modules):
         if not (code / name).exists() and not (code / f"{name}.py").exists() and not _is_installed(name):
             output.note(
@@ -232,11 +233,11 @@ def _is_installed(name: str) -> bool:
 
 
 def _declared(file: Path, read: Script, copy: Path, scratch: Path, module: str = "") -> Declared:
-    """The arguments of a script.
+    """Return the arguments of a script.
 
     Args:
         file: the script as the user names it.
-        read: what its text says.
+        read: content of the script.
         copy: of the script, in a folder that may be changed.
         scratch: folder for output.
         module: name of the module that the script is, if it runs as one.
@@ -246,31 +247,31 @@ def _declared(file: Path, read: Script, copy: Path, scratch: Path, module: str =
         SpecError: its configuration is not YAML.
     """
     if read.style == script.PARSED:
-        return _dry(file, copy, scratch, module)
+        return _parse_in_process(file, copy, scratch, module)
     if read.style == arguments.HYDRA:
         config = _config(copy, read)
         if config is None:
             raise InputError(
-                f"{file.name} names no Hydra configuration that is there; `platform import hydra FILE` reads one with a "
+                f"{file.name} names no existing Hydra configuration; `platform import hydra FILE` reads one with a "
                 f"sweep, and `python {file.name} -m hydra/sweeper=trialplane` needs no job at all; or name the parameters, "
                 f"those that no configuration has as +NAME: {_command(file, '--set arguments=hydra')}"
             )
         groups: dict[str, dict[str, str]] = {}
-        for one in sorted(config.parent.rglob("*.y*ml")):
-            group = one.parent.relative_to(config.parent).as_posix()
-            groups.setdefault(group, {})[one.stem] = one.read_text(encoding="utf-8", errors="replace")
+        for yaml_file in sorted(config.parent.rglob("*.y*ml")):
+            group = yaml_file.parent.relative_to(config.parent).as_posix()
+            groups.setdefault(group, {})[yaml_file.stem] = yaml_file.read_text(encoding="utf-8", errors="replace")
         return Declared(tuple(script.of_hydra(config.read_text(encoding="utf-8"), config.name, groups)))
     if not read.style or (read.style == arguments.GLOBALS and not guess.space(read.options)):
-        raise InputError(f"{_unknown(file)}. Nothing was changed")
+        raise InputError(f"{_advice(file)}. Nothing was changed")
     return Declared(read.options)
 
 
-def _unknown(file: Path) -> str:
-    """How a script is searched whose arguments are not known."""
+def _advice(file: Path) -> str:
+    """Return advice for a script with unknown arguments."""
     text = script_folder.source(file)
     if search := _SEARCHES.search(text):
         return (
-            f"{file.name} searches by itself, by {search[0]}; this runs it as it is, as one trial: "
+            f"{file.name} searches by itself, by {search[0]}; this runs it unmodified, as one trial: "
             f"{_command(file, '--set arguments=none --trials 1', space='')}. To search here, fit one model with "
             '`params().get("NAME", VALUE)` after `from trialplane import params`, with --space in place of --trials'
         )
@@ -278,10 +279,10 @@ def _unknown(file: Path) -> str:
         more = f"--set 'arguments=[\"--{flag[1]}=FUNCTION.NAME={{FUNCTION.NAME}}\"]'"
         return f"{file.name} is configured by gin; this searches a value: {_command(file, more, space='FUNCTION.NAME')}"
     if "wandb.config" in text and not script.ARGUMENTS.search(text):
-        why = "has its parameters from wandb.config, and no sweep that can be read in it"
-        return f"{file.name} {why}; this searches it: {_command(file, '--set arguments=none --set capture=wandb')}"
+        reason = "reads its parameters from wandb.config, and has no sweep that can be read"
+        return f"{file.name} {reason}; this searches it: {_command(file, '--set arguments=none --set capture=wandb')}"
     return (
-        f"{file.name} uses no parser that is known, and gives no name one single value that looks like something to search. "
+        f"{file.name} uses no known parser, and assigns no single value that looks worth searching. "
         f"If it takes --NAME=VALUE, this searches it: {_command(file)}; if it takes NAME=VALUE, with --set arguments=hydra; "
         "if it takes values alone, with --set 'arguments=[\"{NAME}\"]'; if NAME has one single value in its text, with "
         "--set arguments=globals. If none of these holds, write `from trialplane import params` at its top and "
@@ -290,70 +291,72 @@ def _unknown(file: Path) -> str:
 
 
 def _command(file: Path, more: str = "", *, space: str = "NAME") -> str:
-    """A command that runs a study of a script without a job.yaml."""
+    """Return a command that runs a study of a script without a job.yaml."""
     searched = f"--space {space}=LOW..HIGH " if space else ""
     words = f"platform submit hpo {importing.shown(file)} {searched}--objective METRIC:min --local {more}"
     return f"`{words.strip()}`"
 
 
 def _config(file: Path, read: Script) -> Path | None:
-    """The configuration of Hydra that a script names."""
+    """Return the configuration of Hydra that a script names."""
     names = [Path(os.path.normpath(file.parent / f"{read.config}{end}")) for end in (".yaml", ".yml")] if read.config else []
     return next((name for name in names if name.is_file()), None)
 
 
-def _dry(file: Path, copy: Path, scratch: Path, module: str) -> Declared:
-    """Has the script's parser made in a process of its own, which ends there.
+def _parse_in_process(file: Path, copy: Path, scratch: Path, module: str) -> Declared:
+    """Run the script in another process until it reads its arguments; return these.
 
     Raises:
         InputError: it ends before it reads its arguments.
     """
     answer = scratch / "declared.json"
-    own = {"PYTHONDONTWRITEBYTECODE": "1", "WANDB_MODE": "disabled", "MLFLOW_TRACKING_URI": f"sqlite:///{scratch}/unused.db"}
+    variables = {
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "WANDB_MODE": "disabled",
+        "MLFLOW_TRACKING_URI": f"sqlite:///{scratch}/unused.db",
+    }
     command = [sys.executable, "-P", "-m", "trialplane.worker.setup.declaring", module or copy.name, str(answer)]
-    ended = bounded.run(command, copy.parents[module.count(".")], own, scratch / "declaring.log", _PATIENCE)
+    ended = bounded.run(command, copy.parents[module.count(".")], variables, scratch / "declaring.log", _PATIENCE)
     try:
         declared = records.from_json(Declared, answer.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        why = f"it took more than {_PATIENCE:.0f} seconds" if ended.code is None else ended.cause
-        declared = Declared(failure=why)
+        reason = f"it took more than {_PATIENCE:.0f} seconds" if ended.code is None else ended.cause
+        declared = Declared(failure=reason)
     if declared.failure:
-        why = errors.shortened(declared.failure, 300)
-        where = f"; {kept}" if (kept := ended.keep(file.stem)) else ""
-        cure = f"if it takes --NAME=VALUE, this runs it: {_command(file)}"
-        raise InputError(
-            f"{file.name} did not get as far as reading its arguments: {why}{where}; {cure}; nothing was changed"
-        )
+        reason = errors.shortened(declared.failure, 300)
+        where = f"; {log_clause}" if (log_clause := ended.keep(file.stem)) else ""
+        remedy = f"if it takes --NAME=VALUE, this runs it: {_command(file)}"
+        raise InputError(f"{file.name} ended before it read its arguments: {reason}{where}; {remedy}; nothing was changed")
     return declared
 
 
 def _job(name: str, read: Script, declared: Declared) -> _Job:
-    """What becomes of the arguments."""
+    """Return the job for a script's arguments."""
     rest = _REST.get(read.style, arguments.FLAGS)
-    gets_defaults = rest == arguments.FLAGS and read.style != script.ATTRIBUTES  # others have them where the script has
+    gets_defaults = rest == arguments.FLAGS and read.style != script.ATTRIBUTES  # other styles leave defaults to the script
     params: dict[str, tuple[Any, str]] = {}
-    others: tuple[list[str], list[str]] = ([], [])
+    further: tuple[list[str], list[str]] = ([], [])
     items: list[str] = []
     booleans = {option.style for option in declared.options if option.style}
-    style = next((one for one in ("negated", "switch", "value") if one in booleans), "switch")
-    # A switch is off by default; a job has one style for all.
+    style = next((candidate for candidate in ("negated", "switch", "value") if candidate in booleans), "switch")
+    # A switch is off by default, and a job has one style for all booleans.
     options = [option for option in declared.options if not (option.style == "switch" and style == "negated")]
     likely = guess.space(options)
-    space = {one: made for one, made in likely.items() if one in list(likely)[:_MOST_SEARCHED]}
+    space = {name: parameter for name, parameter in likely.items() if name in list(likely)[:_MOST_SEARCHED]}
     for option in options:
         if option.name in space:
             pass
         elif option.required:
             params[option.name] = (option.choices[0] if option.choices else None, "required")
         elif option.name in likely:
-            made, reason = likely[option.name]
-            others[0].append(_field(option.name, made, f"guessed: {reason}"))
+            parameter, reason = likely[option.name]
+            further[0].append(_field(option.name, parameter, f"guessed: {reason}"))
         if option.name in space or option.required:
             pass
         elif option.default is not None and gets_defaults and len(options) <= _MOST_PARAMS:
             params[option.name] = (option.default, "")
         else:
-            others[1].append(_field(option.name, option.default))
+            further[1].append(_field(option.name, option.default))
             continue
         lacks = option.name in params and params[option.name][0] is None and option.lists != "repeat"
         items += _item(option, rest, style, lacks)
@@ -365,7 +368,7 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
         field["booleans"] = style
     if lists - {"spread"}:
         field["lists"] = min(lists - {"spread"})
-    given = field["items"] if len(field) == 1 else field
+    field_value = field["items"] if len(field) == 1 else field
     in_environment = read.style == script.ENVIRONMENT
     comments = [f"Made from {name} by `platform init --from`."]
     if read.style == arguments.GLOBALS:
@@ -379,11 +382,11 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
     start = {option.name: option.default for option in options if option.default is not None and option.name in space}
     return _Job(
         script=name,
-        arguments=None if in_environment or given == arguments.FLAGS else given,
+        arguments=None if in_environment or field_value == arguments.FLAGS else field_value,
         command=["env", *items, "python", name] if in_environment else [],
         params=params,
         space=space,
-        others=others,
+        further=further,
         start=start,
         comments=comments,
         preload=[*top, *late] if late else [],
@@ -393,7 +396,7 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
 
 
 def _of_settings(name: str, read: Script, file: settings_file.SettingsFile) -> _Job:
-    """The job of a script that has its parameters from a settings file."""
+    """Return the job of a script with a settings file."""
     read = dataclasses.replace(read, style=script.SETTINGS, config=file.name)
     items = [text.replace("{", "{{").replace("}", "}}") for text in file.arguments or ()]
     field = {"items": items, "file": file.name} if items else file.name
@@ -401,7 +404,7 @@ def _of_settings(name: str, read: Script, file: settings_file.SettingsFile) -> _
 
 
 def _item(option: Option, rest: str, style: str, lacks: bool) -> list[str]:
-    """How an argument is written where {flags} or {hydra} would not do; they leave out one that lacks its value."""
+    """Return the item of an argument that {flags} or {hydra} cannot write; both omit arguments without a value."""
     if rest == script.ENVIRONMENT:
         return [f"{option.name}={{{option.name}}}"]
     if rest != arguments.FLAGS:
@@ -415,63 +418,65 @@ def _item(option: Option, rest: str, style: str, lacks: bool) -> list[str]:
 
 
 def _is_heavy(module: str) -> bool:
-    """Whether a module is a library that is installed, and not the standard library's or the script's own."""
+    """Whether a module is an installed library, and not of the standard library or the script."""
     name = module.partition(".")[0]
     return name not in sys.stdlib_module_names and name != "trialplane" and _is_installed(name)
 
 
 def _line(job: _Job) -> list[str]:
-    """The arguments of a run with the defaults."""
+    """Return the arguments of a run with the defaults."""
     if job.command[:1] == ["env"]:
         return []
     field = job.arguments
     if isinstance(field, str) and field.endswith(settings.SUFFIXES):
         return []
-    given = field if isinstance(field, dict) else {"items": field or arguments.FLAGS}
-    items = [f"{{{given['items']}}}"] if isinstance(given["items"], str) else given["items"]
+    mapping = field if isinstance(field, dict) else {"items": field or arguments.FLAGS}
+    items = [f"{{{mapping['items']}}}"] if isinstance(mapping["items"], str) else mapping["items"]
     fixed = {name: value for name, (value, _) in job.params.items()}
-    return arguments.build(items, {**fixed, **job.start}, {}, given.get("booleans", "switch"), given.get("lists", "spread"))
+    return arguments.build(
+        items, {**fixed, **job.start}, {}, mapping.get("booleans", "switch"), mapping.get("lists", "spread")
+    )
 
 
-def _tell(name: str, found: smoke.Smoke) -> None:
-    took = f"{found.seconds:.0f} s"
-    names = sorted({metric for metrics in found.metrics.values() for metric in metrics})
+def _print_result(name: str, result: smoke.Smoke) -> None:
+    took = f"{result.seconds:.0f} s"
+    names = sorted({metric for metrics in result.metrics.values() for metric in metrics})
     shown = f"its metrics: {', '.join(names[:20])}" if names else "no metrics were found"
-    if found.failure:
-        output.note(f"{name} failed after {took}: {found.failure}; {shown}")
+    if result.failure:
+        output.note(f"{name} failed after {took}: {result.failure}; {shown}")
     else:
-        output.note(f"{name} {'ended' if found.ended else 'was stopped'} after {took}; {shown}")
+        output.note(f"{name} {'ended' if result.ended else 'was stopped'} after {took}; {shown}")
 
 
-def _text(job: _Job, found: smoke.Smoke | None) -> str:
-    """The text of job.yaml."""
+def _text(job: _Job, result: smoke.Smoke | None) -> str:
+    """Return the text of job.yaml."""
     lines = [f"# {comment}" for comment in job.comments]
     if job.space:
-        lines.append("# Check what is marked as guessed.")
+        lines.append("# Check the fields that are marked as guessed.")
     lines += ["kind: hpo", _field("command", job.command) if job.command else _field("script", job.script)]
     if job.arguments is not None:
         lines.append(_field("arguments", job.arguments))
     if job.command:
-        pass  # a process of its own imports for itself
+        pass  # another process does its own imports
     elif job.preload:
         lines.append(_field("preload", job.preload, "imported once per slot; the script imports some of them in functions"))
     else:
         lines.append("# preload: []  # what the script imports at its top is imported once per slot anyway")
-    likely, others = ([f"  # {line}" for line in some] for some in job.others)
-    if job.params or others:
+    likely, further = ([f"  # {line}" for line in some] for some in job.further)
+    if job.params or further:
         lines += ["", "params: # the script's own defaults, the same in every trial" if job.params else "# params:"]
         lines += [f"  {_field(name, value, comment)}" for name, (value, comment) in job.params.items()]
-        lines += others
+        lines += further
     if job.space:
         lines += ["", "space: # what is searched"]
-        lines += [f"  {_field(name, made, f'guessed: {reason}')}" for name, (made, reason) in job.space.items()]
+        lines += [f"  {_field(name, parameter, f'guessed: {reason}')}" for name, (parameter, reason) in job.space.items()]
         lines += ["  # Others that could be searched; drop one from params if you do:", *likely] if likely else []
         lines += _enqueue(job)
     lines += [
         "",
-        *_metrics(job, found),
+        *_metrics(job, result),
         "sampler: tpe",
-        *([] if job.returned and _objective(found) is None else ["pruner: asha"]),
+        *([] if job.returned and _objective(result) is None else ["pruner: asha"]),
         "",
     ]
     lines += [f"trials: {_TRIALS if job.space else 1}", f"parallel: {_PARALLEL if job.space else 1}"]
@@ -480,49 +485,51 @@ def _text(job: _Job, found: smoke.Smoke | None) -> str:
 
 
 def _enqueue(job: _Job) -> list[str]:
-    """The lines that make the script's defaults the first trial, as far as they lie in the space."""
-    given = {name: job.start[name] for name in job.space if name in job.start}
-    start = {name: value for name, value in given.items() if _holds(job.space[name][0], value)}
-    outside = "; ".join(f"{name}, by default {given[name]}, is outside of its range" for name in given if name not in start)
+    """Return lines that make the script's defaults the first trial, if they lie in the space."""
+    defaults = {name: job.start[name] for name in job.space if name in job.start}
+    start = {name: value for name, value in defaults.items() if _holds(job.space[name][0], value)}
+    outside = "; ".join(
+        f"{name}, by default {defaults[name]}, is outside of its range" for name in defaults if name not in start
+    )
     if not start:
         return [f"# The script's defaults are not tried first: {escapes.visible(outside)}"] if outside else []
     return [_field("enqueue", [start], f"the script's defaults, tried first{f'; {outside}' if outside else ''}")]
 
 
-def _holds(made: dict[str, Any], value: Any) -> bool:
+def _holds(parameter: dict[str, Any], value: Any) -> bool:
     """Whether a value lies in a guessed parameter."""
     if value is None:
         return False
-    return value in made["choices"] if "choices" in made else bool(made["low"] <= value <= made["high"])
+    return value in parameter["choices"] if "choices" in parameter else bool(parameter["low"] <= value <= parameter["high"])
 
 
-def _objective(found: smoke.Smoke | None) -> tuple[MetricSource, dict[str, str]] | None:
-    """The metric of a run that is optimized, behind the source that it was found in; None where none is named like one."""
-    sources = found.metrics if found else {}
+def _objective(result: smoke.Smoke | None) -> tuple[MetricSource, dict[str, str]] | None:
+    """Return the source and the field of the metric to optimize; None if no metric has a suitable name."""
+    sources = result.metrics if result else {}
     return next(((source, best) for source, metrics in sources.items() if (best := guess.objective(metrics))), None)
 
 
-def _without_objective(job: _Job, found: smoke.Smoke | None, file: str) -> str:
-    """That the objective is a stand-in, and the line to write for it."""
-    if found is None:
-        why = "the script was not run"
+def _without_objective(job: _Job, result: smoke.Smoke | None, file: str) -> str:
+    """Return a message that the objective is a placeholder, with the line to write instead."""
+    if result is None:
+        reason = "the script was not run"
     else:
-        names = sorted({metric for metrics in found.metrics.values() for metric in metrics})
-        why = (
-            f"nothing that it printed is named like an objective ({', '.join(names[:20])})"
+        names = sorted({metric for metrics in result.metrics.values() for metric in metrics})
+        reason = (
+            f"no metric that it printed has the name of an objective ({', '.join(names[:20])})"
             if names
             else "it printed no metric"
         )
-    what = "logs to W&B" if found is not None and job.uses_wandb else "prints"
-    return f"{why}: name a metric that it {what} in {file}, as in `objective: {{metric: NAME, direction: minimize}}`"
+    verb = "logs to W&B" if result is not None and job.uses_wandb else "prints"
+    return f"{reason}: name a metric that it {verb} in {file}, as in `objective: {{metric: NAME, direction: minimize}}`"
 
 
-def _metrics(job: _Job, found: smoke.Smoke | None) -> list[str]:
-    """The objective, and where its metric is found unless the trial reports it; of W&B alone only the calls can be seen."""
-    if (chosen := _objective(found)) is not None and found is not None:
+def _metrics(job: _Job, result: smoke.Smoke | None) -> list[str]:
+    """Return the lines of the objective, and of the source of its metric unless that is the default."""
+    if (chosen := _objective(result)) is not None and result is not None:
         source, best = chosen
-        others = ", ".join(sorted(name for name in found.metrics[source] if name != best["metric"])[:20])
-        beside = f"; the others: {others}" if others else ""
+        other_names = ", ".join(sorted(name for name in result.metrics[source] if name != best["metric"])[:20])
+        beside = f"; the others: {other_names}" if other_names else ""
         is_default = _CALLBACK in str(job.arguments) or source.source in ("stdout", "mlflow")
         written = {"from": "file", "path": source.path} if source.source == "file" else source.source
         lines = [] if is_default else [_field("metrics", written, "where they were found")]
@@ -535,15 +542,15 @@ def _metrics(job: _Job, found: smoke.Smoke | None) -> list[str]:
         if "with" in str(job.arguments):  # Sacred prints it
             return [_field("objective", {"metric": "Result", "direction": direction}, remark)]
         libraries = [*(["wandb"] if job.uses_wandb else []), "hydra"]
-        capture = _field("capture", libraries, "what the function returns is reported")
+        capture = _field("capture", libraries, "the function's return value is reported")
         return [capture, _field("objective", {"metric": hydra.OBJECTIVE, "direction": direction}, remark)]
-    objective = _field("objective", {"metric": "loss", "direction": "minimize"}, "a stand-in: no metric was found")
-    captured = _field("capture", "wandb", "what it logs there is reported, and W&B gets nothing")
-    return [captured, objective] if found is not None and job.uses_wandb else [objective]
+    objective = _field("objective", {"metric": "loss", "direction": "minimize"}, "a stand-in: no metric was result")
+    captured = _field("capture", "wandb", "its logs to W&B are reported, and W&B gets nothing")
+    return [captured, objective] if result is not None and job.uses_wandb else [objective]
 
 
 def _field(name: str, value: Any, comment: str = "") -> str:
-    """A line of YAML."""
+    """Return a line of YAML."""
     text = output.as_yaml({name: value}, flow=True).strip()[1:-1] if not isinstance(value, (dict, list)) else ""
     if not text:
         text = f"{output.as_yaml([name], flow=True).strip()[1:-1]}: {output.as_yaml(value, flow=True).strip()}"

@@ -1,4 +1,4 @@
-"""`platform image`: builds, pushes and loads the images; prints the commands it runs, so that they can be run by hand."""
+"""`platform image`: build, push and load the images; print each command, so that it can be run by hand."""
 
 from __future__ import annotations
 
@@ -79,12 +79,13 @@ def _build_layer(name: str, tag: str) -> None:
         where = f"{requirements.prefix(folder)}{loading.FILE}"
         raise InputError(f"{name} requires no packages; write requirements: requirements.txt into {where}")
     images.check_image(images.image("trial", tag))
-    made = images.layer_tag(needed, tag)
+    layer_tag = images.layer_tag(needed, tag)
     _run(images.layer(needed, folder, tag, images.builder()))
-    image = images.image("trial", made)
+    image = images.image("trial", layer_tag)
     output.note(
-        f"built {image}; bring it to the cluster with `platform image push --target trial --tag {made} --registry PREFIX` "
-        f"or `platform image load --target trial --tag {made}`, and name it in the job: cluster: {{image: {image}}}"
+        f"built {image}; bring it to the cluster with `platform image push --target trial --tag {layer_tag} "
+        f"--registry PREFIX` or `platform image load --target trial --tag {layer_tag}`, and name it in the "
+        f"job: cluster: {{image: {image}}}"
     )
     click.echo(image)
 
@@ -98,8 +99,8 @@ def push(target: str, tag: str, registry: str) -> None:
     for name in _targets(target):
         images.check_image(images.image(name, tag))
     for name in _targets(target):
-        for one in images.push(name, tag, registry):
-            _run(one)
+        for command in images.push(name, tag, registry):
+            _run(command)
     for name in _targets(target):
         click.echo(images.image(name, tag, registry))
 
@@ -121,9 +122,9 @@ def _targets(target: str) -> tuple[str, ...]:
     return images.TARGETS if target == "both" else (target,)
 
 
-def _run(one: Command) -> None:
-    variables = [f"{name}={value}" for name, value in one.environ.items()]
-    below = f" <<'END'\n{one.stdin}END" if one.stdin else ""
-    where = f"cd {shlex.quote(str(one.folder))} && " if one.stdin else ""
-    output.note(output.paint(f"$ {where}{' '.join([*variables, shlex.join(one.argv)])}{below}", dim=True))
-    images.run(one)
+def _run(command: Command) -> None:
+    variables = [f"{name}={value}" for name, value in command.environ.items()]
+    below = f" <<'END'\n{command.stdin}END" if command.stdin else ""
+    where = f"cd {shlex.quote(str(command.folder))} && " if command.stdin else ""
+    output.note(output.paint(f"$ {where}{' '.join([*variables, shlex.join(command.argv)])}{below}", dim=True))
+    images.run(command)

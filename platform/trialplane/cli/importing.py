@@ -1,4 +1,4 @@
-"""`platform import`: a job folder from the search file of another tool, and what of it the job does not hold."""
+"""`platform import`: a job folder from the search file of another tool, with notes on parts that are not converted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trialplane.job.kinds import base
 from trialplane.plan import plan as planning
 from trialplane.wire import escapes
 
-# What is imported → its module, which has `read(text, name, scripts)`.
+# Kind of file → its module, which has `read(text, name, scripts)`.
 SOURCES: Mapping[str, str] = {
     "katib": "trialplane.importing.katib",
     "wandb": "trialplane.importing.wandb",
@@ -29,7 +29,7 @@ SOURCES: Mapping[str, str] = {
     "sagemaker": "trialplane.importing.sagemaker",
     "hydra": "trialplane.importing.hydra",
 }
-_MOST_SCRIPTS = 200  # Python files beside FILE that are looked at
+_MOST_SCRIPTS = 200  # Python files beside FILE that are searched
 _MOST_CONFIGS = 1000  # YAML files of a folder that is copied
 _LONGEST_NAME = 63
 
@@ -64,43 +64,43 @@ def is_tune(script: Path) -> bool:
     try:
         is_search: bool = importlib.import_module(SOURCES["ray"]).is_search(_text(script, script.name))
         return is_search
-    except InputError:  # whoever runs the script tells
+    except InputError:  # reported when the script is read as one
         return False
 
 
 def make(source: str, file: Path, folder: Path) -> int:
-    """Makes a job's folder of another tool's file, and prints it; what `platform import` does.
+    """Create a job's folder from another tool's file, as `platform import` does, and print it.
 
     Args:
         source: a name of `SOURCES`.
-        file: that is read.
+        file: to read.
         folder: of the job; it does not exist.
 
     Returns:
         The exit code.
 
     Raises:
-        InputError: the file cannot be read, or the folder not be made.
-        SpecError: the file is none of that tool.
+        InputError: the file cannot be read, or the folder cannot be created.
+        SpecError: the file is not one of that tool.
     """
     name = str(file)
     text = _text(file, name)
-    made: Imported = importlib.import_module(SOURCES[source]).read(text, name, _scripts(file))
+    imported: Imported = importlib.import_module(SOURCES[source]).read(text, name, _scripts(file))
     if not re.fullmatch(base.NAME, folder.absolute().name):
         raise InputError(
             f"{folder.name!r} is not a valid job name; write --into jobs/NAME with lower-case letters, digits, - and _"
         )
-    lacking = _write(folder, made, file, source)
+    lacking = _write(folder, imported, file, source)
     click.echo(folder)
-    for note in made.notes:
+    for note in imported.notes:
         output.note(f"{name}: {note}")
     for script in lacking:
         output.note(f"{script} does not lie beside {file.name}: copy it to {folder / script}")
-    return is_ready(folder, errors.counted(len(made.notes), "note"))
+    return is_ready(folder, errors.counted(len(imported.notes), "note"))
 
 
 def is_ready(folder: Path, summary: str) -> int:
-    """Says whether a job that was made can run, after all that `submit` looks at; gives the exit code."""
+    """Print whether a created job can run, by the checks of `submit`; return the exit code."""
     try:
         job, needed = planning.checked(folder)
     except (SpecError, InputError) as error:
@@ -115,13 +115,13 @@ def is_ready(folder: Path, summary: str) -> int:
 
 
 def shown(folder: Path) -> str:
-    """A path as a shell takes it from here."""
+    """Return a path for a shell in the working directory."""
     relative = os.path.relpath(folder)
     return shlex.quote(str(folder.absolute()) if relative.startswith("..") else relative)
 
 
 def _text(file: Path, name: str) -> str:
-    """The text of a file that may be anything.
+    """Return the text of any file.
 
     Raises:
         InputError: it cannot be read, is too large, or is no text.
@@ -136,36 +136,36 @@ def _text(file: Path, name: str) -> str:
 
 
 def _scripts(file: Path) -> dict[str, str]:
-    """The Python files beside a file, and after `../` those above its folder, that can be read, by name."""
-    found: dict[str, str] = {}
+    """Return the readable Python files beside a file, and in the folder above as `../NAME`, by name."""
+    texts: dict[str, str] = {}
     beside = file.absolute().parent
     for before, folder in (("", beside), ("../", beside.parent)):
         for script in sorted(folder.glob("*.py"))[:_MOST_SCRIPTS]:
             try:
-                found[f"{before}{script.name}"] = document.decoded(document.content(script), script.name)
+                texts[f"{before}{script.name}"] = document.decoded(document.content(script), script.name)
             except (OSError, ValueError):
                 continue
-    return found
+    return texts
 
 
 def job_name(file: Path) -> str:
-    """The name of the job that is made of a file."""
+    """Return the name of the job for a file."""
     return re.sub(r"[^a-z0-9_-]+", "-", file.stem.lower())[:_LONGEST_NAME].strip("-_") or "imported"
 
 
-def _write(folder: Path, made: Imported, file: Path, source: str) -> list[str]:
-    """Makes the job's folder; gives the files that it needs and that are not beside the imported one."""
+def _write(folder: Path, imported: Imported, file: Path, source: str) -> list[str]:
+    """Create the job's folder; return the files that it needs and that do not lie beside the imported one."""
     lacking = []
     beside = file.absolute().parent
     try:
         folder.mkdir(parents=True)
-        (folder / load.FILE).write_text(_job_yaml(made, file, source), encoding="utf-8")
-        for name, text in made.files.items():
+        (folder / load.FILE).write_text(_job_yaml(imported, file, source), encoding="utf-8")
+        for name, text in imported.files.items():
             (folder / name).write_text(text, encoding="utf-8")
-        if made.above:
+        if imported.above:
             _copy_folder(beside, folder / beside.name)
-        for name in made.copies:
-            here = (beside.parent if made.above else beside) / name
+        for name in imported.copies:
+            here = (beside.parent if imported.above else beside) / name
             if not here.is_file() or os.pardir in Path(name).parts:
                 lacking.append(name)
                 continue
@@ -181,27 +181,27 @@ def _write(folder: Path, made: Imported, file: Path, source: str) -> list[str]:
 
 
 def _with_modules(file: Path) -> list[Path]:
-    """A file, and where it is a script the modules that it imports: their paths below its folder."""
+    """Return a file, and the modules that a script imports, as paths below its folder."""
     try:
         return list(script_folder.modules(file)) if file.suffix == ".py" else [Path(file.name)]
-    except (SpecError, InputError):  # the check of the whole job names what is wrong with it
+    except (SpecError, InputError):  # the check of the whole job reports it
         return [Path(file.name)]
 
 
 def _copy_folder(source: Path, target: Path) -> None:
-    """Copies the YAML files of a folder, and of those in it."""
+    """Copy the YAML files of a folder, and of those in it."""
     for file in sorted([*source.rglob("*.yaml"), *source.rglob("*.yml")])[:_MOST_CONFIGS]:
         here = target / file.relative_to(source)
         here.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, here)
 
 
-def _job_yaml(made: Imported, file: Path, source: str) -> str:
-    """The text of job.yaml, which begins with what of the source is not in it."""
+def _job_yaml(imported: Imported, file: Path, source: str) -> str:
+    """Return the text of job.yaml, which begins with the parts that were not converted."""
     lines = [f"Imported from {file.name} ({source})."]
-    if made.notes:
-        lines.append("Not as there:")
-        lines += [f"  {note}" for note in made.notes]
+    if imported.notes:
+        lines.append("Not converted as in the source:")
+        lines += [f"  {note}" for note in imported.notes]
     # A comment ends at any of YAML's line breaks.
     comments = "".join(f"# {escapes.visible(' '.join(line.splitlines()))}\n" for line in lines)
-    return comments + output.as_yaml(dict(made.job))
+    return comments + output.as_yaml(dict(imported.job))

@@ -1,4 +1,4 @@
-"""Jobs before they are submitted: `platform init` creates one, `validate` checks it, `schema` is for editors."""
+"""Jobs before submission: `platform init` creates one, `validate` checks it, `schema` is for editors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def init_command(name: str | None, script: Path | None, no_smoke: bool, kind: st
     if script is not None and kind != "hpo":
         raise click.UsageError("--from makes a study; drop --kind")
     if script is None and no_smoke:
-        raise click.UsageError("--no-smoke goes with --from: what is made without it is not run")
+        raise click.UsageError("--no-smoke needs --from: a job created without it is not run")
     if script is not None and name is not None:
         raise click.UsageError(f"--from writes a job.yaml beside the script; drop {name}")
     if script is not None and importing.is_tune(script):
@@ -63,7 +63,7 @@ def init_command(name: str | None, script: Path | None, no_smoke: bool, kind: st
     if script is not None:
         return from_script.make(script, with_smoke=not no_smoke)
     if name is None:
-        raise click.UsageError("name the job, or the script that it is made from: --from train.py")
+        raise click.UsageError("name the job, or the script to create it from: --from train.py")
     if not re.fullmatch(base.NAME, name):
         raise InputError(f"{name!r} is not a valid job name: use lower-case letters, digits, - and _, at most 63 characters")
     folder = Path(load.FOLDER, name).absolute()

@@ -1,4 +1,4 @@
-"""What changes a run that is there: `platform pause`, `resume`, `scale`, `cancel` and `delete`."""
+"""Changes of existing runs: `platform pause`, `resume`, `scale`, `cancel` and `delete`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmati
 
 @click.command("pause")
 @names.run_argument
-@names.place_options()
+@names.target_options()
 @_now
-def pause_command(run: str | None, place: TargetName, now: bool) -> None:
+def pause_command(run: str | None, target_name: TargetName, now: bool) -> None:
     """Stop RUN (default: the newest run), for `platform resume` to continue it later.
 
     Ended trials are kept. Running trials are repeated later, or continue from their checkpoints. On a cluster, all pods of
     the run are removed.
     """
-    handle = names.find_run(run, place)
+    handle = names.find_run(run, target_name)
     status = handle.pause(now=now)
     output.note(f"{handle.name} {status.state}: {kinds.of(status).stand(status)}")
     output.note(f"`platform resume {handle.name}` continues it")
@@ -37,7 +37,7 @@ def pause_command(run: str | None, place: TargetName, now: bool) -> None:
 
 @click.command("resume")
 @names.run_argument
-@names.place_options()
+@names.target_options()
 @click.option("--trials", type=int, help="Total number of trials, including earlier ones.")
 @click.option("--parallel", type=int, help="Number of trials that run at the same time.")
 @click.option("--iterations", type=int, metavar="N", help="Total number of iterations, including earlier ones.")
@@ -54,7 +54,7 @@ def pause_command(run: str | None, place: TargetName, now: bool) -> None:
 @output.option("table", "json", "yaml")
 def resume_command(
     run: str | None,
-    place: TargetName,
+    target_name: TargetName,
     trials: int | None,
     parallel: int | None,
     iterations: int | None,
@@ -72,7 +72,7 @@ def resume_command(
     A failed training continues from its newest checkpoint, and a failed iteration of a collection starts again from the
     weights of the previous one. Both get all of their retries again.
     """
-    handle = names.find_run(run, place)
+    handle = names.find_run(run, target_name)
     with foreground.signals() as received:
         changes = {"trials": trials, "parallel": parallel, kinds.of(handle.job).max_failed: max_failed}
         of_collection = {"collect.iterations": iterations, "collect.workers": workers}
@@ -83,7 +83,7 @@ def resume_command(
 
 @click.command("scale")
 @names.run_argument
-@names.place_options()
+@names.target_options()
 @click.option(
     "--parallel",
     "--workers",
@@ -93,7 +93,7 @@ def resume_command(
     help="New number of parallel trials, or of workers of a collection.",
 )
 @click.option("--now", is_flag=True, help="With a lower number: remove pods at once. The work in them is repeated.")
-def scale_command(run: str | None, place: TargetName, parallel: int, now: bool) -> None:
+def scale_command(run: str | None, target_name: TargetName, parallel: int, now: bool) -> None:
     """Change the number of parallel trials, or of workers of a collection, of RUN (default: the newest run).
 
     No running trial is lost. A local run cannot be scaled while it is active: pause it, and resume it with --parallel or
@@ -102,7 +102,7 @@ def scale_command(run: str | None, place: TargetName, parallel: int, now: bool) 
     With a lower number, the command waits until trials end, and then removes their pods. After Ctrl-C, the new number still
     applies. Repeat the command to remove the remaining pods.
     """
-    handle = names.find_run(run, place)
+    handle = names.find_run(run, target_name)
     with progress.view(sys.stderr) as shown:
         for status in handle.scale(parallel, now=now):
             shown.update(status)
@@ -112,15 +112,15 @@ def scale_command(run: str | None, place: TargetName, parallel: int, now: bool) 
 
 @click.command("cancel")
 @names.run_argument
-@names.place_options()
+@names.target_options()
 @_now
 @_yes
-def cancel_command(run: str | None, place: TargetName, now: bool, yes: bool) -> None:
+def cancel_command(run: str | None, target_name: TargetName, now: bool, yes: bool) -> None:
     """End RUN (default: the newest run), and keep the results of ended trials.
 
     `platform resume` can still continue it. A new submission with the same name cannot.
     """
-    handle = names.find_run(run, place)
+    handle = names.find_run(run, target_name)
     if not yes:
         _ask_to_cancel(handle)
     status = handle.cancel(now=now)
@@ -138,15 +138,15 @@ def _ask_to_cancel(handle: RunHandle) -> None:
 
 @click.command("delete")
 @click.argument("run", shell_complete=names.complete_run)
-@names.place_options()
+@names.target_options()
 @_yes
-def delete_command(run: str, place: TargetName, yes: bool) -> None:
+def delete_command(run: str, target_name: TargetName, yes: bool) -> None:
     """Delete RUN, with its ledger, logs, code and checkpoints, and the files that a collection wrote beside them.
 
     Records in MLflow are kept, and so are files in an object store or a folder that the job names. An active run is
     cancelled first.
     """
-    handle = names.find_run(run, place)
+    handle = names.find_run(run, target_name)
     if not yes:
         _ask_to_delete(handle)
     handle.delete()
@@ -170,13 +170,13 @@ def _confirm(question: str, deed: str) -> None:
     """Ask on the terminal.
 
     Args:
-        question: what is about to happen, to which run and where.
-        deed: the same in short, for a process without a terminal: "pass --yes to `deed`".
+        question: the action, with the run and its location.
+        deed: the action in short, for a process without a terminal: "pass --yes to `deed`".
 
     Raises:
         InputError: there is no terminal to ask on.
         click.Abort: the answer is no.
     """
-    if sys.stdin is None or not sys.stdin.isatty():  # None where it was closed before the start
+    if sys.stdin is None or not sys.stdin.isatty():  # None if it was closed before the start
         raise InputError(f"there is no terminal to ask on; pass --yes to {deed}")
     click.confirm(question, abort=True, err=True)

@@ -1,4 +1,4 @@
-"""`platform logs`: the log of the controller or of a trial, or what happened in a run and who changed it."""
+"""`platform logs`: the log of the controller or of a trial, or the events of a run, with the users who changed it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_DIGITS = 9  # of a trial's number; Python parses at most 4,300
 
 @click.command("logs")
 @names.run_argument
-@names.place_options()
+@names.target_options()
 @click.argument("trial", type=click.IntRange(0), required=False)
 @click.option("--follow", "-f", is_flag=True, help="Follow the log until the run or the trial ends.")
 @click.option("--controller", is_flag=True, help="Show the controller's log. This is the default for a study without TRIAL.")
@@ -27,7 +27,7 @@ _MOST_DIGITS = 9  # of a trial's number; Python parses at most 4,300
 @click.option("--events", is_flag=True, help="Show events: starts and ends of trials, and who changed the run.")
 def logs_command(
     run: str | None,
-    place: TargetName,
+    target_name: TargetName,
     trial: int | None,
     follow: bool,
     controller: bool,
@@ -46,7 +46,7 @@ def logs_command(
     platform logs demo-1 --events
     """  # noqa: D301  \b is click's mark
     if events and (trial is not None or controller or follow):
-        raise click.UsageError("--events is about a whole run, so far: it takes no TRIAL, --controller or --follow")
+        raise click.UsageError("--events is about a whole run up to now: it takes no TRIAL, --controller or --follow")
     if trial is None and run is not None and run.isdecimal() and len(run) <= _MOST_DIGITS:
         trial, run = int(run), None
     if controller and trial is not None:
@@ -57,13 +57,13 @@ def logs_command(
         raise click.UsageError("--worker needs a TRIAL, which is the iteration: platform logs RUN 3 --worker 2")
     if worker is not None and attempt is not None:
         raise click.UsageError("--worker takes no --attempt: all of its processes in an iteration write to one log")
-    handle = names.find_run(run, place)
+    handle = names.find_run(run, target_name)
     if events:
         _print_history(handle)
         return
     if worker is not None and trial is not None:
         lines = kinds.of(handle.job).worker_logs(handle, trial, worker, follow=follow)
-    elif controller or trial == 0:  # which every run has, even one whose status is damaged
+    elif controller or trial == 0:  # every run has these logs, even one with a damaged status
         lines = handle.logs(trial, attempt, follow=follow)
     else:
         lines = kinds.of(handle.status()).logs(handle, trial, attempt, follow=follow)
@@ -74,12 +74,12 @@ def logs_command(
 
 
 def _print_history(handle: RunHandle) -> None:
-    """A line for each thing that happened, in the order of time: when, who, what."""
-    found = handle.history()
-    width = max((len(one.by) for one in found), default=0)
-    for one in found:
-        when = output.moment(one.at) or "now"
+    """Print a line for each event, in order: time, user, text."""
+    events = handle.history()
+    width = max((len(event.by) for event in events), default=0)
+    for event in events:
+        when = output.moment(event.at) or "now"
         click.echo(
-            escapes.visible(f"{when:<19}  {one.by:<{width}}  {one.text}\n" if width else f"{when:<19}  {one.text}\n"),
+            escapes.visible(f"{when:<19}  {event.by:<{width}}  {event.text}\n" if width else f"{when:<19}  {event.text}\n"),
             nl=False,
         )

@@ -132,14 +132,14 @@ def completion_command(shell: str) -> None:
     zsh    eval "$(platform completion zsh)"       in ~/.zshrc
     fish   platform completion fish | source       in ~/.config/fish/config.fish
     """  # noqa: D301  \b is click's mark
-    made = shell_completion.get_completion_class(shell)
-    if made is None:
+    completion = shell_completion.get_completion_class(shell)
+    if completion is None:
         raise click.UsageError(f"this version of click does not support {shell}")
-    click.echo(made(platform, {}, "platform", _COMPLETE).source())
+    click.echo(completion(platform, {}, "platform", _COMPLETE).source())
 
 
 def _check_surroundings() -> None:
-    """Check what every verb needs: the working directory and the home."""
+    """Check the working directory and the home, which every verb needs."""
     from trialplane.errors import InputError
     from trialplane.wire import env, paths
 
@@ -158,7 +158,7 @@ def _check_surroundings() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command line and ends the process with one of the exit codes in `errors`."""
+    """Run the command line and end the process with one of the exit codes in `errors`."""
     _open_streams()
     try:
         code = _run(sys.argv[1:] if argv is None else list(argv))

@@ -1,4 +1,4 @@
-"""`platform mcp`: the runs of a place as tools of the Model Context Protocol (MCP), for assistants and editors, over stdio.
+"""`platform mcp`: the runs of a target as tools of the Model Context Protocol (MCP), for assistants and editors, over stdio.
 
 The tools read, and with `--allow-submit` one of them starts runs. Arguments are checked by the schema that a client is
 shown, and every result has a bounded size, as it is read by a language model.
@@ -108,10 +108,10 @@ class LogTail(_Result):
 
 
 class Tools:
-    """What the server offers. The docstring of each method is what a client's model reads of it.
+    """The tools of the server. A client's model reads the docstring of each method.
 
     Args:
-        platform: whose runs these are.
+        platform: with the runs.
     """
 
     def __init__(self, platform: Platform) -> None:
@@ -119,8 +119,8 @@ class Tools:
 
     def runs(self, limit: Limit = 20) -> Runs:
         """List the runs with their states, newest first: studies, trainings and collections."""
-        found = self._platform.list()
-        return Runs(total=len(found), runs=_fitting(_known(handle) for handle in found[:limit]))
+        handles = self._platform.list()
+        return Runs(total=len(handles), runs=_fitting(_summary_or_error(handle) for handle in handles[:limit]))
 
     def status(self, run: Run) -> RunSummary:
         """Show the state of a run, with the reason, the number of ended trials, the best trial so far, and warnings."""
@@ -134,16 +134,17 @@ class Tools:
 
     def logs(self, run: Run, trial: Trial = None, attempt: Attempt = None, lines: Lines = 100) -> LogTail:
         """Show the end of the log of a run or a trial, with its output and the reason for a failure."""
-        tail = collections.deque(self._platform.get(run).logs(trial, attempt), maxlen=lines + 1)  # to know if there is more
-        kept = collections.deque[str]()
+        # One more line, to detect earlier ones.
+        tail = collections.deque(self._platform.get(run).logs(trial, attempt), maxlen=lines + 1)
+        shown = collections.deque[str]()
         size = 0
         for line in reversed(tail):
             text = escapes.visible(errors.shortened(line.rstrip("\n"), _LONGEST_LINE))
             size += len(text.encode()) + 1
-            if len(kept) == lines or size > _MOST_BYTES:
+            if len(shown) == lines or size > _MOST_BYTES:
                 break
-            kept.appendleft(text)
-        return LogTail(run=run, text="\n".join(kept), cut=len(kept) < len(tail))
+            shown.appendleft(text)
+        return LogTail(run=run, text="\n".join(shown), cut=len(shown) < len(tail))
 
     def submit(
         self,
@@ -165,16 +166,16 @@ class Tools:
         )
         handle, _ = self._platform.start(prepared.plan)
         places.remember(self._platform.target.place, handle.name)
-        made = _summary(handle.status())
-        return made.model_copy(update={"warnings": (*prepared.warnings, *made.warnings)[:_MOST_WARNINGS]})
+        summary = _summary(handle.status())
+        return summary.model_copy(update={"warnings": (*prepared.warnings, *summary.warnings)[:_MOST_WARNINGS]})
 
 
 @click.command("mcp")
-@names.place_options()
+@names.target_options()
 @click.option(
     "--allow-submit", is_flag=True, help="Offer the tool `submit` too. Without it, no tool starts or changes anything."
 )
-def mcp_command(place: TargetName, allow_submit: bool) -> None:
+def mcp_command(target_name: TargetName, allow_submit: bool) -> None:
     """Serve the runs of a target to an assistant or an editor with MCP, over stdin and stdout.
 
     The tools are list, status, results and logs, which only read. With --allow-submit there is also submit, which starts the
@@ -191,7 +192,7 @@ def mcp_command(place: TargetName, allow_submit: bool) -> None:
     from mcp_types import ToolAnnotations
 
     class Server(MCPServer):
-        """Says in our words what is wrong with a tool's arguments."""
+        """A server that explains errors in a tool's arguments in the platform's words."""
 
         async def call_tool(self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None) -> Any:
             try:
@@ -201,49 +202,50 @@ def mcp_command(place: TargetName, allow_submit: bool) -> None:
                     raise
                 raise ToolError(f"{name}: {_wrong(error.__cause__)}") from error
 
-    def told(method: Callable[P, R]) -> Callable[P, R]:
-        """Errors with their message, which says what to do; the library hides that of any other."""
+    def reporting_errors(method: Callable[P, R]) -> Callable[P, R]:
+        """Pass on the messages of the platform's errors; the library hides those of all other errors."""
 
         @functools.wraps(method)
-        def call(*args: P.args, **given: P.kwargs) -> R:
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
-                return method(*args, **given)
+                return method(*args, **kwargs)
             except TrialplaneError as error:
                 raise ToolError(errors.shortened(escapes.visible(str(error)), _MOST_BYTES)) from error
 
         return call
 
-    platform = Platform(places.target_of(place))
+    platform = Platform(places.target_of(target_name))
     tools = Tools(platform)
     about = "Runs of hyperparameter studies, trainings and collections: their state, results and logs."
     server = Server("trialplane", version=trialplane.__version__, instructions=about, log_level="WARNING")
     reading = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     for name, method in (("list", tools.runs), ("status", tools.status), ("results", tools.results), ("logs", tools.logs)):
-        server.add_tool(told(method), name=name, annotations=reading)
+        server.add_tool(reporting_errors(method), name=name, annotations=reading)
     if allow_submit:
         starting = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
-        server.add_tool(told(tools.submit), name="submit", annotations=starting)
-    what = "read-only, and submit" if allow_submit else "read-only; --allow-submit lets it start runs"
-    output.note(f"MCP server for {platform.target.where()} on stdin and stdout ({what})")
+        server.add_tool(reporting_errors(tools.submit), name="submit", annotations=starting)
+    access = "read-only, and submit" if allow_submit else "read-only; --allow-submit lets it start runs"
+    output.note(f"MCP server for {platform.target.where()} on stdin and stdout ({access})")
     server.run("stdio")
 
 
 def _wrong(error: ValidationError) -> str:
-    """What is wrong with the arguments of a tool; pydantic's own text leads to its pages on the errors of a program."""
-    found = []
+    """Describe the errors in a tool's arguments; pydantic's own text links to pages for programmers."""
+    problems = []
     for entry in error.errors(include_url=False):
-        place = tuple(entry["loc"])
+        location = tuple(entry["loc"])
         kind = entry["type"]
         if kind in ("string_pattern_mismatch", "string_too_long"):
-            text = f"{errors.shortened(repr(entry['input']), _LONGEST_SHOWN)} is none; see the description of {place[0]}"
+            shown = errors.shortened(repr(entry["input"]), _LONGEST_SHOWN)
+            text = f"{shown} is not valid; see the description of {location[0]}"
         else:
-            text = wording.message(entry, place, {})
-        found.append(f"{'.'.join(map(str, place))} {text}")
-    return "; ".join(found)
+            text = wording.message(entry, location, {})
+        problems.append(f"{'.'.join(map(str, location))} {text}")
+    return "; ".join(problems)
 
 
-def _known(handle: RunHandle) -> RunSummary:
-    """A run of the list; one that is damaged, or was deleted meanwhile, does not keep the others from being shown."""
+def _summary_or_error(handle: RunHandle) -> RunSummary:
+    """Summarize a run of the list, even if it is damaged or was deleted meanwhile."""
     try:
         return _summary(handle.status())
     except (RunDamaged, RunNotFound) as error:
@@ -282,19 +284,19 @@ def _trial(row: TrialRow) -> TrialResult:
 
 
 def _fitting(rows: Iterable[M]) -> list[M]:
-    """The first rows that fit into one result together."""
-    kept: list[M] = []
+    """Return the first rows that fit into one result."""
+    fitting: list[M] = []
     size = 0
     for row in rows:
         size += len(row.model_dump_json().encode())
         if size > _MOST_BYTES:
             break
-        kept.append(row)
-    return kept
+        fitting.append(row)
+    return fitting
 
 
 def _value(value: Any) -> Any:
-    """A parameter's value; a long one as the beginning of its text."""
+    """Return a parameter's value; of a long one the beginning of its text."""
     text = value if isinstance(value, str) else json.dumps(value)
     return value if len(text) <= _LONGEST_TEXT and not isinstance(value, str) else _text(text)
 

@@ -1,4 +1,4 @@
-"""Arguments and options that name places, runs and jobs; completion reads files of this machine and imports nothing."""
+"""Arguments and options that name targets, runs and jobs; completion reads files of this machine and imports nothing."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of runs on this machine, the newest first, and of those submitted from here; contacts no cluster."""
-    found: dict[str, float] = {}
+    """Return names of runs on this machine, newest first, and of those submitted from here; contact no cluster."""
+    modified: dict[str, float] = {}
     with contextlib.suppress(OSError, RuntimeError):  # the verb itself reports what is wrong with home
         for path in paths.runs(paths.home()).glob("[!.]*"):
             with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                found[path.name] = path.lstat().st_mtime
-    here = sorted(found, key=lambda name: found[name], reverse=True)
+                modified[path.name] = path.lstat().st_mtime
+    here = sorted(modified, key=lambda name: modified[name], reverse=True)
     return [name for name in dict.fromkeys([*here, *places.recall().runs]) if name.startswith(incomplete)]
 
 
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of jobs in the nearest `jobs/` folder."""
+    """Return names of jobs in the nearest `jobs/` folder."""
     return [name for name in jobs() if name.startswith(incomplete)]
 
 
 def jobs() -> list[str]:
-    """Names of the jobs in the nearest `jobs/` folder, which a submission finds by them."""
+    """Return the names of the jobs in the nearest `jobs/` folder, as a submission accepts them."""
     names: list[str] = []
     with contextlib.suppress(OSError):  # the verb itself reports what is wrong with the working directory
         here = Path.cwd()
@@ -49,71 +49,71 @@ run_argument = click.argument("run", required=False, shell_complete=complete_run
 job_argument = click.argument("job", metavar="NAME", shell_complete=complete_job)
 
 
-def place_options(
+def target_options(
     *, submits: bool = False, otherwise: TargetName = HERE
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options `--local`, `--context` and `--namespace`, as one argument `place` of the verb.
+    """Return a decorator that adds `--local`, `--context` and `--namespace` as the argument `target_name`.
 
     Args:
         submits: whether the verb creates a run; see `places`.
-        otherwise: where it looks when nothing was submitted from here.
+        otherwise: the target if nothing was submitted from here.
     """
-    place = "Cluster, as a context of the kubeconfig."
+    context_help = "Cluster, as a context of the kubeconfig."
     if not submits:
         last = "this machine" if otherwise.local else "the kubeconfig's current context"
-        place += f" Default: the target of the last `submit` from here, else {last}."
+        context_help += f" Default: the target of the last `submit` from here, else {last}."
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
         @click.option("--namespace", "-n", metavar="NAME", help="Namespace of the cluster. Default: the context's.")
-        @click.option("--context", metavar="NAME", help=place)
+        @click.option("--context", metavar="NAME", help=context_help)
         @click.option("--local", is_flag=True, help="Use this machine instead of a cluster.")
         @functools.wraps(verb)
-        def with_place(*args: Any, local: bool, context: str | None, namespace: str | None, **given: Any) -> Any:
+        def with_target(*args: Any, local: bool, context: str | None, namespace: str | None, **options: Any) -> Any:
             chosen = places.chosen(local, context, namespace, submits=submits, otherwise=otherwise)
-            return verb(*args, place=chosen, **given)
+            return verb(*args, target_name=chosen, **options)
 
-        return with_place
+        return with_target
 
     return decorate
 
 
-def find_run(run: str | None, place: TargetName) -> RunHandle:
-    """The run of that name, or the newest, in a place.
+def find_run(run: str | None, target_name: TargetName) -> RunHandle:
+    """Return the run of that name, or the newest, of a target.
 
     Raises:
-        RunNotFound: there is none; names another place that has it.
+        RunNotFound: there is none; names another target that has it.
     """
     from trialplane.client.sdk import Platform  # needs pydantic, which completion should not wait for
 
-    with _elsewhere(run, place):
-        return Platform(places.target_of(place)).get(run)
+    with _elsewhere(run, target_name):
+        return Platform(places.target_of(target_name)).get(run)
 
 
-def find_status(run: str | None, place: TargetName) -> tuple[RunHandle, RunStatus]:
-    """As `find_run`, with the run's status, in one request where finding it first would take a second one.
+def find_status(run: str | None, target_name: TargetName) -> tuple[RunHandle, RunStatus]:
+    """As `find_run`, with the run's status, in one request instead of two.
 
     Raises:
         RunNotFound: as `find_run`.
     """
     if run is None:
-        handle = find_run(run, place)
+        handle = find_run(run, target_name)
         return handle, handle.status()
     from trialplane.client.run import RunHandle
 
-    with _elsewhere(run, place):
-        handle = RunHandle(run, places.target_of(place))
+    with _elsewhere(run, target_name):
+        handle = RunHandle(run, places.target_of(target_name))
         return handle, handle.status()
 
 
 @contextlib.contextmanager
-def _elsewhere(run: str | None, place: TargetName) -> Iterator[None]:
-    """Add the other place that has the run to the error for an unknown one."""
+def _elsewhere(run: str | None, target_name: TargetName) -> Iterator[None]:
+    """Add the target that has the run to the error for an unknown run."""
     from trialplane.errors import RunNotFound
 
     try:
         yield
     except RunNotFound as error:
-        flags = "" if run is None else places.elsewhere(run, place)
+        flags = "" if run is None else places.elsewhere(run, target_name)
         if not flags:
             raise
-        raise RunNotFound(f"{error}\nThere is a run {run} in another place: add {flags}") from error
+        raise RunNotFound(f"{error}\nAnother target has a run {run}: add {flags}") from error

@@ -25,7 +25,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def option(*kinds: str) -> Decorator:
-    """The option `--output`, whose first kind is the default."""
+    """Return the option `--output`, whose first kind is the default."""
     return click.option(
         "--output",
         "-o",
@@ -44,7 +44,7 @@ def note(text: str) -> None:
 
 
 def paint(text: str, **style: Any) -> str:
-    """`text` in a style where colours are wanted: on a terminal, without NO_COLOR."""
+    """Style a text if colors are wanted: on a terminal, without NO_COLOR."""
     return click.style(text, **style) if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
 
 
@@ -59,13 +59,13 @@ def emit(kind: str, data: Any, table: Callable[[], str]) -> None:
 
 
 def as_yaml(data: Any, *, flow: bool = False) -> str:
-    """YAML that reads back to the same values, also by YAML 1.2: a string such as "1e-5" gets quotes.
+    """Return YAML that reads back to the same values, also by YAML 1.2: a string such as "1e-5" gets quotes.
 
     Args:
         data: plain values.
         flow: whether to write it in one line: {a: 1, b: [2, 3]}.
     """
-    import yaml  # 15 ms that most verbs need not pay
+    import yaml  # takes 15 ms, which most verbs avoid
 
     from trialplane.job import document
 
@@ -86,7 +86,7 @@ def as_yaml(data: Any, *, flow: bool = False) -> str:
 
 
 def as_csv(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    """CSV with a header, numbers in full."""
+    """Return CSV with a header, numbers in full."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     for line in (header, *lines):
@@ -95,9 +95,9 @@ def as_csv(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
 
 
 def as_table(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    """Aligned columns, numbers to the right, cut to the width of the terminal if there is one.
+    """Return aligned columns, numbers to the right, cut to the width of a terminal.
 
-    Long values are cut, as one makes every line as wide; the other formats have them whole. The last column, of messages,
+    Long values are cut, as one would widen every line; the other formats have them in full. The last column, with messages,
     may be longer: it widens no other line.
     """
     longest = [*[_LONGEST_CELL] * (len(header) - 1), _LONGEST_LAST_CELL]
@@ -109,7 +109,7 @@ def as_table(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
         all(isinstance(line[i], (int, float)) or line[i] is None for line in lines) and bool(lines)
         for i in range(len(header))
     ]
-    made = [
+    table_lines = [
         "  ".join(
             text.rjust(width) if is_right else text.ljust(width)
             for text, width, is_right in zip(line, widths, right, strict=True)
@@ -117,20 +117,20 @@ def as_table(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
         for line in shown
     ]
     if sys.stdout.isatty():
-        room = shutil.get_terminal_size().columns
-        made = [line if len(line) <= room else line[: room - 1] + "…" for line in made]
-    return "\n".join([paint(made[0], bold=True), *made[1:]])
+        columns = shutil.get_terminal_size().columns
+        table_lines = [line if len(line) <= columns else line[: columns - 1] + "…" for line in table_lines]
+    return "\n".join([paint(table_lines[0], bold=True), *table_lines[1:]])
 
 
 def as_fields(fields: Mapping[str, Any]) -> str:
-    """One field per line; empty ones are left out."""
+    """Return one field per line, without empty ones."""
     shown = {name: cell(value) for name, value in fields.items() if value not in ("", None)}
     width = max((len(name) for name in shown), default=0)
     return "\n".join(f"{paint(name.ljust(width), bold=True)}  {text}" for name, text in shown.items())
 
 
 def cell(value: Any) -> str:
-    """A value for display: numbers with four digits, no line breaks, no terminal escapes."""
+    """Format a value for display: numbers with four digits, no line breaks, no terminal escapes."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -139,12 +139,12 @@ def cell(value: Any) -> str:
 
 
 def percent(share: float) -> str:
-    """A share from 0 to 1 as `16%`, rounded down, so that 100% means done."""
+    """Format a share from 0 to 1 as `16%`, rounded down, so that 100% means done."""
     return f"{math.floor(100 * share + 1e-9)}%"
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as `12 s`, `3 m 20 s`, `2 h 5 m`."""
+    """Format seconds as `12 s`, `3 m 20 s`, `2 h 5 m`."""
     if seconds is None:
         return ""
     whole = int(seconds + 0.5)
@@ -156,7 +156,7 @@ def duration(seconds: float | None) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes as `812 KiB`, `3.4 GiB`."""
+    """Format bytes as `812 KiB`, `3.4 GiB`."""
     units = ["bytes", "KiB", "MiB", "GiB", "TiB"]
     while count >= 1024 and len(units) > 1:
         count, units = count / 1024, units[1:]
@@ -164,12 +164,12 @@ def size(count: float) -> str:
 
 
 def rate(value: float) -> str:
-    """A rate per second: an integer from 100 on, else three digits."""
+    """Format a rate per second: an integer from 100 on, else three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def moment(epoch: float | None) -> str:
-    """Seconds since the epoch as local time."""
+    """Format seconds since the epoch as local time."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch)) if epoch else ""
     except (OverflowError, ValueError, OSError):  # outside the range of local time

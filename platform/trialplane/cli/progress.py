@@ -66,8 +66,8 @@ class Plain:
             return
         self._last, self._time = text, time.monotonic()
         self._pause = _PAUSE_OF_STEPS if status.progress.numbers else _PAUSE  # a search has none
-        left = kinds.of(status).left(status)
-        self.message(text + (f"; {output.duration(left)} left" if left is not None else ""))
+        seconds_left = kinds.of(status).seconds_left(status)
+        self.message(text + (f"; {output.duration(seconds_left)} left" if seconds_left is not None else ""))
 
     def message(self, text: str) -> None:
         """See `View`."""
@@ -76,7 +76,7 @@ class Plain:
 
 
 def view(stream: Any) -> View:
-    """The view that fits a stream."""
+    """Return the view for a stream."""
     if stream.isatty():
         from trialplane.cli.display import Display  # rich, 40 ms
 
@@ -94,8 +94,8 @@ def show(handle: RunHandle, stream: Any = None) -> RunStatus:
 
 
 def follow(handle: RunHandle, shown: View) -> Iterator[RunStatus]:
-    """Show each status and each failure, and yields the statuses."""
-    place, _ = _ends(handle, 0)
+    """Show each status and each failure, and yield the statuses."""
+    position, _ = _ends(handle, 0)
     before, failures = None, 0
     warned: set[str] = set()
     for status in handle.watch():
@@ -106,7 +106,7 @@ def follow(handle: RunHandle, shown: View) -> Iterator[RunStatus]:
         now = (status.ended_trials, status.retried)
         if now != before:
             before = now
-            place, rows = _ends(handle, place)
+            position, rows = _ends(handle, position)
             presenter = kinds.of(status)
             for row in rows:
                 if row.failure in (None, FailureClass.STOPPED):
@@ -123,18 +123,18 @@ def follow(handle: RunHandle, shown: View) -> Iterator[RunStatus]:
         yield status
 
 
-def _ends(handle: RunHandle, place: int) -> tuple[int, list[TrialRow]]:
-    """Attempts that ended since a place; none while the ledger cannot be reached, which the status reports."""
+def _ends(handle: RunHandle, position: int) -> tuple[int, list[TrialRow]]:
+    """Return attempts that ended since a position; none while the ledger is unreachable, which the status reports."""
     try:
-        return handle.target.rows(handle.name, place)
+        return handle.target.rows(handle.name, position)
     except TargetError:
         if not handle.target.remote:
             raise
-        return place, []
+        return position, []
 
 
 def line(status: RunStatus) -> str:
-    """A status in one line, without constantly changing values."""
+    """Return a status in one line, without constantly changing values."""
     if status.state in (RunState.PENDING, RunState.PAUSED) or not (status.ended_trials or status.running):
         slots = f" ({status.slots_ready}/{status.slots} slots ready)" if status.state is RunState.RUNNING else ""
         return f"{status.state}: {status.reason or 'the slots are warming up'}{slots}"
@@ -142,7 +142,7 @@ def line(status: RunStatus) -> str:
 
 
 def summary(handle: RunHandle, status: RunStatus, stream: Any = None) -> None:
-    """Print how the run ended, and what to type next."""
+    """Print the end of the run, and the next commands."""
     name = handle.name
     _echo(f"{name} {status.state}: {status.reason}" if status.reason else f"{name} {status.state}", stream)
     for text in kinds.of(status).summary(handle, status):

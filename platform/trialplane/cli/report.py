@@ -24,11 +24,13 @@ _MANY = 12  # columns of settings in a table; the page has all
 
 @click.command("report")
 @click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=names.complete_run)
-@names.place_options()
+@names.target_options()
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="File to write. Default: RUN.html.")
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser. Without --out, in a temporary folder.")
 @click.option("--price", type=click.FloatRange(0), help="Price of a GPU-hour, or of a slot-hour without GPUs.")
-def report_command(runs: tuple[str, ...], place: TargetName, out: Path | None, opens: bool, price: float | None) -> None:
+def report_command(
+    runs: tuple[str, ...], target_name: TargetName, out: Path | None, opens: bool, price: float | None
+) -> None:
     """Write RUN (default: the newest run) as a page for the browser, in one HTML file.
 
     The page opens offline, and shows the history, the parameters, the curves, the timeline, the failures, and a table to
@@ -36,7 +38,7 @@ def report_command(runs: tuple[str, ...], place: TargetName, out: Path | None, o
     """
     from trialplane.report import comparison, content, page
 
-    handles = [names.find_run(run, place) for run in dict.fromkeys(runs or (None,))]
+    handles = [names.find_run(run, target_name) for run in dict.fromkeys(runs or (None,))]
     file = _file(out or _default(handles[0].name, opens))
     recorded = [_read(handle) for handle in handles]
     comparison.check(recorded)
@@ -52,13 +54,13 @@ def report_command(runs: tuple[str, ...], place: TargetName, out: Path | None, o
 
 @click.command("compare")
 @click.argument("runs", metavar="RUN RUN...", nargs=-1, required=True, shell_complete=names.complete_run)
-@names.place_options()
+@names.target_options()
 @click.option("--all", "shows_all", is_flag=True, help="Show all settings, not only those that differ.")
 @click.option("--value", type=float, help="Value to reach. Default: the best value of the worst run.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Also write a page to this HTML file.")
 @output.option("table", "json", "yaml", "csv")
 def compare_command(
-    runs: tuple[str, ...], place: TargetName, shows_all: bool, value: float | None, out: Path | None, kind: str
+    runs: tuple[str, ...], target_name: TargetName, shows_all: bool, value: float | None, out: Path | None, kind: str
 ) -> None:
     """Compare runs: settings that differ, best values, and the time to reach a value.
 
@@ -67,7 +69,7 @@ def compare_command(
     """
     from trialplane.report import comparison, page
 
-    handles = [names.find_run(run, place) for run in dict.fromkeys(runs)]
+    handles = [names.find_run(run, target_name) for run in dict.fromkeys(runs)]
     if len(handles) < 2:
         raise InputError(f"compare needs two different runs; `platform report {handles[0].name}` shows one")
     file = None if out is None else _file(out)
@@ -82,7 +84,7 @@ def compare_command(
 
 
 def _read(handle: RunHandle) -> Recorded:
-    """Read what is recorded of a run.
+    """Read the records of a run.
 
     Raises:
         InputError: files of the run are damaged or missing.
@@ -142,17 +144,17 @@ def _table(compared: dict[str, Any], settings: Sequence[str], *, readable: bool)
 
 
 def _text(compared: dict[str, Any], settings: Sequence[str], *, everything: bool) -> str:
-    """Return the table of runs, and what can be said about their differences."""
-    own = settings if everything else [name for name in settings if not name.startswith("best.")]
-    shown = own if everything else own[:_MANY]
+    """Return the table of runs, and statements about their differences."""
+    relevant = settings if everything else [name for name in settings if not name.startswith("best.")]
+    shown = relevant if everything else relevant[:_MANY]
     parts = [output.as_table(*_table(compared, shown, readable=True))]
-    if len(own) > len(shown):
-        parts.append(f"{len(own) - len(shown)} more settings differ; --all or --out shows them")
+    if len(relevant) > len(shown):
+        parts.append(f"{len(relevant) - len(shown)} more settings differ; --all or --out shows them")
     objective, goal = compared["objective"], compared["goal"]
     if goal is not None:
         parts.append(f"best: {objective['direction']} {objective['metric']}; to reach: until {output.cell(goal)}")
-    (first, *others) = compared["groups"]
-    if not others and first["deviation"] is not None:
+    (first, *other_groups) = compared["groups"]
+    if not other_groups and first["deviation"] is not None:
         mean, deviation = output.cell(first["mean"]), output.cell(first["deviation"])
         parts.append(f"they differ in their seed alone: mean {mean}, standard deviation {deviation}")
     if compared["pairs"]:

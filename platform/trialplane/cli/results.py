@@ -20,40 +20,42 @@ if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
 
 @click.command("results")
 @click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=names.complete_run)
-@names.place_options()
+@names.target_options()
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of rows per run.")
 @click.option("--all-attempts", is_flag=True, help="Include retried attempts, in the order they started.")
 @click.option("--curves", is_flag=True, help="Show the reports of all attempts instead, those of running ones included.")
 @output.option("table", "json", "yaml", "csv")
 def results_command(
-    runs: tuple[str, ...], place: TargetName, limit: int | None, all_attempts: bool, curves: bool, kind: str
+    runs: tuple[str, ...], target_name: TargetName, limit: int | None, all_attempts: bool, curves: bool, kind: str
 ) -> None:
     """Show the trials of RUN (default: the newest run), best first.
 
     For a training, this shows its metrics. For a collection, it shows the iterations in order, with counts and the metrics
     that the learner returned. Several runs are shown in one table.
     """
-    handles = [names.find_run(run, place) for run in dict.fromkeys(runs or (None,))]
+    handles = [names.find_run(run, target_name) for run in dict.fromkeys(runs or (None,))]
     if curves:
         _show_curves(handles, limit, kind)
         return
-    found = [(handle, _found(handle, limit, all_attempts)) for handle in handles]
-    several = len(found) > 1
+    trials_by_run = [(handle, _trials(handle, limit, all_attempts)) for handle in handles]
+    several = len(trials_by_run) > 1
     if kind == "csv":
-        click.echo(output.as_csv(*_joined([(handle.name, rows.flat(trials)) for handle, trials in found], several)))
+        click.echo(output.as_csv(*_joined([(handle.name, rows.flat(trials)) for handle, trials in trials_by_run], several)))
         return
-    for handle, trials in found:
+    for handle, trials in trials_by_run:
         if kind == "table" and not trials:
             noun = kinds.of(handle.job).noun
             output.note(f"{handle.name} has started no {noun} yet; `platform status {handle.name}`")
-    if kind == "table" and not any(trials for _, trials in found):
+    if kind == "table" and not any(trials for _, trials in trials_by_run):
         return
 
     def table() -> str:
-        shown = [(handle.name, kinds.of(handle.job).results(handle.job, trials)) for handle, trials in found if trials]
+        shown = [
+            (handle.name, kinds.of(handle.job).results(handle.job, trials)) for handle, trials in trials_by_run if trials
+        ]
         return output.as_table(*_joined(shown, several))
 
-    output.emit(kind, _items([(handle.name, trials) for handle, trials in found]), table)
+    output.emit(kind, _items([(handle.name, trials) for handle, trials in trials_by_run]), table)
 
 
 def _show_curves(handles: Sequence[RunHandle], limit: int | None, kind: str) -> None:
@@ -73,12 +75,12 @@ def _show_curves(handles: Sequence[RunHandle], limit: int | None, kind: str) -> 
         output.emit(kind, _items(reports), str)
 
 
-def _found(handle: RunHandle, limit: int | None, all_attempts: bool) -> list[TrialRow]:
+def _trials(handle: RunHandle, limit: int | None, all_attempts: bool) -> list[TrialRow]:
     return (handle.attempts() if all_attempts else kinds.of(handle.job).ordered(handle.rows()))[:limit]
 
 
 def _items(rows_by_run: Sequence[tuple[str, Sequence[TrialRow | ReportRow]]]) -> list[dict[str, Any]]:
-    """Rows of runs as data; with several runs each has the run's name."""
+    """Return rows of runs as data; with several runs each has the run's name."""
     several = len(rows_by_run) > 1
     return [
         {**({"run": run} if several else {}), **records.to_dict(row)} for run, its_rows in rows_by_run for row in its_rows
@@ -86,56 +88,56 @@ def _items(rows_by_run: Sequence[tuple[str, Sequence[TrialRow | ReportRow]]]) ->
 
 
 def _joined(tables: Sequence[tuple[str, Table]], several: bool) -> Table:
-    """Tables of runs, each with the run's name, as one; with several runs its first column is the run."""
+    """Join the tables of runs, each given with the run's name; with several runs the first column is the run."""
     if not several:
         return tables[0][1]
     header = list(dict.fromkeys(name for _, (names, _) in tables for name in names))
     lines = [
         [run, *(line.get(name) for name in header)]
-        for run, (names, found) in tables
-        for line in (dict(zip(names, values, strict=True)) for values in found)
+        for run, (names, values_of_run) in tables
+        for line in (dict(zip(names, values, strict=True)) for values in values_of_run)
     ]
     return ["run", *header], lines
 
 
 @click.command("best")
 @names.run_argument
-@names.place_options()
+@names.target_options()
 @click.option("--trial", type=click.IntRange(0), help="Number of the trial whose parameters to print. Default: the best.")
 @output.option("yaml", "json")
-def best_command(run: str | None, place: TargetName, trial: int | None, kind: str) -> None:
+def best_command(run: str | None, target_name: TargetName, trial: int | None, kind: str) -> None:
     """Print the best parameters of RUN (default: the newest run).
 
     With several objectives, this prints the parameters of all Pareto-optimal trials. Select one with --trial.
     """
-    handle = names.find_run(run, place)
+    handle = names.find_run(run, target_name)
     reason = kinds.of(handle.job).why_no_best(handle.name)
     if reason:
         raise InputError(reason)
-    found = _chosen(handle, trial)
+    trials = _chosen(handle, trial)
     if kind == "json":
-        output.emit(kind, [records.to_dict(row) for row in found], str)
+        output.emit(kind, [records.to_dict(row) for row in trials], str)
         return
     objectives = [objective.metric for objective in handle.job.objectives]
-    made = [_document(handle.name, objectives, row) for row in found]
-    click.echo("---\n".join(made), nl=False)
-    if len(found) > 1:
+    documents = [_document(handle.name, objectives, row) for row in trials]
+    click.echo("---\n".join(documents), nl=False)
+    if len(trials) > 1:
         output.note(
-            f"{len(found)} trials are Pareto-optimal; `platform best {handle.name} --trial N` prints one for --params"
+            f"{len(trials)} trials are Pareto-optimal; `platform best {handle.name} --trial N` prints one for --params"
         )
 
 
 def _chosen(handle: RunHandle, trial: int | None) -> list[TrialRow]:
     if trial is None:
-        found = handle.front()
-        why = "has no result yet" if handle.is_active() else "has no result"
-        message = f"{handle.name} {why}; `platform results {handle.name}` shows its trials"
+        trials = handle.front()
+        status = "has no result yet" if handle.is_active() else "has no result"
+        message = f"{handle.name} {status}; `platform results {handle.name}` shows its trials"
     else:
-        found = [row for row in handle.rows() if row.trial == trial]
+        trials = [row for row in handle.rows() if row.trial == trial]
         message = f"{handle.name} has started no trial {trial}; `platform results {handle.name}` shows its trials"
-    if not found:
+    if not trials:
         raise InputError(message)
-    return found
+    return trials
 
 
 def _document(run: str, objectives: list[str], row: TrialRow) -> str:
@@ -146,8 +148,8 @@ def _document(run: str, objectives: list[str], row: TrialRow) -> str:
 @click.command("export")
 @click.argument("run", shell_complete=names.complete_run)
 @click.argument("url")
-@names.place_options()
-def export_command(run: str, url: str, place: TargetName) -> None:
+@names.target_options()
+def export_command(run: str, url: str, target_name: TargetName) -> None:
     """Export RUN as an Optuna study to the database at URL, for example sqlite:///study.db, or to MLflow at mlflow:URI.
 
     Each attempt becomes a trial, with its parameters, values, reports, constraints and times. An existing study with the
@@ -156,7 +158,7 @@ def export_command(run: str, url: str, place: TargetName) -> None:
     With mlflow:URI, for example mlflow:sqlite:///mlflow.db or mlflow:http://localhost:5000, that MLflow is brought up to
     date with the run's records: once more changes nothing. Files such as logs and arrays are not exported.
     """
-    handle = names.find_run(run, place)
+    handle = names.find_run(run, target_name)
     handle.export(url)
     if url.startswith("mlflow:"):
         output.note(f"exported {handle.name} to {escapes.without_passwords(url.removeprefix('mlflow:'))}")

@@ -1,4 +1,4 @@
-"""A script and the modules of its own, which lie beside it: what it imports, and what these import."""
+"""A script and the modules beside it that it imports, directly or indirectly."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ _MOST_FILES = 200
 
 
 def modules(file: Path) -> dict[Path, tuple[str, Script]]:
-    """A script, and the modules in its folder that it needs.
+    """Return a script and the modules in its folder that it needs.
 
     Args:
         file: the script.
 
     Returns:
-        Path below the script's folder → the text, and what it says; the script comes first.
+        Path below the script's folder → the text, and the content; the script comes first.
 
     Raises:
         InputError: one cannot be read.
         SpecError: one is not Python.
     """
-    home, found = file.parent, dict[Path, tuple[str, Script]]()
+    home, by_path = file.parent, dict[Path, tuple[str, Script]]()
     todo = [Path(file.name)]
-    while todo and len(found) < _MOST_FILES:
-        one = todo.pop(0)
-        if one not in found:
-            text = source(home / one)
-            read = script.read(text, str(home / one))
-            found[one] = text, read
-            todo += [own for name in (*read.top, *read.late) for own in _own(home, name)]
-    return found
+    while todo and len(by_path) < _MOST_FILES:
+        path = todo.pop(0)
+        if path not in by_path:
+            text = source(home / path)
+            read = script.read(text, str(home / path))
+            by_path[path] = text, read
+            todo += [module_file for name in (*read.top, *read.late) for module_file in _module_files(home, name)]
+    return by_path
 
 
 def source(file: Path) -> str:
-    """The text of a Python file, with a byte order mark and in whatever encoding it names, as Python reads it.
+    """Return the text of a Python file, with a byte order mark and in the encoding that it names, as Python reads it.
 
     Raises:
         InputError: it cannot be read.
@@ -52,11 +52,11 @@ def source(file: Path) -> str:
         raise SpecError([Issue(("script",), f"is not Python: {error}", str(file))]) from error
 
 
-def _own(home: Path, module: str) -> list[Path]:
-    """The files of a module that lies in a folder, its packages' among them."""
+def _module_files(home: Path, module: str) -> list[Path]:
+    """Return the files of a module or package in a folder."""
     parts = module.split(".")
     if (home / f"{parts[0]}.py").is_file():
         return [Path(f"{parts[0]}.py")]
     if not (home / parts[0]).is_dir():
         return []
-    return [file.relative_to(home) for file in sorted((home / parts[0]).rglob("*.py"))[:_MOST_FILES]]  # by relative imports
+    return [file.relative_to(home) for file in sorted((home / parts[0]).rglob("*.py"))[:_MOST_FILES]]  # for relative imports

@@ -1,4 +1,4 @@
-"""The settings file from which a script has its parameters, DVC's `params.yaml` among them: where it is, and its values."""
+"""The settings file with a script's parameters, such as DVC's `params.yaml`: its location and its values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SettingsFile:
 
 
 def find(file: Path, read: Script) -> SettingsFile | None:
-    """Return the settings file of a script, if a pipeline runs the script or something in the file is worth a search.
+    """Return the settings file of a script, if a pipeline runs the script or its parameters are worth a search.
 
     Args:
         file: the script.
@@ -45,7 +45,7 @@ def find(file: Path, read: Script) -> SettingsFile | None:
     for folder in [file.parent, *file.parent.parents][: _LEVELS + 1]:
         arguments, sections = _stage(folder / _PIPELINE, file.relative_to(folder)) or (None, ())
         if arguments is None and read.style == script.PARSED and folder != file.parent:
-            continue  # its own parser comes first, and that is no reason for a job in another folder
+            continue  # a script with a parser needs no job in another folder
         for name in [_PARAMS] if arguments is not None else read.settings:
             values = _options(folder / name)
             options = [option for option in values if _is_below(option.name, sections)] or values
@@ -57,7 +57,7 @@ def find(file: Path, read: Script) -> SettingsFile | None:
 def _options(file: Path) -> list[Option]:
     try:
         return script.of_settings(document.decoded(document.content(file), file.name), file.name)
-    except (OSError, ValueError):  # it is not there, or no text
+    except (OSError, ValueError):  # it does not exist, or is not text
         return []
 
 

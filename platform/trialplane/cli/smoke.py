@@ -1,4 +1,4 @@
-"""One run of a script with its defaults, for the metrics that it leaves."""
+"""One run of a script with its defaults, to find its metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trialplane.worker.metrics import elsewhere, reader
 
 LONGEST = 60.0  # seconds
 _STDOUT = MetricSource("stdout")
-# Metrics that are found in any spelling, as a job's own are: `Val loss 2.1`.
+# Metrics that are found in any spelling, as those that a job names: `Val loss 2.1`.
 _NAMES = tuple(
     f"{part}{metric}"
     for part in ("", "train_", "val_", "valid_", "validation_", "eval_", "test_")
@@ -28,13 +28,13 @@ _NAMES = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Smoke:
-    """What a run has left.
+    """The result of a run.
 
     Attributes:
-        metrics: source in which metrics were found → the last value of each; sources without any are left out.
-        seconds: how long it took, or was let run.
-        failure: why it failed, and where its whole output is; "" where it succeeded or was ended.
-        ended: whether it came to its end by itself.
+        metrics: source in which metrics were found → the last value of each, without sources that have none.
+        seconds: its duration, up to the limit.
+        failure: the cause of a failure, and the file with the whole output; "" if it succeeded or was stopped.
+        ended: whether it ended by itself.
     """
 
     metrics: Mapping[MetricSource, Mapping[str, float]]
@@ -53,15 +53,15 @@ def run(program: Sequence[str], arguments: Sequence[str], folder: Path, scratch:
         scratch: another folder, for its output.
     """
     log, database = scratch / "output.log", scratch / "mlflow.db"
-    own = {"WANDB_MODE": "offline", env.MLFLOW_TRACKING_URI: f"sqlite:///{database}"}
+    variables = {"WANDB_MODE": "offline", env.MLFLOW_TRACKING_URI: f"sqlite:///{database}"}
     output = reader.Reader(Program(metrics=(_STDOUT,), names=_NAMES), log, folder, time.time())
     before = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in folder.rglob("*") if file.is_file()}
     command = [sys.executable, "-u", *program, *arguments]
-    ended = bounded.run(command, folder, own, log, LONGEST)
+    ended = bounded.run(command, folder, variables, log, LONGEST)
     output.read(time.monotonic(), ended=True)
-    found: dict[MetricSource, Mapping[str, float]] = {_STDOUT: dict(output.finite)} if output.finite else {}
+    metrics_by_source: dict[MetricSource, Mapping[str, float]] = {_STDOUT: dict(output.finite)} if output.finite else {}
     if logged := _logged(database):
-        found[MetricSource("mlflow")] = logged
+        metrics_by_source[MetricSource("mlflow")] = logged
 
     def is_new(file: Path) -> bool:
         return file.is_file() and before.get(file) != (file.stat().st_mtime_ns, file.stat().st_size)
@@ -69,13 +69,13 @@ def run(program: Sequence[str], arguments: Sequence[str], folder: Path, scratch:
     for _, source, values in elsewhere.written(folder, _NAMES, is_new, lambda _: b""):
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
         if source is not None and finite:
-            found[source] = {**found.get(source, {}), **finite}
+            metrics_by_source[source] = {**metrics_by_source.get(source, {}), **finite}
     failure = "; ".join(filter(None, (ended.cause, ended.keep(Path(program[-1]).stem)))) if ended.code else ""
-    return Smoke(found, ended.seconds, failure, ended.code is not None)
+    return Smoke(metrics_by_source, ended.seconds, failure, ended.code is not None)
 
 
 def _logged(database: Path) -> dict[str, float]:
-    """The newest metrics in a database of MLflow's."""
+    """Return the newest metrics in a database of MLflow."""
     if not database.is_file():
         return {}
     with contextlib.closing(sqlite3.connect(database)) as connection:

@@ -1,4 +1,4 @@
-"""The jobs that `platform init` creates, one for each kind: they run as they are, and are meant to be edited."""
+"""The jobs that `platform init` creates, one for each kind: they run without changes, and are meant to be edited."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from trialplane import standalone
 
 
 def run(ctx):
-    """Trains with `ctx.params`, reports each step, and returns the metrics."""
+    """Train with `ctx.params`, report each step, and return the metrics."""
     p = ctx.params
     speed = abs(math.log10(p["lr"]) + 2)  # best at lr = 0.01 ...
     depth = abs(p["layers"] - 3)  # ... with 3 layers ...
@@ -95,7 +95,7 @@ from trialplane.training import batches, checkpoint, progress
 
 
 def run(ctx):
-    """Trains with `ctx.params`, saves checkpoints, and returns the metrics."""
+    """Train with `ctx.params`, save checkpoints, and return the metrics."""
     p, gpu = ctx.params, torch.cuda.is_available()
     device = torch.device("cuda", ctx.local_rank) if gpu else torch.device("cpu")
     if ctx.world_size > 1:
@@ -187,7 +187,7 @@ from trialplane import standalone
 
 
 def play(ctx):
-    """Makes a result for each unit, with the weights of the previous iteration; each unit has its own `unit.seed`."""
+    """Compute a result for each unit, with the weights of the previous iteration; each unit has its own `unit.seed`."""
     where = ctx.weights or {{"mean": np.full(2, 5.0), "width": np.full(2, 4.0)}}  # none in the first iteration
     for unit in ctx.units():
         points = np.random.default_rng(unit.seed).normal(where["mean"], where["width"], (ctx.params["points"], 2))
@@ -196,7 +196,7 @@ def play(ctx):
 
 
 def learn(ctx, results):
-    """Reads the results as they come, and returns metrics and the weights for the next iteration."""
+    """Read the results as they arrive, and return metrics and the weights for the next iteration."""
     points, heights = [], []
     for result in results:  # its arrays are read-only, in shared memory
         few = np.argsort(result.value["heights"])[: int(ctx.params["keep"] * result.items) + 1]

@@ -23,21 +23,21 @@ if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
     from trialplane.client.run import RunHandle
 
 _SHORT = len("sha256:") + 12  # characters of a digest; `--output json` has it whole
-_AT_ONCE = 8  # runs on a cluster that `list` looks at
+_AT_ONCE = 8  # runs on a cluster that `list` requests at the same time
 _DAMAGED = "DAMAGED"  # the state of a run whose files cannot be read
 
 
 @click.command("status")
 @names.run_argument
-@names.place_options()
+@names.target_options()
 @click.option("--watch", "-w", is_flag=True, help="Update the display until the run is no longer active.")
 @output.option("table", "json", "yaml")
-def status_command(run: str | None, place: TargetName, watch: bool, kind: str) -> None:
+def status_command(run: str | None, target_name: TargetName, watch: bool, kind: str) -> None:
     """Show the state of RUN (default: the newest run)."""
     if watch and kind == "table":
-        progress.show(names.find_run(run, place))
+        progress.show(names.find_run(run, target_name))
         return
-    handle, status = names.find_status(run, place)
+    handle, status = names.find_status(run, target_name)
     show(handle.wait() if watch else status, kind)
 
 
@@ -50,7 +50,7 @@ def _text(status: RunStatus) -> str:
     presenter = kinds.of(status)
     fields = output.as_fields(_fields(status, presenter))
     workers = presenter.workers(status)
-    if workers is None or status.state is not RunState.RUNNING:  # else they are stale
+    if workers is None or status.state is not RunState.RUNNING:  # otherwise they are stale
         return fields
     return f"{fields}\n\n{output.as_table(*workers)}"
 
@@ -64,7 +64,7 @@ def _fields(status: RunStatus, presenter: Presenter) -> dict[str, object]:
         **presenter.fields(status),
         "failures": ", ".join(f"{count} {name}" for name, count in status.failures.items()),
         "slots ready": f"{status.slots_ready}/{status.slots}" if status.slots_ready else "",
-        "time left": output.duration(presenter.left(status)),
+        "time left": output.duration(presenter.seconds_left(status)),
         "submitted": output.moment(status.created),
         "owner": status.owner,
         "ended": output.moment(status.ended),
@@ -75,40 +75,40 @@ def _fields(status: RunStatus, presenter: Presenter) -> dict[str, object]:
 
 
 def _image(image: str, digests: Sequence[str]) -> str:
-    """An image with the digests that a run's pods have run of it, cut short as tools of images do."""
+    """Return an image with the digests that a run's pods have used, shortened."""
     return f"{image} ({', '.join(digest[:_SHORT] for digest in digests)})"
 
 
 def _waiting(status: RunStatus) -> str:
-    """The reason to show for a run that has started no trial yet."""
+    """Return the reason to show for a run that has started no trial yet."""
     begins = status.state is RunState.RUNNING and not (status.ended_trials or status.running)
     return f"the slots are warming up ({status.slots_ready}/{status.slots} slots ready)" if begins else ""
 
 
 @click.command("list")
-@names.place_options()
+@names.target_options()
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of runs.")
 @output.option("table", "json", "yaml")
-def list_command(place: TargetName, limit: int | None, kind: str) -> None:
+def list_command(target_name: TargetName, limit: int | None, kind: str) -> None:
     """List all runs of a target, newest first. A run with damaged files has the state DAMAGED."""
     from trialplane.client import sdk  # needs pydantic, which `--help` should not wait for
 
-    target = places.target_of(place)
+    target = places.target_of(target_name)
     handles = sdk.Platform(target).list()[:limit]
     if not handles and kind == "table":
         output.note(targets.nothing_yet(target))
         return
     with futures.ThreadPoolExecutor(_AT_ONCE) as pool:  # on a cluster each is a few requests
         looked = list(pool.map(_look, handles)) if target.remote else [_look(handle) for handle in handles]
-    found = [(handle.name, status) for handle, status in zip(handles, looked, strict=True) if status is not None]
-    output.emit(kind, [_plain(name, status) for name, status in found], lambda: _table(found))
-    for _, status in found:
+    runs = [(handle.name, status) for handle, status in zip(handles, looked, strict=True) if status is not None]
+    output.emit(kind, [_plain(name, status) for name, status in runs], lambda: _table(runs))
+    for _, status in runs:
         if isinstance(status, RunDamaged):
             output.note(str(status))
 
 
 def _look(handle: RunHandle) -> RunStatus | RunDamaged | None:
-    """The status of a run; None if it was deleted since it was found."""
+    """Return the status of a run; None if it was deleted meanwhile."""
     try:
         return handle.status()
     except RunDamaged as error:
@@ -118,7 +118,7 @@ def _look(handle: RunHandle) -> RunStatus | RunDamaged | None:
 
 
 def _plain(name: str, status: RunStatus | RunDamaged) -> dict[str, Any]:
-    """A run as plain values; of a damaged one only name and reason are known."""
+    """Return a run as plain values; of a damaged one name and reason."""
     if isinstance(status, RunStatus):
         plain: dict[str, Any] = records.to_dict(status)
         return plain
@@ -126,8 +126,8 @@ def _plain(name: str, status: RunStatus | RunDamaged) -> dict[str, Any]:
     return {**unknown, "run": name, "state": _DAMAGED, "reason": str(status)}
 
 
-def _table(found: list[tuple[str, RunStatus | RunDamaged]]) -> str:
-    owned = any(isinstance(status, RunStatus) and status.owner for _, status in found)  # of a cluster's runs
+def _table(runs: list[tuple[str, RunStatus | RunDamaged]]) -> str:
+    owned = any(isinstance(status, RunStatus) and status.owner for _, status in runs)  # of a cluster's runs
     header = ("run", "job", "state", "ended", "failed", "best", "submitted", *(("owner",) if owned else ()))
     lines = [
         (name, None, _DAMAGED, *[None] * (len(header) - 3))
@@ -142,6 +142,6 @@ def _table(found: list[tuple[str, RunStatus | RunDamaged]]) -> str:
             output.moment(status.created),
             *((status.owner,) if owned else ()),
         )
-        for name, status in found
+        for name, status in runs
     ]
     return output.as_table(header, lines)

@@ -1,4 +1,4 @@
-"""`platform submit hpo NAME`, `train NAME`, `collect NAME`: starts a study, a training or a collection as a run."""
+"""`platform submit hpo NAME`, `train NAME`, `collect NAME`: start a study, a training or a collection as a run."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
 
 @submit_command.command("hpo", short_help="Start a study: many trials with different parameters.")
 @names.job_argument
-@names.place_options(submits=True)
+@names.target_options(submits=True)
 @click.option(
     "--space",
     "spaces",
@@ -89,7 +89,7 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
 @click.option("--pruner", help="Pruner: none, median, hyperband, percentile, …")
 @click.option("--max-failed", type=int, help="Stop if more than this many trials fail.")
 @_options
-def hpo(job: str, place: TargetName, **given: Any) -> int:
+def hpo(job: str, target_name: TargetName, **options: Any) -> int:
     """Start a study of NAME: a job in jobs/NAME, a job's folder, or a script.
 
     A script that prints its metrics needs no job.yaml. Its folder is included:
@@ -105,38 +105,38 @@ def hpo(job: str, place: TargetName, **given: Any) -> int:
     or `cancel` to stop the run. Closing the terminal never stops a run.
     """  # noqa: D301  \b is click's mark
     if job.endswith(".py") and importing.is_tune(Path(job)):
-        cure = f"`platform import ray {shlex.quote(job)}` makes the job that calls its function"
-        raise InputError(f"{job} is a search of Ray Tune, and a trial would start all of it; {cure}; nothing was started")
-    own = {name: given.pop(name) for name in ("trials", "parallel", "sampler", "pruner")}
-    own["budget.max_failed"] = Flag(given.pop("max_failed"), "--max-failed")
-    issues, searched = _searched(given.pop("spaces"), given.pop("objectives"))
-    return _submit("hpo", job, place, {**own, **searched}, issues, **given)
+        remedy = f"`platform import ray {shlex.quote(job)}` creates the job that calls its function"
+        raise InputError(f"{job} is a search of Ray Tune, and a trial would start all of it; {remedy}; nothing was started")
+    overrides = {name: options.pop(name) for name in ("trials", "parallel", "sampler", "pruner")}
+    overrides["budget.max_failed"] = Flag(options.pop("max_failed"), "--max-failed")
+    issues, searched = _searched(options.pop("spaces"), options.pop("objectives"))
+    return _submit("hpo", job, target_name, {**overrides, **searched}, issues, **options)
 
 
 def _searched(spaces: Sequence[str], objectives: Sequence[str]) -> tuple[list[Issue], dict[str, Flag]]:
-    """The fields that --space and --objective set, and what is wrong with these."""
+    """Return the issues of --space and --objective, and the fields that they set."""
     issues: list[Issue] = []
     fields: dict[str, Flag] = {}
     for text in spaces:
         try:
-            name, made = short.parameter(text, "--space")
-            fields[f'space."{name}"'] = Flag(made, f"--space {text}")
+            name, parameter = short.parameter(text, "--space")
+            fields[f'space."{name}"'] = Flag(parameter, f"--space {text}")
         except SpecError as error:
             issues += error.issues
-    wanted = []
+    parsed = []
     for text in objectives:
         try:
-            wanted.append(short.objective(text, "--objective"))
+            parsed.append(short.objective(text, "--objective"))
         except SpecError as error:
             issues += error.issues
-    if wanted:
-        fields["objectives"] = Flag(wanted, f"--objective {' --objective '.join(objectives)}")
+    if parsed:
+        fields["objectives"] = Flag(parsed, f"--objective {' --objective '.join(objectives)}")
     return issues, fields
 
 
 @submit_command.command("train", short_help="Start a training: one trial, on one or more GPUs.")
 @names.job_argument
-@names.place_options(submits=True)
+@names.target_options(submits=True)
 @click.option("--gpus", type=int, metavar="N", help="Number of GPUs per node, with one rank each. 0: train on CPUs.")
 @click.option("--nodes", type=int, metavar="N", help="Number of nodes (pods).")
 @click.option("--ranks", type=int, metavar="N", help="Number of ranks per node. Default: one per GPU.")
@@ -144,7 +144,7 @@ def _searched(spaces: Sequence[str], objectives: Sequence[str]) -> tuple[list[Is
     "--resume", metavar="RUN", help="Run whose newest checkpoint to start from.", shell_complete=names.complete_run
 )
 @_options
-def train(job: str, place: TargetName, **given: Any) -> int:
+def train(job: str, target_name: TargetName, **options: Any) -> int:
     """Start a training of NAME, a job in jobs/NAME or a job's folder, with one rank per GPU.
 
     If a rank, a pod, a node or the controller fails, all ranks restart from the newest checkpoint, as often as `retries`
@@ -158,14 +158,14 @@ def train(job: str, place: TargetName, **given: Any) -> int:
     platform submit train NAME --gpus 8 --nodes 4           4 pods, 32 ranks
     platform submit train NAME --local --gpus 0 --ranks 2   here, on CPUs
     """  # noqa: D301  \b is click's mark
-    own = {name: given.pop(name) for name in ("nodes", "ranks", "resume")}
-    own["resources.gpus"] = Flag(given.pop("gpus"), "--gpus")
-    return _submit("train", job, place, own, **given)
+    overrides = {name: options.pop(name) for name in ("nodes", "ranks", "resume")}
+    overrides["resources.gpus"] = Flag(options.pop("gpus"), "--gpus")
+    return _submit("train", job, target_name, overrides, **options)
 
 
 @submit_command.command("collect", short_help="Start a collection: workers produce data for a learner.")
 @names.job_argument
-@names.place_options(submits=True)
+@names.target_options(submits=True)
 @click.option("--workers", type=int, metavar="N", help="Number of workers.")
 @click.option("--units", "--games", "units", type=int, metavar="N", help="Number of units per iteration, for example games.")
 @click.option("--iterations", type=int, metavar="N", help="Number of iterations.")
@@ -173,7 +173,7 @@ def train(job: str, place: TargetName, **given: Any) -> int:
 @click.option("--in-flight", metavar="SIZE", help="Maximum size of results not yet read by the learner: 512Mi.")
 @click.option("--resume", metavar="RUN", help="Run whose newest weights to start from.", shell_complete=names.complete_run)
 @_options
-def collect(job: str, place: TargetName, **given: Any) -> int:
+def collect(job: str, target_name: TargetName, **options: Any) -> int:
     """Start a collection of NAME, a job in jobs/NAME or a job's folder.
 
     In each iteration, workers produce units, for example games. The learner reads them and returns the weights for the next
@@ -187,55 +187,55 @@ def collect(job: str, place: TargetName, **given: Any) -> int:
     platform submit collect NAME --workers 8 --games 800 --iterations 10
     platform submit collect NAME --local --workers 2
     """  # noqa: D301  \b is click's mark
-    own = {f"collect.{name}": Flag(given.pop(name), f"--{name}") for name in ("workers", "units", "iterations")}
-    own["collect.max_failed"] = Flag(given.pop("max_failed"), "--max-failed")
-    own["collect.in_flight"] = Flag(given.pop("in_flight"), "--in-flight")
-    return _submit("collect", job, place, {**own, "resume": given.pop("resume")}, **given)
+    overrides = {f"collect.{name}": Flag(options.pop(name), f"--{name}") for name in ("workers", "units", "iterations")}
+    overrides["collect.max_failed"] = Flag(options.pop("max_failed"), "--max-failed")
+    overrides["collect.in_flight"] = Flag(options.pop("in_flight"), "--in-flight")
+    return _submit("collect", job, target_name, {**overrides, "resume": options.pop("resume")}, **options)
 
 
 def _submit(
     kind_of_job: str,
     job: str,
-    place: TargetName,
-    own: Mapping[str, Any],
-    found: Sequence[Issue] = (),
+    target_name: TargetName,
+    overrides: Mapping[str, Any],
+    option_issues: Sequence[Issue] = (),
     *,
     name: str | None,
     detach: bool,
     dry_run: bool,
     values: Path | None,
     kind: str,
-    **given: Any,
+    **options: Any,
 ) -> int:
-    """Checks, starts and shows a run.
+    """Check, start and show a run.
 
     Args:
         kind_of_job: hpo, train or collect.
         job: name, folder or script.
-        place: where it runs.
-        own: the options of this kind alone, dotted field → value or `Flag`.
-        found: what is wrong with these.
+        target_name: where it runs.
+        overrides: the options of this kind, dotted field → value or `Flag`.
+        option_issues: issues of these options.
         name: of the run, or None.
         detach: whether to return at once.
-        dry_run: whether to show the plan only.
+        dry_run: whether to show only the plan.
         values: of the chart, in place of a cluster; or None.
         kind: of the output.
-        **given: the other options of all kinds.
+        **options: the other options of all kinds.
     """
-    if values is not None and (not dry_run or place.local):
-        raise click.UsageError("--values is in place of a cluster: give it with --dry-run, and without --local")
-    platform = Platform(places.target_of(place))
-    issues, params = _params(given["params"], given["fixed"], own)
-    unread, offline = _offline(values, place.namespace or "")
+    if values is not None and (not dry_run or target_name.local):
+        raise click.UsageError("--values replaces a cluster: use it with --dry-run, and without --local")
+    platform = Platform(places.target_of(target_name))
+    issues, params = _params(options["params"], options["fixed"], overrides)
+    unread, offline = _offline(values, target_name.namespace or "")
     prepared = platform.prepare(
         job,
         name=name,
-        profile=given["profile"],
-        sets=given["sets"],
-        overrides={**own, "seed": given["seed"], "budget.timeout": Flag(given["timeout"], "--timeout")},
+        profile=options["profile"],
+        sets=options["sets"],
+        overrides={**overrides, "seed": options["seed"], "budget.timeout": Flag(options["timeout"], "--timeout")},
         params=params,
         command=["platform", *sys.argv[1:]],
-        issues=[*found, *issues, *unread],
+        issues=[*option_issues, *issues, *unread],
         kind=kind_of_job,
         offline=offline,
     )
@@ -243,7 +243,7 @@ def _submit(
         output.note(f"note: {warning}")
     if dry_run:
         described = (offline or platform.target).describe(prepared.plan)
-        if place.local or kind == "json":
+        if target_name.local or kind == "json":
             output.emit(kind, described, lambda: output.as_yaml(described).rstrip())
         else:  # as `kubectl apply -f -` takes it
             click.echo(runs.as_yaml(described["items"]), nl=False)
@@ -259,7 +259,7 @@ def _submit(
 
 
 def _offline(file: Path | None, namespace: str) -> tuple[list[Issue], Offline | None]:
-    """What a file of the chart's values says, or what is wrong with it; then the chart's own values count."""
+    """Read a file of the chart's values. If it has issues, return these and the chart's default values."""
     if file is None:
         return [], None
     try:
@@ -268,8 +268,8 @@ def _offline(file: Path | None, namespace: str) -> tuple[list[Issue], Offline | 
         return list(error.issues), Offline(False, CheckpointDefaults(), namespace)
 
 
-def _params(file: Path | None, fixed: Sequence[str], own: Mapping[str, Any]) -> tuple[list[Issue], dict[str, Any]]:
-    """The parameters in a file, and over them those of --param, with what is wrong with either."""
+def _params(file: Path | None, fixed: Sequence[str], overrides: Mapping[str, Any]) -> tuple[list[Issue], dict[str, Any]]:
+    """Return the parameters of a file, overridden by those of --param, and the issues of both."""
     issues: list[Issue] = []
     params: dict[str, Any] = {}
     try:
@@ -280,7 +280,7 @@ def _params(file: Path | None, fixed: Sequence[str], own: Mapping[str, Any]) -> 
         try:
             name, value = short.value(text, f"--param {text}")
             params[name] = value
-            if f'space."{name}"' in own:
+            if f'space."{name}"' in overrides:
                 issues.append(Issue(("params", name), "is searched by --space; leave out one of them", f"--param {text}"))
         except SpecError as error:
             issues += error.issues

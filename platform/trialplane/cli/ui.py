@@ -42,10 +42,10 @@ _STUDY = 0  # id of the only study of a storage in memory
 
 @click.command("ui")
 @names.run_argument
-@names.place_options()
+@names.target_options()
 @click.option("--dashboard", is_flag=True, help="Show RUN in optuna-dashboard instead of MLflow.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port. Default: the first free one from 5000.")
-def ui_command(run: str | None, place: TargetName, dashboard: bool, port: int | None) -> int:
+def ui_command(run: str | None, target_name: TargetName, dashboard: bool, port: int | None) -> int:
     """Show results in a browser, until Ctrl-C.
 
     The command prints two addresses. One opens the trials of RUN (default: the newest run) in MLflow, best first, with all
@@ -56,7 +56,7 @@ def ui_command(run: str | None, place: TargetName, dashboard: bool, port: int | 
     password. optuna-dashboard shows a copy of the run: changes are lost when the command ends.
     """
     home = paths.home()
-    if place.local and not dashboard:
+    if target_name.local and not dashboard:
         from trialplane.client import folder  # needs pydantic, which `--help` should not wait for
 
         with folder.readable(home):
@@ -67,29 +67,29 @@ def ui_command(run: str | None, place: TargetName, dashboard: bool, port: int | 
             raise InputError("mlflow is not installed; pip install 'trialplane[local]'")
     with _listener(port) as listener, _ended_by_signals():
         if dashboard:
-            _dashboard(names.find_run(run, place), listener)
-        elif place.local:
-            _here(place, home, run, listener)
+            _dashboard(names.find_run(run, target_name), listener)
+        elif target_name.local:
+            _serve_local(target_name, home, run, listener)
         else:
-            _there(place, run, listener)
+            _serve_cluster(target_name, run, listener)
     return 0
 
 
-def _here(place: TargetName, home: Path, run: str | None, listener: socket.socket) -> None:
+def _serve_local(target_name: TargetName, home: Path, run: str | None, listener: socket.socket) -> None:
     from trialplane.client.pages import Pages, PrivateServer  # imports urllib3, which `--help` should not wait for
 
-    shown = _shown(run, place)
-    # Its runner of evaluation jobs would be as large as the server, and its telemetry would send data to its vendor.
+    shown = _shown(run, target_name)
+    # Its runner of evaluation jobs would be as large as the server, and its telemetry would send data to the vendor.
     off = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    off["PYTHONSAFEPATH"] = "1"  # of the processes that it starts, too: none may import from the folder that this one is in
+    off["PYTHONSAFEPATH"] = "1"  # none of its processes may import from this working directory
     environ = {**protobuf.controller_env(os.environ), **off}
     command = [sys.executable, "-P", "-m", "mlflow", "server", "--backend-store-uri", paths.mlflow_uri(home)]
     command += ["--default-artifact-root", str(paths.mlflow_artifacts(home)), "--workers", "1"]
-    # Of the descriptors, MLflow hands only the standard ones on to uvicorn.
+    # MLflow passes only the standard descriptors on to uvicorn.
     command += ["--uvicorn-opts", "--fd 0 --log-level warning"]
     with PrivateServer(listener.getsockname()) as server:
         ask = _read_only(server.ask)
-        with Pages(_beside(ask, run, place), listener, lambda: _page(ask, shown), output.note) as pages:
+        with Pages(_beside(ask, run, target_name), listener, lambda: _page(ask, shown), output.note) as pages:
             _tell(pages, shown is not None)
             output.note(f"Showing the results in {home}, read-only; MLflow answers in a few seconds. Ctrl-C stops it")
             code = _serve(command, environ, server)
@@ -98,7 +98,7 @@ def _here(place: TargetName, home: Path, run: str | None, listener: socket.socke
 
 
 def _read_only(ask: Source) -> Source:
-    """Pass on what MLflow's pages read with, and nothing else: MLflow itself would also write, and read any file."""
+    """Forward only requests of MLflow's pages that read: MLflow itself would also write, and read any file."""
     import urllib3
 
     from trialplane.gateway import mlflow_paths
@@ -127,14 +127,14 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
 
     def feed(stdin: IO[bytes]) -> None:
         """Write the changes until the server ends."""
-        shown, text, place = "", first, after
+        shown, text, position = "", first, after
         with contextlib.suppress(OSError):  # the server has ended
             while True:
                 stdin.write(text.encode())
                 stdin.flush()
                 time.sleep(_REFRESH)
                 try:
-                    text, place = exporting.changes(handle.target, handle.name, job, place)
+                    text, position = exporting.changes(handle.target, handle.name, job, position)
                     shown = ""
                 except errors.TrialplaneError as error:
                     text, line = "\n", errors.first_line(error)
@@ -153,29 +153,29 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
         raise TargetError(f"optuna-dashboard ended with exit code {code}; its message is above")
 
 
-def _there(place: TargetName, run: str | None, listener: socket.socket) -> None:
+def _serve_cluster(target_name: TargetName, run: str | None, listener: socket.socket) -> None:
     from trialplane.client.kubernetes import KubernetesTarget
     from trialplane.client.pages import Pages  # both import urllib3 and more, which `--help` should not wait for
 
-    target = KubernetesTarget(place.context, place.namespace)
-    shown = _shown(run, place)
+    target = KubernetesTarget(target_name.context, target_name.namespace)
+    shown = _shown(run, target_name)
     gateway = target.gateway
     gateway.check_mlflow()  # reports a failure at once
-    ask, workspace = _beside(gateway.mlflow, run, place), target.cluster.namespace
+    ask, workspace = _beside(gateway.mlflow, run, target_name), target.cluster.namespace
     with Pages(ask, listener, lambda: _page(gateway.mlflow, shown, workspace), output.note) as pages:
         _tell(pages, shown is not None)
         output.note(f"Showing the results in {target.cluster.place}; Ctrl-C stops it")
         _until_stopped()
 
 
-def _beside(ask: Source, run: str | None, place: TargetName) -> Source:
-    """Answer for the page of a run beside `ask`; a run that is not there has none."""
+def _beside(ask: Source, run: str | None, target_name: TargetName) -> Source:
+    """Add the page of a run to `ask`, if the run exists."""
     from trialplane.client.study_page import StudyPage  # urllib3 and more, which `--help` should not wait for
     from trialplane.report import page
     from trialplane.report.content import Surroundings
 
     try:
-        handle = names.find_run(run, place)
+        handle = names.find_run(run, target_name)
         page.check()
 
         def surroundings() -> Surroundings:
@@ -193,19 +193,19 @@ def _tell(pages: Pages, has_report: bool) -> None:
         output.note(f"{pages.page('/-/report')}  (the page of `platform report`, live)")
 
 
-def _shown(run: str | None, place: TargetName) -> tuple[str, Job] | None:
-    """The run to show, the newest when none is named, and its job; None when there is none.
+def _shown(run: str | None, target_name: TargetName) -> tuple[str, Job] | None:
+    """Return the run to show, by default the newest, and its job; None if there is none.
 
     Raises:
-        RunNotFound: the run that is named is not there.
+        RunNotFound: the named run does not exist.
     """
     try:
-        handle = names.find_run(run, place)
+        handle = names.find_run(run, target_name)
         return handle.name, handle.job
     except (RunNotFound, TargetError):
         if run is not None:
             raise
-        return None  # the results can be looked at all the same
+        return None  # other results can still be shown
 
 
 def _page(ask: Source, shown: tuple[str, Job] | None, workspace: str = "") -> str:
@@ -251,7 +251,7 @@ def _page(ask: Source, shown: tuple[str, Job] | None, workspace: str = "") -> st
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """End what is inside when the user interrupts it, or close the terminal."""
+    """End the block when the user interrupts it or closes the terminal."""
     # SIGINT too: a shell ignores it for processes that it starts in the background.
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     former = [signal.signal(number, signal.default_int_handler) for number in numbers]
@@ -275,7 +275,7 @@ def _serve(
     Args:
         command: its command line.
         environ: its environment.
-        server: where it listens: under the number of the listener here, and at its standard input if nothing is fed.
+        server: its listener, which is also its standard input if nothing is fed.
         feed: writes into its standard input, in a thread of its own.
     """
     # A session of its own: a Ctrl-C would otherwise reach it too and make it print tracebacks.
@@ -307,5 +307,5 @@ def _listener(port: int | None) -> socket.socket:
         with contextlib.suppress(OSError):
             return socket.create_server((_HOST, candidate))
     if port is not None:
-        raise InputError(f"port {port} is in use; leave --port out to take a free one")
+        raise InputError(f"port {port} is in use; omit --port to use a free one")
     raise InputError(f"no port from {_FIRST_PORT} to {_FIRST_PORT + 99} is free; name one with --port")

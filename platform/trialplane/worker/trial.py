@@ -255,7 +255,9 @@ def run_job(
         keep_remark = outcomes.keep(checkpoints(config, request.run, request.trial), runs_in, config.keep)
         if config.program is not None:  # the slot adds the metrics that it has read, and checks that they are complete
             ended_outcome = records.TrialOutcome(request.number, TrialState.COMPLETE, metrics=reporter.newest)
-            return dataclasses.replace(ended_outcome, early=bool(early), message=early, remark=keep_remark, advice=advice.of_pools())
+            return dataclasses.replace(
+                ended_outcome, early=bool(early), message=early, remark=keep_remark, advice=advice.of_pools()
+            )
         outcome = outcomes.complete(request, result, workdir, ended=ended, newest=reporter.newest)
         outcome = dataclasses.replace(outcome, remark=keep_remark)
         if outcome.state is TrialState.COMPLETE:

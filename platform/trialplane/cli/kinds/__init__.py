@@ -1,4 +1,4 @@
-"""What a user sees of a run that depends on its kind: one presenter for each kind, and the table that picks it."""
+"""Presenters of runs: one for each kind, and their table."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ PRESENTERS: dict[str, Presenter] = {"hpo": StudyPresenter(), "train": TrainingPr
 
 
 def of(run: RunStatus | Job) -> Presenter:
-    """The presenter of a run, by its status or its job."""
+    """Return the presenter of a run, by its status or its job."""
     return PRESENTERS[run.kind]

@@ -1,4 +1,4 @@
-"""How a collection is shown: its iterations, the progress of the current one, and the state of each worker."""
+"""The presenter of collections: iterations, the progress of the current one, and the state of each worker."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class CollectionPresenter(Presenter):
         collect = cast("Collection", job).collect
         workers, learner = (role.resources.gpus for role in job.roles())
         into = collect.learner.entrypoint if collect.write is None else f"files ({collect.write.format})"
-        own = f" with {errors.counted(learner, 'GPU')}" if learner else ""
+        learner_gpus = f" with {errors.counted(learner, 'GPU')}" if learner else ""
         work = f"{errors.counted(collect.iterations, 'iteration')} of {errors.counted(collect.units, 'unit')}"
         each = f" with {errors.counted(workers, 'GPU')} each" if workers else ""
-        made = f"{work}, {errors.counted(collect.workers, 'worker')}{each}"
-        return f"{made}, results to {into}{own}, at most {collect.in_flight} in flight"
+        parts = f"{work}, {errors.counted(collect.workers, 'worker')}{each}"
+        return f"{parts}, results to {into}{learner_gpus}, at most {collect.in_flight} in flight"
 
     def line(self, status: RunStatus) -> str:
         """See `Presenter`."""
@@ -56,10 +56,10 @@ class CollectionPresenter(Presenter):
     def live(self, status: RunStatus) -> Live:
         """See `Presenter`."""
         whole = (status.ended_trials + _share(status)) / status.trials if status.trials else 0.0
-        left = "" if status.eta is None else f"{output.duration(status.eta)} left"
+        time_left = "" if status.eta is None else f"{output.duration(status.eta)} left"
         now = (_now(status), _rates(status), _moved(status))
         lines: list[tuple[Span, ...]] = [tuple((text, "") for text in now)] if any(now) else []
-        lines.append(tuple((text, "dim") for text in (left, presenter.slots(status), status.recorder)))
+        lines.append(tuple((text, "dim") for text in (time_left, presenter.slots(status), status.recorder)))
         return Live(min(1.0, whole), (_done(status),), tuple(lines))
 
     def fields(self, status: RunStatus) -> dict[str, object]:
@@ -73,7 +73,7 @@ class CollectionPresenter(Presenter):
         return None
 
     def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
-        """Iterations with every metric: the objective, the platform's counts, and whatever else the learner returned."""
+        """Return the iterations with every metric: the objective, the platform's counts, and others of the learner."""
         from trialplane.job.kinds import collection  # pydantic, which `platform status --help` need not wait for
 
         reported = dict.fromkeys(name for row in rows for name in row.metrics if not collection.OF_WORKER.match(name))
@@ -87,17 +87,20 @@ class CollectionPresenter(Presenter):
         if not workers:
             return None
         lines: list[list[Any]] = []
-        for one in workers:
-            rates = [output.rate(count / one.seconds) if count and one.seconds else "" for count in (one.units, one.items)]
-            arrived = [one.units, rates[0], one.items, rates[1], one.failed, output.size(one.bytes)]
-            lines.append([one.worker, one.state, *arrived, one.node, output.cell(one.message)])
+        for worker in workers:
+            rates = [
+                output.rate(count / worker.seconds) if count and worker.seconds else ""
+                for count in (worker.units, worker.items)
+            ]
+            arrived = [worker.units, rates[0], worker.items, rates[1], worker.failed, output.size(worker.bytes)]
+            lines.append([worker.worker, worker.state, *arrived, worker.node, output.cell(worker.message)])
         header = ["worker", "state", "units", "units/s", "items", "items/s", "failed", "moved", "node", "message"]
         if not any(line[-1] for line in lines):
             header, lines = header[:-1], [line[:-1] for line in lines]
         return header, lines
 
     def ordered(self, rows: list[TrialRow]) -> list[TrialRow]:
-        """In the order in which they ran."""
+        """Return the iterations in the order in which they ran."""
         return sorted(rows, key=lambda row: row.trial)
 
     def why_no_best(self, run: str) -> str:
@@ -115,13 +118,13 @@ def _progress(status: RunStatus) -> CollectionProgress:
 
 
 def _share(status: RunStatus) -> float:
-    """The share of the current iteration's units that have arrived, 0 to 1; 0 while none runs."""
+    """Return the share of the current iteration's units that have arrived, 0 to 1; 0 while none runs."""
     now = _progress(status)
     return min(1.0, now.units / now.units_total) if now.units_total and status.running else 0.0
 
 
 def _done(status: RunStatus) -> str:
-    """`3/10 iterations complete`, with failures and retries."""
+    """Return `3/10 iterations complete`, with failures and retries."""
     parts = [f"{status.complete}/{status.trials} iterations complete"]
     if status.failed:
         parts.append(f"{status.failed} failed")
@@ -131,7 +134,7 @@ def _done(status: RunStatus) -> str:
 
 
 def _now(status: RunStatus) -> str:
-    """`iteration 3: 45/80 units, 1 failed`, or "" while none runs."""
+    """Return `iteration 3: 45/80 units, 1 failed`, or "" while none runs."""
     now = _progress(status)
     if not status.running or now.iteration is None:
         return ""
@@ -140,25 +143,27 @@ def _now(status: RunStatus) -> str:
 
 
 def _rates(status: RunStatus) -> str:
-    """`1.5 units/s, 300 items/s`, where known."""
+    """Return `1.5 units/s, 300 items/s`, if known."""
     now = _progress(status)
     rates = {"units/s": now.units_per_second, "items/s": now.items_per_second}
     return ", ".join(f"{output.rate(rate)} {unit}" for unit, rate in rates.items() if rate)
 
 
 def _moved(status: RunStatus) -> str:
-    """Bytes moved in this iteration, in flight, and spilled to disk."""
+    """Return the bytes moved in this iteration, in flight, and spilled to disk."""
     now = _progress(status)
     sizes = {"moved": now.bytes, "in flight": now.in_flight_bytes, "spilled to disk": now.spilled_bytes}
     return ", ".join(f"{output.size(count)} {where}" for where, count in sizes.items() if count)
 
 
 def _troubles(status: RunStatus) -> str:
-    """Which workers have failed or are gone, and why."""
+    """Return the workers that have failed or are gone, with messages."""
     bad = [worker for worker in _progress(status).workers if worker.state in ("failed", "gone")]
-    return ", ".join(f"worker {one.worker} {one.state}" + (f" ({one.message})" if one.message else "") for one in bad)
+    return ", ".join(
+        f"worker {worker.worker} {worker.state}" + (f" ({worker.message})" if worker.message else "") for worker in bad
+    )
 
 
 def _whole(value: float | None) -> float | None:
-    """Integral floats as integers."""
+    """Return integral floats as integers."""
     return int(value) if value is not None and value.is_integer() else value

@@ -1,6 +1,6 @@
-"""What a presenter of a kind of run provides, and the texts and tables that all kinds share.
+"""The protocol of presenters of runs, and the texts and tables that all kinds share.
 
-Texts and values alone: `display` draws a `Live`, `output` prints a table.
+Only texts and values: `display` draws a `Live`, `output` prints a table.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ LONGEST = 2_000  # characters of a reason, at whose end the advice is
 
 @dataclasses.dataclass(frozen=True)
 class Live:
-    """What the live display shows of a run below its name and state.
+    """The live display of a run, below its name and state.
 
     Attributes:
         share: of the run that is done, 0 to 1.
         beside: texts beside the bar that shows it.
-        lines: below it; the spans of a line are set apart.
+        lines: below it; each a sequence of spans.
     """
 
     share: float
@@ -42,13 +42,13 @@ class Live:
 
 
 class Presenter(Protocol):
-    """How runs of one kind are shown. What a kind does not override holds for a run of several trials.
+    """The presentation of runs of one kind. The defaults are for a run of several trials.
 
     Attributes:
-        noun: what one trial is called.
-        scaled: noun of which `platform scale` sets the number.
+        noun: for one trial.
+        scaled: noun of the things whose number `platform scale` sets.
         max_failed: the field of the job that `platform resume --max-failed` sets.
-        finished: what to type when a submission finds the run finished; `{0}` is its name.
+        finished: commands for a submission of a finished run; `{0}` is its name.
     """
 
     noun: str = "trial"
@@ -57,58 +57,58 @@ class Presenter(Protocol):
     finished: str
 
     def valid(self, job: Job) -> str:
-        """A one-line summary of a valid job."""
+        """Return a one-line summary of a valid job."""
 
     def line(self, status: RunStatus) -> str:
-        """The state of a run that has begun, in one line, without the time left."""
+        """Return the state of a run that has begun, in one line, without the time left."""
 
     def summary(self, handle: RunHandle, status: RunStatus) -> Iterator[str]:
-        """Lines about the outcome of an ended run, and what to type next."""
+        """Yield lines about the outcome of an ended run, and the next commands."""
 
     def live(self, status: RunStatus) -> Live:
-        """The live display."""
+        """Return the live display."""
 
     def fields(self, status: RunStatus) -> dict[str, object]:
-        """The fields of `platform status` that only this kind has; empty ones are left out."""
+        """Return the fields of `platform status` that only this kind has; empty ones are not shown."""
 
     def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
-        """The table of `platform results`."""
+        """Return the table of `platform results`."""
 
     def ended(self, status: RunStatus) -> str:
-        """How far a run is, for a column of `platform list`."""
+        """Return the progress of a run, for a column of `platform list`."""
         return f"{status.ended_trials}/{status.trials}"
 
     def best_value(self, status: RunStatus) -> float | None:
-        """The best value of the first objective, for another column; None where there is none."""
+        """Return the best value of the first objective, for another column; None without one."""
         return None if status.best is None or not status.best.values else status.best.values[0]
 
-    def left(self, status: RunStatus) -> float | None:
-        """Seconds to the end; None while unknown."""
+    def seconds_left(self, status: RunStatus) -> float | None:
+        """Return the seconds to the end; None while unknown."""
         return status.eta
 
     def stand(self, status: RunStatus) -> str:
-        """How far a run had come when it was stopped."""
+        """Return the progress of a run when it was stopped."""
         return f"{status.ended_trials} of {errors.counted(status.trials, self.noun)} had ended"
 
     def workers(self, status: RunStatus) -> Table | None:
-        """The table of a run's workers; None when there are none to show."""
+        """Return the table of a run's workers; None without workers."""
         return None
 
     def failure(self, run: str, row: TrialRow) -> str:
-        """One line about an attempt that failed; "" where the end of the run is enough."""
+        """Return a line about a failed attempt; "" if the summary of the run suffices."""
         again = "; it is retried" if row.state is TrialState.LOST else f"; `platform logs {run} {row.trial}`"
         return f"{self.noun} {row.trial}: {errors.shortened(reason(row), LONGEST)}{again}"
 
     def ordered(self, rows: list[TrialRow]) -> list[TrialRow]:
-        """The trials of a run, given the best first, in the order in which they are shown."""
+        """Return the trials of a run, given best first, in the order in which to show them."""
         return rows
 
     def why_no_best(self, run: str) -> str:
-        """Why a run has no best trial to print; "" where it has."""
+        """Return the reason why a run has no best trial to print; "" if it has one."""
         return ""
 
     def logs(self, handle: RunHandle, trial: int | None, attempt: int | None, *, follow: bool) -> Iterator[str]:
-        """Lines of a trial's log, or without a trial of the log of the whole run.
+        """Yield lines of a trial's log, or of the log of the whole run.
 
         Raises:
             InputError: there is no such trial.
@@ -118,27 +118,27 @@ class Presenter(Protocol):
         return handle.logs(trial, attempt, follow=follow)
 
     def worker_logs(self, handle: RunHandle, trial: int, worker: int, *, follow: bool) -> Iterator[str]:
-        """Lines of one worker's log."""
+        """Yield lines of one worker's log."""
         raise click.UsageError(f"--worker is for collections, and {handle.name} is not one")
 
 
 def took(status: RunStatus) -> str:
-    """How long an ended run took; "" while unknown."""
+    """Return the duration of an ended run; "" while unknown."""
     return output.duration(status.ended - status.started) if status.ended and status.started else ""
 
 
 def parameters(status: RunStatus) -> str:
-    """Those of the best trial, or of a training."""
+    """Return the parameters of the best trial, or of a training."""
     return "" if status.best is None else ", ".join(f"{k}={output.cell(v)}" for k, v in status.best.params.items())
 
 
 def slots(status: RunStatus) -> str:
-    """How many of the run's slots are ready."""
+    """Return the number of the run's slots that are ready."""
     return f"{status.slots_ready}/{status.slots} slots ready"
 
 
 def reason(row: TrialRow) -> str:
-    """Why an attempt failed, beginning with the failure class; empty if it did not fail."""
+    """Return the reason for a failed attempt, beginning with the failure class; "" if it did not fail."""
     message = output.cell(row.message)
     if row.failure is None:
         return message
@@ -146,25 +146,28 @@ def reason(row: TrialRow) -> str:
 
 
 def numbered(noun: str, rows: Sequence[TrialRow]) -> list[Column]:
-    """The columns that identify each row: its trial, and its attempt if any was retried."""
+    """Return the columns that identify each row: its trial, and its attempt if any was retried."""
     trials: Column = (noun, [row.trial for row in rows])
     attempts: Column = ("attempt", [row.attempt for row in rows])
     return [trials, attempts] if any(row.attempt > 1 for row in rows) else [trials]
 
 
 def goals(job: Job) -> str:
-    """What is to become how: `maximize accuracy`, or `maximize best accuracy`."""
-    return ", ".join(f"{one.direction} {'best ' if one.of == 'best' else ''}{one.metric}" for one in job.objectives)
+    """Return the goals of a job: `maximize accuracy`, or `maximize best accuracy`."""
+    return ", ".join(
+        f"{objective.direction} {'best ' if objective.of == 'best' else ''}{objective.metric}"
+        for objective in job.objectives
+    )
 
 
 def best_steps(job: Job, rows: Sequence[TrialRow]) -> list[Column]:
-    """The step of the report that is the final value of an objective, where its best report may be."""
-    best = [one.metric for one in job.objectives if one.of == "best"]
+    """Return columns with the step of the best report, for objectives whose best report counts."""
+    best = [objective.metric for objective in job.objectives if objective.of == "best"]
     return [(f"{metric} at step", [row.best_steps.get(metric) for row in rows]) for metric in best]
 
 
 def table(names: Sequence[Column], rows: Sequence[TrialRow], shown: Sequence[Column]) -> Table:
-    """Results as a table: identifying columns, state, `shown` columns, time, and message if any row has one."""
+    """Return results as a table: identifying columns, state, `shown` columns, time, and message if any row has one."""
     columns: list[Column] = [*names, ("state", [row.state.value for row in rows]), *shown]
     columns.append(("time", [output.duration(row.seconds) for row in rows]))
     messages = [": ".join(filter(None, (reason(row), "" if row.feasible else "infeasible"))) for row in rows]

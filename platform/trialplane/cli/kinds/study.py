@@ -1,4 +1,4 @@
-"""How a study is shown: its trials by how they ended, and the best of them."""
+"""The presenter of studies: trials by state, and the best of them."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ class StudyPresenter(Presenter):
             (f"{status.failed} failed", "red" if status.failed else "dim"),
             (f"{status.retried} retried" if status.retried else "", "yellow"),
         ]
-        left = "" if status.eta is None else f"{output.duration(status.eta)} left"
+        time_left = "" if status.eta is None else f"{output.duration(status.eta)} left"
         lines = [
             tuple(marks),
-            tuple((text, "dim") for text in (_speed(status), left, presenter.slots(status), status.recorder)),
+            tuple((text, "dim") for text in (_speed(status), time_left, presenter.slots(status), status.recorder)),
         ]
         if best(status):
             lines.append(((f"best {best(status)}", "bold"), (presenter.parameters(status), "")))
@@ -91,7 +91,9 @@ class StudyPresenter(Presenter):
     def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
         """See `Presenter`."""
         params = dict.fromkeys(name for row in rows for name in row.params)
-        metrics: list[Column] = [(one.metric, [row.metrics.get(one.metric) for row in rows]) for one in job.objectives]
+        metrics: list[Column] = [
+            (objective.metric, [row.metrics.get(objective.metric) for row in rows]) for objective in job.objectives
+        ]
         sampled: list[Column] = [(name, [row.params.get(name) for row in rows]) for name in params]
         shown = [*metrics, *presenter.best_steps(job, rows), *sampled]
         steps: list[Column] = [("step", [row.step for row in rows])] if job.search.ladder is not None else []
@@ -99,7 +101,7 @@ class StudyPresenter(Presenter):
 
 
 def counts(status: RunStatus) -> str:
-    """The number of trials by state."""
+    """Return the number of trials by state."""
     text = f"{status.ended_trials}/{status.trials} ended: {status.complete} complete, {status.pruned} pruned"
     text += f", {status.failed} failed"
     if status.running:
@@ -112,7 +114,7 @@ def counts(status: RunStatus) -> str:
 
 
 def best(status: RunStatus) -> str:
-    """The best values and their trial."""
+    """Return the best values and their trial."""
     if status.best is None or not status.best.values:
         return ""
     values = " ".join(
@@ -123,7 +125,7 @@ def best(status: RunStatus) -> str:
 
 
 def _rungs(status: RunStatus) -> str:
-    """How many trials have reached each rung, and the steps trained."""
+    """Return the number of trials that have reached each rung, and the steps trained."""
     progress = status.progress
     if not isinstance(progress, StudyProgress) or not progress.rungs:
         return ""
@@ -132,7 +134,7 @@ def _rungs(status: RunStatus) -> str:
 
 
 def _checkpoints(status: RunStatus) -> str:
-    """How many checkpoints the trials have, and their size."""
+    """Return the number of checkpoints of the trials, and their size."""
     progress = status.progress
     if not isinstance(progress, StudyProgress) or not progress.checkpoints:
         return ""

@@ -1,4 +1,4 @@
-"""How a training is shown: its step, its rate and its time left; attempts instead of trials."""
+"""The presenter of trainings: step, rate and time left; attempts instead of trials."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TrainingPresenter(Presenter):
         yield f"{done or 'no step was reported'}" + (f"; in {took}" if took else "")
         where = f"`platform logs {name}` (in {handle.log_place()})"
         yield f"its log: {where}; its metrics: `platform results {name}`, `platform ui`"
-        if status.state in (RunState.FAILED, RunState.CANCELLED) and _steps(status):  # else it has no checkpoint
+        if status.state in (RunState.FAILED, RunState.CANCELLED) and _steps(status):  # otherwise it has no checkpoint
             local = "" if handle.target.remote else " --local"
             yield f"continue from its newest checkpoint: `platform resume {name}`"
             yield f"the same with other code or parameters: `platform submit train {status.job} --resume {name}{local}`"
@@ -65,9 +65,12 @@ class TrainingPresenter(Presenter):
     def live(self, status: RunStatus) -> Live:
         """See `Presenter`."""
         done = 1.0 if status.complete else _share(status)
-        left = self.left(status)
+        seconds_left = self.seconds_left(status)
         lines = (
-            tuple((text, "") for text in (*_measures(status), "" if left is None else f"{output.duration(left)} left")),
+            tuple(
+                (text, "")
+                for text in (*_measures(status), "" if seconds_left is None else f"{output.duration(seconds_left)} left")
+            ),
             tuple((text, "dim") for text in (_details(status), presenter.slots(status), status.recorder)),
             tuple((text, "yellow") for text in (_slowest(status), again(status))),
         )
@@ -88,15 +91,15 @@ class TrainingPresenter(Presenter):
         return _steps(status) if done is None else output.percent(done)
 
     def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
-        """Attempts instead of trials, and every metric instead of the objectives."""
+        """Return attempts instead of trials, with every metric instead of the objectives."""
         reported = (name for row in rows for name in row.metrics if name not in _PASSING)
         names = dict.fromkeys([*job.required_metrics, *reported])
         shown: list[Column] = [(name, [row.metrics.get(name) for row in rows]) for name in names]
         shown += presenter.best_steps(job, rows)
         return presenter.table([("attempt", [row.attempt for row in rows])], rows, shown)
 
-    def left(self, status: RunStatus) -> float | None:
-        """The controller's estimate, else that of the training itself; None while it does not run."""
+    def seconds_left(self, status: RunStatus) -> float | None:
+        """Return the controller's estimate, or that of the training; None while it does not run."""
         if not status.running:
             return None
         return status.eta if status.eta is not None else _progress(status).metrics.get(LEFT)
@@ -106,11 +109,11 @@ class TrainingPresenter(Presenter):
         return _steps(status) or "it had not reported a step"
 
     def failure(self, run: str, row: TrialRow) -> str:
-        """Only for an attempt that is retried; the summary of the run shows how the last one ended."""
+        """Return a line for an attempt that is retried; the summary of the run covers the last one."""
         if row.state is not TrialState.LOST:
             return ""
-        why = errors.shortened(presenter.reason(row), presenter.LONGEST)
-        return f"attempt {row.attempt}: {why}; it restarts from its last checkpoint"
+        reason = errors.shortened(presenter.reason(row), presenter.LONGEST)
+        return f"attempt {row.attempt}: {reason}; it restarts from its last checkpoint"
 
     def why_no_best(self, run: str) -> str:
         """See `Presenter`."""
@@ -131,7 +134,7 @@ class TrainingPresenter(Presenter):
 
 
 def again(status: RunStatus) -> str:
-    """How often it was restarted."""
+    """Return the number of restarts, in words."""
     waits = not (status.running or status.ended_trials)  # for an attempt that has not begun, or for `platform resume`
     count = status.retried - waits
     times = {1: "once", 2: "twice"}.get(count, f"{count} times")
@@ -144,7 +147,7 @@ def _progress(status: RunStatus) -> TrainingProgress:
 
 
 def _share(status: RunStatus) -> float | None:
-    """The share of steps done, 0 to 1; None while unknown."""
+    """Return the share of steps done, 0 to 1; None while unknown."""
     now = _progress(status)
     if now.step is None or not now.total_steps:
         return None
@@ -160,7 +163,7 @@ def _steps(status: RunStatus) -> str:
 
 
 def _measures(status: RunStatus) -> list[str]:
-    """The objectives and the rates of the newest report."""
+    """Return the objectives and the rates of the newest report."""
     metrics = _progress(status).metrics
     names = [*status.objectives, *(["loss"] if "loss" not in status.objectives else [])]
     return [*(f"{name} {output.cell(metrics[name])}" for name in names if name in metrics), *_rates(status)]
@@ -172,22 +175,22 @@ def _rates(status: RunStatus) -> list[str]:
 
 
 def _details(status: RunStatus) -> str:
-    """The other metrics of the newest report."""
+    """Return the other metrics of the newest report."""
     shown = (LEFT, SLOWEST, "loss", *status.objectives, *_RATES)
     metrics = _progress(status).metrics
     return ", ".join(f"{name} {output.cell(value)}" for name, value in metrics.items() if name not in shown)
 
 
 def _result(status: RunStatus) -> str:
-    """The objectives of its result, which its newest report need not have; "" before it has returned."""
+    """Return the objectives of its result, which may be missing from its newest report; "" before its end."""
     if status.best is None or not status.best.values:
         return ""
-    found = zip(status.objectives, status.best.values, strict=False)
-    return ", ".join(f"{name} {output.cell(value)}" for name, value in found)
+    values = zip(status.objectives, status.best.values, strict=False)
+    return ", ".join(f"{name} {output.cell(value)}" for name, value in values)
 
 
 def _slowest(status: RunStatus) -> str:
-    """Which rank delays the others; "" while none does."""
+    """Return the rank that delays the others; "" if none does."""
     rank = _progress(status).metrics.get(SLOWEST)
     return "" if rank is None else f"rank {rank:.0f} delays the others"
 
@@ -199,7 +202,7 @@ def _before(status: RunStatus) -> str:
 
 
 def _logs(handle: RunHandle, follow: bool) -> Iterator[str]:
-    """The newest attempt's log; with `follow` also those of the attempts after it."""
+    """Yield the newest attempt's log; with `follow` also those of later attempts."""
     shown = 0
     noted = False
     while True:
