@@ -65,7 +65,7 @@ def test_a_killed_controller_costs_no_more_than_the_steps_since_a_checkpoint(clu
     cluster.until("end", lambda: cluster.status("headless")["state"] == "SUCCEEDED", patience=600)
     (row,) = cluster.said("results", "headless")
     assert (row["state"], row["attempt"], row["metrics"]["steps"]) == ("COMPLETE", 2, 200)
-    assert "goes on from" in cluster.platform("logs", "headless")
+    assert "continues from" in cluster.platform("logs", "headless")
 
 
 @pytest.mark.slow

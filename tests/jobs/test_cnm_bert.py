@@ -226,7 +226,7 @@ def test_what_was_killed_goes_on_as_if_it_had_not_been(tmp_path, cache, launch):
     before = [keys(killed, rank) for rank in range(2)]
     ended = launch(JOB.name, {**spec, "folder": str(killed)})
     assert ended.returncode == 0, ended.stderr
-    assert "goes on from" in ended.stdout
+    assert "continues from" in ended.stdout
     assert "after step 5" in ended.stdout
 
     for rank in range(2):

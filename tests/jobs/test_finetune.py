@@ -267,7 +267,7 @@ def test_what_was_killed_goes_on_as_if_it_had_not_been(tmp_path, cache, launch):
     assert not (killed / "said.json").exists()
     ended = launch(JOB.name, {**spec, "folder": str(killed)})
     assert ended.returncode == 0, ended.stderr
-    assert "goes on from" in ended.stdout
+    assert "continues from" in ended.stdout
     (last, ours), (end, theirs) = weights(killed), weights(calm)
     assert last == end == 12
     assert [name for name in theirs if not torch.equal(ours[name], theirs[name])] == []

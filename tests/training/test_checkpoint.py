@@ -60,7 +60,7 @@ def test_nothing_is_found_where_nothing_was_saved(place: str) -> None:
 def test_another_runs_checkpoints_are_taken_when_there_are_none_here(tmp_path: Path) -> None:
     saved(tmp_path / "old", 5)
     here = Checkpoints(tmp_path / "new")
-    with pytest.raises(errors.CheckpointError, match=r"no checkpoint at .*/typo to go on from"):
+    with pytest.raises(errors.CheckpointError, match=r"no checkpoint at .*/typo to continue from"):
         here.resume(otherwise=tmp_path / "typo")
     found = here.resume(otherwise=tmp_path / "old")
     assert found is not None

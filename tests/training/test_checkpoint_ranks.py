@@ -74,7 +74,7 @@ def test_when_one_rank_cannot_write_every_rank_learns_it(tmp_path: Path, monkeyp
             options: dict[str, Any] = {"rank_state": {"rank": rank}, "rank": rank, "world_size": 3, "barrier": meet}
             checkpoints.save(1, small(), **options)
             checkpoints.save(2, small(), **options)
-            with pytest.raises(errors.CheckpointError, match=r"step 2 .* was not written.*That of step 1") as told:
+            with pytest.raises(errors.CheckpointError, match=r"step 2 .* was not written.*The checkpoint of step 1") as told:
                 checkpoints.wait()
             assert ("this rank is broken" in str(told.value)) == (rank == bad)
             checkpoints.save(3, small(), **options)

@@ -197,7 +197,7 @@ def test_a_lost_index_is_built_again_where_it_is_needed(text: Path) -> None:
         ("a\nb\n".encode("utf-16"), "UTF-16; convert it: `iconv"),
         ("a\nb\n".encode("utf-16-le"), "line 1: a NUL byte at offset 1,"),
         (b"ok\nok\n\x00\x00", r"line 3: a NUL byte at offset 6, so this is a binary file"),
-        (b"", "is empty; was its copy"),
+        (b"", "is empty; was copying"),
         (b"\n\r\n\n", "all its lines are empty"),
     ],
 )

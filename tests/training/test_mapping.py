@@ -179,7 +179,7 @@ def test_data_in_memory_and_large_functions_are_refused(tmp_path: Path, rows: An
         many(loaded, longer, tmp_path)
     with pytest.raises(errors.PolicyError, match=r"the function longer would send 2\.\d MiB .* hold the path"):
         many(rows, functools.partial(longer, times=b"x" * 2_200_000), tmp_path)
-    with pytest.raises(TypeError, match="decides num_proc itself"):
+    with pytest.raises(TypeError, match="sets num_proc itself"):
         many(rows, longer, tmp_path, num_proc=2)
 
 

@@ -148,7 +148,7 @@ def test_a_gpu_that_does_not_tell_how_busy_it_is_stops_nothing(
     monkeypatch.setattr(progress, "_cuda", Silent)
     gpu = progress._Gpu()
     assert gpu.metrics() == gpu.metrics() == {"gpu_memory_gib": 1.0, "gpu_memory_peak_gib": 1.0}
-    assert capsys.readouterr().err == "how busy the GPU is cannot be seen: Not Supported\n"
+    assert capsys.readouterr().err == "the GPU's utilization cannot be read: Not Supported\n"
 
 
 @pytest.mark.gpu

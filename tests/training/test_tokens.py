@@ -42,7 +42,7 @@ from trialplane.training.tokens import pool
 def killed(self):
     print(open(f"/proc/self/task/{os.getpid()}/children").read(), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
-pool._Progress.made = killed
+pool._Progress.add_shard = killed
 """
 
 
@@ -267,7 +267,7 @@ def test_a_killed_worker_ends_the_others_and_is_named(
     monkeypatch.setattr(pool, "_MODULE", "killed")
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     before = children.read_text().split()  # servers that other tests have started
-    with pytest.raises(errors.CacheError, match=r"pid \d+\) was killed by SIGKILL; .*too little memory.*fewer processes"):
+    with pytest.raises(errors.CacheError, match=r"pid \d+\) was killed by SIGKILL; .*memory is short.*fewer processes"):
         tokenized(lines, tokenizer, max_length=8, cache=tmp_path / "cache", processes=2, say=None)
     assert children.read_text().split() == before
 
