@@ -203,8 +203,8 @@ def test_a_line_says_where_it_is_and_how_fast():
     waits = dataclasses.replace(GOING, running=0, state=RunState.PAUSED)  # stopped, and not started again
     assert training.again(waits) == ""
     assert training.again(dataclasses.replace(waits, retried=3)) == "restarted twice"
-    assert SHOWN.left(GOING) == 4000
-    assert SHOWN.left(dataclasses.replace(GOING, eta=30.0)) == 30
+    assert SHOWN.seconds_left(GOING) == 4000
+    assert SHOWN.seconds_left(dataclasses.replace(GOING, eta=30.0)) == 30
     slow = dataclasses.replace(QUIET, progress=TrainingProgress(3, metrics={"slowest_rank": 5.0}), recorder="MLflow is away")
     assert progress.line(slow) == "step 3; rank 5 delays the others; MLflow is away"
 
