@@ -147,7 +147,7 @@ def test_a_name_that_is_no_metrics_is_not_guessed_to_be_the_objective(platform, 
     (written / "fit.py").write_text(ARGPARSE.replace('"data"', '"--data"') + "print('y=1 eval_mode=3')\n")
     result = platform("init", "--from", str(written / "fit.py"))
     assert "no metric that it printed has the name of an objective (eval_mode, y): name a metric" in result.stderr
-    assert made().objectives[0].metric == "loss" and "a stand-in" in Path("src/job.yaml").read_text()
+    assert made().objectives[0].metric == "loss" and "a placeholder" in Path("src/job.yaml").read_text()
 
 
 def test_what_a_script_logs_to_wandb_alone_is_captured(platform, written: Path) -> None:

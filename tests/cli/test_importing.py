@@ -231,11 +231,11 @@ def test_options_that_a_search_of_ray_tune_has_no_use_for_are_told(platform, wor
     assert result.exit_code == 0, result.output
     assert "--no-smoke changes nothing: a search of Ray Tune is read, and never run" in result.stderr
     result = platform("init", "other", "--no-smoke")
-    assert result.exit_code == 2 and "--no-smoke goes with --from" in result.stderr and not Path("jobs/other").exists()
+    assert result.exit_code == 2 and "--no-smoke needs --from" in result.stderr and not Path("jobs/other").exists()
 
 
 def test_a_search_of_ray_tune_is_not_submitted_as_a_script(platform, workplace: Path) -> None:
     Path("search.py").write_text(TUNE)
     result = platform("submit", "hpo", "./search.py", "--local")
     assert result.exit_code == 2
-    assert "`platform import ray ./search.py` makes the job" in result.stderr
+    assert "`platform import ray ./search.py` creates the job" in result.stderr

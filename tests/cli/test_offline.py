@@ -87,7 +87,7 @@ def test_every_issue_at_once_with_its_line(platform, workplace):
 @pytest.mark.parametrize("words", [SUBMIT[:5] + SUBMIT[6:], (*SUBMIT, "--local")])
 def test_values_are_for_a_dry_run_of_a_cluster(platform, words):
     result = platform(*words)
-    assert (result.exit_code, "give it with --dry-run, and without --local" in result.stderr) == (2, True)
+    assert (result.exit_code, "use it with --dry-run, and without --local" in result.stderr) == (2, True)
 
 
 def test_a_teams_values_are_laid_over_the_others(workplace):

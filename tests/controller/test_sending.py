@@ -121,8 +121,8 @@ def test_the_end_of_a_run_waits_for_a_bounded_time(fake: FakeRay, clock: list[fl
     told = end.run({4: 44, 2: 42})
     assert clock[0] - end.began == PATIENCE
     assert [text.partition(": MLflow lacks files of ")[2] for text in told] == [
-        f"trial 2, which are beside its checkpoints: they were not sent within {PATIENCE:.0f} s",
-        f"trial 4, which are beside its checkpoints: they were not sent within {PATIENCE:.0f} s; away",
+        f"trial 2, which are beside its checkpoints: they were not there within {PATIENCE:.0f} s",
+        f"trial 4, which are beside its checkpoints: they were not there within {PATIENCE:.0f} s; away",
     ]
 
 

@@ -127,7 +127,10 @@ def test_a_full_disk_leaves_the_old_checkpoint_good_and_says_what_was_needed(
     disk = Full(monkeypatch, room)
     checkpoints = Checkpoints(tmp_path, background=background)
     large = {"model": {"weight": torch.zeros(1 << 20)}}
-    says = r"step 2 at .* was not written: the disk is full. It takes 4.0 MiB on rank 0, and .* are free. The checkpoint of step 1 is"
+    says = (
+        r"step 2 at .* was not written: the disk is full. It takes 4.0 MiB on rank 0, and .* are free. "
+        "The checkpoint of step 1 is"
+    )
     with pytest.raises(errors.CheckpointError, match=says):
         checkpoints.save(2, large)
         checkpoints.wait()
@@ -172,7 +175,9 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
     try:
         checkpoints = Checkpoints(tmp_path, background=False)
         checkpoints.save(1, {"model": {"weight": torch.ones(1 << 18)}})
-        says = r"the disk is full. It takes 3.0 MiB on rank 0, and (1.9|2.0) MiB are free. The checkpoint of step 1 is complete"
+        says = (
+            r"the disk is full. It takes 3.0 MiB on rank 0, and (1.9|2.0) MiB are free. The checkpoint of step 1 is complete"
+        )
         with pytest.raises(errors.CheckpointError, match=says):
             checkpoints.save(2, {"model": {"weight": torch.ones(3 << 18)}})
         found = checkpoints.resume()

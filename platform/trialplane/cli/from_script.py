@@ -544,7 +544,7 @@ def _metrics(job: _Job, result: smoke.Smoke | None) -> list[str]:
         libraries = [*(["wandb"] if job.uses_wandb else []), "hydra"]
         capture = _field("capture", libraries, "the function's return value is reported")
         return [capture, _field("objective", {"metric": hydra.OBJECTIVE, "direction": direction}, remark)]
-    objective = _field("objective", {"metric": "loss", "direction": "minimize"}, "a stand-in: no metric was result")
+    objective = _field("objective", {"metric": "loss", "direction": "minimize"}, "a placeholder: no metric was found")
     captured = _field("capture", "wandb", "its logs to W&B are reported, and W&B gets nothing")
     return [captured, objective] if result is not None and job.uses_wandb else [objective]
 
