@@ -19,7 +19,7 @@ from trialplane.wire.messages import SlotStarted
 from trialplane.wire.records import SlotConfig
 
 CONFIG = SlotConfig("toy", "/code", "train:run", "/root", "/cache", ship=True)
-READY = SlotStarted("pod-0", 0.1, (), False)
+READY = SlotStarted("pod-0", 0.1, ())
 
 
 @dataclasses.dataclass(eq=False)

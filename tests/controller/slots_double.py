@@ -97,7 +97,7 @@ class Slots:
         self._said.append(error)
 
     def warm(self, *slots: int, port: int = 1) -> None:
-        self._said.extend(SlotReady(slot, 0.1, (), False, f"pod-{slot}", f"pod-{slot}:{port}") for slot in slots)
+        self._said.extend(SlotReady(slot, 0.1, (), f"pod-{slot}", f"pod-{slot}:{port}") for slot in slots)
 
     def say(
         self,

@@ -104,7 +104,7 @@ def test_a_run_ends_once_all_is_removed(fake: FakeRay) -> None:
     kept = keeping(pool, row(0, None, TrialState.FAILED))
     kept.remove()
     assert removed(fake) == []
-    polled = iter([lambda: fake.answer("start", messages.encode(messages.SlotStarted("pod-0", 0.1, (), False)))])
+    polled = iter([lambda: fake.answer("start", messages.encode(messages.SlotStarted("pod-0", 0.1, ())))])
     original = pool.events
 
     def events(timeout: float) -> Any:

@@ -199,7 +199,6 @@ class GangPool:
                 slot=gang.index,
                 seconds=max(ready.seconds for ready in warm),
                 unclean=tuple(dict.fromkeys(reason for ready in warm for reason in ready.unclean)),
-                mlflow=any(ready.mlflow for ready in warm),
                 node=", ".join(dict.fromkeys(ready.node for ready in warm)),
                 address=warm[0].address,
             )

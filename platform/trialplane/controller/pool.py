@@ -21,14 +21,13 @@ T_co = TypeVar("T_co", covariant=True)
 class SlotReady:
     """A slot's template is warm.
 
-    `unclean` lists why its trials are spawned, not forked; `mlflow` is whether the job has imported MLflow; `node` is its
-    host or pod, `address` a host:port of it for the rendezvous of ranks on several nodes.
+    `unclean` lists why its trials are spawned, not forked; `node` is its host or pod, `address` a host:port of it for the
+    rendezvous of ranks on several nodes.
     """
 
     slot: int
     seconds: float
     unclean: tuple[str, ...]
-    mlflow: bool
     node: str
     address: str = ""
 

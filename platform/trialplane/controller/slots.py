@@ -367,7 +367,7 @@ class SlotPool:
         if started.unclean:
             reasons = "; ".join(started.unclean)
             log.warning("%s spawns its processes, which takes longer than forking: %s", self._named(place), reasons)
-        return SlotReady(place.index, started.seconds, started.unclean, started.mlflow, started.node, started.address)
+        return SlotReady(place.index, started.seconds, started.unclean, started.node, started.address)
 
     def _ended(self, place: _Place, outcome: TrialOutcome) -> bool:
         """Handles the end of a slot's process; returns whether the slot is gone with it."""

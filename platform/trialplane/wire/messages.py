@@ -62,12 +62,10 @@ class JobLoaded:
     Attributes:
         seconds: of the imports.
         unclean: why trials will be spawned; empty when they are forked.
-        mlflow: whether the job has imported MLflow.
     """
 
     seconds: float
     unclean: tuple[str, ...]
-    mlflow: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,14 +178,12 @@ class SlotStarted:
         node: host or pod.
         seconds: of the imports.
         unclean: why trials will be spawned; empty when they are forked.
-        mlflow: whether the job has imported MLflow.
         address: with several nodes the host:port at which ranks can meet when this slot is their node 0; else "".
     """
 
     node: str
     seconds: float
     unclean: tuple[str, ...]
-    mlflow: bool
     address: str = ""
 
 

@@ -111,7 +111,7 @@ class Slot:
             if self.config.nodes > 1 and self._meeting is None:
                 self._meeting = meeting.Port(meeting.own_address())
             address = "" if self._meeting is None else self._meeting.address
-            return messages.SlotStarted(self.node, message.seconds, message.unclean, message.mlflow, address)
+            return messages.SlotStarted(self.node, message.seconds, message.unclean, address)
         self.close()
         if message is not None:
             problem = "the job's code does not import" if self.config.program is None else "no trial can start"

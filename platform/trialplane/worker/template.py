@@ -76,7 +76,7 @@ def main() -> None:
             control.send(messages.encode(messages.JobFailed(str(error))))
             os._exit(0)
     _wait_for_former()
-    control.send(messages.encode(messages.JobLoaded(time.monotonic() - began, unclean, "mlflow" in sys.modules)))
+    control.send(messages.encode(messages.JobLoaded(time.monotonic() - began, unclean)))
     nothing = messages.RunTrial(config, records.TrialRequest("", 0, 1, 0, {}, 0, ()), "")
     messages.decode(messages.encode(nothing), messages.TO_TRIAL)  # builds what decoding needs, for all children
     process.seed_everything(0)  # torch's first seeding reads source files for 10 ms, which children are spared
