@@ -42,8 +42,11 @@ def test_all_ranks_pause_and_continue(tmp_path: Path, what: str) -> None:
     config = {"ranks": 2, "cpus": 2, "preload": ("torch", "torch.distributed"), "grace": 20.0}
     with Bench(tmp_path, {"train": CODE}, **config) as bench:
 
-        def ended(what: str, attempt: int, segment: Segment | None) -> tuple[TrialOutcome, list[TrialReport]]:
-            request = dataclasses.replace(bench.request(what), trial=0, segment=segment, attempt=attempt, metrics=("loss",))
+        def ended(
+            what: str, attempt: int, segment: Segment | None, trial: int = 0
+        ) -> tuple[TrialOutcome, list[TrialReport]]:
+            request = bench.request(what)
+            request = dataclasses.replace(request, trial=trial, segment=segment, attempt=attempt, metrics=("loss",))
             event = bench.slot.run(request)
             reports = list(event.reports)
             while event.outcome is None:
@@ -56,6 +59,8 @@ def test_all_ranks_pause_and_continue(tmp_path: Path, what: str) -> None:
         first, reports = ended(what, 1, Segment(2, ("loss",)))
         assert (first.state, first.failure) == (TrialState.PAUSED, None), first.message
         assert first.checkpoints is not None
+        forgotten, _ = ended("forgets", 2, Segment(4, ("loss",), 2, 0, Parent(0, 2, first.checkpoints.digest)))
+        assert (forgotten.failure, forgotten.certain) == (FailureClass.INVALID, True), "the checkpoint is of the rung before"
         middle, more = ended(what, 2, Segment(4, ("loss",), 2, 0, Parent(0, 2, first.checkpoints.digest)))
         assert middle.state is TrialState.PAUSED, middle.message
         last, rest = ended(what, 3, Segment(0, ("loss",), 4, 0, Parent(0, 4)))
@@ -63,5 +68,5 @@ def test_all_ranks_pause_and_continue(tmp_path: Path, what: str) -> None:
         steps = {report.step: report.metrics["loss"] for report in (*reports, *more, *rest)}
         assert steps == {report.step: report.metrics["loss"] for report in undisturbed}, "to the last bit"
         assert last.metrics["loss"] == whole.metrics["loss"]
-        lacking, _ = ended("forgets", 1, Segment(2, ("loss",)))
+        lacking, _ = ended("forgets", 1, Segment(2, ("loss",)), trial=1)
         assert (lacking.failure, lacking.certain) == (FailureClass.INVALID, True)

@@ -307,7 +307,8 @@ class Context:
         """The exception for a job that does not ask whether it is stopping: it may have saved in a way of its own."""
         from trialplane.training.steps import folders  # what only a paused trial needs
 
-        if folders.summary(self.checkpoints) is not None:
+        saved = folders.summary(self.checkpoints)
+        if saved is not None and saved.digest != self._pause.parent_digest:
             return Paused(f"paused after step {self._pause.requested_at}")
         return self._unsaved()
 

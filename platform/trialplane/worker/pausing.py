@@ -20,6 +20,7 @@ class Pause:
         requested: whether the trial has reported the step at which it is paused.
         requested_at: that step.
         saved: the last step of which it has saved a checkpoint; -1 before.
+        parent_digest: digest of the checkpoints that it has continued from; "" without any.
     """
 
     def __init__(self, segment: Segment | None) -> None:
@@ -29,6 +30,7 @@ class Pause:
         self._offset = segment.offset
         self.requested = False
         self.saved = -1
+        self.parent_digest = "" if segment is None or segment.parent is None else segment.parent.digest
         self.requested_at = -1
 
     def report(self, step: int, metrics: Iterable[str]) -> None:
