@@ -88,7 +88,7 @@ def test_a_heavy_library_has_one_owner() -> None:
     assert importers("ray") == slots
     exporter = {"exporter/exporter.py", "exporter/batch.py", "exporter/adoption.py", "exporter/__main__.py"}
     assert importers("mlflow") == exporter | {"training/final_model.py", "training/mlflow_runs.py", "worker/kept.py"}
-    assert importers("optuna") <= ledger | {"client/exporting.py", "client/run.py", "report/importances.py"}
+    assert importers("optuna") <= ledger | {"client/exporting.py", "client/run.py", "pages/importances.py"}
     assert importers("sqlalchemy") <= store
     assert importers("kubernetes") == {"kube/connections.py"}
     assert importers("mcp") == {"cli/mcp.py"}
@@ -144,6 +144,12 @@ def test_a_public_name_is_imported_when_it_is_asked_for() -> None:
     assert set(trialplane.__all__) <= set(dir(trialplane))
     with pytest.raises(AttributeError, match="no attribute 'Study'"):
         trialplane.Study  # noqa: B018
+
+
+def test_no_module_has_the_name_of_a_public_function() -> None:
+    """Its import would replace the function: `trialplane.report` is both an attribute and a module then."""
+    names = {file.stem for file in MODULES if file.parent == PACKAGE} | {folder.name for folder in PACKAGE.iterdir()}
+    assert not names & set(trialplane.__all__)
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """`platform report` and `platform compare`: what they write and print, and what they refuse.
 
-Not checked here: the page in a browser (tests/report/test_page.py).
+Not checked here: the page in a browser (tests/pages/test_page.py).
 """
 
 from __future__ import annotations

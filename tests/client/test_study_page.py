@@ -1,6 +1,6 @@
 """The page of a run that goes on: what it answers, with the secret of its server only, and what a browser makes of it.
 
-Not checked here: the sections (tests/report/test_page.py), MLflow beside it (tests/cli/test_ui.py).
+Not checked here: the sections (tests/pages/test_page.py), MLflow beside it (tests/cli/test_ui.py).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import pytest
 import urllib3
 from tests.browser import Browser
 from tests.client.conftest import complete, failed
-from tests.report import browsers, studies
+from tests.pages import browsers, studies
 
 from trialplane.client import study_page
 from trialplane.client.pages import Pages
 from trialplane.client.run import RunHandle
 from trialplane.client.study_page import StudyPage
-from trialplane.report import columns
+from trialplane.pages import columns
 from trialplane.wire.states import RunState
 
 

@@ -17,7 +17,7 @@ from trialplane.errors import InputError, RunDamaged
 
 if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
     from trialplane.client.run import RunHandle
-    from trialplane.report.content import Recorded
+    from trialplane.pages.content import Recorded
 
 _MANY = 12  # columns of settings in a table; the page has all
 
@@ -36,7 +36,7 @@ def report_command(
     The page opens offline, and shows the history, the parameters, the curves, the timeline, the failures, and a table to
     sort and filter. Several runs need the same objectives; the page also compares them.
     """
-    from trialplane.report import comparison, content, page
+    from trialplane.pages import comparison, content, page
 
     handles = [names.find_run(run, target_name) for run in dict.fromkeys(runs or (None,))]
     file = _file(out or _default(handles[0].name, opens))
@@ -67,7 +67,7 @@ def compare_command(
     Runs that differ in their seed alone are repetitions. With at least two repetitions of each setting, the command also
     shows which differences may be noise (Welch's interval, 95 % together). The runs need the same objectives.
     """
-    from trialplane.report import comparison, page
+    from trialplane.pages import comparison, page
 
     handles = [names.find_run(run, target_name) for run in dict.fromkeys(runs)]
     if len(handles) < 2:
@@ -89,7 +89,7 @@ def _read(handle: RunHandle) -> Recorded:
     Raises:
         InputError: files of the run are damaged or missing.
     """
-    from trialplane.report.content import Recorded
+    from trialplane.pages.content import Recorded
 
     try:
         job, status = handle.job, handle.status()

@@ -171,8 +171,8 @@ def _serve_cluster(target_name: TargetName, run: str | None, listener: socket.so
 def _beside(ask: Source, run: str | None, target_name: TargetName) -> Source:
     """Add the page of a run to `ask`, if the run exists."""
     from trialplane.client.study_page import StudyPage  # urllib3 and more, which `--help` should not wait for
-    from trialplane.report import page
-    from trialplane.report.content import Surroundings
+    from trialplane.pages import page
+    from trialplane.pages.content import Surroundings
 
     try:
         handle = names.find_run(run, target_name)

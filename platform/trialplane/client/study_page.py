@@ -16,8 +16,8 @@ import urllib3
 from trialplane.client.pages import Source
 from trialplane.client.run import RunHandle
 from trialplane.ledger import attempts as reading
-from trialplane.report import content, importances, page
-from trialplane.report.content import Recorded, Surroundings
+from trialplane.pages import content, importances, page
+from trialplane.pages.content import Recorded, Surroundings
 from trialplane.wire import rows
 from trialplane.wire.records import ReportRow, TrialRow
 from trialplane.wire.states import TrialState

@@ -16,13 +16,13 @@ from typing import Any
 
 from playwright import sync_api
 from tests.benchmarks import studies
-from tests.report import browsers
+from tests.pages import browsers
 
 from trialplane.client import folder
 from trialplane.ledger import results
+from trialplane.pages import content, page
+from trialplane.pages.content import Recorded, Surroundings
 from trialplane.plan import plan as planning
-from trialplane.report import content, page
-from trialplane.report.content import Recorded, Surroundings
 from trialplane.wire.paths import RunPaths
 
 ACTIONS = {

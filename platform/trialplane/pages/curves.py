@@ -7,8 +7,8 @@ import bisect
 import math
 from collections.abc import Collection, Iterator, Sequence
 
-from trialplane.report import columns
-from trialplane.report.columns import Column
+from trialplane.pages import columns
+from trialplane.pages.columns import Column
 from trialplane.wire.records import ReportRow
 
 MOST_POINTS = 1000  # of a curve

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.report import browsers, studies
+from tests.pages import browsers, studies
 
-from trialplane.report import comparison, content, page
-from trialplane.report.content import Recorded
+from trialplane.pages import comparison, content, page
+from trialplane.pages.content import Recorded
 
 Opened = Callable[..., browsers.Page]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from trialplane.errors import InputError
-from trialplane.report import columns
-from trialplane.report.columns import Column
+from trialplane.pages import columns
+from trialplane.pages.columns import Column
 from trialplane.wire import records
 
 _SCRIPTS = ("data.js", "dom.js", "charts.js", "table.js", "study.js", "comparison.js", "start.js", "live.js")
@@ -112,7 +112,7 @@ def _script() -> str:
 
 
 def _asset(name: str) -> str:
-    return (importlib.resources.files("trialplane.report") / "assets" / name).read_text(encoding="utf-8")
+    return (importlib.resources.files("trialplane.pages") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _closed(script: str) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 from trialplane.job import kinds
 from trialplane.job.kinds import Job
+from trialplane.pages.content import Recorded, Surroundings
 from trialplane.plan import plan as planning
-from trialplane.report.content import Recorded, Surroundings
 from trialplane.wire import rows
 from trialplane.wire.records import ReportRow, RunStatus, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState

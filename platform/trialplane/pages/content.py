@@ -12,9 +12,9 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.job.kinds import Job
-from trialplane.report import columns, curves, importances, savings
-from trialplane.report.columns import Column, Texts
-from trialplane.report.savings import Hours
+from trialplane.pages import columns, curves, importances, savings
+from trialplane.pages.columns import Column, Texts
+from trialplane.pages.savings import Hours
 from trialplane.wire import records, rows
 from trialplane.wire.records import ReportRow, RunStatus, TrialRow
 from trialplane.wire.states import RunState, TrialState

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.report import studies
-from tests.report.browsers import Page
+from tests.pages import studies
+from tests.pages.browsers import Page
 
 from trialplane.job import kinds
-from trialplane.report import content, page
-from trialplane.report.content import Recorded
+from trialplane.pages import content, page
+from trialplane.pages.content import Recorded
 from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import ReportRow, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState

@@ -15,7 +15,7 @@ from typing import Any
 
 from trialplane.errors import InputError
 from trialplane.job.kinds import Job
-from trialplane.report.content import Recorded
+from trialplane.pages.content import Recorded
 from trialplane.wire import records, rows
 from trialplane.wire.states import TrialState
 

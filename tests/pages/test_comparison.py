@@ -7,9 +7,9 @@ import random
 
 import pytest
 from scipy import stats
-from tests.report import studies
+from tests.pages import studies
 
-from trialplane.report import comparison
+from trialplane.pages import comparison
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 5), (10, 4), (200, 150)])

@@ -13,9 +13,9 @@ import math
 import re
 
 import pytest
-from tests.report import studies
+from tests.pages import studies
 
-from trialplane.report import columns, content, curves, importances, page, savings
+from trialplane.pages import columns, content, curves, importances, page, savings
 from trialplane.wire import rows
 from trialplane.wire.records import ReportRow, TrialRow
 from trialplane.wire.states import RunState, TrialState

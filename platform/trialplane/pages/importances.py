@@ -10,7 +10,7 @@ from typing import Any
 
 from trialplane.job import space as spaces
 from trialplane.job.kinds import Job
-from trialplane.report import columns
+from trialplane.pages import columns
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import TrialState
 
