@@ -97,7 +97,8 @@ def test_a_killed_controller_goes_on_in_its_pod_and_costs_no_trial(cluster: Clus
     assert head(cluster)["metadata"]["uid"] == before, "it is the same pod"
     cluster.until("end", lambda: cluster.status(run)["state"] == "SUCCEEDED", patience=400)
     cluster.check_exact(run, 6)
+    refused = "the notification 'head SUCCEEDED' was not sent to secret:HOOK: the service refused it"
+    cluster.until("notification", lambda: refused in cluster.platform("logs", run), patience=60)
     log = cluster.platform("logs", run)
-    assert "the notification 'head SUCCEEDED' was not sent to secret:HOOK: the service refused it" in log
     assert "hidden" not in log
     cluster.until("end of its pods", lambda: not cluster.objects("pods", run=run), patience=120)
