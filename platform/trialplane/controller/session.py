@@ -182,6 +182,7 @@ class Session:
                     raise HeadLost(f"{what}: {errors.first_line(error)}") from error
                 status = self.last_status(error)
                 self._notifier.end(status)
+                self._notifier.close()
                 with contextlib.suppress(errors.LedgerError):  # the ledger may be what failed
                     self._record_status(status)
                 raise
@@ -262,8 +263,9 @@ class Session:
                 last = dataclasses.replace(last, reason=f"{ending.reason}; {text}", unrecorded=True)
             elif exporter.trouble:
                 last = dataclasses.replace(last, recorder=exporter.trouble)
-            board.show(last, now=True)
             self._notifier.end(last)
+            self._notifier.close()  # before the record of the end, at which the operator removes this pod
+            board.show(last, now=True)
             if remote:
                 # Again, and waiting: only this record remains.
                 ledger.record_status(self._of_this_start(last))
