@@ -168,7 +168,7 @@ class Pool(Slots):
 
     made: list[tuple[str, int, float, bool]]
 
-    def __init__(self, config: SlotConfig, size: int, patience: float, *, has_begun: bool) -> None:
+    def __init__(self, _host: object, config: SlotConfig, size: int, patience: float, *, has_begun: bool) -> None:
         super().__init__(size)
         self.made.append((config.role, size, patience, has_begun))
 

@@ -118,7 +118,7 @@ class Study:
 
     def whole(self) -> set[int]:
         """The trials of which MLflow has all."""
-        complete = [run for run in self.runs() if run.data.tags["trialplane.state"] == "COMPLETE"]
+        complete = [run for run in self.runs() if run.data.tags.get("trialplane.state") == "COMPLETE"]
         return {int(run.data.tags["trialplane.trial"]) for run in complete if self.is_whole(run)}
 
     def check_exact(self, trials: int = TRIALS) -> None:

@@ -92,7 +92,7 @@ def test_each_trial_is_a_run_in_mlflow(shell: Shell) -> None:
     runs = client.search_runs([experiment.experiment_id], max_results=100)
     (study,) = [run for run in runs if run.data.tags["trialplane.kind"] == "study"]
     trials = [run for run in runs if run.data.tags["trialplane.kind"] == "trial"]
-    assert sorted(int(run.data.tags["trialplane.trial"]) for run in trials) == list(range(24))
+    assert {int(run.data.tags["trialplane.trial"]) for run in trials} == set(range(24))  # one for each segment
     assert all(run.data.tags["mlflow.parentRunId"] == study.info.run_id for run in trials)
     assert study.info.status == "FINISHED"
     for run in trials:
@@ -108,8 +108,11 @@ def test_each_trial_is_a_run_in_mlflow(shell: Shell) -> None:
         assert tags <= set(run.data.tags)
         if run.data.tags["trialplane.state"] == "COMPLETE":
             assert client.list_artifacts(run.info.run_id), "what the job logged by plain mlflow.log_*"
-            history = client.get_metric_history(run.info.run_id, "macro_f1")
-            assert len({metric.step for metric in history}) > 1, "per epoch"
+            segments = [
+                other for other in trials if other.data.tags["trialplane.trial"] == run.data.tags["trialplane.trial"]
+            ]
+            history = [client.get_metric_history(segment.info.run_id, "macro_f1") for segment in segments]
+            assert len({metric.step for metrics in history for metric in metrics}) > 1, "per epoch"
 
 
 def test_the_best_parameters_are_what_submit_takes(shell: Shell, rows: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -131,7 +134,8 @@ def test_optuna_opens_the_exported_run(shell: Shell, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/study.db"
     shell.type("export", "main", url)
     study = optuna.load_study(study_name="main", storage=url)
-    assert sum(trial.state.is_finished() for trial in study.trials) == 24
+    assert all(trial.state.is_finished() for trial in study.trials)
+    assert {trial.user_attrs["trial"] for trial in study.trials} == set(range(24))  # one for each segment
 
 
 def test_the_ui_shows_the_study(shell: Shell) -> None:
