@@ -255,6 +255,7 @@ class Session:
             signals = len(self._stopped)
             show("recording in MLflow", now=True)
             log.info("%s: %s", ending.state.value, ending.reason)
+            self._notifier.end(last)
             slots.close()
             if not exporter.close(self._patience(ending), lambda: len(self._stopped) > signals, show):
                 text = f"MLflow lacks some results ({exporter.trouble or 'it is slow'}): "
@@ -263,7 +264,6 @@ class Session:
                 last = dataclasses.replace(last, reason=f"{ending.reason}; {text}", unrecorded=True)
             elif exporter.trouble:
                 last = dataclasses.replace(last, recorder=exporter.trouble)
-            self._notifier.end(last)
             self._notifier.close()  # before the record of the end, at which the operator removes this pod
             board.show(last, now=True)
             if remote:
