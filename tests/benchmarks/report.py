@@ -28,7 +28,7 @@ def measure(place: Workplace) -> Iterator[Row]:
             "rounds": place.repeats(5),
             "patience": _PATIENCE,
         }
-        taken = place.call("opening", arguments, timeout=600 + 2 * place.repeats(5) * _PATIENCE)
+        taken = place.call("pages", arguments, timeout=600 + 2 * place.repeats(5) * _PATIENCE)
         note = "" if taken["theirs"] else f"{PEER} had not drawn it after {_PATIENCE:.0f} s"
         theirs = tuple(taken["theirs"])
         of = f"{count:,} trials"

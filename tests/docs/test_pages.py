@@ -26,7 +26,7 @@ PRINTED = {
     "notebooks": ["lr", "loss"],
     "optuna": ["3/3 ended", "momentum", "exported as the study first"],
     "ray-tune": ["3/3 ended", r"model\.lr"],
-    "reports": ["20/20 ended", "20/20 ended", r"run +state.*sampler\.name", "first +SUCCEEDED", "cannot be told"],
+    "reports": ["20/20 ended", "20/20 ended", r"run +state.*sampler\.name", "shown +SUCCEEDED", "cannot be told"],
     "scripts": ["3/3 ended", "accuracy.*lr", "its metrics: accuracy", "is valid"],
     "studies": ["loss", "mine is valid", "3/3 ended", "loss.*layers", "mine is valid"],
     "trainings": ["SUCCEEDED", "loss", "SUCCEEDED"],
