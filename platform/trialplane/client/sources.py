@@ -79,7 +79,7 @@ class RunSources:
         state, reported = run.state, run.status.reason
         if state is RunState.RUNNING and self.away:
             return OperatorView(state, run_status.joined(self.away, reported))
-        if state in (RunState.PENDING, RunState.RUNNING):
+        if state.is_active:
             begins = "the controller is restarting" if self.has_begun else run_status.STARTING
             waits = reported if self.status is not None and self.status.slots_ready < self.status.slots else ""
             return OperatorView(RunState.PENDING, run_status.joined(reported or begins, self.away), waits=waits)

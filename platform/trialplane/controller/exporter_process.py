@@ -45,7 +45,7 @@ class ExporterProcess:
         self._progress = Progress()
         self._is_complete: bool | None = None  # what `close` has returned
         self._attempts = 0
-        self._process = self._start()
+        self._start()
 
     def wake(self) -> None:
         """Tell the exporter that the ledger may have grown."""
@@ -125,7 +125,7 @@ class ExporterProcess:
             else "recording in MLflow"
         )
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> None:
         environment = {
             **os.environ,
             # The exporter retries by itself while MLflow is away, so a failure must be reported quickly. And requests would
@@ -139,7 +139,7 @@ class ExporterProcess:
             **({env.MLFLOW_TOKEN: self._token} if self._token else {}),
         }
         with self._run.controller_log.open("ab") as log:
-            exporter = subprocess.Popen(
+            self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "trialplane.exporter", str(self._run.root)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -148,20 +148,18 @@ class ExporterProcess:
                 bufsize=0,
                 preexec_fn=process.end_with_parent,  # it may be stopped, or import for long
             )
-        assert exporter.stdin is not None
-        os.set_blocking(exporter.stdin.fileno(), False)
-        self._process = exporter
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
         self._tell(records.to_json(self._order).encode() + b"\n")
         if self._end is not None:
             self.end(self._end)
-        return exporter
 
     def _restart(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
         self._partial = b""
-        self._process = self._start()
+        self._start()
 
     def _tell(self, line: bytes) -> None:
         assert self._process.stdin is not None

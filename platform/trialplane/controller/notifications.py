@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 STUCK = 600.0  # seconds without a running trial
 BEST_INTERVAL = 60.0  # seconds between two messages about the best trial
 CLOSE_PATIENCE = 10.0  # seconds for the last messages to be sent
-_LIVE = (RunState.PENDING, RunState.RUNNING)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Watch:
     def messages(self, status: RunStatus, now: float) -> list[Message]:
         """Return the messages about a run that goes on; `now` is in seconds, by the monotonic clock."""
         messages: list[Message] = []
-        if status.state not in _LIVE:
+        if not status.state.is_active:
             return messages
         if status.best is not None and status.best.trial != self._best and now - self._best_sent >= BEST_INTERVAL:
             self._best, self._best_sent = status.best.trial, now

@@ -378,7 +378,7 @@ class Session:
         counts = {} if self._ledger is None else self._ledger.counts.shown()
         best = None if self._ledger is None else self._ledger.best
         now = time.time()
-        ended = None if state in (RunState.PENDING, RunState.RUNNING) else now
+        ended = None if state.is_active else now
         return dataclasses.replace(
             self._base,
             **{**counts, "running": 0},

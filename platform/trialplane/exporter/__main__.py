@@ -25,7 +25,7 @@ from trialplane.exporter.exporter import Exporter
 from trialplane.exporter.source import Copied, Database, Gateway, Source
 from trialplane.ledger import remote
 from trialplane.training import process
-from trialplane.wire import env, escapes, records
+from trialplane.wire import backoff, env, escapes, records
 from trialplane.wire.exports import End, Order, Progress
 from trialplane.wire.paths import RunPaths
 
@@ -144,7 +144,7 @@ def main() -> int:
                 return errors.EXIT_PLATFORM
             counts = Progress() if exporter is None else exporter.progress
             answer(dataclasses.replace(counts, away=reason))
-        least = min(0.25 * 2**failures, _LONGEST_PAUSE) if failures else source.pause
+        least = backoff.pause(failures, _LONGEST_PAUSE, first=0.5) if failures else source.pause
         if is_copy:
             time.sleep(least)
         else:

@@ -18,7 +18,6 @@ from trialplane.wire import rows
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
-_UNENDED = (RunState.PENDING, RunState.RUNNING)
 STARTING = "the controller is starting"
 
 
@@ -88,7 +87,7 @@ def reported(ledger: LedgerView, waits: str = "") -> RunStatus | None:
         is_newest = status.updated >= ledger.begun
         return dataclasses.replace(status, reason=joined(status.reason, waits)) if is_newest else None
     is_cancelled = ledger.desired is RunState.CANCELLED and not status.state.is_ended
-    if is_cancelled or (ledger.desired is RunState.PAUSED and status.state in _UNENDED):
+    if is_cancelled or (ledger.desired is RunState.PAUSED and status.state.is_active):
         ended = status.ended or (status.updated if is_cancelled else None)
         return _idle(status, ledger.desired, stopped(status.run, ledger.desired), ended)
     return status if status.has_ended(ledger.begun) else None

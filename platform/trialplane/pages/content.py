@@ -87,7 +87,7 @@ def content(recorded: Recorded, around: Surroundings, shares: importances.Shares
         "kind": job.kind,
         "noun": job.noun,
         "state": status.state.value,
-        "active": status.state in (RunState.RUNNING, RunState.PENDING),
+        "active": status.state.is_active,
         "reason": errors.shortened(status.reason, _LONGEST),
         "warnings": [errors.shortened(warning, _LONGEST) for warning in status.warnings],
         "begun": begun,
@@ -173,7 +173,7 @@ def _commands(recorded: Recorded, around: Surroundings, best: Sequence[TrialRow]
     """Yield next steps that exist for a run: a label and a command."""
     job, status, flags = recorded.job, recorded.status, f" {around.flags}" if around.flags else ""
     run = shlex.quote(status.run)
-    is_study, is_active = job.kind == "hpo", status.state in (RunState.RUNNING, RunState.PENDING)
+    is_study, is_active = job.kind == "hpo", status.state.is_active
     local = " --local" if around.flags == "--local" else flags
     if is_study and best:
         trial = f" --trial {best[0].trial}" if len(job.objectives) > 1 else ""

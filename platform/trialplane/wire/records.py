@@ -459,7 +459,7 @@ class RunStatus:
 
     def has_ended(self, begun: float) -> bool:
         """Whether the run has ended, or was paused, since `begun` (seconds since the epoch)."""
-        return self.state not in (RunState.PENDING, RunState.RUNNING) and self.updated >= begun
+        return not self.state.is_active and self.updated >= begun
 
     @property
     def ended_trials(self) -> int:

@@ -41,6 +41,11 @@ class RunState(enum.StrEnum):
         return cls.UNKNOWN
 
     @property
+    def is_active(self) -> bool:
+        """Whether the run is under way, or about to be."""
+        return self in (RunState.PENDING, RunState.RUNNING)
+
+    @property
     def is_ended(self) -> bool:
         """Whether the run has ended and will not continue by itself. `platform resume` may continue it."""
         return self in (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED)
