@@ -157,10 +157,21 @@ class Bench:
 
     def events(self, what: str, **options: Any) -> list[Event]:
         """All events of one trial."""
-        events = [self.slot.run(self.request(what, **options))]
+        return self.attempt(self.request(what, **options))
+
+    def attempt(self, request: TrialRequest) -> list[Event]:
+        """All events of one attempt."""
+        events = [self.slot.run(request)]
         while events[-1].outcome is None:
             events.append(self.slot.answer())
         return events
+
+    def reported(self, request: TrialRequest) -> tuple[TrialOutcome, list[TrialReport]]:
+        """The outcome of one attempt, and its reports."""
+        events = self.attempt(request)
+        outcome = events[-1].outcome
+        assert outcome is not None
+        return outcome, [report for event in events for report in event.reports]
 
     def run(self, what: str, **options: Any) -> Event:
         """The last event of one trial."""

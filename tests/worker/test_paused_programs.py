@@ -46,12 +46,7 @@ def test_a_program_is_paused_at_its_rung(tmp_path: Path, kind: str, saves: bool)
         def ended(segment: Segment, attempt: int) -> tuple[TrialOutcome, list[TrialReport]]:
             request = bench.request("", env={"SAVES": "1"} if saves else {})
             request = dataclasses.replace(request, trial=0, params={}, segment=segment, attempt=attempt, metrics=("loss",))
-            event = bench.slot.run(request)
-            reports = list(event.reports)
-            while event.outcome is None:
-                event = bench.slot.answer()
-                reports += event.reports
-            return event.outcome, reports
+            return bench.reported(request)
 
         first, reports = ended(Segment(2, ("loss",)), 1)
         assert [(report.step, report.metrics) for report in reports] == [(1, {"loss": 1.0}), (2, {"loss": 3.0})]

@@ -47,12 +47,7 @@ def test_all_ranks_pause_and_continue(tmp_path: Path, what: str) -> None:
         ) -> tuple[TrialOutcome, list[TrialReport]]:
             request = bench.request(what)
             request = dataclasses.replace(request, trial=trial, segment=segment, attempt=attempt, metrics=("loss",))
-            event = bench.slot.run(request)
-            reports = list(event.reports)
-            while event.outcome is None:
-                event = bench.slot.answer()
-                reports += event.reports
-            return event.outcome, reports
+            return bench.reported(request)
 
         whole, undisturbed = ended("forgets", 1, None)
         assert whole.state is TrialState.COMPLETE

@@ -73,12 +73,7 @@ def ended(bench: Bench, what: str, **changes: Any) -> tuple[TrialOutcome, list[T
     """An attempt at trial 3, and its reports."""
     params = {name: changes.pop(name) for name in ("torch", "first") if name in changes}
     request = dataclasses.replace(bench.request(what, **params), trial=3, seed=7, **changes)
-    event = bench.slot.run(request)
-    reports = list(event.reports)
-    while event.outcome is None:
-        event = bench.slot.answer()
-        reports += event.reports
-    return event.outcome, reports
+    return bench.reported(request)
 
 
 def losses(reports: list[TrialReport]) -> dict[int, float]:

@@ -53,19 +53,15 @@ class StudyPage:
     def html(self) -> str:
         """Return the page with all that is recorded by now."""
         with self._lock:
-            self._read()
-            assert self._content is not None
-            facts, columns = self._content
-            return page.page(self._handle.name, [({**facts, "version": self._version, "mlflow": "/"}, columns)], live=True)
+            return page.page(self._handle.name, [self._read()], live=True)
 
     def newer(self, after: int) -> dict[str, Any] | None:
         """Return newer content than that of version `after`, or None."""
         with self._lock:
-            self._read()
-            if self._version == after or self._content is None:
+            newest = self._read()
+            if self._version == after:
                 return None
-            facts, columns = self._content
-            document, block = page.content([({**facts, "version": self._version, "mlflow": "/"}, columns)])
+            document, block = page.content([newest])
             return {**document, "block": block}
 
     def beside(self, ask: Source) -> Source:
@@ -87,21 +83,18 @@ class StudyPage:
 
         return answer
 
-    def _read(self) -> None:
-        """Read what is new of the run, and make the content anew if there is something."""
+    def _read(self) -> content.Content:
+        """Read what is new of the run, make the content anew if there is something, and return it."""
         begun = time.monotonic()
-        if begun < self._next_read:
-            return
+        if self._content is not None and begun < self._next_read:
+            return self._content
         target, name = self._handle.target, self._handle.name
         status = self._handle.status()
         ledger_attempts, alive = target.attempts(name, self._end)
         # Reports are read later: an attempt that ended has all of its reports.
         reports = target.curves(name, self._reports[-1].mark if self._reports else 0)
-        changed = {
-            attempt.request.number: reading.row(self._job, attempt, alive)
-            for attempt in ledger_attempts
-            if self._attempts.get(attempt.request.number) != reading.row(self._job, attempt, alive)
-        }
+        read = {attempt.request.number: reading.row(self._job, attempt, alive) for attempt in ledger_attempts}
+        changed = {number: row for number, row in read.items() if self._attempts.get(number) != row}
         if changed or reports or self._content is None or status != self._status:
             self._job = self._handle.job  # its number of trials may have changed
             self._attempts |= changed
@@ -109,10 +102,12 @@ class StudyPage:
             self._end = reading.newest_place(ledger_attempts, self._end)
             self._status = status
             recorded = Recorded(self._job, status, [self._attempts[n] for n in sorted(self._attempts)], self._reports)
-            self._content = content.content(recorded, self._surroundings(), self._importances(recorded))
+            facts, columns = content.content(recorded, self._surroundings(), self._importances(recorded))
             self._version += 1
+            self._content = {**facts, "version": self._version, "mlflow": "/"}, columns
         ended = time.monotonic()
         self._next_read = ended + max(_PAUSE, (ended - begun) * (1 / _SHARE - 1))
+        return self._content
 
     def _importances(self, recorded: Recorded) -> importances.Shares:
         """Return the importances, computed again when there are a tenth more complete trials."""
