@@ -35,7 +35,7 @@ class States:
     """The states of one trial.
 
     Args:
-        place: folder or fsspec URL of its checkpoints.
+        location: folder or fsspec URL of its checkpoints.
         rank: number of this rank.
         world_size: number of ranks. With several, torch.distributed must be initialized, and all ranks call the same.
     """
