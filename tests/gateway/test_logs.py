@@ -27,6 +27,7 @@ from trialplane.gateway.upstream import Upstream
 from trialplane.ledger import attempts as reading
 from trialplane.wire import env, labels, ledger, logs
 from trialplane.wire.ledger import Address
+from trialplane.wire.logs import Piece
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
@@ -138,7 +139,7 @@ def test_the_log_of_a_trial_reads_the_attempts_at_that_trial_alone(
 def test_a_controller_shows_logs_to_the_gateway_alone(board: StatusBoard, run: RunPaths, key: str) -> None:
     run.controller_log.write_text("said")
     controllers = Controllers(f"http://127.0.0.1:{board.port}")
-    assert controllers.log("toy", KEY, Chosen(), 0) == gateway_logs.Piece(b"said", 4)
+    assert controllers.log("toy", KEY, Chosen(), 0) == Piece(b"said", 4)
     assert controllers.log("toy", key.encode("utf-8").decode("latin-1"), Chosen(), 0) is None
 
 

@@ -68,9 +68,7 @@ def logs_command(
     else:
         lines = kinds.of(handle.status()).logs(handle, trial, attempt, follow=follow)
     for line in lines:
-        # A progress bar returns to the start of the line; here each of its states is a line.
-        plain = line.replace("\r\n", "\n").replace("\r", "\n")
-        click.echo(escapes.visible(plain, colours=True), nl=False)
+        click.echo(escapes.visible(line, colours=True), nl=False)
 
 
 def _print_history(handle: RunHandle) -> None:

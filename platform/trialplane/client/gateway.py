@@ -8,7 +8,6 @@ namespace's service account for users, which the API server makes for minutes (T
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import threading
 import time
@@ -22,20 +21,12 @@ from trialplane.ledger.attempts import Attempt
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 from trialplane.wire import ledger, mlflow, records
+from trialplane.wire.logs import Piece
 from trialplane.wire.records import Change, Desired, ReportRow, RunStatus, TrialRow
 
 TOKEN_SECONDS = 600  # the shortest that Kubernetes makes
 _RENEWAL = 0.8  # of its life, after which a token is not used any more
 _PAUSES = (0.5, 1.0, 2.0)  # seconds before tries to have the gateway find out who asks
-
-
-@dataclasses.dataclass(frozen=True)
-class Piece:
-    """A piece of a log: its bytes, the next offset, and whether more may follow."""
-
-    data: bytes
-    next: int
-    growing: bool
 
 
 class Gateway:

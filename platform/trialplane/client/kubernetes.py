@@ -193,21 +193,19 @@ class KubernetesTarget:
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
         """See `Target`."""
         self._view_of(run)
-        lines_or_reason = remote_log.stored(self.gateway, run, which)
-        if follow and (not isinstance(lines_or_reason, str) or self.is_active(run)):
-            return remote_log.followed(self.gateway, run, which, lambda: self.is_active(run))
-        if not isinstance(lines_or_reason, str):
-            return lines_or_reason
+        first = self.gateway.log(run, which, 0)
+        if not isinstance(first, str) or (follow and self.is_active(run)):
+            return remote_log.of_gateway(self.gateway, run, which, lambda: follow and self.is_active(run))
         if which.trial is not None:
             noun = self.job(run).noun
             shows = f"`platform results {run}` shows the {noun}s"
             yet = " yet" if self.is_active(run) else ""
-            raise InputError(f"there is no log of {noun} {which.trial} of {run}{yet}: {lines_or_reason}; {shows}")
+            raise InputError(f"there is no log of {noun} {which.trial} of {run}{yet}: {first}; {shows}")
         # Without a log on a volume, use the output of its container.
         if (lines := remote_log.of_controller(self.objects, run, follow)) is not None:
             return lines
         reason = self._status(self._view_of(run)).reason
-        raise InputError(f"the controller of {run} has no log yet: {reason or lines_or_reason}")
+        raise InputError(f"the controller of {run} has no log yet: {reason or first}")
 
     def apply(self, plan: Plan) -> None:
         """See `Target`."""

@@ -5,6 +5,7 @@ A folder can be damaged or vanish at any moment. This affects only its own run, 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -25,7 +26,8 @@ from trialplane.ledger.run_status import LedgerView, OperatorView
 from trialplane.plan import plan as planning
 from trialplane.plan import saving
 from trialplane.plan.plan import Plan
-from trialplane.wire import paths, records
+from trialplane.wire import logs, paths, records
+from trialplane.wire.logs import Piece
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import Change, Desired, ReportRow, RunStatus, TrialRow
 from trialplane.wire.states import RunState
@@ -221,7 +223,7 @@ class LocalTarget:
             raise InputError(f"there is no log {file}{yet}; {shows}")
         if file.exists():
             process.check_file(file)
-        return _lines(file, growing if follow else lambda: False)
+        return logs.lines(_pieces(file, growing if follow else lambda: False))
 
     def apply(self, plan: Plan) -> None:
         """See `Target`."""
@@ -324,23 +326,15 @@ class LocalTarget:
         return max(attempts)
 
 
-def _lines(file: Path, is_growing: Callable[[], bool]) -> Iterator[str]:
-    """Yield the lines of a file, and new ones until its writer has ended. Wait for a file that does not exist yet."""
-    while not file.exists():
-        if not is_growing():
-            return
-        time.sleep(_POLL)
-    with file.open(encoding="utf-8", errors="replace") as handle:
-        pending = ""
-        while True:
-            growing = is_growing()  # checked before reading, so that the last lines are not missed
-            for piece in handle:
-                pending += piece
-                if pending.endswith("\n"):
-                    yield pending
-                    pending = ""
-            if not growing:
-                break
-            time.sleep(_POLL)
-        if pending:
-            yield pending
+def _pieces(file: Path, is_growing: Callable[[], bool]) -> Iterator[bytes]:
+    """Yield the bytes of a log, and new ones until its writer has ended. Wait for a file that does not exist yet."""
+
+    def read(offset: int) -> Piece:
+        growing = is_growing()  # checked before reading, so that the last lines are not missed
+        data = b""
+        with contextlib.suppress(FileNotFoundError), file.open("rb") as handle:
+            handle.seek(offset)
+            data = handle.read(logs.PIECE)
+        return Piece(data, offset + len(data), growing)
+
+    return logs.follow(read, _POLL)

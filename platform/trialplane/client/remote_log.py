@@ -2,76 +2,45 @@
 
 from __future__ import annotations
 
-import time
+import dataclasses
 from collections.abc import Callable, Iterator
 
-from trialplane.client.gateway import Gateway, Piece
+from trialplane.client.gateway import Gateway
 from trialplane.client.target import Log
 from trialplane.errors import TargetError
 from trialplane.kube.objects import Objects
 from trialplane.wire import cluster as names
+from trialplane.wire import logs
+from trialplane.wire.logs import Piece
 
-_PAUSE = 1.0
+_PAUSE = 1.0  # seconds between requests for more of a log
 _STATES = ("state", "lastState")  # of a container
 
 
-def stored(gateway: Gateway, run: str, which: Log) -> Iterator[str] | str:
-    """Return the lines of a log, or why the gateway has none."""
-    piece = gateway.log(run, which, 0)
-    if isinstance(piece, str):
-        return piece
-
-    def lines() -> Iterator[str]:
-        page: Piece | str = piece
-        text = b""
-        while isinstance(page, Piece) and page.data:
-            *whole, text = (text + page.data).split(b"\n")
-            yield from (line.decode(errors="replace") + "\n" for line in whole)
-            page = gateway.log(run, which, page.next)
-        if text:
-            yield text.decode(errors="replace")
-
-    return lines()
-
-
-def followed(
-    gateway: Gateway,
-    run: str,
-    which: Log,
-    is_active: Callable[[], bool],
-    pause: Callable[[float], None] = time.sleep,
-) -> Iterator[str]:
-    """The lines of a log, and new ones until its writer has ended; waits for one that does not exist yet.
+def of_gateway(gateway: Gateway, run: str, which: Log, is_active: Callable[[], bool]) -> Iterator[str]:
+    """Yield the lines of a log, and new ones until its writer has ended; wait for a log that does not exist yet.
 
     Args:
         gateway: polled; nothing is lost while it is unavailable.
         run: its name.
         which: of its logs.
-        is_active: whether the run is active.
-        pause: waits for a number of seconds.
+        is_active: whether to wait for more.
     """
-    offset, text = 0, b""
-    while True:
+
+    def read(offset: int) -> Piece:
         active = is_active()  # checked before reading, so that the last lines are not missed
         try:
             piece = gateway.log(run, which, offset)
         except TargetError:
             if not active:
                 raise
-            pause(_PAUSE)
-            continue
-        if isinstance(piece, Piece) and piece.data:
-            offset = piece.next
-            *whole, text = (text + piece.data).split(b"\n")
-            yield from (line.decode(errors="replace") + "\n" for line in whole)
-            continue
+            return Piece(b"", offset, True)
+        if isinstance(piece, str):
+            return Piece(b"", offset, active)
         # A controller's log continues in a new head pod; a trial's attempt ends once.
-        growing = active if isinstance(piece, str) or which.trial is None else piece.growing and active
-        if not growing:
-            break
-        pause(_PAUSE)
-    if text:
-        yield text.decode(errors="replace")
+        return dataclasses.replace(piece, growing=active and (piece.growing or which.trial is None))
+
+    return logs.lines(logs.follow(read, _PAUSE))
 
 
 def of_controller(objects: Objects, run: str, follow: bool) -> Iterator[str] | None:

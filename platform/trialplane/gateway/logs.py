@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from trialplane import errors
 from trialplane.wire import env, escapes, labels, logs, mlflow
 from trialplane.wire.ledger import Address
+from trialplane.wire.logs import Piece
 
 T = TypeVar("T")
 
@@ -32,14 +33,6 @@ _CHUNK = 1 << 16
 
 class NoLog(Exception):
     """Why there is no log, for people."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Piece:
-    """A piece of a log: its bytes, and the offset of the next one."""
-
-    data: bytes
-    next: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from trialplane.gateway import callers, route
 from trialplane.gateway.answers import as_json, failed
 from trialplane.gateway.callers import Callers, User
 from trialplane.gateway.limits import Admit, crowded
-from trialplane.gateway.logs import Chosen, Controllers, Mlflow, NoLog, Piece
+from trialplane.gateway.logs import Chosen, Controllers, Mlflow, NoLog
 from trialplane.gateway.route import Authority, Route
 from trialplane.ledger import archive, run_status
 from trialplane.ledger import attempts as reading
@@ -29,6 +29,7 @@ from trialplane.ledger.run_status import LedgerView
 from trialplane.plan import plan as planning
 from trialplane.wire import cluster, labels, logs, mlflow, records
 from trialplane.wire.ledger import Address
+from trialplane.wire.logs import Piece
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState, TrialState
 

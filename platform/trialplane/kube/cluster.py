@@ -23,6 +23,7 @@ from trialplane.errors import InputError, TargetError
 from trialplane.kube import connections, kinds, kubeconfig, refusal
 from trialplane.kube.kinds import ObjectKind
 from trialplane.wire import cluster as names
+from trialplane.wire import logs
 
 CONNECT = 5.0  # seconds until a connection must be established
 READ = 30.0  # seconds an answer may take
@@ -259,7 +260,7 @@ class Cluster:
         try:
             if answer.status >= 300:
                 raise self.refused(ApiResponse(answer.status, {}, answer.read()), "get", "pods/log")
-            yield from _lines(self._guarded(answer))
+            yield from logs.lines(self._guarded(answer))
         finally:
             answer.release_conn()
 
@@ -355,13 +356,3 @@ class Cluster:
             yield from answer.stream(2**16, decode_content=True)
         except urllib3.exceptions.HTTPError as error:
             raise TargetError(refusal.unreachable(error, self.host, self.context)) from error
-
-
-def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
-    rest = b""
-    for piece in pieces:
-        *whole, rest = (rest + piece).split(b"\n")
-        for line in whole:
-            yield line.decode(errors="replace") + "\n"
-    if rest:
-        yield rest.decode(errors="replace")

@@ -5,7 +5,12 @@ An offset always counts from the beginning of the log as it was written, also wh
 
 from __future__ import annotations
 
+import codecs
+import dataclasses
+import io
 import re
+import time
+from collections.abc import Callable, Iterable, Iterator
 
 PIECE = 1 << 20  # bytes of a log in one answer
 KEPT = 8 << 20  # bytes of a log that MLflow gets; of a longer log its end
@@ -13,6 +18,15 @@ KEY_HEADER = "X-Trialplane-Key"  # of the gateway's requests: the hash of the ru
 NOTICE_BYTES = 100  # of the longest notice
 
 _NOTICE = re.compile(rb"\[trialplane: the first ([0-9]{1,15}) bytes of this log are left out\]\n")
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """A piece of a log: its bytes, the next offset, and whether more may follow."""
+
+    data: bytes
+    next: int
+    growing: bool = False
 
 
 def notice(left_out: int) -> bytes:
@@ -24,3 +38,30 @@ def left_out(beginning: bytes) -> tuple[int, int]:
     """How many bytes a log's first line says are left out, and the length of that line; 0 and 0 of a whole log."""
     found = _NOTICE.match(beginning)
     return (int(found[1]), found.end()) if found else (0, 0)
+
+
+def follow(read: Callable[[int], Piece], pause: float) -> Iterator[bytes]:
+    """Yield the bytes of a log, and new ones while it grows.
+
+    Args:
+        read: Return the piece at an offset.
+        pause: Seconds between reads at its end.
+    """
+    offset = 0
+    while (piece := read(offset)).data or piece.growing:
+        offset = piece.next
+        if piece.data:
+            yield piece.data
+        else:
+            time.sleep(pause)
+
+
+def lines(pieces: Iterable[bytes]) -> Iterator[str]:
+    """Yield the lines of a log that comes in pieces; each state of a progress bar is a line."""
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
+    rest = ""
+    for piece in pieces:
+        *whole, rest = (rest + decoder.decode(piece)).split("\n")
+        yield from (f"{line}\n" for line in whole)
+    if rest := rest + decoder.decode(b"", final=True):
+        yield rest
