@@ -34,7 +34,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name on first use: a trial needs no client, and `import trialplane` costs nothing."""
+    """Import a public name on first use: a trial needs no client, and `import trialplane` costs nothing."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)

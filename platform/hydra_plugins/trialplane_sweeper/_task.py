@@ -94,7 +94,7 @@ class Runner:
         self._bases = {swept: self._load(swept) for swept in self._groups()}
 
     def run(self, ctx: Context) -> dict[str, float]:
-        """Runs the task function with a trial's parameters.
+        """Run the task function with a trial's parameters.
 
         Returns:
             The objectives by name.

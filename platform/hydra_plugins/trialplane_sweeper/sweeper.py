@@ -101,7 +101,7 @@ class TrialplaneSweeper(Sweeper):
         self.hydra_context, self.config, self._function = hydra_context, config, task_function
 
     def sweep(self, arguments: list[str]) -> None:
-        """Runs the study, or goes on with the one of the same folder, and writes the files of a multirun.
+        """Run the study, or go on with the one of the same folder, and write the files of a multirun.
 
         Raises:
             CompactHydraException: something is wrong with the sweep, and nothing was started; or it failed, or was paused.
@@ -170,7 +170,7 @@ class TrialplaneSweeper(Sweeper):
         )
 
     def _write(self, folder: Path, made: task.Task, found: space.Space) -> None:
-        """Writes the job."""
+        """Write the job."""
         from trialplane.wire import records
 
         metrics = zip(made.metrics, self._directions, strict=True)
@@ -200,7 +200,7 @@ class TrialplaneSweeper(Sweeper):
         return ["python", f"{config.hydra.job.name}.py", "-m", *config.hydra.overrides.hydra, *config.hydra.overrides.task]
 
     def _follow(self, handle: "RunHandle", made: task.Task) -> "RunStatus":
-        """Logs each job's end; gives the last status."""
+        """Log each job's end; give the last status."""
         try:
             asyncio.run(_tell(handle, made))
             return handle.status()
@@ -211,7 +211,7 @@ class TrialplaneSweeper(Sweeper):
             raise CompactHydraException(f"{handle.name} was paused; {again}, or `platform resume {handle.name}`") from None
 
     def _save(self, handle: "RunHandle", made: task.Task, folder: Path) -> None:
-        """Writes what was best, as the Optuna sweeper does."""
+        """Write what was best, as the Optuna sweeper does."""
         solutions = [(_named(row, made), list(row.values)) for row in handle.front()]
         best: dict[str, Any] = {"name": "trialplane", "run": handle.name}
         if len(made.metrics) > 1:

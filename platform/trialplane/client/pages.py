@@ -92,7 +92,7 @@ class Pages:
                         yield value
 
             def _open(self, path: str) -> None:
-                """Leads to a page, / to the start page, with the secret in a cookie and not in the browser's history."""
+                """Lead to a page, / to the start page, with the secret in a cookie and not in the browser's history."""
                 self.send_response(303)
                 self.send_header("Location", f"/{path.lstrip('/')}" if path.strip("/") else start())
                 self.send_header("Set-Cookie", f"{cookie}={secret}; Path=/; HttpOnly; SameSite=Strict")

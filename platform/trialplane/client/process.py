@@ -109,7 +109,7 @@ def signal_stop(run: str, controller: Holder, *, now: bool = False) -> None:
 
 
 def check_reach(run: str, controller: Holder) -> None:
-    """Checks that a signal would reach the controller of a run: elsewhere its pid belongs to another process.
+    """Check that a signal would reach the controller of a run: elsewhere its pid belongs to another process.
 
     Raises:
         TargetError: its process cannot be reached from here, or is another user's; names where, and what to type there.
@@ -158,7 +158,7 @@ def read(file: Path) -> bytes:
 
 
 def check_file(file: Path) -> None:
-    """Checks that a file can be opened and read without blocking.
+    """Check that a file can be opened and read without blocking.
 
     Raises:
         OSError: it cannot be.

@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def _log_to(file: Path | None) -> None:
-    """Logs to stderr, which a laptop redirects to a file; in a cluster to a file and to stdout, which Ray collects."""
+    """Log to stderr, which a laptop redirects to a file; in a cluster to a file and to stdout, which Ray collects."""
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr if file is None else sys.stdout)]
     if file is not None:
         handlers.append(logging.FileHandler(file))

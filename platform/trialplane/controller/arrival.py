@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def take_in(submitted: Path, run: RunPaths) -> None:
-    """Copies the submission into the run's folder, replacing that of a former start.
+    """Copy the submission into the run's folder, replacing that of a former start.
 
     Args:
         submitted: has `run/job.json`, `run/submission.json` and `code/code.tar.gz`.
@@ -59,7 +59,7 @@ def archive(submitted: Path) -> Path:
 
 
 def add_to_log(run: RunPaths, request: TrialRequest, data: bytes) -> None:
-    """Appends to the log of an attempt; a full disk loses the log, not the run."""
+    """Append to the log of an attempt; a full disk loses the log, not the run."""
     file = run.trial_log(request.trial, request.attempt, request.worker)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def add_to_log(run: RunPaths, request: TrialRequest, data: bytes) -> None:
 
 
 def unpack_store(run: RunPaths, number: int, packed: Any) -> None:
-    """Unpacks the MLflow store of a trial to where the exporter looks for it.
+    """Unpack the MLflow store of a trial to where the exporter looks for it.
 
     Args:
         run: the run's files.
@@ -95,7 +95,7 @@ def unpack_store(run: RunPaths, number: int, packed: Any) -> None:
 
 
 def arrays_to_file(arrays: Any, file: Path) -> None:
-    """Writes packed arrays unchanged, completely or not at all."""
+    """Write packed arrays unchanged, completely or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
     partial.write_bytes(arrays.data)  # numpy's own `tofile` does not report a full disk
@@ -103,7 +103,7 @@ def arrays_to_file(arrays: Any, file: Path) -> None:
 
 
 def _move(store: Path) -> None:
-    """Points the store to the artifacts beside it: it holds the paths they had in the slot."""
+    """Point the store to the artifacts beside it: it holds the paths they had in the slot."""
     folder = store.with_suffix(".artifacts")
     with contextlib.closing(sqlite3.connect(store)) as file, file:
         for table, key, column in (

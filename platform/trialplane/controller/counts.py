@@ -68,7 +68,7 @@ class Counts:
         return rule.retry == "always" or used < getattr(retries, rule.retry)
 
     def add(self, trial: int, outcome: TrialOutcome) -> None:
-        """Counts the end of an attempt."""
+        """Count the end of an attempt."""
         if self._is_progress(trial, outcome.step):
             self._furthest[trial] = outcome.step
             self._used[trial].clear()
@@ -87,7 +87,7 @@ class Counts:
             self._count_failed(outcome.failure, 1)
 
     def take_back(self, trial: int, failure: FailureClass) -> None:
-        """Reopens a trial that had failed for good, at the user's request, with all its retries."""
+        """Reopen a trial that had failed for good, at the user's request, with all its retries."""
         self._count_failed(failure, -1)
         self.failures = +self.failures  # drops classes whose count is zero
         self.retried += 1
@@ -120,25 +120,25 @@ class Repeats:
         return len(self._waiting)
 
     def take(self) -> TrialRequest:
-        """Removes and returns the attempt to be retried next."""
+        """Remove and return the attempt to be retried next."""
         return self._waiting.popleft()
 
     def ended(self, request: TrialRequest, outcome: TrialOutcome) -> None:
-        """Records the end of an attempt."""
+        """Record the end of an attempt."""
         if outcome.retried:
             self._waiting.append(request)
         elif outcome.failure is not None:
             self._failed[request.number] = request, outcome.failure
 
     def begun(self, request: TrialRequest) -> None:
-        """Records an attempt of a former controller: what it repeats is no longer waiting, or was reopened."""
+        """Record an attempt of a former controller: what it repeats is no longer waiting, or was reopened."""
         number = request.retry_of
         if number in self._failed:
             self._open(number)
         self._waiting = collections.deque(waiting for waiting in self._waiting if waiting.number != number)
 
     def take_up(self, number: int | None) -> bool:
-        """Queues an attempt that failed for good once more, with all the retries of its trial.
+        """Queue an attempt that failed for good once more, with all the retries of its trial.
 
         Args:
             number: of the attempt; None for the newest that failed for good.
@@ -180,12 +180,12 @@ class BestReports:
         return tuple(self._objectives)
 
     def begun(self, trial: int) -> None:
-        """Records that an attempt at a trial starts."""
+        """Record that an attempt at a trial starts."""
         if not self._keeps_checkpoints:
             self._found.pop(trial, None)
 
     def add(self, trial: int, step: int, metrics: Mapping[str, float]) -> None:
-        """Takes a report of a trial; of equal values the first counts."""
+        """Take a report of a trial; of equal values the first counts."""
         for metric, objective in self._objectives.items():
             value = metrics.get(metric, math.nan)
             found = self._found.setdefault(trial, {})
@@ -202,7 +202,7 @@ class BestReports:
         return dataclasses.replace(outcome, best=dict(found), metrics=metrics)
 
     def ended(self, trial: int, outcome: TrialOutcome) -> None:
-        """Records the end of an attempt, also of a former controller."""
+        """Record the end of an attempt, also of a former controller."""
         self._found.pop(trial, None)
         if (outcome.failure is not None or outcome.state is TrialState.PAUSED) and outcome.best:
             self._found[trial] = dict(outcome.best)
@@ -230,7 +230,7 @@ class Alike:
         self.certain: TrialRequest | None = None
 
     def ended(self, request: TrialRequest, outcome: TrialOutcome) -> None:
-        """Records the end of an attempt."""
+        """Record the end of an attempt."""
         if outcome.retried:
             return
         if outcome.failure is None:

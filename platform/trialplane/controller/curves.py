@@ -51,7 +51,7 @@ class Curve:
         self._extremes = Extremes(names)
 
     def add(self, mark: int, report: TrialReport) -> list[int]:
-        """Takes the next report; returns the marks of those that are not kept any more."""
+        """Take the next report; return the marks of those that are not kept any more."""
         number, size = self._count, _size(report.metrics)
         self._count += 1
         self.step = max(self.step, report.step)
@@ -64,7 +64,7 @@ class Curve:
         return dropped
 
     def _drop(self, numbers: list[int]) -> list[int]:
-        """Drops those of these reports that are not to be kept; returns their marks."""
+        """Drop those of these reports that are not to be kept; return their marks."""
         spare = [number for number in dict.fromkeys(numbers) if number % self.stride and number in self._kept]
         if not spare:
             return []
@@ -99,7 +99,7 @@ class Curves:
         self._sent: Batch | None = None
 
     def add(self, request: TrialRequest, report: TrialReport) -> None:
-        """Takes a report of a running attempt."""
+        """Take a report of a running attempt."""
         curve = self._of.get(request.number)
         if curve is None:
             curve = self._of[request.number] = Curve(self._names)
@@ -119,7 +119,7 @@ class Curves:
                 self.remark += f", with the minimum and maximum of {', '.join(sorted(self._names))}"
 
     def end(self, number: int) -> int:
-        """Records the end of an attempt; returns the largest step that it has reported, or 0."""
+        """Record the end of an attempt; return the largest step that it has reported, or 0."""
         curve = self._of.pop(number, None)
         return 0 if curve is None else curve.step
 

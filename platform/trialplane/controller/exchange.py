@@ -76,19 +76,19 @@ class Exchange:
         return tuple(self._pending)
 
     def hand(self, worker: int, units: tuple[Unit, ...], last: bool) -> None:
-        """Hands units to a worker; `last` means that no more will follow."""
+        """Hand units to a worker; `last` means that no more will follow."""
         self._send(self._workers.process(worker), messages.HandUnits(units, last))
 
     def release(self, worker: int, units: tuple[int, ...]) -> None:
-        """Lets a worker reuse the memory of results that have been fetched, or never will be."""
+        """Let a worker reuse the memory of results that have been fetched, or never will be."""
         self._send(self._workers.process(worker), messages.ReleaseResults(units))
 
     def end_feed(self, failed: int) -> None:
-        """Ends the learner's results; `failed` is the number of failed units."""
+        """End the learner's results; `failed` is the number of failed units."""
         self._send(self._learner.process(0), messages.EndFeed(failed))
 
     def fetch(self, worker: int, units: tuple[int, ...]) -> None:
-        """Puts results that a worker offers into the object store, as one object; the worker's memory is then free again."""
+        """Put results that a worker offers into the object store, as one object; the worker's memory is then free again."""
         process = _running(self._workers, worker)
 
         def event(found: Any, why: str) -> ResultsFetched:
@@ -100,7 +100,7 @@ class Exchange:
         self._pending[found_units] = event, results
 
     def fetch_weights(self) -> None:
-        """Puts the weights that the learner offers into the object store."""
+        """Put the weights that the learner offers into the object store."""
         process = _running(self._learner, 0)
 
         def event(found: Any, why: str) -> WeightsFetched:
@@ -111,7 +111,7 @@ class Exchange:
         self._pending[was_found] = event, weights
 
     def feed(self, parcels: tuple[Parcel, ...], results: Any) -> None:
-        """Passes the results of one `fetch` from the object store to the learner."""
+        """Pass the results of one `fetch` from the object store to the learner."""
         process = _running(self._learner, 0)
         units, feed = tuple(parcel.unit for parcel in parcels), messages.encode(messages.FeedParcels(parcels))
         fed = process.actor.call("feed", process.serial, feed, [results])

@@ -59,7 +59,7 @@ def add(
     ranges: Mapping[str, Range],
     curves: Curves | None = None,
 ) -> None:
-    """Adds attempts to a study, and the reports and the ends of those that were running in it.
+    """Add attempts to a study, and the reports and the ends of those that were running in it.
 
     Args:
         storage: the study's.
@@ -128,7 +128,7 @@ def _end(storage: BaseStorage, known: FrozenTrial, trial: FrozenTrial) -> None:
 
 
 def write(order: Order, lines: Iterable[str]) -> None:
-    """Writes a study into the database of the order's URL, completely or not at all.
+    """Write a study into the database of the order's URL, completely or not at all.
 
     Raises:
         InputError: the URL is invalid, or the database has a study of that name.
@@ -166,7 +166,7 @@ def write(order: Order, lines: Iterable[str]) -> None:
 
 
 def _store(session: Any, study: optuna.Study) -> None:
-    """Adds a study in memory to a database, in the transaction of the session.
+    """Add a study in memory to a database, in the transaction of the session.
 
     By Optuna's own tables: its storage commits once per trial, and asks the database twice about each value.
     """
@@ -225,7 +225,7 @@ def _attribute_rows(owner: dict[str, int], attributes: Mapping[str, Any]) -> lis
 
 
 def show(order: Order, lines: Iterable[str]) -> None:
-    """Serves optuna-dashboard on a copy in memory, which each line brings up to date; ends with the lines.
+    """Serve optuna-dashboard on a copy in memory, which each line brings up to date; end with the lines.
 
     It answers once the first line is in the copy: nobody sees a study without its trials.
 
@@ -272,7 +272,7 @@ class _Server(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
 
 class _Handler(wsgiref.simple_server.WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name is the base class's
-        """Prints nothing: the terminal is the user's."""
+        """Print nothing: the terminal is the user's."""
 
 
 def _read(line: str, curves: Curves) -> tuple[list[Attempt], bool]:
@@ -284,7 +284,7 @@ def _read(line: str, curves: Curves) -> tuple[list[Attempt], bool]:
 
 
 def main(stdin: TextIO = sys.stdin) -> int:
-    """Carries out the order; an error is a message on stderr and an exit code of `errors`."""
+    """Carry out the order; an error is a message on stderr and an exit code of `errors`."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     order = records.from_json(Order, stdin.readline())
     try:

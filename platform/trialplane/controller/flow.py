@@ -45,7 +45,7 @@ class Flow:
         self._fed: dict[int, Parcel] = {}
 
     def offer(self, parcel: Parcel) -> None:
-        """Records a result that a worker offers."""
+        """Record a result that a worker offers."""
         self._offered.append(parcel)
 
     def grants(self) -> dict[int, tuple[int, ...]]:
@@ -71,7 +71,7 @@ class Flow:
         return {worker: tuple(parcel.unit for parcel in parcels) for worker, parcels in granted.items() if parcels}
 
     def withdraw(self, worker: int) -> list[int]:
-        """Removes and returns the units of a worker's offers that are not being fetched, as the worker has ended."""
+        """Remove and return the units of a worker's offers that are not being fetched, as the worker has ended."""
         gone = [parcel.unit for parcel in self._offered if parcel.worker == worker]
         self._offered = collections.deque(parcel for parcel in self._offered if parcel.worker != worker)
         return gone
@@ -81,7 +81,7 @@ class Flow:
         return any(parcel.worker == worker for parcel in (*self._offered, *self._moving.values()))
 
     def store(self, units: Iterable[int], reference: Any) -> None:
-        """Records that granted results are in the object store."""
+        """Record that granted results are in the object store."""
         self._stored.append(Load(tuple(self._moving.pop(unit) for unit in units), reference))
 
     def feeds(self) -> list[Load]:
@@ -98,14 +98,14 @@ class Flow:
         return self._fed.get(unit)
 
     def take(self, unit: int) -> Parcel | None:
-        """Records that the learner has read a result; None when it was never fed."""
+        """Record that the learner has read a result; None when it was never fed."""
         parcel = self._fed.pop(unit, None)
         if parcel is not None:
             self.in_flight -= parcel.bytes
         return parcel
 
     def lose(self, unit: int) -> Parcel | None:
-        """Records that a result was lost between worker and learner; None when it was not in flight."""
+        """Record that a result was lost between worker and learner; None when it was not in flight."""
         parcel = self._moving.pop(unit, None) or self._fed.pop(unit, None)
         if parcel is not None:
             self.in_flight -= parcel.bytes

@@ -113,7 +113,7 @@ class GangPool:
                 self._dissolve(gang)
 
     def start(self, slot: int, request: TrialRequest) -> None:
-        """Starts a trial in all slots of a gang."""
+        """Start a trial in all slots of a gang."""
         gang = self._gangs[slot]
         gang.request = request
         gang.open = set(range(self._nodes))
@@ -134,7 +134,7 @@ class GangPool:
         return self._pool.send_files(message)
 
     def answer(self, slot: int, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> None:
-        """Answers the last event of a gang, unless its node has ended; a trial of several nodes asks for no parameters."""
+        """Answer the last event of a gang, unless its node has ended; a trial of several nodes asks for no parameters."""
         assert suggested is None, "an objective of Optuna runs in one process"
         gang = self._gangs[slot]
         if gang.to_answer is not None:
@@ -142,13 +142,13 @@ class GangPool:
             gang.to_answer = None
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
-        """Ends the trial of a gang; its outcome comes as an event."""
+        """End the trial of a gang; its outcome comes as an event."""
         gang = self._gangs[slot]
         for node in gang.open:
             self._pool.kill(gang.members[node], failure, message)
 
     def stop(self, slot: int, message: str) -> None:
-        """Lets the trial of a gang save itself and end."""
+        """Let the trial of a gang save itself and end."""
         gang = self._gangs[slot]
         for node in gang.open:
             self._pool.stop(gang.members[node], message)
@@ -184,11 +184,11 @@ class GangPool:
             raise failed
 
     def close(self) -> None:
-        """Ends all slots."""
+        """End all slots."""
         self._pool.close()
 
     def _form(self) -> Iterator[SlotReady]:
-        """Forms as many gangs as there are idle slots for."""
+        """Form as many gangs as there are idle slots for."""
         while len(self._single) >= self._nodes:
             members, self._single = sorted(self._single[: self._nodes]), self._single[self._nodes :]
             gang = _Gang(next(number for number in itertools.count() if number not in self._gangs), members)
@@ -204,7 +204,7 @@ class GangPool:
             )
 
     def _dissolve(self, gang: _Gang) -> None:
-        """Removes a gang; its remaining slots become idle."""
+        """Remove a gang; its remaining slots become idle."""
         del self._gangs[gang.index]
         for member in gang.members:
             if self._gang_of.get(member) is gang:
@@ -212,7 +212,7 @@ class GangPool:
                 self._single.append(member)
 
     def _receive(self, event: SlotTrial) -> Iterator[SlotTrial]:
-        """Passes on a node's event, and after the last node's end the trial's."""
+        """Pass on a node's event, and after the last node's end the trial's."""
         gang = self._gang_of[event.slot]
         node, request = gang.members.index(event.slot), gang.request
         assert request is not None
@@ -234,7 +234,7 @@ class GangPool:
             yield self._ended(gang, request)
 
     def _follow(self, gang: _Gang, event: SlotTrial) -> None:
-        """Ends the other nodes when one has failed.
+        """End the other nodes when one has failed.
 
         At once if it certainly failed by itself. Otherwise they get the time to report their own failures, and to write the
         checkpoint for which all of them may have been stopped.
@@ -255,14 +255,14 @@ class GangPool:
         self._end_in(gang, patience, "ended because another node of the trial failed")
 
     def _end_in(self, gang: _Gang, seconds: float, why: str) -> None:
-        """Schedules the kill of the nodes that are still running, unless it is due earlier."""
+        """Schedule the kill of the nodes that are still running, unless it is due earlier."""
         when = time.monotonic() + seconds
         if gang.kill_at is None or when < gang.kill_at:
             gang.kill_at, gang.why = when, why
         self._end_late([gang])
 
     def _end_late(self, gangs: Iterable[_Gang]) -> None:
-        """Kills nodes that are still running after their time; repeatedly, as one may just have been starting."""
+        """Kill nodes that are still running after their time; repeatedly, as one may just have been starting."""
         now = time.monotonic()
         for gang in gangs:
             if gang.open and gang.kill_at is not None and now >= gang.kill_at:

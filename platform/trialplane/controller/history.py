@@ -126,7 +126,7 @@ class History(optuna.storages.InMemoryStorage):
         self._view: list[int] | None = None  # numbers of the finished trials shown; rebuilt after each end
 
     def ended(self, trial: FrozenTrial, is_bad: bool) -> None:
-        """Records that a trial has finished.
+        """Record that a trial has finished.
 
         Args:
             trial: in this memory.
@@ -146,7 +146,7 @@ class History(optuna.storages.InMemoryStorage):
             self._others[number] = self._behind(trial)
 
     def replace(self, trial_id: int, attempt: FrozenTrial) -> None:
-        """Replaces an attempt that has ended with another; the trial is unfinished until `ended` is called."""
+        """Replace an attempt that has ended with another; the trial is unfinished until `ended` is called."""
         before = self.get_trial(trial_id)
         attempt.number, attempt._trial_id = before.number, trial_id
         study_id, _ = self._trial_id_to_study_id_and_number[trial_id]
@@ -177,7 +177,7 @@ class History(optuna.storages.InMemoryStorage):
         return [trial for trial in shown if states is None or trial.state in states]
 
     def _add_shape(self, names: frozenset[str]) -> None:
-        """Forgets trials that failed before they asked for all of `names`.
+        """Forget trials that failed before they asked for all of `names`.
 
         Samplers draw together the parameters that all trials have, and would do without the others from then on.
         """

@@ -74,7 +74,7 @@ class Iteration:
         self._spill_at = 0.0
 
     def publish(self, weights: Any, store_bytes: int) -> None:
-        """Lets workers start, with these weights."""
+        """Let workers start, with these weights."""
         self.weights, self.is_published = weights, True
         limit = self.collect.in_flight_bytes
         room = int(STORE_SHARE * store_bytes) - self.weights_bytes
@@ -87,7 +87,7 @@ class Iteration:
             )
 
     def hand(self, worker: WorkerSlot) -> tuple[Unit, ...]:
-        """Hands units to a worker that has requested some."""
+        """Hand units to a worker that has requested some."""
         units = self.book.hand(worker.index, worker.owed)
         if units:
             now = time.monotonic()
@@ -98,7 +98,7 @@ class Iteration:
         return units
 
     def offered(self, worker: WorkerSlot, offer: Offer) -> bool:
-        """Records a result that a worker offers; False when it will not be fetched."""
+        """Record a result that a worker offers; False when it will not be fetched."""
         if not self.book.made(worker.index, offer.unit):
             log.warning("worker %d offered a result of unit %d, which was not assigned to it", worker.index, offer.unit)
             return False
@@ -111,14 +111,14 @@ class Iteration:
         return True
 
     def fetched(self, units: tuple[int, ...], reference: Any, gone: tuple[int, ...], why: str) -> None:
-        """Records which results are in the object store, and which are gone."""
+        """Record which results are in the object store, and which are gone."""
         if units:
             self.flow.store(units, reference)
         for unit in gone:
             self._lose(unit, why or "its worker has ended")
 
     def fed(self, units: tuple[int, ...], lost: bool, why: str) -> None:
-        """Records that results were fed to the learner, or lost."""
+        """Record that results were fed to the learner, or lost."""
         for unit in units:
             if lost:
                 self._lose(unit, why or "the object store has lost it")
@@ -126,7 +126,7 @@ class Iteration:
                 self._count(parcel)
 
     def took(self, units: Iterable[int]) -> None:
-        """Records that the learner has read results, or has kept those of a former attempt."""
+        """Record that the learner has read results, or has kept those of a former attempt."""
         for unit in units:
             parcel = self.flow.take(unit)
             if parcel is None:
@@ -135,14 +135,14 @@ class Iteration:
                 self._count(parcel)
 
     def take_back(self, worker: WorkerSlot, begun: tuple[int, ...] | None) -> None:
-        """Returns the units that an ended worker had not begun, as if they had never been handed out."""
+        """Return the units that an ended worker had not begun, as if they had never been handed out."""
         if begun is not None:
             unbegun = self.book.open(worker.index) - set(begun)
             self.book.put_back(worker.index, unbegun)
             worker.handed -= len(unbegun)
 
     def worker_ended(self, worker: WorkerSlot, outcome: TrialOutcome) -> TrialOutcome:
-        """Records the end of a worker's process: its units are retried or have failed. Returns its final outcome."""
+        """Record the end of a worker's process: its units are retried or have failed. Returns its final outcome."""
         # If it failed while working on units, those are at fault, not the results it had given.
         counts = not self.book.open(worker.index)
         for unit in self.flow.withdraw(worker.index):
@@ -185,14 +185,14 @@ class Iteration:
         return IterationFailure(worker.failure.failure, message, worker.failure.traceback)
 
     def close(self) -> None:
-        """Ends the iteration and releases its objects in the object store."""
+        """End the iteration and release its objects in the object store."""
         self.weights = None
         self.flow = Flow(0)
         for worker in self.workers.values():
             worker.close()
 
     def note_spilled(self, spilled: Callable[[], int | None], *, again: bool = False) -> None:
-        """Checks periodically, or `again` at once, whether an object store spilled results to disk; warns once."""
+        """Check periodically, or `again` at once, whether an object store spilled results to disk; warn once."""
         if not again and time.monotonic() < self._spill_at:
             return
         self._spill_at = time.monotonic() + SPILL_INTERVAL

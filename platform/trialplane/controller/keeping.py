@@ -47,7 +47,7 @@ class Keeping:
             self.ended(row)
 
     def ended(self, row: TrialRow) -> None:
-        """Takes the end of an attempt, as it is in the ledger."""
+        """Take the end of an attempt, as it is in the ledger."""
         if row.state not in _ENDED:
             return
         best = rows.ranked(self._job, [*self._best, row])
@@ -86,7 +86,7 @@ class Keeping:
             self._removal = sent, frozenset(self._unwanted)
 
     def settle(self) -> None:
-        """Waits until everything is removed; when no slot gets ready in time, the next controller goes on."""
+        """Wait until everything is removed; when no slot gets ready in time, the next controller goes on."""
         deadline = time.monotonic() + PATIENCE
         self.remove()
         with contextlib.suppress(errors.SlotError, errors.EntrypointError):  # no slot starts, which the run has ended with

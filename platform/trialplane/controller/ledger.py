@@ -149,11 +149,11 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Releases the study; the next controller finds the attempts that are still open."""
+        """Release the study; the next controller finds the attempts that are still open."""
         self._storage.close()
 
     def prepare(self) -> None:
-        """Builds the sampler and imports the job's functions, so that what is wrong with them shows before a trial starts.
+        """Build the sampler and import the job's functions, so that what is wrong with them shows before a trial starts.
 
         Raises:
             EntrypointError: a function of the job cannot be imported.
@@ -228,7 +228,7 @@ class Ledger:
         return dropped
 
     def suggest(self, number: int, wanted: messages.Suggest) -> messages.Suggested:
-        """Draws a parameter that a running attempt asks for, and writes it to the database before it is answered.
+        """Draw a parameter that a running attempt asks for, and write it to the database before it is answered.
 
         So a retry, which repeats what the attempts before it were given, never gets another value.
 
@@ -250,7 +250,7 @@ class Ledger:
         return answer
 
     def report(self, report: TrialReport) -> bool:
-        """Takes the metrics of one step, in the order they were reported; True when the pruner decides to end the trial.
+        """Take the metrics of one step, in the order they were reported; True when the pruner decides to end the trial.
 
         A report of an attempt that is not running is ignored.
         """
@@ -265,7 +265,7 @@ class Ledger:
         return self._compare(attempt, report.step, report.metrics)
 
     def _compare(self, attempt: _Attempt, step: int, metrics: Mapping[str, float]) -> bool:
-        """Takes a report for the objectives that are the best of them, and for the pruner; True when that ends the trial."""
+        """Take a report for the objectives that are the best of them, and for the pruner; True when that ends the trial."""
         self._best_reports.add(attempt.request.trial, step, metrics)
         if not self.job.watched_metric:  # Optuna copies all reports for each new one, and a training may have millions
             return False
@@ -274,7 +274,7 @@ class Ledger:
             return self.pruning.report(attempt.trial, step, metrics)
 
     def write_reports(self, *, patient: bool = False) -> None:
-        """Writes the reports that have come since the last time, unless that was a moment ago.
+        """Write the reports that have come since the last time, unless that was a moment ago.
 
         While the database is away they are kept, as many as it would keep. Results go before reports: those for which a
         namespace has no room are left out.
@@ -310,7 +310,7 @@ class Ledger:
         return tuple(filter(None, (self._curves.remark, self._unwritable)))
 
     def tell(self, outcome: TrialOutcome) -> TrialOutcome | None:
-        """Writes how an attempt ended, once.
+        """Write how an attempt ended, once.
 
         Returns:
             The outcome with `retried` decided, or None when the attempt is not running: a late result of a former
@@ -338,7 +338,7 @@ class Ledger:
         return outcome
 
     def take_up(self, number: int | None = None) -> bool:
-        """Reopens a training or an iteration that failed for good, at the user's request; see `Repeats.take_up`.
+        """Reopen a training or an iteration that failed for good, at the user's request; see `Repeats.take_up`.
 
         The recorded outcome does not change: the next attempt names the one it repeats, so a later controller counts the
         same.
@@ -355,7 +355,7 @@ class Ledger:
             yield dataclasses.replace(request, params={**self.job.params, **request.params}), outcome
 
     def describe(self, attributes: Mapping[str, Any], *, patient: bool = True) -> None:
-        """Writes facts about the run.
+        """Write facts about the run.
 
         Args:
             attributes: by the name of a column, JSON values.
@@ -368,7 +368,7 @@ class Ledger:
                 self._storage.describe(attributes)
 
     def record_status(self, status: RunStatus, *, patient: bool = True) -> None:
-        """Writes the run's status; of one that is refused, what no trial's code has made.
+        """Write the run's status; of one that is refused, what no trial's code has made.
 
         A status that ended the run would end each controller that goes on with it the same way.
 
@@ -428,7 +428,7 @@ class Ledger:
         return Segment(stretch.rung, metrics, stretch.done, offset)
 
     def _see(self, trial: int, step: int) -> None:
-        """Takes the step of a report, to know how its trial counts them."""
+        """Take the step of a report, to know how its trial counts them."""
         self._offsets[trial] = max(self._offsets.get(trial, 0), int(step == 0))
 
     def _done(self, request: TrialRequest, outcome: TrialOutcome) -> int:
@@ -502,7 +502,7 @@ class Ledger:
         self._memory.ended(self._frozen(trial.number), samplers.is_bad(self.job, outcome))
 
     def _count(self, request: TrialRequest, sampled: dict[str, Any], outcome: TrialOutcome) -> None:
-        """Counts the end of an attempt."""
+        """Count the end of an attempt."""
         if outcome.checkpoints is not None:
             self.saved[request.trial] = outcome.checkpoints
         self.counts.add(request.trial, outcome)
@@ -514,7 +514,7 @@ class Ledger:
         self._show(rows.row(self.job, request, sampled, outcome))
 
     def _begun(self, request: TrialRequest) -> None:
-        """Counts the start of an attempt, also under a former controller."""
+        """Count the start of an attempt, also under a former controller."""
         self._best_reports.begun(request.trial)
         segment = request.segment
         if self.promotion is None or segment is None:
@@ -533,7 +533,7 @@ class Ledger:
         return tuple(sign * value if math.isfinite(value) else math.inf for sign, value in zip(signs, values, strict=True))
 
     def _drop(self, trials: Iterable[int]) -> None:
-        """Ends paused trials that will not continue, as pruned."""
+        """End paused trials that will not continue, as pruned."""
         assert self.promotion is not None
         for trial in trials:
             number = self.newest[trial].number
@@ -594,7 +594,7 @@ class Ledger:
         return dict(self._attempts[number][0].params)
 
     def _write(self, write: Callable[..., None], number: int) -> None:
-        """Writes one attempt to the database, waiting for it while it is away."""
+        """Write one attempt to the database, waiting for it while it is away."""
         request, outcome = self._attempts[number]
         attempt = Attempt(request, outcome, optuna=history.document(self._frozen(request.trial), self.pruning.sign))
         attributes = self._memory.get_study_system_attrs(self._study_id)
@@ -603,7 +603,7 @@ class Ledger:
         self._saved_attributes = changed or self._saved_attributes
 
     def _load(self) -> None:
-        """Fills memory from the database, and ends the attempts that a former controller left running."""
+        """Fill memory from the database, and end the attempts that a former controller left running."""
         gc.disable()  # thousands of objects are made and none is garbage: the collector would take half of the time
         try:
             self._fill()
@@ -680,7 +680,7 @@ class Ledger:
         return curves, unfinished
 
     def _go_on_from(self, described: Mapping[str, Any]) -> None:
-        """Restores the last status in the database, which has how long the run has worked."""
+        """Restore the last status in the database, which has how long the run has worked."""
         try:
             self.status = records.from_dict(RunStatus, described)
         except ValueError as error:

@@ -80,7 +80,7 @@ class Loop:
         self._told: set[str] = set()  # kinds of what trials have told that is told once
 
     def run(self) -> Ending:
-        """Runs until the end and returns how it ended; the ends of all attempts are in the ledger by then."""
+        """Run until the end and return how it ended; the ends of all attempts are in the ledger by then."""
         while True:
             self._check_end()
             if self._ending is None and not self._is_full:
@@ -110,7 +110,7 @@ class Loop:
             )
 
     def show(self, state: RunState, reason: str = "") -> None:
-        """Puts the run's status on the board."""
+        """Put the run's status on the board."""
         self._board.show(self._status(state, reason))
 
     @property
@@ -119,7 +119,7 @@ class Loop:
         return tuple(self._warnings)
 
     def _warn(self, text: str) -> None:
-        """Adds and logs a warning, once; of very many the rest is left out, as nothing knows which of it was logged."""
+        """Add and logs a warning, once; of very many the rest is left out, as nothing knows which of it was logged."""
         text = errors.shortened(text, _LONGEST_REMARK)
         if len(self._warnings) >= _MOST_WARNINGS:
             text = "there are more warnings, which are left out"
@@ -136,7 +136,7 @@ class Loop:
             self._workload.resize(parallel, 0 if self._is_dry or self._ending else self._ledger.unstarted)
 
     def _start_all(self) -> None:
-        """Starts an attempt in every idle slot while there are any left."""
+        """Start an attempt in every idle slot while there are any left."""
         for slot in self._workload.idle:
             try:
                 request = self._ledger.ask()
@@ -154,7 +154,7 @@ class Loop:
         self._end_dropped()
 
     def _end_dropped(self) -> None:
-        """Takes note of paused trials that will not continue."""
+        """Take note of paused trials that will not continue."""
         for request, outcome in self._ledger.take_dropped():
             self._workload.ended(request, outcome)
             self._log_end(request, outcome)
@@ -162,7 +162,7 @@ class Loop:
     # Recording
 
     def _take(self, event: SlotTrial) -> None:
-        """Records the messages of an attempt."""
+        """Record the messages of an attempt."""
         self._growing_until = time.monotonic() + _GROWING
         for message in event.messages:
             if isinstance(message, LogGrown):
@@ -206,7 +206,7 @@ class Loop:
     # Ending
 
     def _check_end(self) -> None:
-        """Checks whether the user, a budget or a failure ends the run."""
+        """Check whether the user, a budget or a failure ends the run."""
         if self._since is not None:
             before, self._since = self._since, time.monotonic()
             self.worked += self._since - before
@@ -220,7 +220,7 @@ class Loop:
                 self._ending = endings.of(self._ending, ending)
 
     def _end_all(self, ending: Ending) -> None:
-        """Ends the running trials; those that keep checkpoints get time to save one when the user ends the run."""
+        """End the running trials; those that keep checkpoints get time to save one when the user ends the run."""
         for slot, request in self._workload.running().items():
             if ending.by_user and self._job.keeps_checkpoints and not self._hurry:
                 self._stopping.add(request.number)

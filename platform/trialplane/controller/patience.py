@@ -47,7 +47,7 @@ class Patience:
         self.waiting = False
 
     def __call__(self, do: Callable[[], T]) -> T:
-        """Returns the result of `do`; raises LedgerUnavailable when the time is over."""
+        """Return the result of `do`; raise LedgerUnavailable when the time is over."""
         deadline = time.monotonic() + self._seconds
         for tries in itertools.count(1):
             pause = backoff.pause(tries, _LONGEST_PAUSE, first=0.1)

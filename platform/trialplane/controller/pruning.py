@@ -57,7 +57,7 @@ class Pruning:
         self._complaint = ""
 
     def report(self, trial: optuna.trial.Trial, step: int, metrics: Mapping[str, float]) -> bool:
-        """Takes the metrics of one step of a running trial; True when the trial is to end.
+        """Take the metrics of one step of a running trial; True when the trial is to end.
 
         Args:
             trial: the one that reports.
@@ -83,12 +83,12 @@ class Pruning:
         return prunes
 
     def restore(self, attributes: Mapping[str, Any]) -> None:
-        """Restores what the pruner estimated under a former controller, from the study's attributes."""
+        """Restore what the pruner estimated under a former controller, from the study's attributes."""
         if self._estimated and _RESOURCE in attributes:
             setattr(self._halving, self._estimated, attributes[_RESOURCE])
 
     def replaced(self, trial_id: int, attempt: FrozenTrial) -> dict[str, Any]:
-        """Takes an attempt that is retried; returns its attributes without those of the pruner.
+        """Take an attempt that is retried; return its attributes without those of the pruner.
 
         A retry that starts over is judged from its first report on. One that continues from a checkpoint, and so reports a
         later step first, gets the reports and the rungs of the attempt before.
@@ -119,7 +119,7 @@ class Pruning:
                 trial.storage.set_trial_system_attr(trial._trial_id, key, value)
 
     def ended(self, outcome: TrialOutcome) -> None:
-        """Records the end of an attempt."""
+        """Record the end of an attempt."""
         self._has_result = self._has_result or outcome.state is TrialState.COMPLETE
 
     @property

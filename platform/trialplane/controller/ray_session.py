@@ -39,7 +39,7 @@ HEAD_PAUSE = 0.2  # seconds between two tries to reach a head that starts
 
 @contextlib.contextmanager
 def connect(roles: Sequence[Role], store: Callable[[int], int]) -> Iterator[None]:
-    """Starts a Ray for this process on this machine, with room for the slots of all roles, and ends it.
+    """Start a Ray for this process on this machine, with room for the slots of all roles, and end it.
 
     `store` computes the size of its object store from the free bytes in /dev/shm: `plan.sizes.local_object_store`.
     Ray reads its settings on import: see `__main__`.
@@ -81,7 +81,7 @@ def _make_folder() -> tuple[Path, int]:
 
 
 def _lock(folder: Path) -> int:
-    """Locks a folder until the descriptor is closed; raises OSError if it is another process's."""
+    """Lock a folder until the descriptor is closed; raise OSError if it is another process's."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,7 +124,7 @@ def _start(roles: Sequence[Role], store: Callable[[int], int], folder: Path) -> 
 
 
 def join(address: str, give_up: Callable[[], bool], on_trouble: Callable[[str], None] = lambda _: None) -> bool:
-    """Joins the Ray of a cluster, whose pods provide the slots, as soon as its head answers.
+    """Join the Ray of a cluster, whose pods provide the slots, as soon as its head answers.
 
     The head is a container beside this one and starts after it. Ray itself would spend 40 s on each try without a head. No
     error ends the wait: whatever is wrong with Ray is no end of the run, and the next try may be at another head.
@@ -174,14 +174,14 @@ def is_head_lost(address: str, patience: float = 0.0) -> bool:
 
 
 def _reach(address: str) -> None:
-    """Connects to a head once. Raises OSError when nothing answers."""
+    """Connect to a head once. Raises OSError when nothing answers."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host, int(port)), timeout=QUERY_SECONDS).close()
 
 
 @contextlib.contextmanager
 def _as_slot_error(what: str) -> Iterator[None]:
-    """Raises errors of Ray as SlotError."""
+    """Raise errors of Ray as SlotError."""
     try:
         yield
     except (RuntimeError, OSError, ValueError) as error:
@@ -199,12 +199,12 @@ def _was_slow(error: Exception) -> bool:
 
 
 def disconnect() -> None:
-    """Leaves the Ray that was joined."""
+    """Leave the Ray that was joined."""
     ray.shutdown()
 
 
 def wait(answers: Sequence[Any], timeout: float) -> list[Any]:
-    """Waits for one of these answers for at most `timeout` seconds; with 0 returns all that are ready."""
+    """Wait for one of these answers for at most `timeout` seconds; with 0 returns all that are ready."""
     if not answers:
         time.sleep(timeout)
         return []

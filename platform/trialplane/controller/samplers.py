@@ -118,7 +118,7 @@ def grid_is_drawn(job: Job, study: optuna.Study) -> bool:
 
 
 def stop_if_exhausted(job: Job, study: optuna.Study, code: JobCode) -> None:
-    """Calls `study.stop` if a former controller ran the last point: brute force detects it after its last trial."""
+    """Call `study.stop` if a former controller ran the last point: brute force detects it after its last trial."""
     ended = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
     if job.search.sampler.name == "bruteforce" and ended:
         build_sampler(job, 0, code).after_trial(study, ended[-1], ended[-1].state, ended[-1].values)
@@ -132,14 +132,14 @@ class _Grid(optuna.samplers.GridSampler):
     """
 
     def begin_with(self, parameters: Mapping[str, space.AnyParameter], points: Sequence[Mapping[str, Any]]) -> None:
-        """Moves whole points of the grid to its beginning."""
+        """Move whole points of the grid to its beginning."""
         first = (tuple(_nearest(parameters[name], point[name]) for name in self._param_names) for point in points)
         self._all_grids = list(dict.fromkeys([*first, *self._all_grids]))
 
     def after_trial(
         self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
-        """Does nothing: the ledger calls `grid_is_drawn`. Optuna would compare all points of all trials each time."""
+        """Do nothing: the ledger calls `grid_is_drawn`. Optuna would compare all points of all trials each time."""
 
 
 def _nearest(parameter: space.AnyParameter, value: Any) -> Any:

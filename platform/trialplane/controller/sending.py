@@ -42,7 +42,7 @@ class Sending:
         self._again = 0.0  # when the next one may be sent
 
     def run(self, goes_on: Callable[[], bool], show: Callable[[str], None]) -> list[str]:
-        """Sends until all is there, or no more is to be tried.
+        """Send until all is there, or no more is to be tried.
 
         Args:
             goes_on: whether the user lets the run go on.
@@ -78,7 +78,7 @@ class Sending:
         return len(self._waiting) + (self._under_way is not None)
 
     def _step(self, deadline: float) -> None:
-        """Takes the answer that is there, or has the next trial's files sent, if a slot is ready."""
+        """Take the answer that is there, or has the next trial's files sent, if a slot is ready."""
         if self._under_way is not None:
             answer, trial = self._under_way
             if not answer.done():

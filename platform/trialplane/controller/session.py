@@ -154,7 +154,7 @@ class Session:
         return self._ledger is not None and any(True for _ in self._ledger.attempts())
 
     def run(self) -> RunState:
-        """Opens everything in order, runs the loop, and closes everything in the opposite order."""
+        """Open everything in order, run the loop, and close everything in the opposite order."""
         run, setting = self._run, self._setting
         uri = tracking_uri(run, is_door=bool(setting.mlflow_token))
         with contextlib.ExitStack() as stack:
@@ -197,7 +197,7 @@ class Session:
         return self._status(RunState.PAUSED if resumable else RunState.FAILED, str(error))
 
     def _open(self, board: StatusBoard) -> Ledger:
-        """Opens the ledger, waiting for a database that may still be starting.
+        """Open the ledger, waiting for a database that may still be starting.
 
         Raises:
             TokenRefused: the gateway refuses the run's token.
@@ -272,7 +272,7 @@ class Session:
             return ending.state
 
     def _take_up(self, ledger: Ledger) -> None:
-        """Reopens the failure that ended the run, if the user started this controller.
+        """Reopen the failure that ended the run, if the user started this controller.
 
         On a laptop that is always so. In a cluster a controller is also started after a head was lost, so the user's request
         is in the ledger's desired state, with the attempt that it is about.
@@ -284,7 +284,7 @@ class Session:
     def _work(
         self, ledger: Ledger, exporter: ExporterProcess, board: StatusBoard, uri: str, slots: contextlib.ExitStack
     ) -> Ending:
-        """Starts the slots, which `slots` ends, and runs the loop."""
+        """Start the slots, which `slots` ends, and run the loop."""
         run, job, setting = self._run, self._job, self._setting
         desired = DesiredState(run, self._stopped, ledger if setting.ledger else None)
         if (by_user := desired.ending()) is not None:
@@ -300,7 +300,7 @@ class Session:
         return self._loop.run()
 
     def _enter_ray(self, desired: DesiredState, board: StatusBoard, slots: contextlib.ExitStack) -> None:
-        """Joins the cluster's Ray, or starts one on a laptop; `slots` leaves it."""
+        """Join the cluster's Ray, or start one on a laptop; `slots` leaves it."""
         from trialplane.controller import ray_session  # seconds of imports, which most runs of a laptop can save
 
         job, setting = self._job, self._setting
@@ -365,7 +365,7 @@ class Session:
         return (60.0 if cut_short else 600.0) if self._setting.in_cluster else (5.0 if cut_short else 120.0)
 
     def _record_status(self, status: RunStatus) -> None:
-        """Writes the status to a database that outlives the run's folder."""
+        """Write the status to a database that outlives the run's folder."""
         if self._setting.ledger and self._ledger is not None:
             self._ledger.record_status(self._of_this_start(status), patient=False)
 
@@ -417,7 +417,7 @@ def _full_disk_as_unavailable(run: RunPaths) -> Iterator[None]:
 
 
 def _without_gpus(role: Role, job: Job) -> dict[str, str]:
-    """Hides the machine's GPUs from ranks without GPUs, and from a role without GPUs if another role of the run has some.
+    """Hide the machine's GPUs from ranks without GPUs, and from a role without GPUs if another role of the run has some.
 
     Otherwise each would take the GPU of its local rank, which belongs to another run or does not exist. A study's trial of
     one process may use a GPU that it finds: such trials share it.

@@ -50,11 +50,11 @@ class StartFailures:
         self._first = 0.0
 
     def success(self) -> None:
-        """Records that a slot has started."""
+        """Record that a slot has started."""
         self.count = 0
 
     def failure(self, now: float) -> bool:
-        """Records that a slot has failed to start; returns whether the limit is reached."""
+        """Record that a slot has failed to start; return whether the limit is reached."""
         if not self.count:
             self._first = now
         self.count += 1
@@ -81,7 +81,7 @@ class Process:
     request: TrialRequest
 
     def send(self, message: messages.Control) -> None:
-        """Sends it a message, which is dropped if it has ended."""
+        """Send it a message, which is dropped if it has ended."""
         self.actor.call("control", self.serial, messages.encode(message))
 
 
@@ -203,7 +203,7 @@ class SlotPool:
         return frozenset(place.index for place in self._places.values() if place.leaving)
 
     def resize(self, size: int) -> None:
-        """Grows at once, or shrinks by removing slots: those given up, those that start, then idle ones.
+        """Grow at once, or shrink by removing slots: those given up, those that start, then idle ones.
 
         A slot in which a process runs is removed when that has ended.
         """
@@ -223,7 +223,7 @@ class SlotPool:
             self._open(self._places[index])
 
     def start(self, slot: int, request: TrialRequest, weights: Any = None) -> None:
-        """Starts an attempt in an idle slot; a collection's worker with the reference to its packed weights."""
+        """Start an attempt in an idle slot; a collection's worker with the reference to its packed weights."""
         place = self._places[slot]
         assert place.running is None, f"slot {slot} runs {place.running}"
         assert place.actor is not None
@@ -234,18 +234,18 @@ class SlotPool:
         self._pending[started] = place
 
     def answer(self, slot: int, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> None:
-        """Answers the event of a slot whose process has not ended."""
+        """Answer the event of a slot whose process has not ended."""
         place = self._places[slot]
         assert place.actor is not None
         answered = place.actor.call("answer", messages.encode(messages.AnswerReport(prune_at, suggested)))
         self._pending[answered] = place
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
-        """Kills the process in a slot; its outcome comes as an event."""
+        """Kill the process in a slot; its outcome comes as an event."""
         self._end(slot, messages.KillTrial(failure, message))
 
     def stop(self, slot: int, message: str) -> None:
-        """Lets the process in a slot save itself and end, within `SlotConfig.grace`; its outcome comes as an event."""
+        """Let the process in a slot save itself and end, within `SlotConfig.grace`; its outcome comes as an event."""
         self._end(slot, messages.StopTrial(message))
 
     def remove(self, trials: tuple[int, ...]) -> SlotCall[None] | None:
@@ -307,7 +307,7 @@ class SlotPool:
                 yield from self._lost(place, errors.SlotError(f"it did not answer for {KILL_PATIENCE:g} s (stopped?)"))
 
     def close(self) -> None:
-        """Ends all slots."""
+        """End all slots."""
         actors = [place.actor for place in self._places.values() if place.actor is not None]
         # A slot that still imports takes no call; its template ends with it.
         closing = {place.actor.call("close") for place in self._places.values() if place.node and place.actor is not None}
@@ -318,7 +318,7 @@ class SlotPool:
             actor.kill()
 
     def _end(self, slot: int, message: messages.KillTrial | messages.StopTrial) -> None:
-        """Sends the message that ends the process in a slot, if there is one."""
+        """Send the message that ends the process in a slot, if there is one."""
         place = self._places[slot]
         place.was_ended = True
         if place.running is not None:
@@ -327,14 +327,14 @@ class SlotPool:
             place.running.send(message)
 
     def _open(self, place: _Place) -> None:
-        """Starts a new actor and its template in a place."""
+        """Start a new actor and its template in a place."""
         self._generation += 1
         role = "" if self._config.role == "trial" else f"{self._config.role}-"
         place.actor = self._host.open(self._config, f"{role}{place.index}-{self._generation}")
         self._pending[place.actor.call("start")] = place
 
     def _remove(self, place: _Place) -> None:
-        """Removes a slot in which nothing runs; its template ends with it, and its pod is free."""
+        """Remove a slot in which nothing runs; its template ends with it, and its pod is free."""
         del self._places[place.index]
         self._pending = {answer: owed for answer, owed in self._pending.items() if owed is not place}
         self._kill(place)
@@ -370,7 +370,7 @@ class SlotPool:
         return SlotReady(place.index, started.seconds, started.unclean, started.node, started.address)
 
     def _ended(self, place: _Place, outcome: TrialOutcome) -> bool:
-        """Handles the end of a slot's process; returns whether the slot is gone with it."""
+        """Handle the end of a slot's process; return whether the slot is gone with it."""
         goes, place.running, place.exiting_since = self._goes(place, outcome), None, None
         if place.leaving:
             self._remove(place)
@@ -389,7 +389,7 @@ class SlotPool:
         return self._config.ship and stopped and not place.was_ended
 
     def _lost(self, place: _Place, error: Exception) -> Iterator[SlotTrial]:
-        """Handles the loss of a slot and its process."""
+        """Handle the loss of a slot and its process."""
         process, place.running, place.exiting_since = place.running, None, None
         node, place.node = place.node, ""
         self._kill(place)  # it may only have been unreachable for a moment
@@ -411,7 +411,7 @@ class SlotPool:
             yield SlotTrial(place.index, process.request, (TrialEnded(outcome),), gone=True)
 
     def _start_failed(self, place: _Place, error: Exception) -> None:
-        """Restarts a slot that did not start; gives it up, or the run when too few are left for a trial."""
+        """Restart a slot that did not start; give it up, or the run when too few are left for a trial."""
         goes_on = self.ready >= self._config.nodes
         failures = place.starts if goes_on else self._failures
         is_over = failures.failure(time.monotonic())

@@ -84,11 +84,11 @@ class StatusBoard:
         self.port = int(self._server.server_address[1])
 
     def publish(self) -> None:
-        """Publishes its address; only for the controller that holds the run's lock."""
+        """Publish its address; only for the controller that holds the run's lock."""
         _replace(self._run.controller, json.dumps(Holder.me().facts(port=self.port, started=time.time())))
 
     def show(self, status: RunStatus, *, now: bool = False) -> None:
-        """Takes the newest status; writes it when the last write is a while ago, or `now`."""
+        """Take the newest status; write it when the last write is a while ago, or `now`."""
         self._status = status
         self.listener(status)
         self._state.state(status.state)
@@ -107,7 +107,7 @@ class StatusBoard:
             self._record(status)
 
     def _write(self, status: RunStatus) -> None:
-        """Writes status.json; a full disk loses the update, not the run, which may wait for room."""
+        """Write status.json; a full disk loses the update, not the run, which may wait for room."""
         try:
             write_status(self._run, status)
         except OSError as error:
@@ -118,7 +118,7 @@ class StatusBoard:
             self._is_written = True
 
     def close(self) -> None:
-        """Stops serving."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -204,12 +204,12 @@ def _handler(page: Callable[[str, str], tuple[str, bytes] | None]) -> type[http.
 
 
 def write_status(run: RunPaths, status: RunStatus) -> None:
-    """Writes the run's status.json."""
+    """Write the run's status.json."""
     _replace(run.status, records.to_json(status))
 
 
 def _replace(file: Path, text: str) -> None:
-    """Writes a file so that a reader sees the old text or the new one."""
+    """Write a file so that a reader sees the old text or the new one."""
     partial = file.with_suffix(".partial")
     partial.write_text(text)
     partial.replace(file)

@@ -11,7 +11,7 @@ import time
 
 
 def record_signals(stopped: list[int]) -> None:
-    """Records SIGTERM and SIGINT in `stopped` and ignores SIGHUP, replacing handlers that libraries have installed."""
+    """Record SIGTERM and SIGINT in `stopped` and ignore SIGHUP, replacing handlers that libraries have installed."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: stopped.append(received))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -24,7 +24,7 @@ def end_on_signals() -> None:
 
 
 def wait_for_removal(seconds: float = math.inf) -> None:
-    """Waits, without using anything, for the signal that ends this process, or for so many seconds."""
+    """Wait, without using anything, for the signal that ends this process, or for so many seconds."""
     end_on_signals()
     if seconds == math.inf:
         while True:

@@ -33,7 +33,7 @@ _TOGETHER = "trialplane:together"  # attribute of a trial: name → value inside
 
 
 def suggest(trial: optuna.trial.Trial, job: Job, wanted: Suggest, code: JobCode) -> Suggested:
-    """Draws a parameter for a running trial, or gives the value that it has; what Optuna would raise is in the answer.
+    """Draw a parameter for a running trial, or give the value that it has; what Optuna would raise is in the answer.
 
     Args:
         trial: in the study's memory.
@@ -104,7 +104,7 @@ def _suggest(trial: optuna.trial.Trial, wanted: Suggest) -> Any:
 
 
 def _draw_together(trial: optuna.trial.Trial, job: Job, code: JobCode) -> None:
-    """Draws what the sampler draws in one, at the trial's first request."""
+    """Draw what the sampler draws in one, at the trial's first request."""
     if trial._relative_params is not None:
         return
     trial.study.sampler = samplers.build_sampler(job, trial.number, code)

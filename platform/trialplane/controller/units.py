@@ -98,7 +98,7 @@ class Units:
         return frozenset(self._out.get(worker, ()))
 
     def hand(self, worker: int, count: int) -> tuple[Unit, ...]:
-        """Hands out at most `count` units, in the order of their numbers unless some are retried.
+        """Hand out at most `count` units, in the order of their numbers unless some are retried.
 
         A suspect goes to a worker that has no other unit, which gets no further one until its end.
         """
@@ -115,14 +115,14 @@ class Units:
         return tuple(Unit(number, units.seed_of(self._seed, number)) for number in given)
 
     def put_back(self, worker: int, unbegun: Iterable[int]) -> None:
-        """Returns units that a worker has not begun, as if they had never been handed out."""
+        """Return units that a worker has not begun, as if they had never been handed out."""
         for unit in sorted(unbegun, reverse=True):
             if unit in self._out[worker]:
                 self._out[worker].discard(unit)
                 self._return(unit)
 
     def made(self, worker: int, unit: int) -> bool:
-        """Records that a worker offers the result of a unit; False when the unit is not assigned to it."""
+        """Record that a worker offers the result of a unit; False when the unit is not assigned to it."""
         if unit not in self._out[worker]:
             return False
         self._out[worker].discard(unit)
@@ -130,7 +130,7 @@ class Units:
         return True
 
     def arrive(self, unit: int) -> bool:
-        """Records that the learner has a result; False when it was not on its way, so that none counts twice."""
+        """Record that the learner has a result; False when it was not on its way, so that none counts twice."""
         if self._made.pop(unit, None) is None:
             return False
         self._arrived.add(unit)
@@ -138,7 +138,7 @@ class Units:
         return True
 
     def keep(self, unit: int) -> bool:
-        """Records that the learner has kept a result of a former attempt; False when the unit is not waiting."""
+        """Record that the learner has kept a result of a former attempt; False when the unit is not waiting."""
         if unit not in self._waiting:
             return False
         self._waiting.remove(unit)
@@ -146,7 +146,7 @@ class Units:
         return True
 
     def again(self, unit: int, message: str, *, counts: bool = True) -> FailedUnit | None:
-        """Retries a unit whose result was lost on its way, unless that has happened too often.
+        """Retry a unit whose result was lost on its way, unless that has happened too often.
 
         With `counts` False another unit is at fault, whose own count limits the retries.
         """
@@ -159,12 +159,12 @@ class Units:
         return None
 
     def refuse(self, unit: int, failure: FailureClass, message: str) -> FailedUnit | None:
-        """Fails a unit whose result cannot be accepted, as a retry would give the same."""
+        """Fail a unit whose result cannot be accepted, as a retry would give the same."""
         worker = self._made.pop(unit, None)
         return None if worker is None else self._fail(unit, worker, failure, message, "")
 
     def lose(self, worker: int, outcome: TrialOutcome) -> Lost:
-        """Records that a worker has ended: its units wait again, unless one is known to have failed for good."""
+        """Record that a worker has ended: its units wait again, unless one is known to have failed for good."""
         out = sorted(self._out.pop(worker, ()))
         failure, message = outcome.failure, outcome.message
         if outcome.state is TrialState.COMPLETE and out:
@@ -180,7 +180,7 @@ class Units:
         return Lost(unit, failed, again=() if failed else (unit,))
 
     def _retry(self, unit: int, worker: int, failure: FailureClass, message: str, traceback: str) -> FailedUnit | None:
-        """Lets a unit wait again, or fails it for good."""
+        """Let a unit wait again, or fails it for good."""
         if not self._may_recur(unit, failure, self._used):
             return self._fail(unit, worker, failure, message, traceback)
         self._return(unit)

@@ -50,11 +50,11 @@ class WorkerSlot:
         return self.empty >= MAX_EMPTY or self.lost >= MAX_LOST
 
     def start(self, request: TrialRequest) -> None:
-        """Records that a process starts."""
+        """Record that a process starts."""
         self.request, self.owed, self.handed, self.last = request, 0, 0, False
 
     def end(self, failure: TrialOutcome | None) -> None:
-        """Records that the process has ended, with or without a failure."""
+        """Record that the process has ended, with or without a failure."""
         self.failure = failure
         if self.handed or failure is None:
             self.empty = self.lost = 0
@@ -65,13 +65,13 @@ class WorkerSlot:
         self.request, self.owed = None, 0
 
     def close(self) -> None:
-        """Records the end of the iteration, which ends the process without a failure."""
+        """Record the end of the iteration, which ends the process without a failure."""
         self.last = True
         if self.request is not None:
             self.end(None)
 
     def arrived(self, items: int, size: int, now: float) -> None:
-        """Records that one of its results reached the learner."""
+        """Record that one of its results reached the learner."""
         self.newest = now
         self.units += 1
         self.items += items

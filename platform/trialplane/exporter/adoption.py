@@ -37,7 +37,7 @@ class Adopted:
 
 
 def take_over(store: Path, client: MlflowClient, run_id: str, batches: MutableMapping[str, Batch]) -> None:
-    """Adds what a trial logged into a store of its own to the batch of its run, and to those of new runs below it.
+    """Add what a trial logged into a store of its own to the batch of its run, and to those of new runs below it.
 
     Args:
         store: the file; need not exist.

@@ -65,21 +65,21 @@ class Batch:
     is_last: bool = False  # whether the run is complete with it
 
     def add_metrics(self, values: Mapping[str, float], moment: float, step: int) -> None:
-        """Adds the values of one step, in order of their names; if two names map to the same key, the later wins."""
+        """Add the values of one step, in order of their names; if two names map to the same key, the later wins."""
         taken = {key_of(name): float(value) for name, value in sorted(values.items())}
         step = max(-MAX_STEP, min(step, MAX_STEP))
         self.metrics += [Metric(name, value, milliseconds(moment), step) for name, value in taken.items()]
 
     def add_params(self, values: Mapping[str, Any]) -> None:
-        """Adds parameters; if two names map to the same key, the later wins."""
+        """Add parameters; if two names map to the same key, the later wins."""
         self.params |= {key_of(name): _text(value, MAX_VALUE) for name, value in values.items()}
 
     def add_tags(self, values: Mapping[str, Any]) -> None:
-        """Adds tags."""
+        """Add tags."""
         self.tags |= {key_of(name): _text(value, MAX_TAG) for name, value in values.items()}
 
     def add(self, other: Batch) -> None:
-        """Adds metrics, parameters, tags and artifacts of another; its values win where both have one."""
+        """Add metrics, parameters, tags and artifacts of another; its values win where both have one."""
         self.metrics += other.metrics
         self.params |= other.params
         self.tags |= other.tags
@@ -116,7 +116,7 @@ class Sender:
         self._client = client
 
     def send(self, run_id: str, batch: Batch) -> bool:
-        """Writes one batch without its files; raises errors that may be temporary (MLflow is away).
+        """Write one batch without its files; raise errors that may be temporary (MLflow is away).
 
         Returns:
             Whether MLflow accepts entries for this run.
@@ -139,7 +139,7 @@ class Sender:
         return True
 
     def _at_once(self, run_id: str, batch: Batch) -> bool:
-        """Writes metrics, parameters and tags in one call, which is the fastest; False when MLflow refuses them."""
+        """Write metrics, parameters and tags in one call, which is the fastest; False when MLflow refuses them."""
         if len(batch.metrics) > MAX_METRICS or len(batch.params) > MAX_PARAMS or len(batch.tags) > MAX_TAGS:
             return False
         params = [Param(key, value) for key, value in batch.params.items()]
@@ -153,14 +153,14 @@ class Sender:
         return True
 
     def _give_way(self, run_id: str, batch: Batch) -> bool:
-        """Turns parameters that MLflow has with other, immutable values into tags; False if the run was deleted."""
+        """Turn parameters that MLflow has with other, immutable values into tags; False if the run was deleted."""
         run = self._client.get_run(run_id)
         clashes = [key for key, value in batch.params.items() if run.data.params.get(key, value) != value]
         batch.add_tags({labels.PARAM + key: batch.params.pop(key) for key in clashes})
         return bool(run.info.lifecycle_stage != "deleted")
 
     def _piecewise(self, run_id: str, batch: Batch) -> None:
-        """Writes in pieces, tags first: they identify the run's attempt and mark it as used."""
+        """Write in pieces, tags first: they identify the run's attempt and mark it as used."""
         log = self._client.log_batch
         tags = [RunTag(key, value) for key, value in batch.tags.items()]
         params = [Param(key, value) for key, value in batch.params.items()]
@@ -169,7 +169,7 @@ class Sender:
         self._pieces(run_id, batch.metrics, MAX_METRICS, lambda piece: log(run_id, metrics=piece))
 
     def _pieces(self, run_id: str, items: Sequence[Any], size: int, write: Callable[[Sequence[Any]], None]) -> None:
-        """Writes at most `size` items per call; a refused piece is halved until the faulty item is found."""
+        """Write at most `size` items per call; a refused piece is halved until the faulty item is found."""
         for begin in range(0, len(items), size):
             piece = items[begin : begin + size]
             try:
@@ -202,7 +202,7 @@ def describe(error: BaseException) -> str:
 
 
 def write_log(message: str) -> None:
-    """Writes a line to the controller's log, to which the exporter's stderr is redirected."""
+    """Write a line to the controller's log, to which the exporter's stderr is redirected."""
     sys.stderr.write(escapes.without_passwords(message) + "\n")
     sys.stderr.flush()
 

@@ -159,7 +159,7 @@ class Files:
             self._client.log_artifact(run_id, str(file), artifact.folder or None)
 
     def _send_end(self, run_id: str, folder: str, file: Path) -> None:
-        """Sends the end of a log that is too long."""
+        """Send the end of a log that is too long."""
         with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
             end = Path(scratch) / file.name
             with file.open("rb") as whole:
@@ -179,7 +179,7 @@ def _converted(packed: Path) -> list[Path]:
 
 
 def convert(packed: Path) -> list[Path]:
-    """Writes `result.npz` and `result.json` beside the packed file, each only if it has contents.
+    """Write `result.npz` and `result.json` beside the packed file, each only if it has contents.
 
     Values that contain an array are in the archive, one array per leaf, named by its path in the tree; all others are in the
     JSON file, by name. `numpy.savez` takes names as arguments and so cannot write an array named `file`.

@@ -19,7 +19,7 @@ from trialplane.wire import cluster, env
 
 
 def main() -> int:
-    """Serves until SIGTERM."""
+    """Serve until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m trialplane.gateway", description=__doc__)
     parser.add_argument("--control", required=True, help="the namespace that the gateway itself is in")
     parser.add_argument("--namespaces", required=True, help="those that runs are in: a,b")

@@ -97,7 +97,7 @@ class Connection:
         return (whose, ledger.hashed(token)) == (self._whose, self._digest)
 
     def admit(self, whose: Address, token: str) -> None:
-        """Checks a request's run and token, before its body is read.
+        """Check a request's run and token, before its body is read.
 
         Raises:
             Failure: the token does not open this run, whether or not there is one; or the database is away, or the run's
@@ -141,7 +141,7 @@ class Connection:
                 return ledger.encode(self._answer(request))
 
     def close(self) -> None:
-        """Releases the lock, and the place among the run's connections."""
+        """Release the lock, and the place among the run's connections."""
         self._release()
         if self._whose is not None:
             self._service.connections.leave(self._whose)
@@ -248,7 +248,7 @@ def _opened(read: T | None) -> T:
 
 
 def _check_status(status: RunStatus, size: int) -> None:
-    """Refuses a status that whoever reads those of all runs could not, or whose times would outlast every deadline."""
+    """Refuse a status that whoever reads those of all runs could not, or whose times would outlast every deadline."""
     if size > _MAX_STATUS:
         raise Failure(ledger.TOO_LARGE, f"a run's status may have {_MAX_STATUS} bytes, not {size}")
     times = (status.created, status.started, status.updated, status.ended, status.worked)
@@ -259,7 +259,7 @@ def _check_status(status: RunStatus, size: int) -> None:
 def _check_records(
     request: ledger.BeginAttempt | ledger.DrawAttempt | ledger.FinishAttempt | ledger.WriteReports,
 ) -> None:
-    """Refuses records that are larger than what a slot takes from a trial can make them."""
+    """Refuse records that are larger than what a slot takes from a trial can make them."""
     found: Iterable[Any]
     if isinstance(request, ledger.WriteReports):
         found = request.reports
@@ -276,7 +276,7 @@ def _check_records(
 
 @contextlib.contextmanager
 def _failures() -> Iterator[None]:
-    """Names errors by their codes."""
+    """Name errors by their codes."""
     try:
         yield
     except Refused as error:

@@ -11,7 +11,7 @@ Admit = Callable[[str], bool]
 
 
 def crowded(namespace: str) -> str:
-    """Says that a namespace has as many connections as it may."""
+    """Say that a namespace has as many connections as it may."""
     return f"the runs and users of {namespace} have all connections to the gateway that they may; try again in a moment"
 
 
@@ -29,7 +29,7 @@ class Limit:
             return self._under_way.total()
 
     def enter(self, whose: Hashable, each: int, total: int | None = None, patience: float = 0.0) -> bool:
-        """Counts one more, unless there are `each` of these or `total` of all already; `leave` must follow a True.
+        """Count one more, unless there are `each` of these or `total` of all already; `leave` must follow a True.
 
         Args:
             whose: it is.
@@ -50,7 +50,7 @@ class Limit:
             return True
 
     def leave(self, whose: Hashable) -> None:
-        """Counts one as over."""
+        """Count one as over."""
         with self._counting:
             self._under_way[whose] -= 1
             self._counting.notify_all()

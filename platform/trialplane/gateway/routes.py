@@ -121,7 +121,7 @@ class Gateway:
         return _mapped(known)
 
     def _check(self, asked: Route, user: User, run: str) -> None:
-        """Refuses users without the route's authority; of a run that is not theirs they are not told whether it exists."""
+        """Refuse users without the route's authority; of a run that is not theirs they are not told whether it exists."""
         there = self._namespace
         if "{run}" in asked.path:
             if planning.check_name(run):

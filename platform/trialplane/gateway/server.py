@@ -91,7 +91,7 @@ class Peer(H11Protocol):
         return isinstance(self._holder, _Namespace)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Counts it for its address, or refuses it."""
+        """Count it for its address, or refuse it."""
         super().connection_made(transport)
         connection = transport.get_extra_info("socket")
         locking.keep_alive(connection)
@@ -105,7 +105,7 @@ class Peer(H11Protocol):
         self._expect_more()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Releases what it holds."""
+        """Release what it holds."""
         super().connection_lost(exc)
         with self._changing:
             holder, self._holder = self._holder, None
@@ -118,13 +118,13 @@ class Peer(H11Protocol):
         closing.add_done_callback(self.tasks.discard)
 
     def data_received(self, data: bytes) -> None:
-        """Bounds the wait for the rest of a request's head, too."""
+        """Bound the wait for the rest of a request's head, too."""
         super().data_received(data)
         if self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete):
             self._expect_more()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Closes it when it was quiet, or has not taken the last answer."""
+        """Close it when it was quiet, or has not taken the last answer."""
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         elif not self.ledger.is_open:
@@ -247,7 +247,7 @@ class _Requests:
         return self._pass_on
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on to MLflow, and its response back; an ASGI application."""
+        """Pass a request on to MLflow, and its response back; an ASGI application."""
         query = scope["query_string"]
         target = (scope["raw_path"] + (b"?" + query if query else b"")).decode("ascii")
         inside = mlflow.inside(target)

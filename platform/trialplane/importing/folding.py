@@ -9,7 +9,7 @@ _CHANGES = ("update", "setdefault", "pop", "popitem", "clear")
 
 
 def fold(tree: ast.Module) -> dict[str, int]:
-    """Moves what a statement puts into a dict into the dict, where both stand in one block.
+    """Move what a statement puts into a dict into the dict, where both stand in one block.
 
     Args:
         tree: of the file; it is changed.
@@ -38,7 +38,7 @@ def fold(tree: ast.Module) -> dict[str, int]:
 
 
 def _folds(statement: ast.stmt, known: dict[str, ast.Dict]) -> bool:
-    """Takes a statement that makes or fills a dict into those of its block; whether it fills one."""
+    """Take a statement that makes or fills a dict into those of its block; whether it fills one."""
     if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
         target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
         value = statement.value = _written(statement.value)
@@ -84,7 +84,7 @@ def _same(key: ast.expr | None, other: ast.expr) -> bool:
 
 
 def _put(place: ast.Dict, key: ast.expr, value: ast.expr) -> bool:
-    """Puts a value into a dict; whether its key is known."""
+    """Put a value into a dict; whether its key is known."""
     if not isinstance(key, ast.Constant):
         return False
     at = next((index for index, one in enumerate(place.keys) if _same(one, key)), len(place.keys))

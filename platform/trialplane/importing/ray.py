@@ -380,7 +380,7 @@ def _parameters(
     space: dict[str, Any],
     params: dict[str, Any],
 ) -> list[Place]:
-    """Sorts the values of a configuration into searched and fixed ones; gives the places of those of a grid."""
+    """Sort the values of a configuration into searched and fixed ones; give the places of those of a grid."""
     grids: list[Place] = []
     if not isinstance(given.look(*place), dict) or CALL in given.keys(*place):
         given.refuse("is not a dict that can be read: write out its keys and values in the file", *place)

@@ -71,7 +71,7 @@ class Script:
 
 
 def read(text: str, name: str, others: str = "") -> Script:
-    """Reads a script.
+    """Read a script.
 
     Args:
         text: of the script.

@@ -134,17 +134,17 @@ class Source:
         return [self.text(*place, index) for index in self.indices(*place)]
 
     def skip(self, reason: str, *place: str | int) -> None:
-        """Marks a value as read that the job does not hold, with a note, where there is one."""
+        """Mark a value as read that the job does not hold, with a note, where there is one."""
         if self.look(*place) is not None:
             self.take(*place)
             self.note(reason, *place)
 
     def note(self, reason: str, *place: str | int) -> None:
-        """Adds a note on a place of the source."""
+        """Add a note on a place of the source."""
         self._notes.append(Note(_field(place), " ".join(reason.split()), self._line(place)))
 
     def refuse(self, message: str, *place: str | int) -> None:
-        """Adds an issue, because of which nothing is made of the file."""
+        """Add an issue, because of which nothing is made of the file."""
         self._issues.append(Issue(place or ("file",), message, self._document.source, self._line(place)))
 
     def name(self, given: str, *place: str | int) -> str:
@@ -190,7 +190,7 @@ class Source:
         return Imported(kept, tuple(notes), files or {}, tuple(copies), above)
 
     def _leftover(self, place: Place, reasons: Mapping[str, str]) -> None:
-        """Adds a note on each value that nothing has read, on a mapping or list as a whole where nothing in it was."""
+        """Add a note on each value that nothing has read, on a mapping or list as a whole where nothing in it was."""
         value = self.look(*place)
         if place in self._read or value in ({}, []):
             return

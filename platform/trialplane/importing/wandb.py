@@ -148,7 +148,7 @@ def _pruner(given: Source) -> Any:
 def _parameters(
     given: Source, place: Place, above: str, space: dict[str, Any], params: dict[str, Any], flags: list[str]
 ) -> None:
-    """Sorts parameters into those that are searched and those that are fixed, nested ones under dotted names."""
+    """Sort parameters into those that are searched and those that are fixed, nested ones under dotted names."""
     for key in given.keys(*place):
         at, whole = (*place, key), f"{above}{key}"
         if not isinstance(given.look(*at), dict):

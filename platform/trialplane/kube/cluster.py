@@ -131,7 +131,7 @@ class Cluster:
         headers: Mapping[str, str] | None = None,
         timeout: float = READ,
     ) -> ApiResponse:
-        """Sends one request; returns the response, whatever its status.
+        """Send one request; return the response, whatever its status.
 
         Args:
             method: GET, PUT, …
@@ -214,7 +214,7 @@ class Cluster:
         return applied
 
     def create(self, kind: ObjectKind, thing: Mapping[str, Any]) -> dict[str, Any]:
-        """Creates an object; one of that name must not exist."""
+        """Create an object; one of that name must not exist."""
         created: dict[str, Any] = self._checked(self.call("POST", self._path(kind), body=thing), "create", kind).json()
         return created
 
@@ -227,7 +227,7 @@ class Cluster:
         foreground: bool = False,
         only: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Deletes an object, and in the background what it owns; False when there was none.
+        """Delete an object, and in the background what it owns; False when there was none.
 
         Args:
             kind: of the objects.

@@ -192,7 +192,7 @@ class Objects:
         return None if thing is None else Run.of(thing)
 
     def apply(self, plan: Plan, submitted: float, *, state: RunState = RunState.RUNNING, resumes: int = 0) -> None:
-        """Creates a Run with its code or neither; completes what the same submission has created before.
+        """Create a Run with its code or neither; complete what the same submission has created before.
 
         Args:
             plan: of the run.
@@ -215,7 +215,7 @@ class Objects:
             raise
 
     def change(self, run: Run, **fields: Any) -> None:
-        """Sets these fields of a Run's spec; None removes one. The Run then names this user as who changed it.
+        """Set these fields of a Run's spec; None removes one. The Run then names this user as who changed it.
 
         Raises:
             TargetError: the spec was changed since it was read.
@@ -237,7 +237,7 @@ class Objects:
         self.cluster.patch(kinds.RUN, run.name, patch)
 
     def remove(self, name: str) -> None:
-        """Removes a Run with all that belongs to it, and waits until it is gone.
+        """Remove a Run with all that belongs to it, and wait until it is gone.
 
         Raises:
             TargetError: it is not removed in time.
@@ -253,7 +253,7 @@ class Objects:
             self._pause(_PAUSE)
 
     def wait_for_pods(self, name: str) -> None:
-        """Waits until each pod of a run is gone, or ends.
+        """Wait until each pod of a run is gone, or ends.
 
         Raises:
             TargetError: that takes too long.
@@ -314,7 +314,7 @@ class Objects:
         return str(existing.thing["metadata"]["uid"])
 
     def _apply_code(self, plan: Plan, uid: str, code: Sequence[Mapping[str, Any]]) -> None:
-        """Creates those of the ConfigMaps with a run's code that are not there; users may not change any.
+        """Create those of the ConfigMaps with a run's code that are not there; users may not change any.
 
         Each says that it goes with its Run, as the operator also has it for those that were made otherwise.
 

@@ -22,7 +22,7 @@ class Store(Protocol):
     """
 
     def close(self) -> None:
-        """Releases the run."""
+        """Release the run."""
 
     def load(self) -> tuple[list[Attempt], dict[str, Any]]:
         """All attempts in order of their numbers, and what samplers store beside them."""
@@ -31,19 +31,19 @@ class Store(Protocol):
         """A page of the reports with marks above `after`, 0 at first."""
 
     def report(self, reports: Sequence[ReportRow], deleted: Sequence[int]) -> None:
-        """Writes reports, and deletes earlier ones by their marks."""
+        """Write reports, and delete earlier ones by their marks."""
 
     def begin(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Writes an attempt that is about to start; `kept` is what samplers store beside the trials, None if unchanged."""
+        """Write an attempt that is about to start; `kept` is what samplers store beside the trials, None if unchanged."""
 
     def draw(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Writes what an attempt that runs has drawn so far."""
+        """Write what an attempt that runs has drawn so far."""
 
     def finish(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Writes the end of an attempt."""
+        """Write the end of an attempt."""
 
     def describe(self, described: Mapping[str, Any]) -> None:
-        """Writes facts about the run, by column name."""
+        """Write facts about the run, by column name."""
 
     def described(self, name: str) -> Any:
         """The value in a column of the run, or None."""

@@ -279,7 +279,7 @@ class Archive:
         return Whole(stored, _last(page, "number"), until, alive or self.is_alive(run))
 
     def spend(self, category: budgets.Category, size: int, *, spare: bool) -> None:
-        """Counts bytes that MLflow is about to get.
+        """Count bytes that MLflow is about to get.
 
         Args:
             category: records, or artifacts.
@@ -302,12 +302,12 @@ class Archive:
             self._reserved[category] -= size
 
     def refund(self, category: budgets.Category, size: int) -> None:
-        """Gives bytes back that MLflow did not take, for what it gets next."""
+        """Give bytes back that MLflow did not take, for what it gets next."""
         with self._spending:
             self._reserved[category] += size
 
     def record(self, run: str, job: Job, submission: Mapping[str, Any], code: bytes, *, new: bool) -> None:
-        """Records what a run is submitted or resumed with, so that it is listed even if its pods never start.
+        """Record what a run is submitted or resumed with, so that it is listed even if its pods never start.
 
         Args:
             run: its name.
@@ -348,7 +348,7 @@ class Archive:
                 self._budget.check(connection, 0)
 
     def desire(self, run: str, changed: Mapping[str, Any]) -> None:
-        """Changes the desired state of a run: only the given fields of `Desired`.
+        """Change the desired state of a run: only the given fields of `Desired`.
 
         RUNNING also records the run's newest attempt. A pause does not revoke a cancel.
         """
@@ -365,7 +365,7 @@ class Archive:
             connection.execute(sa.update(runs).where(is_run).values({labels.LEDGER_DESIRED: records.to_json(desired)}))
 
     def note(self, run: str, change: Change) -> None:
-        """Records a change of what a run is to be, once however often it is called.
+        """Record a change of what a run is to be, once however often it is called.
 
         Raises:
             RunNotFound: there is no such run.
@@ -378,7 +378,7 @@ class Archive:
             connection.execute(sa.delete(changes).where(changes.c.id.in_(newest)))
 
     def keep_images(self, run: str, images: Iterable[tuple[str, str]]) -> None:
-        """Adds digests to those that a run's pods have run, each once.
+        """Add digests to those that a run's pods have run, each once.
 
         Args:
             run: its name.
@@ -483,7 +483,7 @@ class Archive:
             return {name: str(mark) for name, mark in connection.execute(query)}
 
     def delete(self, run: str) -> None:
-        """Deletes a run.
+        """Delete a run.
 
         Raises:
             LedgerLocked: a controller works on it.
@@ -529,7 +529,7 @@ def _images(connection: sa.Connection, is_run: sa.ColumnElement[bool]) -> dict[s
 
 
 def same(expected: str | None, digest: str) -> bool:
-    """Compares what the ledger keeps of a run's token with that of another, in constant time."""
+    """Compare what the ledger keeps of a run's token with that of another, in constant time."""
     return hmac.compare_digest(expected or _NO_TOKEN, digest)
 
 
@@ -539,13 +539,13 @@ def _is_opened(connection: sa.Connection, run: str, digest: str) -> bool:
 
 
 def _is_free(connection: sa.Connection, run: str) -> bool:
-    """Locks controllers out of a run until the end of the transaction, unless one works on it."""
+    """Lock controllers out of a run until the end of the transaction, unless one works on it."""
     key = locking.key(tables.schema(connection), run)
     return bool(connection.execute(sa.select(sa.func.pg_try_advisory_xact_lock(key))).scalar())
 
 
 def _claim(connection: sa.Connection, run: str) -> None:
-    """Locks controllers out of a run until the end of the transaction.
+    """Lock controllers out of a run until the end of the transaction.
 
     Raises:
         LedgerLocked: one works on it.

@@ -260,7 +260,7 @@ def row(job: Job, attempt: Attempt, alive: bool) -> TrialRow:
 
 
 def check_version(version: int, ledger: str) -> None:
-    """Refuses tables of another version.
+    """Refuse tables of another version.
 
     Raises:
         LedgerCorrupt: they are.

@@ -98,7 +98,7 @@ class Reader:
             return self._patiently(retry)
 
     def _patiently(self, do: Callable[[], T]) -> T:
-        """Waits for the lock."""
+        """Wait for the lock."""
         deadline = time.monotonic() + self._patience
         tries = itertools.count(1)
         while True:
@@ -125,7 +125,7 @@ class Reader:
         self._connection = connection
 
     def _exchange(self, request: ledger.Request, answer: type[A]) -> A:
-        """Sends one request on the open connection."""
+        """Send one request on the open connection."""
         connection = self._connection
         assert connection is not None
         body = ledger.encode(request)
@@ -238,7 +238,7 @@ class Storage(Reader):
             self._patiently(self._open)
 
     def close(self) -> None:
-        """Releases the lock and the connection."""
+        """Release the lock and the connection."""
         with self._one_at_a_time:
             if self._connection is not None:
                 with contextlib.suppress(_Broken, _Unopened, errors.LedgerError):  # the end of the connection does it, too
@@ -260,25 +260,25 @@ class Storage(Reader):
         return Reports(list(page.reports), page.more)
 
     def report(self, reports: Sequence[ReportRow], deleted: Sequence[int]) -> None:
-        """Writes reports, and deletes earlier ones by their marks."""
+        """Write reports, and delete earlier ones by their marks."""
         self._request(ledger.WriteReports(tuple(reports), tuple(deleted)), ledger.Written)
 
     def begin(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Writes an attempt that is about to start."""
+        """Write an attempt that is about to start."""
         self._request(ledger.BeginAttempt(attempt.request, json.dumps(attempt.optuna), _text(sampler_state)), ledger.Written)
 
     def draw(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Writes what an attempt that runs has drawn so far."""
+        """Write what an attempt that runs has drawn so far."""
         self._request(ledger.DrawAttempt(attempt.request, json.dumps(attempt.optuna), _text(sampler_state)), ledger.Written)
 
     def finish(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Writes the end of an attempt."""
+        """Write the end of an attempt."""
         assert attempt.outcome is not None
         written = json.dumps(attempt.optuna), _text(sampler_state)
         self._request(ledger.FinishAttempt(attempt.request, attempt.outcome, *written), ledger.Written)
 
     def describe(self, described: Mapping[str, Any]) -> None:
-        """Writes the run's status; the other facts are the operator's."""
+        """Write the run's status; the other facts are the operator's."""
         if described.keys() != {labels.LEDGER_STATUS}:
             raise errors.LedgerError(f"of the facts of {self._run} its controller may write the status only")
         status = records.from_dict(RunStatus, described[labels.LEDGER_STATUS])
@@ -290,7 +290,7 @@ class Storage(Reader):
         return json.loads(text) if text else None
 
     def _open(self) -> None:
-        """Connects, and takes the lock."""
+        """Connect, and take the lock."""
         super()._open()
         try:
             opened = self._exchange(ledger.OpenLedger(self._directions, self._epoch), ledger.LedgerOpened)

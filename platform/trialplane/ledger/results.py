@@ -118,7 +118,7 @@ def counts(attempt_rows: Iterable[TrialRow]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _intact(ledger: Path, run: str) -> Iterator[None]:
-    """Maps SQLite's errors, the system's, and invalid records to ours."""
+    """Map SQLite's errors, the system's, and invalid records to ours."""
     try:
         yield
     except OSError as error:

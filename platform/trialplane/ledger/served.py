@@ -114,7 +114,7 @@ class Served(Storage):
                 raise errors.LedgerCorrupt(f"the ledger of {self._run} is damaged: {error}") from error
 
     def _lock(self, file: Path, patience: float, give_up: Callable[[], bool]) -> None:
-        """Takes the lock; a controller that is no longer the newest, or has no token, is not kept waiting for it."""
+        """Take the lock; a controller that is no longer the newest, or has no token, is not kept waiting for it."""
         with tables.mapped(self._url, self._run), self._engine.connect() as connection:
             self._find(connection)
         self._engine.dispose()  # the next connection takes the lock
@@ -131,7 +131,7 @@ class Served(Storage):
         return epoch
 
     def _find(self, connection: sa.Connection) -> None:
-        """Finds the run, and checks that its controller may open it."""
+        """Find the run, and check that its controller may open it."""
         columns = sa.select(runs.c.id, runs.c.epoch, runs.c.token)
         run_row = connection.execute(columns.where(runs.c.name == self._run).with_for_update()).one_or_none()
         self._check(None if run_row is None else run_row.token)

@@ -122,7 +122,7 @@ class Storage:
             raise
 
     def close(self) -> None:
-        """Releases the lock and the connections."""
+        """Release the lock and the connections."""
         self._stack.close()
 
     def load(self) -> tuple[list[Attempt], dict[str, Any]]:
@@ -139,7 +139,7 @@ class Storage:
             return reading.reports(tables.select(connection), self._run, after)
 
     def report(self, reports: Sequence[ReportRow], deleted: Sequence[int]) -> None:
-        """Writes reports, and deletes earlier ones by their marks, in one transaction; doing it twice changes nothing."""
+        """Write reports, and delete earlier ones by their marks, in one transaction; doing it twice changes nothing."""
         rows: list[dict[str, Any]] = [
             {
                 "run_id": self._id,
@@ -164,7 +164,7 @@ class Storage:
                 connection.execute(sa.delete(tables.reports).where(is_deleted))
 
     def begin(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Writes an attempt that is about to start, in one transaction.
+        """Write an attempt that is about to start, in one transaction.
 
         Args:
             attempt: its request, and Optuna's view of it.
@@ -177,7 +177,7 @@ class Storage:
             connection.execute(_insert(self._engine.dialect.name, attempts), new)
 
     def draw(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Writes what an attempt that runs has drawn so far, in one transaction; writing it twice changes nothing.
+        """Write what an attempt that runs has drawn so far, in one transaction; writing it twice changes nothing.
 
         Args:
             attempt: its request with the parameters drawn so far, and Optuna's view of it.
@@ -188,7 +188,7 @@ class Storage:
             connection.execute(_DRAW, self._texts(attempt, texts))
 
     def finish(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Writes the end of an attempt, in one transaction; writing the same end twice changes nothing.
+        """Write the end of an attempt, in one transaction; writing the same end twice changes nothing.
 
         One that was paused may end once more, when its trial is dropped.
 
@@ -204,7 +204,7 @@ class Storage:
                 raise errors.LedgerCorrupt(f"attempt {attempt.request.number} of {self._run} was never begun")
 
     def describe(self, described: Mapping[str, Any]) -> None:
-        """Writes facts about the run, by column name, in one transaction."""
+        """Write facts about the run, by column name, in one transaction."""
         with self._transaction(None) as connection:
             tables.describe(connection, runs.c.id == self._id, described)
 
@@ -230,7 +230,7 @@ class Storage:
         return connection.execute(sa.select(attempts.c.number).where(is_attempt)).one_or_none() is not None
 
     def _open(self, connection: sa.Connection, directions: list[str]) -> int:
-        """Finds or creates the run, and increments its epoch: from now on every older controller is fenced."""
+        """Find or create the run, and increment its epoch: from now on every older controller is fenced."""
         query = sa.select(runs.c.id, runs.c.directions).where(runs.c.name == self._run)
         run_row = connection.execute(query).one_or_none()
         if run_row is None:
@@ -254,7 +254,7 @@ class Storage:
 
     @contextlib.contextmanager
     def _intact(self) -> Iterator[None]:
-        """Maps records that cannot be read to our error."""
+        """Map records that cannot be read to our error."""
         try:
             yield
         except ValueError as error:
@@ -286,7 +286,7 @@ class Storage:
         """Whether this process may write where the ledger has that token's hash; with the database's password it may."""
 
     def _lock(self, file: Path, patience: float, give_up: Callable[[], bool]) -> None:
-        """Takes the lock on the run, or raises LedgerLocked."""
+        """Take the lock on the run, or raise LedgerLocked."""
         if self._engine.dialect.name == "sqlite":
             self._stack.enter_context(locking.lock_file(file, self._run))
             return

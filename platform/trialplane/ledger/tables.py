@@ -181,7 +181,7 @@ class Connections:
         return Share(self._engine, schema, self._turns, most)
 
     def close(self) -> None:
-        """Closes them."""
+        """Close them."""
         self._engine.dispose()
 
 
@@ -245,7 +245,7 @@ def schema(connection: sa.Connection) -> str:
 
 
 def prepare(engine: Begins) -> None:
-    """Creates the tables if there are none.
+    """Create the tables if there are none.
 
     Raises:
         LedgerCorrupt: there are tables of another version.
@@ -298,7 +298,7 @@ def document(connection: sa.Connection, is_run: sa.ColumnElement[bool], name: st
 
 
 def describe(connection: sa.Connection, is_run: sa.ColumnElement[bool], described: Mapping[str, Any]) -> None:
-    """Writes facts about that run, by column name."""
+    """Write facts about that run, by column name."""
     texts = {name: json.dumps(value) for name, value in described.items()}
     connection.execute(sa.update(runs).where(is_run).values(texts))
 
@@ -320,7 +320,7 @@ def has_code(connection: sa.Connection, data: bytes) -> bool:
 
 
 def drop_code(connection: sa.Connection) -> None:
-    """Deletes the code that no run has any more."""
+    """Delete the code that no run has any more."""
     _lock_code(connection)
     connection.execute(sa.delete(codes).where(codes.c.digest.not_in(sa.select(runs.c.code).where(runs.c.code.is_not(None)))))
 
@@ -341,7 +341,7 @@ def shown(url: sa.URL | str) -> str:
 
 @contextlib.contextmanager
 def mapped(url: str, run: str) -> Iterator[None]:
-    """Maps database errors to errors of trialplane, by their codes.
+    """Map database errors to errors of trialplane, by their codes.
 
     Args:
         url: of the database.

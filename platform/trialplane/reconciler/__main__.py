@@ -171,7 +171,7 @@ class _Authorization:
 
 
 async def _keep_watching(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Sends a request; one that is refused for a namespace fails as if its connection had broken.
+    """Send a request; one that is refused for a namespace fails as if its connection had broken.
 
     Then kopf tries again for ever. At any other error, as where a RoleBinding or the whole namespace was deleted, it would
     end, and with it the watches of all namespaces.
@@ -210,7 +210,7 @@ async def _keep_watching(request: aiohttp.ClientRequest, send: aiohttp.ClientHan
 
 
 async def watch(queue: WorkQueue[Name], namespaces: Sequence[str], liveness: str | None = None) -> None:
-    """Brings the names of Runs of these namespaces into the queue until SIGTERM.
+    """Bring the names of Runs of these namespaces into the queue until SIGTERM.
 
     Args:
         queue: for the names.
@@ -230,7 +230,7 @@ async def watch(queue: WorkQueue[Name], namespaces: Sequence[str], liveness: str
 async def operate(
     reconcilers: Mapping[str, Reconciler], lease: Lease, also: Sequence[Coroutine[Any, Any, None]] = ()
 ) -> None:
-    """Watches and works until SIGTERM. Ends the process where it stands when the Lease is lost: another one may work now.
+    """Watch and works until SIGTERM. Ends the process where it stands when the Lease is lost: another one may work now.
 
     Args:
         reconcilers: by the namespace of their Runs.
@@ -283,7 +283,7 @@ def _site(cluster: Cluster) -> Site | None:
 
 
 async def serve_more(lacking: Sequence[str], pause: float = AGAIN) -> None:
-    """Looks for the sites of the namespaces that had none.
+    """Look for the sites of the namespaces that had none.
 
     Raises:
         RestartNeeded: one of them has one now; which namespaces are watched is decided at the start.
@@ -326,7 +326,7 @@ def _words(text: str) -> Sequence[str]:
 
 
 def main() -> int:
-    """Works as the operator; its Lease is in the namespace that the pod is in, or that the kubeconfig names."""
+    """Work as the operator; its Lease is in the namespace that the pod is in, or that the kubeconfig names."""
     parser = argparse.ArgumentParser(prog="python -m trialplane.reconciler", description=__doc__)
     parser.add_argument("--lease", default="trialplane-operator", help="the Lease that the operator which works holds")
     parser.add_argument("--namespaces", type=_words, help="those that Runs are in: a,b; by default the operator's own")

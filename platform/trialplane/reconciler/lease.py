@@ -44,7 +44,7 @@ class Lease:
         self._changed = 0.0
 
     def hold(self) -> bool:
-        """Takes or renews it; False while another one has it.
+        """Take or renew it; False while another one has it.
 
         Raises:
             TargetError: the API server could not be reached, or another one was quicker.
@@ -67,7 +67,7 @@ class Lease:
         return True
 
     def release(self) -> None:
-        """Gives it up at once, if it is held."""
+        """Give it up at once, if it is held."""
         lease = self._cluster.read(kinds.LEASE, self._name)
         if lease is not None and (lease.get("spec") or {}).get("holderIdentity") == self._holder:
             version = lease["metadata"]["resourceVersion"]
@@ -83,7 +83,7 @@ async def led(
     threads: Executor,
     pause: float | None = None,
 ) -> None:
-    """Runs tasks, of which the first that ends ends all, and holds the Lease until their threads have ended too.
+    """Run tasks, of which the first that ends ends all, and hold the Lease until their threads have ended too.
 
     Raises:
         LeaseLost: it was held and is no more; threads may still work, and must be stopped at once.
@@ -107,7 +107,7 @@ async def led(
 
 
 async def _unless_lost(holder: asyncio.Task[None], future: asyncio.Future[Any]) -> None:
-    """Waits for a future while the Lease is held. Raises LeaseLost."""
+    """Wait for a future while the Lease is held. Raises LeaseLost."""
     if not holder.done():
         await asyncio.wait([holder, future], return_when=asyncio.FIRST_COMPLETED)
     if holder.done():
@@ -115,7 +115,7 @@ async def _unless_lost(holder: asyncio.Task[None], future: asyncio.Future[Any]) 
 
 
 async def lead(lease: Lease, leads: asyncio.Event, pause: float = PAUSE, renewal: float = RENEWAL) -> None:
-    """Sets `leads` when the Lease is held, and renews it for ever.
+    """Set `leads` when the Lease is held, and renew it for ever.
 
     Raises:
         LeaseLost: it was held and is no more; whoever works must stop at once.

@@ -104,7 +104,7 @@ class Observer:
         return dataclasses.replace(observation, pods=first, waits="" if complete else self._waits(ray_cluster, cluster_pods))
 
     def _taken(self, observed: Observation, code: Sequence[Mapping[str, Any] | None]) -> str:
-        """Says which object of somebody else has the name of one that the run's start makes or takes; "" if none has."""
+        """Say which object of somebody else has the name of one that the run's start makes or takes; "" if none has."""
         run, site = observed.name, self._site
         wanted = [
             (kinds.CONFIG_MAP, "ConfigMap", names.spec_map(run)),

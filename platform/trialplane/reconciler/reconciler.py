@@ -208,7 +208,7 @@ class Reconciler:
                     self._cluster.delete(kinds.CONFIG_MAP, names.spec_map(name))
 
     def _note_deletion(self, name: str, text: str) -> None:
-        """Records once that a Run is gone, if its record stays; the record of a run that never started has nothing of it."""
+        """Record once that a Run is gone, if its record stays; the record of a run that never started has nothing of it."""
         with contextlib.suppress(LedgerCorrupt):
             recorded = self._archive.recorded(name)
             last = None if recorded is None else recorded.change
@@ -217,7 +217,7 @@ class Reconciler:
                 self._archive.note(name, Change(self._clock(), "", text, last.uid, last.generation + 1, desired))
 
     def _post(self, observed: Observation, change: Change) -> None:
-        """Says a change as an Event of the Run, which has one name however often it is made."""
+        """Say a change as an Event of the Run, which has one name however often it is made."""
         when, who = run_status.moment(change.at), f" by {change.by}" if change.by else ""
         about = {"apiVersion": runs.API_VERSION, "kind": runs.KIND, "name": observed.name, "uid": observed.uid}
         event = {
@@ -242,7 +242,7 @@ class Reconciler:
             _logger.warning("%s: the Event of a change could not be made: %s", observed.name, error)
 
     def _admit(self, observed: Observation) -> None:
-        """Gives the controller a token of its own, with which it opens the run at the gateway."""
+        """Give the controller a token of its own, with which it opens the run at the gateway."""
         token = secrets.token_urlsafe(32)
         self._apply(observed, _secret(names.token_secret(observed.name), names.TOKEN_KEY, token))
         self._archive.admit(observed.name, token)
@@ -274,7 +274,7 @@ class Reconciler:
         }
 
     def _apply(self, observed: Observation, thing: Mapping[str, Any]) -> None:
-        """Makes an object of the Run, or makes it what it should be."""
+        """Make an object of the Run, or make it what it should be."""
         owned = {**thing, "metadata": {**self._metadata(observed, pods.labels(_plan(observed))), **thing["metadata"]}}
         self._cluster.apply(owned, names.MANAGER, force=True)
 
@@ -283,7 +283,7 @@ class Reconciler:
         return {**where, "labels": dict(labels), "ownerReferences": [runs.owner(observed.name, observed.uid)]}
 
     def _write(self, observed: Observation, status: Status) -> None:
-        """Writes a status that differs from what the Run has."""
+        """Write a status that differs from what the Run has."""
         if status != observed.status:
             # Refused when another Run has its name by now.
             body = {"metadata": {"uid": observed.uid}, "status": status.model_dump(mode="json")}

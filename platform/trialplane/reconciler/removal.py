@@ -48,7 +48,7 @@ class Removal:
         self._clock = clock
 
     def step(self, run: str, uid: str = "") -> str:
-        """Does what is to be done next; "" once nothing is left, or if the run is not to go, else what it waits for.
+        """Do what is to be done next; "" once nothing is left, or if the run is not to go, else what it waits for.
 
         Args:
             run: its name.
@@ -82,7 +82,7 @@ class Removal:
         return ""
 
     def sweep(self, run: str) -> None:
-        """Deletes pods of removals that are over."""
+        """Delete pods of removals that are over."""
         for pod in self._pods(run):
             if not metadata.is_deleted(pod):
                 self._cluster.delete(kinds.POD, pod["metadata"]["name"])

@@ -71,7 +71,7 @@ class WorkQueue(Generic[K]):
         return name
 
     def done(self, name: K) -> None:
-        """Ends the work on a name."""
+        """End the work on a name."""
         self._active.remove(name)
         if name in self._again:
             self._again.remove(name)
@@ -79,7 +79,7 @@ class WorkQueue(Generic[K]):
 
 
 async def sweep(queue: WorkQueue[K], names: Callable[[], Iterable[K]], threads: Executor, pause: float = SLOWEST) -> None:
-    """Adds names once, as soon as they can be had.
+    """Add names once, as soon as they can be had.
 
     Args:
         queue: of names.
@@ -99,7 +99,7 @@ async def sweep(queue: WorkQueue[K], names: Callable[[], Iterable[K]], threads: 
 
 
 async def work(queue: WorkQueue[K], reconcile: Callable[[K], float | None], threads: Executor) -> None:
-    """Takes names for ever. One that fails is tried again, later each time, and holds up no other.
+    """Take names for ever. One that fails is tried again, later each time, and holds up no other.
 
     Args:
         queue: of names.
@@ -124,7 +124,7 @@ async def work(queue: WorkQueue[K], reconcile: Callable[[K], float | None], thre
 
 
 def _complain(subject: object, error: Exception, seconds: float) -> None:
-    """Logs an error, with its traceback if nobody expected it."""
+    """Log an error, with its traceback if nobody expected it."""
     unexpected = None if isinstance(error, (TrialplaneError, DATABASE_ERRORS)) else error
     said = error if isinstance(error, TrialplaneError) else reason(error)
     _logger.error("%s: %s; tried again in %.0f s", subject, said, seconds, exc_info=unexpected)

@@ -42,5 +42,5 @@ def warned(check: str, message: str, cure: str) -> Finding:
 
 
 def failed(check: str, message: str, cure: str) -> Finding:
-    """Runs will not work, or not safely."""
+    """Run will not work, or not safely."""
     return Finding(check, Verdict.FAIL, message, cure)

@@ -26,7 +26,7 @@ def needs_ray(job: Job) -> bool:
 
 
 def start(ledger: Ledger, configs: Mapping[str, SlotConfig], parallel: int | None, *, in_cluster: bool) -> Workload:
-    """Starts the slots of a run.
+    """Start the slots of a run.
 
     Args:
         ledger: of the run.

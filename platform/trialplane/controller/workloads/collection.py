@@ -103,7 +103,7 @@ class CollectionWorkload(Workload):
         return super()._left - (0.0 if self._now is None else self._now.done)
 
     def resize(self, parallel: int, unstarted: int) -> None:
-        """Sets the number of workers as desired. One that is removed first finishes its units."""
+        """Set the number of workers as desired. One that is removed first finishes its units."""
         if parallel == self._size:
             return
         log.info("resizing from %d to %d workers", self._size, parallel)
@@ -118,18 +118,18 @@ class CollectionWorkload(Workload):
         return {} if self._now is None else {0: self._now.request}
 
     def start(self, slot: int, request: TrialRequest) -> None:
-        """Starts an iteration: first its learner, and the workers once it has offered the weights."""
+        """Start an iteration: first its learner, and the workers once it has offered the weights."""
         self._now = self._last = Iteration(request, self._job, self._stores.spilled())
         metrics = tuple(name for name in request.metrics if name not in collection.ADDED)  # those are added here
         self._learner.start(slot, dataclasses.replace(request, units=self._job.collect.units, metrics=metrics))
 
     def stop(self, slot: int, message: str) -> None:
-        """Lets the learner end within its grace period, with the results that are in the store; no more are made."""
+        """Let the learner end within its grace period, with the results that are in the store; no more are made."""
         super().stop(slot, message)
         self._wind_up(message)
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
-        """Ends the iteration; its outcome comes as an event."""
+        """End the iteration; its outcome comes as an event."""
         super().kill(slot, failure, message)
         self._wind_up(message)
 
@@ -174,7 +174,7 @@ class CollectionWorkload(Workload):
         return Ending(RunState.SUCCEEDED, f"all {errors.counted(counts.ended, 'iteration')} ended", kill=False)
 
     def close(self) -> None:
-        """Ends all slots."""
+        """End all slots."""
         self._workers.close()
         self._learner.close()
 
@@ -283,7 +283,7 @@ class CollectionWorkload(Workload):
                 self._log_end(now, worker, had, now.worker_ended(worker, outcome))
 
     def _log_end(self, now: Iteration, worker: WorkerSlot, had: list[int], outcome: TrialOutcome) -> None:
-        """Logs a worker's failure, with the units it had begun and the traceback, which otherwise only its own log has."""
+        """Log a worker's failure, with the units it had begun and the traceback, which otherwise only its own log has."""
         if outcome.failure in (None, FailureClass.STOPPED):
             return
         units = ", ".join(str(unit) for unit in had)
@@ -329,7 +329,7 @@ class CollectionWorkload(Workload):
         self._warm = {slot: node for slot, node in self._warm.items() if slot in self._workers.slots}
 
     def _wind_up(self, message: str) -> None:
-        """Starts nothing new in the iteration that runs."""
+        """Start nothing new in the iteration that runs."""
         self._end_workers(message)
         if self._now is not None:
             self._now.is_ending = True
@@ -339,7 +339,7 @@ class CollectionWorkload(Workload):
             self._workers.kill(slot, FailureClass.STOPPED, message)
 
     def _end_late(self) -> None:
-        """Ends workers of an iteration that is over; repeatedly, as one may just have been starting."""
+        """End workers of an iteration that is over; repeatedly, as one may just have been starting."""
         if time.monotonic() < self._end_at:
             return
         self._end_at = time.monotonic() + END_INTERVAL
@@ -351,7 +351,7 @@ class CollectionWorkload(Workload):
     # Progress of the iteration
 
     def _advance(self, now: Iteration) -> None:
-        """Starts every step of the iteration that is possible now."""
+        """Start every step of the iteration that is possible now."""
         if not now.is_ending:
             verdict = now.judge(self._warm.keys(), self._workers.slots - self._workers.leaving)
             if verdict is not None:
@@ -367,7 +367,7 @@ class CollectionWorkload(Workload):
             self._exchange.end_feed(len(now.book.failed))
 
     def _make(self, now: Iteration) -> None:
-        """Hands out units, fetches results and starts workers as needed."""
+        """Hand out units, fetch results and start workers as needed."""
         leaving = self._workers.leaving
         for worker in now.workers.values():
             if worker.request is not None and worker.owed and not worker.last:

@@ -33,7 +33,7 @@ class StudyWorkload(Workload):
         return self._ledger.suggest(request.number, wanted)
 
     def ended(self, request: TrialRequest, outcome: TrialOutcome) -> None:
-        """Compares a failure with those before it, and lets go of the checkpoints of trials that are none of the best."""
+        """Compare a failure with those before it, and lets go of the checkpoints of trials that are none of the best."""
         self._alike.ended(request, outcome)
         if self._keeping is not None:
             self._keeping.ended(self._ledger.newest[request.trial])
@@ -52,7 +52,7 @@ class StudyWorkload(Workload):
         return sending.Sending(self._slots, best).run(goes_on, show)
 
     def close(self) -> None:
-        """Ends all slots, once the checkpoints that are to go are gone."""
+        """End all slots, once the checkpoints that are to go are gone."""
         if self._keeping is not None:
             self._keeping.settle()
         super().close()

@@ -67,7 +67,7 @@ class TrainingReports:
         self._end: float | None = None  # when the last step will be done, as reported by the job
 
     def add(self, report: TrialReport) -> None:
-        """Takes a report; the first one of another attempt resets the progress."""
+        """Take a report; the first one of another attempt resets the progress."""
         now = self.progress
         if report.number != self._number:
             self._number = report.number

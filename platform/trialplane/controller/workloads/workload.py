@@ -54,7 +54,7 @@ class Workload(abc.ABC):
         return self._slots.running()
 
     def resize(self, parallel: int, unstarted: int) -> None:
-        """Sets the number of slots to the desired one, or to as many as attempts can use.
+        """Set the number of slots to the desired one, or to as many as attempts can use.
 
         Towards the end of a run that is the number of running attempts: a retry gets the slot of the attempt before, or its
         replacement. The GPUs of the others are released.
@@ -69,15 +69,15 @@ class Workload(abc.ABC):
             self._slots.resize(size)
 
     def start(self, slot: int, request: TrialRequest) -> None:
-        """Starts an attempt in an idle slot."""
+        """Start an attempt in an idle slot."""
         self._slots.start(slot, request)
 
     def stop(self, slot: int, message: str) -> None:
-        """Lets the attempt in a slot save itself and end; its outcome comes as an event."""
+        """Let the attempt in a slot save itself and end; its outcome comes as an event."""
         self._slots.stop(slot, message)
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
-        """Ends the attempt in a slot; its outcome comes as an event."""
+        """End the attempt in a slot; its outcome comes as an event."""
         self._slots.kill(slot, failure, message)
 
     def events(self, timeout: float) -> Iterator[SlotEvent]:
@@ -98,15 +98,15 @@ class Workload(abc.ABC):
                 self._slots.answer(event.slot, prune_at, suggested)
 
     def _prunes(self, report: TrialReport) -> bool:
-        """Takes a report; returns whether the attempt is to be pruned."""
+        """Take a report; return whether the attempt is to be pruned."""
         return self._ledger.report(report)
 
     def _suggested(self, request: TrialRequest, wanted: messages.Suggest) -> messages.Suggested:
-        """Draws a parameter that an attempt asks for."""
+        """Draw a parameter that an attempt asks for."""
         return messages.Suggested(None, f"{self._ledger.job.title} draws no parameters")
 
     def ended(self, request: TrialRequest, outcome: TrialOutcome) -> None:  # noqa: B027  only a study uses it
-        """Takes the end of an attempt, as recorded in the ledger."""
+        """Take the end of an attempt, as recorded in the ledger."""
 
     def failed(self) -> Ending | None:
         """The run's ending, if the failures so far end it."""
@@ -145,5 +145,5 @@ class Workload(abc.ABC):
         return []
 
     def close(self) -> None:
-        """Ends all slots."""
+        """End all slots."""
         self._slots.close()

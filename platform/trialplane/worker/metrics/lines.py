@@ -219,7 +219,7 @@ def _by_patterns(patterns: Sequence[re.Pattern[str]], line: str) -> Iterator[tup
 
 
 def _named(match: re.Match[str]) -> Iterator[tuple[str | None, str | None]]:
-    """Names and values: of the groups of those names, of groups named like metrics, or of the first two groups."""
+    """Name and values: of the groups of those names, of groups named like metrics, or of the first two groups."""
     groups = match.groupdict()
     if {"name", "value"} <= groups.keys():
         yield groups["name"], groups["value"]
