@@ -27,6 +27,7 @@ import pytest
 import urllib3
 from tests.browser import Browser
 from tests.client.conftest import complete
+from tests.ports import free_port
 
 from trialplane.cli import ui
 from trialplane.client import folder
@@ -165,9 +166,7 @@ class Dashboard:
     """`platform ui --dashboard` as a process, and its API."""
 
     def __init__(self, *words: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         verb = ("ui", "--dashboard", "--port", str(self.port))
         command = [sys.executable, "-c", "from trialplane.cli import main; main.main()", *verb, *words]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -11,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.ports import free_port
 
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import TrialState
@@ -49,9 +52,7 @@ class Server:
         self._store = store
         self._folder = folder
         self._python, self._options, self._environ = python, options, environ or {}
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = int(free.getsockname()[1])
+        self._port = free_port()
         self.uri = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -67,7 +68,8 @@ class Server:
 
     def stop(self) -> None:
         if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)  # with its worker
+            with contextlib.suppress(ProcessLookupError):  # it may have failed to start
+                os.killpg(self._process.pid, signal.SIGKILL)  # with its worker
             self._process.wait()
             self._process = None
 

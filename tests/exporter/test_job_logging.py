@@ -66,19 +66,56 @@ def test_the_run_that_a_trial_has_created_is_its_run(place: Place, restarted: bo
     assert run.data.tags[labels.PARENT] == place.runs("study")[0].info.run_id
 
 
-def test_a_run_that_a_trial_created_at_the_same_moment_is_below_its_run(place: Place) -> None:
-    """So are those of a program that the trial has started, which have no number. Children of theirs stay where they are."""
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_run_that_a_trial_created_at_the_same_moment_gets_all_of_the_trial(place: Place, restarted: bool) -> None:
+    """The trial has logged to its own, so the exporter's is deleted, also when that was killed before it could do so."""
+    exporter = place.exporter()
+    place.begin(request(0))
+    place.report(0, 0, score=0.25)
+    bring(exporter, closes=False)
+    late = place.trials_own(0)
+    place.client.log_metric(late, "from_the_job", 2.5)
+    place.report(0, 1, score=0.5)
+    bring(exporter, closes=False)
+    place.end(request(0), outcome(0, step=1))
+    if restarted:
+        exporter = place.exporter()
+    bring(exporter, closes=False)
+    (run,) = place.runs()
+    assert (run.info.run_id, run.info.status, run.data.params) == (late, "FINISHED", {"x": "0.0", "kind": "a"})
+    assert run.data.tags[labels.OWN] == labels.TAKEN
+    assert place.history(run)["score"] == [(0, 0.25), (1, 0.5), (1, 0.5)]
+    assert run.data.metrics["from_the_job"] == 2.5
+    exporter.end(DONE)
+    bring(exporter, closes=True)
+    assert [run.info.run_id for run in place.runs()] == [late]
+
+
+def test_a_run_that_a_trial_deleted_again_is_not_taken(place: Place) -> None:
     exporter = place.exporter()
     place.begin(request(0))
     bring(exporter, closes=False)
-    late, program, child = place.trials_own(0), place.trials_own(0, program=True), place.trials_own(0, program=True)
+    late = place.trials_own(0)
+    bring(exporter, closes=False)
+    place.client.delete_run(late)
+    place.end(request(0), outcome(0))
+    place.export(DONE)
+    assert place.trial(0).info.status == "FINISHED"
+
+
+def test_a_run_of_a_program_that_a_trial_has_started_is_below_its_run(place: Place) -> None:
+    """Children of such a run stay where they are."""
+    exporter = place.exporter()
+    place.begin(request(0))
+    bring(exporter, closes=False)
+    program, child = place.trials_own(0, program=True), place.trials_own(0, program=True)
     place.client.set_tag(child, labels.PARENT, program)
     place.end(request(0), outcome(0))
     exporter.end(DONE)
     bring(exporter, closes=True)
     own = place.trial(0).info.run_id
-    parents = {run_id: place.client.get_run(run_id).data.tags[labels.PARENT] for run_id in (late, program, child)}
-    assert parents == {late: own, program: own, child: program}
+    parents = {run_id: place.client.get_run(run_id).data.tags[labels.PARENT] for run_id in (program, child)}
+    assert parents == {program: own, child: program}
     marks = {labels.LOGGED_BY, labels.NUMBER, labels.STATE, labels.OWN}
     assert not any(marks & place.client.get_run(run_id).data.tags.keys() for run_id in parents)
     assert {place.client.get_run(run_id).info.status for run_id in parents} == {"KILLED"}

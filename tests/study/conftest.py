@@ -262,9 +262,14 @@ def wait_until(condition: Callable[[], Any], what: str, timeout: float = 360.0) 
     return value
 
 
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
+def kill(pid: int) -> bool:
+    """Kill a process and wait until it is gone; return False where it had just ended by itself."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
     wait_until(lambda: not alive(pid), "the victim is gone")
+    return True
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_port
+
 from trialplane.job import kinds
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan, Provenance
@@ -99,14 +101,14 @@ class Cluster:
         With `controller` that starts first, as in a pod, and waits for the head.
         """
         self.heads += 1
-        port = _free_port()
+        port = free_port()
         self.address = f"127.0.0.1:{port}"
         if controller:
             self.start_controller()
             wait_until(lambda: "does not answer yet" in self.said(), "the controller waits for the head")
         command = ["--head", f"--port={port}", "--num-cpus=0", f"--temp-dir={self._scratch}/{self.heads}"]
         # The agent's port is else the same for every Ray of this machine.
-        command += ["--include-dashboard=false", f"--dashboard-agent-listen-port={_free_port()}"]
+        command += ["--include-dashboard=false", f"--dashboard-agent-listen-port={free_port()}"]
         self.head = self._ray(command, self.home)
         wait_until(lambda: _answers(port), "Ray's head answers")
 
@@ -198,12 +200,6 @@ def make_plan(folder: Path, spec: Mapping[str, Any], code: str) -> Plan:
     (folder / "train.py").write_text(code)
     origin = Provenance(job_folder=str(folder), user="ann", version="1")
     return planning.plan(kinds.read({"name": "toy", "kind": "hpo", **spec}), folder, "toy", origin)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def _answers(port: int) -> bool:

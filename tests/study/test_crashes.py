@@ -33,13 +33,7 @@ def kill_at_random(study: Study, victims: str, times: int, ended: int, rng: rand
     while killed < times and study.ended() < ended:
         found = wait_until(getattr(study, victims), f"there are {victims}")
         time.sleep(rng.uniform(0, 0.15))  # the random moment itself
-        victim = rng.choice(found)
-        try:
-            os.kill(victim.pid, signal.SIGKILL)
-        except ProcessLookupError:  # it had just ended
-            continue
-        killed += 1
-        wait_until(lambda pid=victim.pid: not alive(pid), "the victim is gone")
+        killed += kill(rng.choice(found).pid)
     wait_until(lambda: study.ended() >= ended, f"{ended} trials have ended")
     return killed
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ports import free_port
 
 from trialplane import errors
 
@@ -105,10 +105,8 @@ def test_a_training_alone_has_all_cores_and_a_search_those_of_the_job(script: Pa
 
 @pytest.mark.slow
 def test_torchrun_with_two_ranks_prints_once(script: Path, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={port}", script]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
+    command = [*launcher, script]
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     )

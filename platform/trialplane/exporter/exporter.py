@@ -40,7 +40,7 @@ from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import ReportRow
 from trialplane.wire.states import RunState, TrialState
 
-_LOOK = 0.2  # seconds for which it counts that a trial has created no run for itself
+_LOOK = 0.2  # seconds between two searches for runs that trials have created
 _SAVE = 1.0  # seconds between two notes of the position
 _PAGE = 1000  # runs that are searched together
 
@@ -93,8 +93,9 @@ class Exporter:
         self._experiment = ""
         self._parent = ""
         self._runs: dict[int, str] = {}  # number → id of the run, of attempts whose end is not in MLflow
-        self._known: dict[int, str] | None = {}  # the same of runs that others have created; None when they must be listed
-        self._looked = 0.0  # when it was last looked for runs that trials have created
+        self._known: dict[int | None, str] | None = {}  # the same of runs of former exporters; None when they must be listed
+        self._created: dict[int | None, str] = {}  # the same of runs that trials have created and that are not used here yet
+        self._looked = 0.0  # when runs that trials have created were last searched; 0.0 before that
         self._position = Position()
         self._saved = Position()
         self._saved_at = 0.0
@@ -229,6 +230,8 @@ class Exporter:
     def _finish_attempts(self, ends: Iterable[Attempt]) -> None:
         """Write the ends of attempts, in the order in which they ended."""
         parent = Batch()
+        if not self._looked:
+            self._look()  # after the ends: an attempt that has ended creates no run any more
         for attempt in ends:
             assert attempt.place is not None
             best = self._position.best
@@ -247,6 +250,8 @@ class Exporter:
         request, outcome = attempt.request, attempt.outcome
         assert outcome is not None
         run_id = self._run_of(attempt)
+        if (created := self._created.pop(request.number, run_id)) != run_id:
+            run_id = self._merge(attempt, run_id, created)
         batches: dict[str, Batch] = collections.defaultdict(Batch)
         batches[run_id] = projection.ended(self._job, request, outcome)
         log = self._run.trial_log(request.trial, request.attempt)
@@ -279,12 +284,28 @@ class Exporter:
         request = attempt.request
         if request.number not in self._runs:
             batch = projection.started(self._job, request, self._submission, self._parent)
-            if known := self._find(request.number):
-                self._write(known, batch)
-            else:
-                known = self._create(attempt, batch)
-            self._runs[request.number] = known
+            run_id, is_trials = self._find(request.number)
+            if is_trials:
+                batch.add_tags({labels.OWN: labels.TAKEN})
+            if run_id:
+                self._write(run_id, batch)
+            self._runs[request.number] = run_id or self._create(attempt, batch)
         return self._runs[request.number]
+
+    def _merge(self, attempt: Attempt, run_id: str, created: str) -> str:
+        """Move what was written of an ended attempt to the run that its process created; return the id of what is left.
+
+        Both were created at the same moment. The process has logged to its own, which may have models and runs below it.
+        """
+        written = self._client.get_run(run_id)
+        batch = projection.started(self._job, attempt.request, self._submission, self._parent)
+        batch.add_tags({labels.OWN: labels.TAKEN})
+        for name in written.data.metrics:
+            batch.metrics += self._client.get_metric_history(run_id, name)
+        if not self._write(created, batch):  # the job has deleted it
+            return run_id
+        self._delete(written)
+        return created
 
     def _create(self, attempt: Attempt, batch: Batch) -> str:
         """Create the run of an attempt; return its id."""
@@ -299,30 +320,36 @@ class Exporter:
             self._write(created, batch)
         return created
 
-    def _find(self, number: int) -> str:
-        """Return the id of a run that somebody else has created for an attempt, or "".
+    def _find(self, number: int) -> tuple[str, bool]:
+        """Return the id of a run that exists for an attempt, or "", and whether its trial has created it.
 
         Former exporters are looked for once: there is none beside this one. Trials create runs at any time.
         """
         if self._known is None or time.monotonic() > self._looked + _LOOK:
-            runs = self._search(f"tags.`{labels.OWN}` = '{labels.NEW}'") if self._known is not None else self._attempts()
-            self._known = self._known or {}
-            self._looked = time.monotonic()
-            for run in runs:
-                of = _number(run)
-                if of is None or of in self._known or of in self._runs:
-                    continue
-                if run.data.tags.get(labels.OWN) == labels.NEW:
-                    self._client.set_tag(run.info.run_id, labels.OWN, labels.TAKEN)
-                self._known[of] = run.info.run_id
-        return self._known.pop(number, "")
+            self._look()
+        assert self._known is not None
+        if number in self._known:
+            return self._known.pop(number), False
+        return self._created.get(number, ""), number in self._created
+
+    def _look(self) -> None:
+        """Search runs that trials have created, and once those of former exporters."""
+        is_first, self._looked = self._known is None, time.monotonic()
+        runs = self._attempts() if is_first else self._in_order(self._search(f"tags.`{labels.OWN}` = '{labels.NEW}'"))
+        self._known = self._known or {}
+        self._created = {}
+        for run in runs:
+            is_trials = run.data.tags.get(labels.OWN) == labels.NEW
+            (self._created if is_trials else self._known).setdefault(_number(run), run.info.run_id)
 
     def _attempts(self) -> list[Any]:
-        """Return all runs of attempts, the one that counts before its duplicates.
+        """Return all runs of attempts, the one that counts before its duplicates."""
+        return self._in_order(
+            self._search(f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.NUMBER}` != ''")
+        )
 
-        One that a trial has created counts first once it was taken over: it may hold what only the trial knows.
-        """
-        runs = self._search(f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.NUMBER}` != ''")
+    def _in_order(self, runs: Iterable[Any]) -> list[Any]:
+        """Sort runs of attempts: one that a trial has created counts first once it was taken over, then the earliest."""
         rank = {labels.TAKEN: 0, labels.NEW: 2}
         order = lambda run: (rank.get(run.data.tags.get(labels.OWN), 1), run.info.start_time, run.info.run_id)  # noqa: E731
         return sorted((run for run in runs if _number(run) is not None), key=order)

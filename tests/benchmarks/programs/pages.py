@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Any
 from playwright import sync_api
 from tests.benchmarks import studies
 from tests.pages import browsers
+from tests.ports import free_port
 
 from trialplane.client import folder
 from trialplane.ledger import results
@@ -84,9 +84,7 @@ def _chromium() -> Iterator[Any]:
 @contextlib.contextmanager
 def _dashboard(exported: Path, scratch: Path) -> Iterator[str]:
     """Start optuna-dashboard, as its users do; gives its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [Path(sys.executable).with_name("optuna-dashboard"), f"sqlite:///{exported}", "--port", str(port), "--quiet"]
     with (scratch / "dashboard.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
         address = f"http://127.0.0.1:{port}"
