@@ -75,7 +75,7 @@ def test_when_none_is_whole_nobody_begins_again_in_silence(tmp_path: Path) -> No
     cut(tmp_path / "step-0000000001" / "state.pt")
     with (
         pytest.warns(UserWarning, match="bytes of"),
-        pytest.raises(errors.CheckpointDamaged, match=r"none of the 1 checkpoint .* delete or move"),
+        pytest.raises(errors.CheckpointDamaged, match=r"all checkpoints at .* \(1 checkpoint\).* delete or move"),
     ):
         checkpoints.resume()
 

@@ -6,10 +6,7 @@ Imports torch only if the job has imported it, or if it reads a state with tenso
 
 from __future__ import annotations
 
-import random
 import sys
-import warnings
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -17,6 +14,7 @@ import numpy as np
 
 from trialplane import errors
 from trialplane.policies import transport
+from trialplane.training import generators
 from trialplane.training.steps import record, stores
 from trialplane.training.steps.record import Saved
 
@@ -76,7 +74,7 @@ class States:
             if wait:
                 self._checkpoints.wait()
         else:
-            self._pack(step, {"state": dict(state), "rng": _rng_state()})
+            self._pack(step, {"state": dict(state), "rng": generators.state()})
 
     def wait(self) -> None:
         """Wait until the last state is complete.
@@ -96,23 +94,12 @@ class States:
         Raises:
             CheckpointDamaged: there are usable ones, and all are damaged.
         """
-        saved, damaged = stores.records(stores.open_store(self._location))
-        usable = [checkpoint for checkpoint in saved if is_usable(checkpoint.step)]
-        for checkpoint in reversed(usable):
-            try:
-                state, rng = self._read(checkpoint)
-            except errors.CheckpointDamaged as error:
-                warnings.warn(f"a damaged checkpoint is skipped, and the one before it is used: {error}", stacklevel=3)
-                damaged.append(error)
-                continue
-            rng()
-            return Restored(checkpoint.step, state)
-        if damaged:
-            raise errors.CheckpointDamaged(
-                f"all checkpoints at {self._location} are damaged ({errors.counted(len(damaged), 'checkpoint')}). To start "
-                "again from step 0, delete or move that folder"
-            )
-        return None
+        restored = stores.newest(stores.open_store(self._location), self._read, is_usable)
+        if restored is None:
+            return None
+        checkpoint, (state, set_generators) = restored
+        set_generators()
+        return Restored(checkpoint.step, state)
 
     @property
     def _checkpoints(self) -> Any:
@@ -134,13 +121,10 @@ class States:
                 )
             return tree["state"], lambda: None if rank_state is None else checkpoint.set_rng_state(rank_state["rng"])
         store = stores.open_store(self._location)
-        part = saved.parts[_PACKED]
         with store.local(saved.name, _PACKED) as path:
-            data = path.read_bytes() if path.exists() else b""
-        if (len(data), zlib.crc32(data)) != (part.size, part.crc):
-            raise errors.CheckpointDamaged(f"{saved.place}/{_PACKED} is truncated or changed")
-        tree = transport.unpack(np.frombuffer(data, dtype=np.uint8), copy=True)
-        return tree["state"], lambda: _set_rng_state(tree["rng"])
+            stores.verify(path, saved.parts[_PACKED], f"{saved.place}/{_PACKED}")
+            tree = transport.unpack(np.fromfile(path, dtype=np.uint8), copy=True)
+        return tree["state"], lambda: generators.set_state(tree["rng"])
 
     def _pack(self, step: int, tree: Mapping[str, Any]) -> None:
         packed = transport.pack(tree)
@@ -160,15 +144,3 @@ class States:
                 f"the checkpoint of step {step} could not be written to {self._location}: {error.strerror or error}. Free "
                 "some space there, then continue with `platform resume`"
             ) from error
-
-
-def _rng_state() -> dict[str, Any]:
-    version, words, gauss = random.getstate()
-    legacy: dict[str, Any] = np.random.get_state(legacy=False)
-    return {"python": [version, np.array(words, dtype=np.uint64), gauss], "numpy": legacy}
-
-
-def _set_rng_state(state: Mapping[str, Any]) -> None:
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words.tolist()), gauss))
-    np.random.set_state(state["numpy"])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import concurrent.futures
 import dataclasses
-import random
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -20,7 +19,8 @@ import numpy as np
 import torch
 
 from trialplane import errors
-from trialplane.training import process
+from trialplane.policies import transport
+from trialplane.training import generators, process
 from trialplane.training.checkpoint import tensors, writer
 from trialplane.training.steps import record, stores
 from trialplane.training.steps.record import Direction, Saved
@@ -202,7 +202,7 @@ class Checkpoints:
         """
         for file, part in saved.parts.items():
             with self._store.local(saved.name, file) as path:
-                tensors.verify(path, part, f"{saved.place}/{file}")
+                stores.verify(path, part, f"{saved.place}/{file}")
 
     def load(
         self,
@@ -306,20 +306,8 @@ class Checkpoints:
 
     def _newest_intact(self) -> Saved | None:
         """Return the newest intact checkpoint."""
-        complete = self.all()
-        for saved in reversed(complete):
-            try:
-                self.verify(saved)
-            except errors.CheckpointDamaged as error:
-                warnings.warn(f"a damaged checkpoint is skipped, and the one before it is used: {error}", stacklevel=3)
-            else:
-                return saved
-        if complete:
-            raise errors.CheckpointDamaged(
-                f"none of the {errors.counted(len(complete), 'checkpoint')} at {self.place} is intact. To start again from "
-                "step 0, delete or move that folder"
-            )
-        return None
+        newest = stores.newest(self._store, self.verify)
+        return None if newest is None else newest[0]
 
     def _read(self, saved: Saved, file: str, map_location: Any, verify: bool) -> dict[str, Any]:
         location = f"{saved.place}/{file}"
@@ -331,13 +319,8 @@ class Checkpoints:
 
 def rng_state() -> dict[str, Any]:
     """Return the state of the random generators of Python, NumPy, torch and the current GPU, for a checkpoint."""
-    version, words, gauss = random.getstate()
-    legacy: dict[str, Any] = np.random.get_state(legacy=False)
-    state = {
-        "python": {"version": version, "words": torch.tensor(words, dtype=torch.int64), "gauss": gauss},
-        "numpy": {**legacy, "state": {**legacy["state"], "key": torch.from_numpy(legacy["state"]["key"].astype(np.int64))}},
-        "torch": torch.get_rng_state(),
-    }
+    packed = torch.from_numpy(transport.pack(generators.state()))  # torch loads no arrays of NumPy safely
+    state = {"packed": packed, "torch": torch.get_rng_state()}
     if torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
     return state
@@ -349,11 +332,7 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
     Args:
         state: State from `rng_state`. That of a GPU is restored if this process can use one.
     """
-    python = state["python"]
-    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
-    legacy = state["numpy"]
-    key = legacy["state"]["key"].numpy().astype(np.uint32)
-    np.random.set_state({**legacy, "state": {**legacy["state"], "key": key}})
+    generators.set_state(transport.unpack(state["packed"].numpy(), copy=True))
     torch.set_rng_state(state["torch"].cpu())
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"].cpu())

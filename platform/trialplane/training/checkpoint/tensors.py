@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import pickle
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,11 @@ from typing import Any
 import torch
 
 from trialplane import errors
+from trialplane.training.steps import stores
 from trialplane.training.steps.record import Part
 from trialplane.training.steps.stores import Sink
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
-_PIECE = 8 << 20
 
 
 class Copier:
@@ -116,30 +115,11 @@ def read(path: Path, part: Part | None, location: str, map_location: Any) -> Any
         CheckpointDamaged: it is not as it was written.
     """
     if part is not None:
-        verify(path, part, location)
+        stores.verify(path, part, location)
     try:
         return torch.load(path, map_location=map_location, weights_only=True)
     except (RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError, FileNotFoundError) as error:
         raise errors.CheckpointDamaged(f"{location} cannot be read: {errors.first_line(error)}") from error
-
-
-def verify(path: Path, part: Part, location: str) -> None:
-    """Compare a file with its size and checksum in COMPLETE.
-
-    Raises:
-        CheckpointDamaged: it is missing, cut or changed.
-    """
-    size, crc = 0, 0
-    try:
-        with path.open("rb") as file:
-            while piece := file.read(_PIECE):
-                size, crc = size + len(piece), zlib.crc32(piece, crc)
-    except FileNotFoundError as error:
-        raise errors.CheckpointDamaged(f"{location} is missing") from error
-    if size != part.size:
-        raise errors.CheckpointDamaged(f"{location} has {size:,} bytes of {part.size:,}")
-    if crc != part.crc:
-        raise errors.CheckpointDamaged(f"{location} was changed after it was written: its checksum is another")
 
 
 def shapes(model: Any) -> dict[str, list[int]]:

@@ -10,14 +10,17 @@ import contextlib
 import os
 import shutil
 import tempfile
+import warnings
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from trialplane import errors
 from trialplane.training.steps import record
 from trialplane.wire import paths
+
+T = TypeVar("T")
 
 _PIECE = 4 << 20  # bytes between two releases of the interpreter's lock
 _DRAFT, _DELETED = ".saving", ".deleted"
@@ -125,6 +128,55 @@ def records(store: Store) -> tuple[list[record.Saved], list[errors.CheckpointDam
         except errors.CheckpointDamaged as error:
             damaged.append(error)
     return saved, damaged
+
+
+def newest(
+    store: Store, read: Callable[[record.Saved], T], is_usable: Callable[[int], bool] = lambda step: True
+) -> tuple[record.Saved, T] | None:
+    """Return the newest intact checkpoint and its content; skip damaged ones with a warning. None without a checkpoint.
+
+    Args:
+        store: has the checkpoints.
+        read: reads one, and raises CheckpointDamaged.
+        is_usable: whether a checkpoint of a step may be used.
+
+    Raises:
+        CheckpointDamaged: all are damaged.
+    """
+    saved, damaged = records(store)
+    for error in damaged:
+        warnings.warn(f"a damaged checkpoint is skipped: {error}", stacklevel=4)
+    for checkpoint in reversed([checkpoint for checkpoint in saved if is_usable(checkpoint.step)]):
+        try:
+            return checkpoint, read(checkpoint)
+        except errors.CheckpointDamaged as error:
+            damaged.append(error)
+            warnings.warn(f"a damaged checkpoint is skipped, and the one before it is used: {error}", stacklevel=4)
+    if damaged:
+        raise errors.CheckpointDamaged(
+            f"all checkpoints at {store.place} are damaged ({errors.counted(len(damaged), 'checkpoint')}). To start again "
+            "from step 0, delete or move that folder"
+        )
+    return None
+
+
+def verify(path: Path, part: record.Part, location: str) -> None:
+    """Compare a file with its size and checksum in COMPLETE.
+
+    Raises:
+        CheckpointDamaged: it is missing, cut or changed.
+    """
+    size, crc = 0, 0
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE):
+                size, crc = size + len(piece), zlib.crc32(piece, crc)
+    except FileNotFoundError as error:
+        raise errors.CheckpointDamaged(f"{location} is missing") from error
+    if size != part.size:
+        raise errors.CheckpointDamaged(f"{location} has {size:,} bytes of {part.size:,}")
+    if crc != part.crc:
+        raise errors.CheckpointDamaged(f"{location} was changed after it was written: its checksum is another")
 
 
 class FolderStore:
