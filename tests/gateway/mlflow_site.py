@@ -1,6 +1,6 @@
 """A gateway with a server of MLflow with Kubeflow's plugin behind it, and runs of two teams whose tokens open its door.
 
-The plugin needs Python 3.12: where the tests run with an older one, PLUGIN_PYTHON names one that has it.
+The plugin needs Python 3.12: where the tests run with an older one, PLUGIN_PYTHON names one that has it, and psycopg2.
 """
 
 from __future__ import annotations
