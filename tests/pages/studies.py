@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trialplane.controller import promotion
 from trialplane.job import kinds
 from trialplane.job.kinds import Job
 from trialplane.pages.content import Recorded, Surroundings
@@ -129,6 +130,50 @@ def study(
         attempts.append(dataclasses.replace(row, seconds=seconds, ended=start + seconds))
         free[slot] = start + seconds
     return recorded(made, attempts, reports, run=run or f"study-{trials}", state=state)
+
+
+def promoted(trials: int, *, top: int = 64, factor: int = 4, seed: int = 0) -> Recorded:
+    """A study with promotion, as the controller's own rule decides it on one slot; a step takes a second.
+
+    Args:
+        trials: number of them.
+        top: steps of a whole trial.
+        factor: ratio between rungs.
+        seed: of all chance.
+    """
+    chance = random.Random(seed)
+    pruner = {"name": "asha", "promote": True, "max_resource": top, "reduction_factor": factor}
+    made = job(trials, seed=seed, pruner=pruner, parallel=1)
+    ladder = made.search.ladder
+    assert ladder is not None
+    rule = promotion.Promotion(ladder, trials)
+    params = [drawn(chance) for _ in range(trials)]
+    attempts: list[TrialRow] = []
+    reports: list[ReportRow] = []
+    count, moment = 0, BEGAN
+    while (stretch := rule.next(count if count < trials else None)) is not None:
+        if stretch.trial is None:
+            stretch, count = rule.new(count), count + 1
+        trial = stretch.trial
+        assert trial is not None
+        rule.begun(stretch)
+        last, begun, number = stretch.rung or top, moment, len(attempts)
+        attempt = 1 + sum(row.trial == trial for row in attempts)
+        for step in range(stretch.done + 1, last + 1):
+            moment += 1
+            value = loss(params[trial]) + 0.6 * math.exp(-6 * step / top)
+            reports.append(ReportRow(len(reports) + 1, trial, attempt, number, step, {"loss": value}, moment))
+        times = {"started": begun, "ended": moment, "seconds": moment - begun, "slot": 0}
+        ended = TrialState.PAUSED if stretch.rung else TrialState.COMPLETE
+        values = () if stretch.rung else (value,)
+        attempts.append(TrialRow(trial, ended, attempt, number, values, params[trial], {"loss": value}, step=last, **times))
+        rule.ended(trial, ended, last, (value,))
+        moment += 0.5
+        for dropped in rule.hopeless():
+            rule.drop(dropped)
+            newest = max(row.number for row in attempts if row.trial == dropped)
+            attempts[newest] = dataclasses.replace(attempts[newest], state=TrialState.PRUNED)
+    return recorded(made, attempts, reports, run=f"promoted-{trials}", state=RunState.SUCCEEDED)
 
 
 def recorded(made: Job, attempts: list[TrialRow], reports: list[ReportRow], *, run: str, state: RunState) -> Recorded:

@@ -18,7 +18,7 @@ from tests.pages import studies
 from trialplane.pages import columns, content, curves, importances, page, savings
 from trialplane.wire import rows
 from trialplane.wire.records import ReportRow, TrialRow
-from trialplane.wire.states import RunState, TrialState
+from trialplane.wire.states import FailureClass, RunState, TrialState
 
 
 def unpacked(recorded, around=studies.AROUND):
@@ -117,12 +117,51 @@ def trial(number: int, state: TrialState, seconds: float) -> TrialRow:
 
 def test_savings_of_pruning_are_the_steps_that_were_not_run():
     rows_ = [trial(0, TrialState.COMPLETE, 100), trial(1, TrialState.COMPLETE, 100), trial(2, TrialState.PRUNED, 30)]
-    assert savings.saved(rows_, {0: 9, 1: 9, 2: 2}, 1) == pytest.approx(70)  # 3 of 10 steps took 30 s
+    assert savings.saved(rows_, {0: 10, 1: 10, 2: 3}, 1) == pytest.approx(70)  # 3 of 10 steps took 30 s
     assert savings.saved(rows_, {}, 2) == pytest.approx(140)
-    assert savings.saved(rows_[2:], {2: 2}, 1) == 0  # nothing to compare with
+    assert savings.saved(rows_[2:], {2: 3}, 1) == 0  # nothing to compare with
     assert savings.lost([trial(0, TrialState.LOST, 5), trial(0, TrialState.COMPLETE, 7)], 1) == 5
     assert savings.Hours.of(7200, 2, 3.0) == savings.Hours(2.0, 4.0, 12.0)
     assert savings.Hours.of(7200, 0, 3.0).money == 6.0
+
+
+def test_a_promoted_trial_is_one_curve_with_the_steps_at_which_it_was_paused():
+    recorded = studies.promoted(32)
+    facts, table = unpacked(recorded)
+    newest = {row.trial: row for row in rows.newest(recorded.attempts)}
+    complete = [trial for trial, row in newest.items() if row.state is TrialState.COMPLETE]
+    curve_numbers = table["curves", "number"]
+    assert sorted(curve_numbers) == sorted(row.number for row in newest.values())  # one for each trial, of all segments
+    for trial in complete:
+        at = curve_numbers.index(newest[trial].number)
+        start, count = table["curves", "start"][at], table["curves", "count"][at]
+        assert table["points", "step"][start : start + count] == list(range(1, 65))
+        pauses = zip(table["pauses", "number"], table["pauses", "step"], strict=True)
+        assert [step for number, step in pauses if number == newest[trial].number] == [1, 4, 16]
+        assert table["trials", "seconds"][trial] == pytest.approx(64)
+        assert table["trials", "rung"][trial] == 16
+    first, *_, last = facts["rungs"]
+    assert (first["step"], first["reached"]) == (1, 32)
+    assert (last["step"], last["reached"]) == (64, len(complete))
+    for lower, higher in itertools.pairwise(facts["rungs"]):
+        assert lower["reached"] == lower["promoted"] + lower["paused"] + lower["dropped"]
+        assert lower["promoted"] == higher["reached"]
+
+
+def test_savings_of_promotion_are_the_steps_up_to_the_end_of_a_whole_trial():
+    recorded = studies.promoted(32)
+    trained = sum(row.seconds for row in recorded.attempts)
+    facts, _ = unpacked(recorded)
+    assert facts["costs"]["saved"]["slots"] * 3600 == pytest.approx(32 * 64 - trained, rel=0.02)  # a step takes a second
+    assert facts["costs"]["used"]["slots"] * 3600 == pytest.approx(trained)
+
+
+def test_a_paused_trial_is_no_saving_while_it_may_be_promoted():
+    rows_ = [trial(0, TrialState.COMPLETE, 100), trial(1, TrialState.PAUSED, 10)]
+    assert savings.saved(rows_, {0: 10, 1: 1}, 1, is_active=True) == 0
+    assert savings.saved(rows_, {0: 10, 1: 1}, 1) == pytest.approx(90)
+    stopped = dataclasses.replace(rows_[1], failure=FailureClass.STOPPED)  # with its run: it is to continue
+    assert savings.saved([rows_[0], stopped], {0: 10, 1: 1}, 1) == 0
 
 
 def test_attempts_at_the_same_time_have_lanes_of_their_own():

@@ -45,6 +45,34 @@ def test_every_section_of_a_study_draws(opened: Opened) -> None:
     assert "platform best study-300 --local > best.yaml" in shown.text("#next")
 
 
+def names_of(shown: Page, section: str) -> list[str]:
+    """Names in the legend of the first chart of a section."""
+    script = "id => document.querySelector(`#${id} .chart`).data.filter(t => t.showlegend !== false).map(t => t.name)"
+    return list(shown.read(script, section))
+
+
+def test_the_history_shows_trials_without_a_result_too(opened: Opened) -> None:
+    shown = opened(studies.study(300))
+    shown.show("history")
+    assert names_of(shown, "history") == ["complete", "pruned, last report", "best so far", "failed"]
+    failed = sum(row.state is TrialState.FAILED for row in studies.study(300).attempts)
+    assert shown.read("document.querySelector('#history .chart').data.at(-1).x.length") == failed > 0
+
+
+def test_promotions_are_marked_on_the_curves_and_counted_by_rung(opened: Opened) -> None:
+    recorded = studies.promoted(64)
+    shown = opened(recorded)
+    assert {"rungs", "curves"} <= set(drawn(shown))
+    shown.show("rungs")
+    assert names_of(shown, "rungs") == ["promoted", "complete", "dropped"]
+    shown.show("curves")
+    assert {"promoted here", "pruned here", "complete", "pruned"} <= set(names_of(shown, "curves"))
+    promotions = sum(row.state is TrialState.PAUSED for row in recorded.attempts)
+    marks = "document.querySelector('#curves .chart').data.find(t => t.name === 'promoted here').x.length"
+    assert shown.read(marks) == promotions > 16
+    assert "Saved by promotion" in shown.text("#summary .cards")
+
+
 @pytest.mark.parametrize("trials", [0, 1, 2])
 def test_a_study_with_hardly_a_trial_draws(opened: Opened, trials: int) -> None:
     sections = drawn(opened(studies.study(trials)))
@@ -231,8 +259,15 @@ def test_a_training_and_a_collection_show_their_metrics(opened: Opened) -> None:
         for step in range(1, 100)
     ]
     shown = opened(studies.recorded(job, [lost, row], reports, run="big", state=RunState.RUNNING))
-    assert drawn(shown) == ["summary", "next", "curves", "timeline", "costs", "failures", "trials"]
+    assert drawn(shown) == ["summary", "next", "curves", "stragglers", "timeline", "costs", "failures", "trials"]
+    assert "No report names a rank" in shown.text("#stragglers")
     assert shown.read("[...document.querySelectorAll('#curves h3')].map(h => h.textContent)") == ["loss", "lr", "grad_norm"]
+
+    slow = {"slowest_rank": 1.0, "slowest_rank_factor": 2.5}
+    delayed = [dataclasses.replace(each, metrics={**each.metrics, **slow}) for each in reports[60:70]]
+    shown = opened(studies.recorded(job, [lost, row], [*reports[:60], *delayed], run="big", state=RunState.RUNNING))
+    cells_ = shown.read("[...document.querySelectorAll('#stragglers td')].map(d => d.textContent)")
+    assert cells_ == ["1", "10", "61 to 70", "2.5×"]
 
     job = kinds.read({"name": "play", "kind": "collect", "collect": {"iterations": 3, "units": 2, "learner": "train:learn"}})
     rows = [

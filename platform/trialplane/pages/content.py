@@ -12,8 +12,9 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.job.kinds import Job
-from trialplane.pages import columns, curves, importances, savings
+from trialplane.pages import columns, curves, importances, lineage, savings
 from trialplane.pages.columns import Column, Texts
+from trialplane.pages.lineage import Lineage
 from trialplane.pages.savings import Hours
 from trialplane.wire import records, rows
 from trialplane.wire.records import ReportRow, RunStatus, TrialRow
@@ -70,14 +71,16 @@ def content(recorded: Recorded, around: Surroundings, shares: importances.Shares
         shares: the importances; None to compute them.
     """
     job, status = recorded.job, recorded.status
-    trials = rows.newest(recorded.attempts)
+    lineages = lineage.lineages(job, recorded.attempts)
+    trials = [each.row for each in lineages]
     ranked = rows.ranked(job, trials)
-    last_steps = _last_steps(recorded.reports)
+    reports = lineage.joined(job, lineages, recorded.reports)
+    last_steps = _last_steps(reports)
     begun = _begun(recorded)
     best = _front(job, trials)
     importance, why = shares or importances.importances(job, trials)
     first = [job.watched_metric, *job.required_metrics]
-    metrics = curves.metrics(recorded.reports, first)
+    metrics = curves.metrics(reports, first)
     whole = {row.number for row in ranked[:BEST]}
     width, gpus = job.roles()[0].nodes, job.resources.gpus
     facts = {
@@ -94,6 +97,7 @@ def content(recorded: Recorded, around: Surroundings, shares: importances.Shares
         "now": around.now,
         "trials": job.trials,
         "width": job.width,
+        "ranks": job.roles()[0].ranks * job.roles()[0].nodes if job.kind == "train" else 1,
         "objectives": [objective.model_dump() for objective in job.objectives],
         "constraints": [constraint.model_dump() for constraint in job.search.constraints],
         "watched": job.watched_metric,
@@ -105,13 +109,15 @@ def content(recorded: Recorded, around: Surroundings, shares: importances.Shares
         "no_importances": why,
         "curve_metrics": metrics,
         "failures": _failures(recorded.attempts),
-        "costs": _costs(recorded, trials, last_steps, width, gpus, around.price),
+        "rungs": [dataclasses.asdict(count) for count in lineage.funnel(job, lineages)],
+        "costs": _costs(recorded, trials, _trained(last_steps, reports), width, gpus, around.price),
         "workers": records.to_dict(getattr(status.progress, "workers", ())),
     }
     table = [
-        *_trials(job, trials, ranked, last_steps, begun),
+        *_trials(job, lineages, ranked, last_steps, begun),
         *_attempts(recorded, begun, around.now),
-        *curves.tables(recorded.reports, metrics, whole),
+        *_pauses(lineages),
+        *curves.tables(reports, metrics, whole),
     ]
     return facts, table
 
@@ -122,6 +128,12 @@ def _last_steps(reports: Sequence[ReportRow]) -> dict[int, int]:
     for report in reports:
         last[report.number] = max(report.step, last.get(report.number, 0))
     return last
+
+
+def _trained(last_steps: dict[int, int], reports: Sequence[ReportRow]) -> dict[int, int]:
+    """Return the number of steps that each attempt has trained, by its number: steps are counted from 0 or from 1."""
+    offset = int(any(report.step == 0 for report in reports))
+    return {number: step + offset for number, step in last_steps.items()}
 
 
 def _begun(recorded: Recorded) -> float:
@@ -228,7 +240,7 @@ def _failures(attempts: Sequence[TrialRow]) -> list[dict[str, Any]]:
 def _costs(
     recorded: Recorded,
     trials: Sequence[TrialRow],
-    last_steps: dict[int, int],
+    steps: dict[int, int],
     width: int,
     gpus: int,
     price: float | None,
@@ -239,7 +251,7 @@ def _costs(
     hours = {
         "used": Hours.of(busy, gpus, price),
         "lost": Hours.of(savings.lost(recorded.attempts, width), gpus, price),
-        "saved": Hours.of(savings.saved(trials, last_steps, width), gpus, price),
+        "saved": Hours.of(savings.saved(trials, steps, width, recorded.status.state.is_active), gpus, price),
     }
     return {
         **{name: dataclasses.asdict(value) for name, value in hours.items()},
@@ -250,9 +262,10 @@ def _costs(
 
 
 def _trials(
-    job: Job, trials: Sequence[TrialRow], ranked: Sequence[TrialRow], last_steps: dict[int, int], begun: float
+    job: Job, lineages: Sequence[Lineage], ranked: Sequence[TrialRow], last_steps: dict[int, int], begun: float
 ) -> Iterator[Column]:
     """Yield the columns of the newest attempt of each trial."""
+    trials = [each.row for each in lineages]
     ranks = {row.trial: rank for rank, row in enumerate(ranked)}
     several = len(job.objectives) > 1
     front = {row.trial for row in rows.front(job, trials)} if several else set()
@@ -267,6 +280,7 @@ def _trials(
     yield Column("trials", "started", "", columns.offsets((row.started for row in trials), begun))
     yield Column("trials", "ended", "", columns.offsets((row.ended for row in trials), begun))
     yield Column("trials", "step", "", columns.numbers(last_steps.get(row.number) for row in trials))
+    yield Column("trials", "rung", "", columns.numbers(each.rungs[-1] if each.rungs else None for each in lineages))
     yield _coded("trials", "failure", [row.failure and row.failure.value for row in trials])
     yield _coded("trials", "message", [row.message or None for row in trials])
     yield _coded("trials", "node", [row.node or None for row in trials])
@@ -306,6 +320,13 @@ def _attempts(recorded: Recorded, begun: float, now: float) -> Iterator[Column]:
     yield Column("attempts", "start", "", columns.offsets((start for start, _, _ in spans), begun))
     yield Column("attempts", "end", "", columns.offsets((end for _, end, _ in spans), begun))
     yield Column("attempts", "lane", "", columns.counts(_lanes(spans)))
+
+
+def _pauses(lineages: Sequence[Lineage]) -> Iterator[Column]:
+    """Yield the columns of the pauses from which trials were promoted: the number of the curve, and the step."""
+    pauses = [(each.row.number, step) for each in lineages for step in each.pauses]
+    yield Column("pauses", "number", "", columns.counts(number for number, _ in pauses))
+    yield Column("pauses", "step", "", columns.numbers(step for _, step in pauses))
 
 
 def _lanes(spans: Sequence[tuple[float, float, TrialRow]]) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""What a run has cost, and what pruning has saved: estimates, with their method in words."""
+"""What a run has cost, and what pruning and promotion have saved: estimates, with their method in words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from trialplane.wire.states import TrialState
 
 METHOD = (
     "A pruned trial would have taken its own time per step for the steps of a typical complete trial (the median); without "
-    "reports, the median time of complete trials."
+    "reports, the median time of complete trials. So would a trial that was paused at a rung when the run ended; while the "
+    "run goes on, paused trials may be promoted and count as no saving. A promoted trial counts with all of its segments."
 )
 
 
@@ -42,14 +43,16 @@ def busy(attempts: Sequence[TrialRow], width: int) -> float:
     return sum(attempt.seconds or 0.0 for attempt in attempts) * width
 
 
-def saved(rows: Sequence[TrialRow], steps: Mapping[int, int], width: int) -> float:
-    """Return the seconds of slots that pruning has saved; see `METHOD`.
+def saved(rows: Sequence[TrialRow], steps: Mapping[int, int], width: int, is_active: bool = False) -> float:
+    """Return the seconds of slots that pruning and promotion have saved; see `METHOD`.
 
     Args:
-        rows: newest attempt of each trial.
-        steps: last reported step of each attempt, by its number.
+        rows: newest attempt of each trial, with the seconds of all of its segments.
+        steps: number of steps that each attempt has trained, by its number.
         width: slots of a trial.
+        is_active: whether the run goes on, so that a paused trial may be promoted.
     """
+    stopped = (TrialState.PRUNED,) if is_active else (TrialState.PRUNED, TrialState.PAUSED)
     complete = [row for row in rows if row.state is TrialState.COMPLETE and row.seconds is not None]
     if not complete:
         return 0.0
@@ -58,13 +61,13 @@ def saved(rows: Sequence[TrialRow], steps: Mapping[int, int], width: int) -> flo
     last = statistics.median(last_steps) if last_steps else 0
     seconds = 0.0
     for row in rows:
-        if row.state is not TrialState.PRUNED or row.seconds is None:
+        if row.state not in stopped or row.failure is not None or row.seconds is None:
             continue
         step = steps.get(row.number)
-        if step is None or not last:
+        if not step or not last:
             seconds += max(0.0, typical - row.seconds)
-        else:  # steps may be counted from 0
-            seconds += max(0.0, row.seconds * (last - step) / (step + 1))
+        else:
+            seconds += max(0.0, row.seconds * (last - step) / step)
     return seconds * width
 
 

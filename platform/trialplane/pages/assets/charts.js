@@ -45,12 +45,8 @@ function layout(options) {
   };
 }
 
-/** Whether the browser has WebGL at all; without it, many points are drawn slowly. */
-const hasWebgl = (() => {
-  const context = document.createElement("canvas").getContext("webgl");
-  context?.getExtension("WEBGL_lose_context")?.loseContext();
-  return Boolean(context);
-})();
+/** Whether the browser has WebGL, as far as is known: to ask for it takes as long as to draw a chart. Without it, many points are drawn slowly. */
+let hasWebgl = true;
 
 /** A trace of points or lines, in WebGL when there are many. */
 function scatter(trace) {
@@ -98,6 +94,10 @@ class Chart {
     Object.assign(this, { mounted: true, contexts });
     this.element.replaceChildren();
     Plotly.newPlot(this.element, data, layout, CONFIG).then(() => {
+      if (hasWebgl && this.element.querySelector(".no-webgl")) {
+        hasWebgl = false;
+        return Chart.updateAll();
+      }
       performance.mark("chart"); // as benchmarks measure
       if (this.mounted) this.ready(this.element);
     });

@@ -108,10 +108,8 @@ class Run {
       const column = this.metrics.find((metric) => metric.name === objective.metric);
       return { ...objective, column, sign: objective.direction === "maximize" ? -1 : 1 };
     });
-    const states = this.column("trials", "state");
-    const code = (states.texts || []).indexOf("COMPLETE") + 1;
     const feasible = this.column("trials", "feasible").data;
-    this.complete = range(this.size).filter((row) => code > 0 && states.data[row] === code);
+    this.complete = this.rowsOf("COMPLETE");
     this.feasible = this.complete.filter((row) => feasible[row]);
     const ranks = this.column("trials", "rank").data;
     this.byRank = new Uint32Array(this.size);
@@ -122,6 +120,13 @@ class Run {
   /** A fixed column of a table. */
   column(table, name) {
     return this.tables.get(table).find((column) => column.name === name && column.role === "");
+  }
+
+  /** The rows of trials in a state. */
+  rowsOf(state) {
+    const { data, texts } = this.column("trials", "state");
+    const code = texts.indexOf(state) + 1;
+    return code ? range(this.size).filter((row) => data[row] === code) : new Uint32Array();
   }
 
   trial(row) {

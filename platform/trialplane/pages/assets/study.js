@@ -8,7 +8,7 @@ const CURVES = 250; // curves that are drawn without quantiles
 const SECTIONS = [
   [summary, () => true],
   [commands, () => true],
-  [history, (run) => isStudy(run) && run.complete.length > 0],
+  [history, (run) => isStudy(run) && run.size > 0],
   [importance, (run) => isStudy(run) && (run.facts.importances.length > 0 || run.facts.no_importances)],
   [parallel, (run) => isStudy(run) && run.params.length > 0 && run.complete.length > 1],
   [slice, (run) => isStudy(run) && run.params.length > 0 && run.complete.length > 0],
@@ -17,7 +17,9 @@ const SECTIONS = [
   [constraints, (run) => run.facts.constraints.length > 0 && run.complete.length > 0],
   [iterations, (run) => run.facts.kind === "collect" && run.metrics.length > 0 && run.size > 0],
   [workers, (run) => run.facts.workers.length > 0],
+  [rungs, (run) => run.facts.rungs.some((rung) => rung.reached > 0)],
   [curves, (run) => run.facts.curve_metrics.length > 0],
+  [stragglers, (run) => run.facts.ranks > 1],
   [timeline, (run) => run.column("attempts", "start").data.length > 0],
   [costs, () => true],
   [failures, (run) => run.facts.failures.length > 0],
@@ -33,7 +35,7 @@ const runPage = {
   build: (run) => SECTIONS.filter(([, has]) => has(run)).map(([make]) => make(run)),
 
   /** New sections in place of those in which the user can choose nothing. */
-  replaced: (run) => [summary, commands, importance, workers, costs, failures].filter((make) => SECTIONS.find(([each]) => each === make)[1](run)).map((make) => make(run)),
+  replaced: (run) => [summary, commands, importance, workers, stragglers, costs, failures].filter((make) => SECTIONS.find(([each]) => each === make)[1](run)).map((make) => make(run)),
 };
 
 const titleOf = (objective) => `${objective.metric} (${objective.direction})`;
@@ -86,7 +88,7 @@ function summary(run) {
   } else if (facts.kind === "hpo") cards.push(card("Best", "none yet", `no ${facts.noun} has a result`));
   const { used, saved } = facts.costs;
   cards.push(card("Used", ...hours(used)));
-  if (saved.slots > 0) cards.push(card("Saved by pruning", ...hours(saved)));
+  if (saved.slots > 0) cards.push(card(`Saved by ${savers(run)}`, ...hours(saved)));
   return section("summary", "Summary",
     facts.warnings.map(note), facts.description ? el("p", {}, facts.description) : null,
     el("div", { class: "cards" }, cards),
@@ -94,6 +96,9 @@ function summary(run) {
       el("div", {}, el("h3", {}, "Search and budgets"), pairs(facts.facts)),
       best && best.params.length ? el("div", {}, el("h3", {}, `Parameters of ${facts.noun} ${best.trial}`), pairs(best.params)) : null));
 }
+
+/** What has saved slot-hours. */
+const savers = (run) => run.facts.rungs.length ? "promotion" : "pruning";
 
 const card = (title, value, detail) =>
   el("div", { class: "card" }, el("div", { class: "label" }, title), el("div", { class: "value" }, value), detail ? el("div", { class: "detail" }, detail) : null);
@@ -131,6 +136,10 @@ function history(run) {
     const feasible = run.column("trials", "feasible").data;
     const out = run.complete.filter((row) => !feasible[row]);
     if (out.length) groups.push(["LOST", "infeasible", out, "x-thin-open"]);
+    for (const state of ["PRUNED", "PAUSED", "RUNNING"]) {
+      const rows = run.rowsOf(state).filter((row) => objective.column?.has(row));
+      if (rows.length) groups.push([state, `${state.toLowerCase()}, last report`, rows, STATES[state].symbol]);
+    }
     const data = groups.map(([state, name, rows, symbol]) => scatter({ name, mode: "markers", x: Float64Array.from(rows, x), y: pick(objective.column, rows), text: hovers(run, rows),
       marker: { color: shade(STATES[state].color), symbol, size: rows.length > 5000 ? 3 : 6, opacity: rows.length > 5000 ? 0.5 : 0.75 } }));
     const order = byTime ? Uint32Array.from(run.feasible).sort((a, b) => x(a) - x(b)) : run.feasible;
@@ -140,7 +149,11 @@ function history(run) {
       data.push({ type: "scatter", name: "best so far", mode: "lines", line: { shape: "hv", color: css("--strong"), width: 2 }, hoverinfo: "text",
         x: [...best.map(({ row }) => x(row)), x(last)], y: [...best.map(({ value }) => bounded(value)), bounded(best.at(-1).value)], text: [...best.map(({ row }) => about(run, row)), ""] });
     }
-    return { data, layout: layout({ xaxis: { title: byTime ? "hours since the start" : run.facts.noun, rangemode: "tozero" }, yaxis: { title: titleOf(objective), type: log ? "log" : "linear" } }) };
+    const failed = run.rowsOf("FAILED"); // they have no value: on the lower edge
+    if (failed.length) data.push(scatter({ name: "failed", mode: "markers", yaxis: "y2", x: Float64Array.from(failed, x), y: new Float64Array(failed.length).fill(0.015), text: hovers(run, failed), cliponaxis: false,
+      marker: { color: shade(STATES.FAILED.color), symbol: STATES.FAILED.symbol, size: 6 } }));
+    return { data, layout: layout({ xaxis: { title: byTime ? "hours since the start" : run.facts.noun, rangemode: "tozero" }, yaxis: { title: titleOf(objective), type: log ? "log" : "linear" },
+      yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true } }) };
   });
   const controls = [];
   if (run.objectives.length > 1) controls.push(select("Objective", run.objectives.map((each, i) => [i, each.metric]), 0, (i) => { objective = run.objectives[i]; chart.update(); }));
@@ -371,6 +384,8 @@ function curves(run) {
       data.push(edge("q5"), edge("q95", { fill: "tonexty", fillcolor: "rgba(86,180,233,0.20)", name: "5-95 % of all", showlegend: true }), edge("q25"), edge("q75", { fill: "tonexty", fillcolor: "rgba(86,180,233,0.35)", name: "25-75 % of all", showlegend: true }),
         edge("q50", { line: { width: 2, color: OKABE_ITO[5] }, name: "median of all", showlegend: true }));
     }
+    const pauses = new Map(), promoted = []; // by the number of a curve: the steps from which its trial was promoted
+    run.column("pauses", "number").data.forEach((number, i) => pauses.set(number, [...(pauses.get(number) ?? []), run.column("pauses", "step").data[i]]));
     const groups = new Map(), ends = [];
     for (const i of chosen) {
       const row = rowOf(i), selected = row !== undefined && run.selected.has(row);
@@ -382,14 +397,20 @@ function curves(run) {
       for (let j = 0; j < x.length; j++) { group.x.push(x[j]); group.y.push(bounded(y[j])); group.text.push(hover); }
       group.x.push(null); group.y.push(null); group.text.push("");
       if (state === "PRUNED" && x.length) ends.push({ x: x[x.length - 1], y: bounded(y[y.length - 1]), text: hover });
+      for (const step of pauses.get(numbers[i]) ?? []) {
+        const at = x.indexOf(step);
+        if (at >= 0) promoted.push({ x: step, y: bounded(y[at]), text: `${hover}<br>promoted from step ${step}` });
+      }
     }
+    if (promoted.length) data.push({ type: "scatter", mode: "markers", name: "promoted here", x: promoted.map((end) => end.x), y: promoted.map((end) => end.y), text: promoted.map((end) => end.text), hoverinfo: "text", marker: { symbol: "triangle-up", size: 8, color: shade(STATES.RUNNING.color) } });
     if (ends.length) data.push({ type: "scatter", mode: "markers", name: "pruned here", x: ends.map((end) => end.x), y: ends.map((end) => end.y), text: ends.map((end) => end.text), hoverinfo: "text", marker: { symbol: "x", size: 6, color: STATES.PRUNED.color } });
     for (const [name, { x, y, text, state, selected }] of groups) {
       const few = x.length <= 60;
       data.push({ type: x.length > 20_000 ? "scattergl" : "scatter", name: plain(selected ? name : name.toLowerCase()), mode: few ? "lines+markers" : "lines", x, y, text, hoverinfo: "text", connectgaps: false, opacity: selected ? 1 : chosen.length > 20 ? 0.55 : 0.9,
         marker: { size: 4 }, line: { color: selected ? css("--strong") : shade(STATES[state]?.color ?? "#999999"), width: selected ? 3 : 1.3, dash: dashes[state] ?? "solid" } });
     }
-    return { data, layout: layout({ xaxis: { title: "step" }, yaxis: { title: names[metric], type: shownLog() ? "log" : "linear" } }) };
+    const isLog = run.facts.rungs.length > 0 && run.column("points", "step").data.every((step) => step > 0); // rungs are powers
+    return { data, layout: layout({ xaxis: { title: "step", ...(isLog ? { type: "log", tickvals: run.facts.rungs.map(({ step }) => step) } : {}) }, yaxis: { title: names[metric], type: shownLog() ? "log" : "linear" } }) };
   });
   let log = false;
   const holder = el("div", {});
@@ -407,6 +428,39 @@ function curves(run) {
   run.onselect.push(() => { for (const chart of charts) chart.update(); });
   const hint = run.column("curves", "metric").data.length > CURVES ? "Bands are of all curves; lines are the 50 best, some pruned ones, and those that you select in the table." : "Select a row of the table to emphasize its curve.";
   return section("curves", run.facts.kind === "hpo" ? "Learning curves" : "Metrics", el("div", { class: "controls" }, controls, run.facts.kind === "hpo" ? el("span", { class: "hint" }, hint) : null), holder);
+}
+
+/** How many trials reached each rung, and what became of them: a funnel. */
+function rungs(run) {
+  const { rungs: counts, noun } = run.facts;
+  const name = ({ step }, i) => i === counts.length - 1 ? `end (${grouped(step)} steps)` : `${grouped(step)} step${step === 1 ? "" : "s"}`;
+  const chart = new Chart("Trials at each rung", 120 + 44 * counts.length, () => {
+    const { rungs: current } = run.facts;
+    const running = current.map(({ reached, promoted, paused, dropped }) => reached - promoted - paused - dropped);
+    const parts = [["promoted", current.map((rung) => rung.promoted), "RUNNING", ""], ["complete", current.map((_, i) => i === current.length - 1 ? running[i] : 0), "COMPLETE", ""], ["paused", current.map((rung) => rung.paused), "PAUSED", "/"], ["dropped", current.map((rung) => rung.dropped), "PRUNED", "."]];
+    return { data: parts.filter(([, values]) => values.some(Boolean)).map(([label, x, state, shape]) => ({ type: "bar", orientation: "h", name: label, x, y: current.map(name), text: x.map((value) => value ? grouped(value) : ""), textposition: "inside", insidetextanchor: "middle", hoverinfo: "name+x", marker: { color: shade(STATES[state].color), pattern: { shape, fillmode: "overlay", fgopacity: 0.35, solidity: 0.15 } } })),
+      layout: layout({ barmode: "stack", xaxis: { title: `${noun}s that reached the rung`, rangemode: "tozero" }, yaxis: { type: "category", autorange: "reversed", ticks: "" } }) };
+  });
+  return section("rungs", "Rungs and promotions", el("p", {}, "A trial is paused at each rung. The best continue from their checkpoints; a trial that cannot be among them any more is dropped."), chart.element);
+}
+
+/** The ranks of a training that held the others up, as its reports have them. */
+function stragglers(run) {
+  const index = (name) => run.facts.curve_metrics.indexOf(name);
+  const ranks = index("slowest_rank"), factors = index("slowest_rank_factor");
+  const metrics = run.column("curves", "metric").data, worst = new Map();
+  for (const i of range(metrics.length).filter((each) => metrics[each] === ranks)) {
+    const { x, y } = curveOf(run, i);
+    const other = range(metrics.length).find((each) => metrics[each] === factors && run.column("curves", "number").data[each] === run.column("curves", "number").data[i]);
+    const by = other === undefined ? new Map() : new Map(Array.from(curveOf(run, other).x, (step, j) => [step, curveOf(run, other).y[j]]));
+    x.forEach((step, j) => {
+      const known = worst.get(y[j]) ?? { first: step, last: step, count: 0, factor: 0 };
+      worst.set(y[j], { first: Math.min(known.first, step), last: Math.max(known.last, step), count: known.count + 1, factor: Math.max(known.factor, by.get(step) ?? 0) });
+    });
+  }
+  const rows = Array.from(worst).sort(([, a], [, b]) => b.count - a.count).map(([rank, { first, last, count, factor }]) => [String(rank), grouped(count), `${grouped(first)} to ${grouped(last)}`, factor ? `${short(factor)}×` : ""]);
+  return section("stragglers", "Stragglers", rows.length ? table(["rank", "reports", "steps", "slower than the others by up to"], rows, "Ranks that held the others up") : el("p", {}, "No report names a rank that held the others up."),
+    el("p", { class: "hint" }, "A report names the slowest rank while its own time per step (reading data and computing) is 1.5 times the median of the others. The times of each rank are compared while the training runs, and not recorded."));
 }
 
 function timeline(run) {
@@ -458,7 +512,7 @@ function timeline(run) {
     });
   });
   const { idle } = run.facts.costs;
-  const words = [idle === null ? "" : `${run.facts.costs.slots} slots were idle for ${(100 * idle).toFixed(0)} % of the time that the run had them.`,
+  const words = [idle === null ? "" : `${run.facts.costs.slots === 1 ? "1 slot was" : `${run.facts.costs.slots} slots were`} idle for ${(100 * idle).toFixed(0)} % of the time that the run had them.`,
     starts.data.length > BARS ? "Zoom in to see single attempts: drag over a part of the chart." : ""].filter(Boolean).join(" ");
   return section("timeline", "Timeline", words ? el("p", {}, words) : null, chart.element);
 }
@@ -468,7 +522,7 @@ function costs(run) {
   const cells = (hour) => [hour.slots, ...(used.gpus ? [hour.gpus] : []), ...(used.money === null ? [] : [hour.money])].map((value) => short(Number(value.toPrecision(3))));
   const header = ["", "slot-hours", ...(used.gpus ? ["GPU-hours"] : []), ...(used.money === null ? [] : ["money"])];
   const rows = [["used by all attempts", ...cells(used)], ["of these in failed and lost attempts", ...cells(lost)]];
-  if (saved.slots > 0) rows.push(["saved by pruning (estimate)", ...cells(saved)]);
+  if (saved.slots > 0) rows.push([`saved by ${savers(run)} (estimate)`, ...cells(saved)]);
   return section("costs", "Costs and savings", table(header, rows), saved.slots > 0 ? el("p", { class: "hint" }, method) : null);
 }
 

@@ -151,7 +151,7 @@ class Trials {
 
 /** The columns of the table of trials, with titles that are unique. */
 function tableColumns(run) {
-  const fixed = ["trial", "state", "attempt", "seconds", "step", "failure", "message", "node"].map((name) => run.column("trials", name));
+  const fixed = ["trial", "state", "attempt", "seconds", "step", "rung", "failure", "message", "node"].map((name) => run.column("trials", name));
   const used = fixed.filter((column) => ["trial", "state"].includes(column.name) || (column.name === "attempt" ? column.data.some((n) => n > 1) : range(run.size).some((row) => column.has(row))));
   const head = used.filter((column) => ["trial", "state", "attempt"].includes(column.name));
   const tail = used.filter((column) => !head.includes(column));

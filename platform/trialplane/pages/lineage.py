@@ -1,0 +1,93 @@
+"""The lineage of trials that promotion pauses and continues: their segments as one trial, and the rungs they reached."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+from trialplane.job.kinds import Job
+from trialplane.wire.records import ReportRow, TrialRow
+from trialplane.wire.states import TrialState
+
+
+@dataclasses.dataclass(frozen=True)
+class Lineage:
+    """A trial, whose attempts may be segments of one training.
+
+    Attributes:
+        row: its newest attempt, with the seconds of all segments.
+        pauses: steps at which it was paused, and then promoted, from the first.
+        rungs: rungs that it has reached, from the lowest; empty without promotion.
+    """
+
+    row: TrialRow
+    pauses: tuple[int, ...] = ()
+    rungs: tuple[int, ...] = ()
+
+    @property
+    def stopped(self) -> int:
+        """The rung at which it is paused or was dropped; 0 if it was promoted from each that it has reached."""
+        is_stopped = self.row.state in (TrialState.PAUSED, TrialState.PRUNED)
+        return self.rungs[-1] if is_stopped and self.rungs else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class RungCount:
+    """How many trials have reached a rung, and what became of them there."""
+
+    step: int
+    reached: int
+    promoted: int
+    paused: int
+    dropped: int
+
+
+def lineages(job: Job, attempts: Sequence[TrialRow]) -> list[Lineage]:
+    """Return the lineage of each trial, ordered by trial."""
+    by_trial: dict[int, list[TrialRow]] = collections.defaultdict(list)
+    for attempt in sorted(attempts, key=lambda attempt: attempt.number):
+        by_trial[attempt.trial].append(attempt)
+    return [_lineage(job, by_trial[trial]) for trial in sorted(by_trial)]
+
+
+def joined(job: Job, found: Sequence[Lineage], reports: Sequence[ReportRow]) -> Sequence[ReportRow]:
+    """Return reports in which those of all segments of a trial belong to its newest one, so that they are one curve."""
+    if job.search.ladder is None:
+        return reports
+    newest = {lineage.row.trial: lineage.row.number for lineage in found}
+    return [dataclasses.replace(report, number=newest.get(report.trial, report.number)) for report in reports]
+
+
+def funnel(job: Job, found: Sequence[Lineage]) -> list[RungCount]:
+    """Return a count for each rung, from the lowest, and one for whole trials; empty without promotion."""
+    ladder = job.search.ladder
+    if ladder is None:
+        return []
+    counts = []
+    for step in sorted({rung for bracket in range(ladder.brackets) for rung in ladder.rungs(bracket)}):
+        here = [lineage for lineage in found if step in lineage.rungs]
+        stopped = [lineage.row.state for lineage in here if lineage.stopped == step]
+        paused, dropped = stopped.count(TrialState.PAUSED), stopped.count(TrialState.PRUNED)
+        counts.append(RungCount(step, len(here), len(here) - len(stopped), paused, dropped))
+    complete = sum(lineage.row.state is TrialState.COMPLETE for lineage in found)
+    return [*counts, RungCount(ladder.top, complete, 0, 0, 0)]
+
+
+def _lineage(job: Job, attempts: Sequence[TrialRow]) -> Lineage:
+    """Return the lineage of the attempts of one trial, ordered by number."""
+    ladder, newest = job.search.ladder, attempts[-1]
+    if ladder is None:
+        return Lineage(newest)
+    earlier = [attempt for attempt in attempts[:-1] if attempt.state is TrialState.PAUSED and attempt.failure is None]
+    segments = [attempt.seconds for attempt in (*earlier, newest) if attempt.seconds is not None]
+    rungs = ladder.rungs(ladder.bracket(newest.trial))
+    if newest.state is not TrialState.COMPLETE:
+        is_at_rung = newest.state in (TrialState.PAUSED, TrialState.PRUNED) and newest.failure is None
+        last = max(((attempt.step or 0) for attempt in (*earlier, *[newest] * is_at_rung)), default=-1)
+        rungs = tuple(rung for rung in rungs if rung <= last + 1)  # steps may be counted from 0
+    return Lineage(
+        dataclasses.replace(newest, seconds=sum(segments) if segments else None),
+        tuple(attempt.step or 0 for attempt in earlier),
+        rungs,
+    )
