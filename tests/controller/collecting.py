@@ -69,20 +69,20 @@ class Exchange:
         while self._events:
             yield self._events.popleft()
 
-    def fetched(self, worker: int, *units: int, reference: Any = None, gone: tuple[int, ...] = (), why: str = "") -> None:
+    def fetched(self, worker: int, *units: int, reference: Any = None, lost: tuple[int, ...] = (), error: str = "") -> None:
         """A fetch that was asked for is answered: these are in the store, and those are gone."""
         asked = dict(self.fetching)[worker]
-        assert sorted((*units, *gone)) == sorted(asked)
+        assert sorted((*units, *lost)) == sorted(asked)
         self.fetching.remove((worker, asked))
-        self._events.append(ResultsFetched(worker, self._workers.started[worker], units, reference, gone, why))
+        self._events.append(ResultsFetched(worker, self._workers.started[worker], units, reference, lost, error))
 
-    def fetched_weights(self, reference: Any = None, why: str = "") -> None:
-        self._events.append(WeightsFetched(self._learner.started[0], reference, why))
+    def fetched_weights(self, reference: Any = None, error: str = "") -> None:
+        self._events.append(WeightsFetched(self._learner.started[0], reference, error))
 
-    def fed(self, *, lost: bool = False, why: str = "") -> tuple[int, ...]:
+    def fed(self, *, lost: bool = False, error: str = "") -> tuple[int, ...]:
         """The first feed that was asked for is answered; gives its units."""
         units = self.feeding.pop(0)[0]
-        self._events.append(ResultsFed(self._learner.started[0], units, lost, why))
+        self._events.append(ResultsFed(self._learner.started[0], units, lost, error))
         return units
 
 

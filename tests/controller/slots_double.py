@@ -88,7 +88,7 @@ class Slots:
                 self._warm.add(event.slot)
             elif event.outcome is not None:
                 del self.started[event.slot]
-                if event.gone:
+                if event.slot_lost:
                     self._warm.discard(event.slot)
             yield event
 
@@ -124,7 +124,7 @@ class Slots:
         self,
         slot: int,
         *,
-        gone: bool = False,
+        slot_lost: bool = False,
         arrays: Any = None,
         store: Any = None,
         weights: int | None = None,
@@ -135,7 +135,7 @@ class Slots:
         ended = outcome(self.started[slot].number, node=f"pod-{slot}", **changes)
         offered = () if weights is None else (messages.WeightsOffered(weights),)
         sent = (messages.LogGrown(b"the end"), *reports, *offered, messages.TrialEnded(ended, begun))
-        self._said.append(SlotTrial(slot, self.started[slot], sent, arrays, store, gone))
+        self._said.append(SlotTrial(slot, self.started[slot], sent, arrays, store, slot_lost))
 
-    def fail(self, slot: int, failure: FailureClass, message: str = "", *, gone: bool = False, **changes: Any) -> None:
-        self.end(slot, gone=gone, state=TrialState.FAILED, failure=failure, message=message, metrics={}, **changes)
+    def fail(self, slot: int, failure: FailureClass, message: str = "", *, slot_lost: bool = False, **changes: Any) -> None:
+        self.end(slot, slot_lost=slot_lost, state=TrialState.FAILED, failure=failure, message=message, metrics={}, **changes)

@@ -42,7 +42,7 @@ def found(
     alike = Alike(most, ended_well)
     for one in outcomes:
         alike.ended(request(one.number), one)
-    return [attempt.number for attempt in alike.found(map(request, running))]
+    return [attempt.number for attempt in alike.failures(map(request, running))]
 
 
 def test_the_same_line_is_alike_whatever_the_message() -> None:

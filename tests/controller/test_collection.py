@@ -129,7 +129,7 @@ def test_results_that_come_while_others_are_fetched_move_together() -> None:
     run.exchange.fetched(0, 6, reference="result 6")
     run.listen()
     assert run.exchange.fetching == [(0, (7, 8, 9))]
-    run.exchange.fetched(0, 7, 9, reference="results 7 and 9", gone=(8,))
+    run.exchange.fetched(0, 7, 9, reference="results 7 and 9", lost=(8,))
     run.listen()
     assert run.exchange.feeding == [((6,), "result 6"), ((7, 9), "results 7 and 9")]
     for _ in range(2):
@@ -168,7 +168,7 @@ def test_what_is_lost_on_its_way_is_done_again(where: str) -> None:
     assert run.want(0) == [6]
     run.offer(0, 6)
     if where == "fetch":
-        run.exchange.fetched(0, gone=(6,))
+        run.exchange.fetched(0, lost=(6,))
         run.listen()
     else:
         run.exchange.fetched(0, 6, reference="result 6")
@@ -264,7 +264,7 @@ def test_a_lost_slot_is_no_fault_of_the_worker() -> None:
     run = Collecting()
     run.begin()
     for _ in range(MAX_EMPTY + 1):
-        run.workers.fail(0, FailureClass.LOST, "its pod is gone", gone=True)
+        run.workers.fail(0, FailureClass.LOST, "its pod is gone", slot_lost=True)
         run.listen()
         assert 0 not in run.workers.started, "its slot is not warm"
         run.workers.warm(0)
@@ -328,7 +328,7 @@ def test_a_worker_that_is_to_go_first_does_what_it_has() -> None:
     run.pass_on(1, 6)
     assert run.want(1) == []
     assert run.last_word(1)
-    run.workers.end(1, gone=True)
+    run.workers.end(1, slot_lost=True)
     run.listen()
     assert 1 not in run.workers.started
     assert run.workers.size == 1
@@ -338,7 +338,7 @@ def test_a_lost_learner_gets_the_next_place_there_is() -> None:
     run = Collecting()
     run.begin()
     run.workers.ready, run.learner.ready = 1, 0  # the other waits for a pod
-    run.learner.fail(0, FailureClass.LOST, "its pod is gone", gone=True)
+    run.learner.fail(0, FailureClass.LOST, "its pod is gone", slot_lost=True)
     run.listen()
     assert run.workers.size == 1
     run.work.resize(2, 0)  # as the loop wants it all the time

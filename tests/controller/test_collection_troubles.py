@@ -33,7 +33,7 @@ def test_weights_that_the_store_does_not_take_end_the_iteration() -> None:
     run.warm()
     run.learner.say(0, weights=50)
     run.listen()
-    run.exchange.fetched_weights(why="OutOfDiskError: no room")
+    run.exchange.fetched_weights(error="OutOfDiskError: no room")
     run.listen()
     assert [failure for _, failure, _ in run.learner.killed] == [FailureClass.LOST], "or it would wait for ever"
     run.learner.fail(0, FailureClass.LOST, "killed")
@@ -48,16 +48,16 @@ def test_a_result_that_is_lost_again_and_again_is_its_units_failure(where: str, 
         assert run.want(0) == [6]
         run.offer(0, 6)
         if where == "fetch":
-            run.exchange.fetched(0, gone=(6,), why="no room")
+            run.exchange.fetched(0, lost=(6,), error="no room")
             run.listen()
         else:
             run.exchange.fetched(0, 6, reference="result 6")
             run.listen()
-            run.exchange.fed(lost=True, why="no room")
+            run.exchange.fed(lost=True, error="no room")
             run.listen()
     assert run.work.progress.units_failed == 1
     assert run.work.progress.workers[0].failed == 1
-    assert caplog.messages[0] == "iteration 1: worker 0: the result of unit 6 was lost in transit: no room; it is done again"
+    assert caplog.messages[0] == "iteration 1: worker 0: the result of unit 6 was lost in transit: no room; it is retried"
     assert caplog.messages[-1].endswith("no room; its retries are used up, so the unit has failed")
 
 
@@ -181,13 +181,13 @@ def test_one_bad_worker_ends_nothing_while_another_is_being_replaced(monkeypatch
     for _ in range(MAX_EMPTY):
         run.workers.fail(0, FailureClass.ERROR, "RuntimeError: no CUDA device")
         run.listen()
-    run.workers.fail(1, FailureClass.LOST, "its pod is gone", gone=True)
+    run.workers.fail(1, FailureClass.LOST, "its pod is gone", slot_lost=True)
     run.listen()
     assert not run.learner.killed
     run.workers.warm(1)
     run.listen()
     assert 1 in run.workers.started
-    run.workers.fail(1, FailureClass.LOST, "its pod is gone", gone=True)
+    run.workers.fail(1, FailureClass.LOST, "its pod is gone", slot_lost=True)
     run.listen()
     assert not run.learner.killed
     monkeypatch.setattr(iteration, "PATIENCE", 0.0)

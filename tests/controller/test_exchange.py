@@ -82,13 +82,13 @@ def test_what_a_slot_could_not_do_comes_with_its_reason(fake: FakeRay, clock: li
     made = over(running(fake))
     made.fetch(0, (7,))
     fake.answer("fetch", NO_ROOM)
-    assert events(made) == [ResultsFetched(0, request(5), gone=(7,), why="no room")]
+    assert events(made) == [ResultsFetched(0, request(5), lost=(7,), error="no room")]
     made.fetch_weights()
     fake.answer("fetch", NO_ROOM)
     assert events(made) == [WeightsFetched(request(5), None, "no room")]
     made.feed(PARCELS, "results")
     fake.answer("feed", NO_ROOM)
-    assert events(made) == [ResultsFed(request(5), (7, 8), lost=True, why="no room")]
+    assert events(made) == [ResultsFed(request(5), (7, 8), lost=True, error="no room")]
 
 
 @pytest.mark.parametrize("removed", [False, True])
@@ -100,11 +100,11 @@ def test_a_fetch_from_a_slot_that_has_gone_is_answered(fake: FakeRay, clock: lis
         pool.resize(0)
     fake.answer("run", GONE)
     (event,) = pool.events(0)
-    assert isinstance(event, SlotTrial) and event.gone
+    assert isinstance(event, SlotTrial) and event.slot_lost
     assert pool.process(0) is None
     made.hand(0, (), last=True)
     fake.answer("fetch", GONE)
-    assert events(made) == [ResultsFetched(0, request(5), gone=(7,))]
+    assert events(made) == [ResultsFetched(0, request(5), lost=(7,))]
 
 
 def test_a_late_release_is_for_the_process_that_was_fetched_from(fake: FakeRay, clock: list[float]) -> None:

@@ -104,7 +104,7 @@ def test_a_trial_is_told_once_when_every_node_is_free(two: Gangs) -> None:
     assert ended.outcome is not None
     assert ended.outcome.state is TrialState.COMPLETE
     assert ended.outcome.metrics == {"loss": 1.0}
-    assert (ended.arrays, ended.store, ended.gone) == ("packed", "store-0", False)
+    assert (ended.arrays, ended.store, ended.slot_lost) == ("packed", "store-0", False)
     assert ended.request == request(5), "as the loop gave it"
     assert not two.pool.running()
     two.pool.start(0, request(6))
@@ -220,25 +220,25 @@ def test_all_nodes_of_a_trial_that_stops_get_the_time_to_save_it(two: Gangs, clo
 
 def test_a_node_whose_pod_ends_leaves_the_others_the_time_to_save_the_trial(two: Gangs, clock: list[float]) -> None:
     """The pool gives its slot up; the others have the checkpoint to write, which they began together."""
-    two.slots.fail(1, FailureClass.LOST, "stopped by SIGTERM after step 7, with a checkpoint", gone=True, exit_code=0)
+    two.slots.fail(1, FailureClass.LOST, "stopped by SIGTERM after step 7, with a checkpoint", slot_lost=True, exit_code=0)
     two.listen()
     clock[0] += CONFIG.grace - 1
     two.listen()
     assert not two.slots.killed
     two.slots.fail(0, FailureClass.LOST, "stopped by SIGTERM after step 7, with a checkpoint")
     *_, ended = two.listen()
-    assert ended.gone
+    assert ended.slot_lost
 
 
 def test_a_lost_slot_ends_the_trial_and_a_new_gang_is_made_when_there_is_a_new_slot(two: Gangs) -> None:
-    two.slots.fail(0, FailureClass.LOST, "slot 0 was lost", gone=True)
+    two.slots.fail(0, FailureClass.LOST, "slot 0 was lost", slot_lost=True)
     two.slots.warm(0, port=2)  # the new one is there before the others have ended
     two.listen()
     assert [slot for slot, *_ in two.slots.killed] == [1], "at once: it waits for ranks that are gone"
     two.slots.fail(1, FailureClass.LOST, "killed")
     two.ready.clear()
     (ended,) = two.listen()[-1:]
-    assert ended.gone
+    assert ended.slot_lost
     assert ended.outcome is not None
     assert ended.outcome.failure is FailureClass.LOST
     assert ended.outcome.message == "slot 0 was lost"

@@ -133,7 +133,7 @@ def test_an_attempt_has_a_slot_to_itself_until_its_outcome_comes(play: Play) -> 
     play.end(1)
     last = trials(play)[-1]
     assert last.outcome is not None
-    assert (last.slot, last.request.number, last.outcome.state, last.gone) == (1, 5, TrialState.COMPLETE, False)
+    assert (last.slot, last.request.number, last.outcome.state, last.slot_lost) == (1, 5, TrialState.COMPLETE, False)
     assert (sorted(pool.idle), pool.running()) == ([0, 1], {})
 
 

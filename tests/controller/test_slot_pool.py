@@ -39,7 +39,7 @@ def test_a_trial_that_its_pod_has_stopped_is_not_tried_again_in_that_pod(
     fake: FakeRay, clock: list[float], exit_code: int
 ) -> None:
     pool = running(fake)
-    assert ended(fake, pool, exit_code).gone, "or the next attempt would be lost with the pod"
+    assert ended(fake, pool, exit_code).slot_lost, "or the next attempt would be lost with the pod"
     assert [actor.is_killed for actor in fake.actors] == [True]
     assert (pool.ready, pool.size, pool.nodes) == (0, 1, ())
     assert not list(pool.events(0))
@@ -59,7 +59,7 @@ def test_a_slot_stays_where_nothing_says_that_its_pod_ends(fake: FakeRay, clock:
         pool.stop(0, "paused")
     elif by_us == "kill":
         pool.kill(0, FailureClass.LOST, "another node failed")
-    assert not ended(fake, pool, None if by_us == "template" else 0).gone
+    assert not ended(fake, pool, None if by_us == "template" else 0).slot_lost
     assert [actor.is_killed for actor in fake.actors] == [False]
     pool.start(0, request(6))
     if by_us in ("stop", "kill"):  # the next one in it was not asked
@@ -67,7 +67,7 @@ def test_a_slot_stays_where_nothing_says_that_its_pod_ends(fake: FakeRay, clock:
         fake.answer("run", ([messages.encode(messages.TrialEnded(lost))], {}))
         (said,) = pool.events(0)
         assert isinstance(said, SlotTrial)
-        assert said.gone
+        assert said.slot_lost
 
 
 def test_a_slot_that_does_not_answer_a_kill_is_replaced(fake: FakeRay, clock: list[float]) -> None:
@@ -109,7 +109,7 @@ def test_a_process_that_does_not_exit_is_told_until_it_has(fake: FakeRay, clock:
 def test_a_slot_that_was_to_go_is_gone_for_good(fake: FakeRay, clock: list[float]) -> None:
     pool = running(fake)
     pool.resize(0)
-    assert ended(fake, pool, 0).gone
+    assert ended(fake, pool, 0).slot_lost
     clock[0] += slots.POD_GOES
     assert not list(pool.events(0))
     assert (len(fake.actors), pool.size) == (1, 0)
@@ -131,7 +131,7 @@ def test_what_a_slot_sends_that_is_no_message_costs_the_slot_and_its_trial(
     pool = running(fake)
     fake.answer("run", ([messages.encode(messages.LogGrown(b"log")), data], {}))
     (lost,) = pool.events(0)
-    assert (lost.outcome.failure, lost.gone, fake.actors[0].is_killed) == (FailureClass.LOST, True, True)
+    assert (lost.outcome.failure, lost.slot_lost, fake.actors[0].is_killed) == (FailureClass.LOST, True, True)
     assert lost.outcome.message.startswith(f"slot 0 was lost with its trial: {said}")
 
 

@@ -1,1 +1,1 @@
-"""What runs in the head: takes attempts from the ledger, runs them in slots, and records each result once."""
+"""The controller of a run: takes attempts from the ledger, runs them in slots, and records each result once."""

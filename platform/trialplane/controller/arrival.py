@@ -38,11 +38,11 @@ def take_in(submitted: Path, run: RunPaths) -> None:
         data = pack.read(archive(submitted))
         digest = str(json.loads((source / run.submission.name).read_text(encoding="utf-8")).get("code_hash", ""))
         with tempfile.TemporaryDirectory(prefix=".code-", dir=run.root) as scratch:
-            new, old = Path(scratch) / "new", Path(scratch) / "old"
-            pack.unpack(data, new, digest)
+            unpacked, replaced = Path(scratch) / "new", Path(scratch) / "old"
+            pack.unpack(data, unpacked, digest)
             with contextlib.suppress(FileNotFoundError):
-                run.code.rename(old)
-            new.rename(run.code)
+                run.code.rename(replaced)
+            unpacked.rename(run.code)
         for file in (run.job, run.submission):
             partial = file.with_suffix(".partial")
             shutil.copyfile(source / file.name, partial)
@@ -63,8 +63,8 @@ def add_to_log(run: RunPaths, request: TrialRequest, data: bytes) -> None:
     file = run.trial_log(request.trial, request.attempt, request.worker)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("ab") as written:
-            written.write(data)
+        with file.open("ab") as stream:
+            stream.write(data)
     except OSError as error:
         log.warning("the log of trial %d cannot be written to %s: %s", request.trial, file, error.strerror)
 
@@ -111,6 +111,6 @@ def _move(store: Path) -> None:
             ("runs", "run_uuid", "artifact_uri"),
         ):
             for identity, uri in file.execute(f"SELECT {key}, {column} FROM {table}").fetchall():
-                _, found, rest = str(uri).rpartition(folder.name)
-                if found:
-                    file.execute(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", (folder.as_uri() + rest, identity))
+                _, separator, relative = str(uri).rpartition(folder.name)
+                if separator:
+                    file.execute(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", (folder.as_uri() + relative, identity))

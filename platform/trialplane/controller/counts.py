@@ -93,10 +93,10 @@ class Counts:
         self.retried += 1
         self._used[trial].clear()
 
-    def _count_failed(self, failure: FailureClass, by: int) -> None:
-        self.failed += by
-        self.failures[failure] += by
-        self.counted_failures += by * FAILURE_RULES[failure].counts
+    def _count_failed(self, failure: FailureClass, count: int) -> None:
+        self.failed += count
+        self.failures[failure] += count
+        self.counted_failures += count * FAILURE_RULES[failure].counts
 
     def _is_progress(self, trial: int, step: int) -> bool:
         """Whether an attempt that reported `step` got further than all before it."""
@@ -116,7 +116,7 @@ class Repeats:
         self._failed: dict[int, tuple[TrialRequest, FailureClass]] = {}  # number → an attempt that failed for good
 
     def __len__(self) -> int:
-        """How many attempts wait for a retry."""
+        """The number of attempts that wait for a retry."""
         return len(self._waiting)
 
     def take(self) -> TrialRequest:
@@ -172,7 +172,7 @@ class BestReports:
     def __init__(self, objectives: Iterable[Objective], keeps_checkpoints: bool) -> None:
         self._objectives = {objective.metric: objective for objective in objectives if objective.of == "best"}
         self._keeps_checkpoints = keeps_checkpoints
-        self._found: dict[int, dict[str, BestReport]] = {}  # trial → metric → report
+        self._reports: dict[int, dict[str, BestReport]] = {}  # trial → metric → report
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -182,30 +182,30 @@ class BestReports:
     def begun(self, trial: int) -> None:
         """Record that an attempt at a trial starts."""
         if not self._keeps_checkpoints:
-            self._found.pop(trial, None)
+            self._reports.pop(trial, None)
 
     def add(self, trial: int, step: int, metrics: Mapping[str, float]) -> None:
         """Take a report of a trial; of equal values the first counts."""
         for metric, objective in self._objectives.items():
             value = metrics.get(metric, math.nan)
-            found = self._found.setdefault(trial, {})
-            if math.isfinite(value) and (metric not in found or objective.is_better(value, found[metric].value)):
-                found[metric] = BestReport(value, step)
+            reports = self._reports.setdefault(trial, {})
+            if math.isfinite(value) and (metric not in reports or objective.is_better(value, reports[metric].value)):
+                reports[metric] = BestReport(value, step)
 
     def applied(self, trial: int, outcome: TrialOutcome) -> TrialOutcome:
         """An outcome with the best reports; those of a trial that completed replace worse values of its result."""
-        found, metrics = self._found.get(trial, {}), dict(outcome.metrics)
+        reports, metrics = self._reports.get(trial, {}), dict(outcome.metrics)
         if outcome.state is TrialState.COMPLETE:
-            for metric, best in found.items():
+            for metric, best in reports.items():
                 if self._objectives[metric].is_better(best.value, metrics[metric]):
                     metrics[metric] = best.value
-        return dataclasses.replace(outcome, best=dict(found), metrics=metrics)
+        return dataclasses.replace(outcome, best=dict(reports), metrics=metrics)
 
     def ended(self, trial: int, outcome: TrialOutcome) -> None:
         """Record the end of an attempt, also of a former controller."""
-        self._found.pop(trial, None)
+        self._reports.pop(trial, None)
         if (outcome.failure is not None or outcome.state is TrialState.PAUSED) and outcome.best:
-            self._found[trial] = dict(outcome.best)
+            self._reports[trial] = dict(outcome.best)
 
 
 class Alike:
@@ -245,7 +245,7 @@ class Alike:
         if deterministic:
             self._row.append(request)
 
-    def found(self, running: Iterable[TrialRequest]) -> tuple[TrialRequest, ...]:
+    def failures(self, running: Iterable[TrialRequest]) -> tuple[TrialRequest, ...]:
         """The attempt that failed as every other would, or those that failed alike, once there are enough.
 
         Of the latter none while one that started before the last of them runs: so of concurrent trials the ones that fail at
@@ -255,5 +255,5 @@ class Alike:
             return (self.certain,)
         if self._most is None or len(self._row) < self._most:
             return ()
-        first = sorted(self._row, key=lambda request: request.number)[: self._most]
-        return tuple(first) if all(request.number > first[-1].number for request in running) else ()
+        candidates = sorted(self._row, key=lambda request: request.number)[: self._most]
+        return tuple(candidates) if all(request.number > candidates[-1].number for request in running) else ()

@@ -1,4 +1,4 @@
-"""The reports of running attempts on their way into the ledger: which of them it keeps, and which are still to be written.
+"""Reports of running attempts on their way into the ledger: selects those that it keeps, and batches those not yet written.
 
 The ledger gets them in batches. A batch that was sent stays as it is until it is written, as it may have been committed
 without an answer; what comes meanwhile is for the next one. Pure.
@@ -22,7 +22,7 @@ _VALUE = 24  # bytes of a value beside its name
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """What is written in one transaction: reports, and the marks of earlier ones that are deleted."""
+    """A transaction: reports to write, and the marks of earlier ones to delete."""
 
     reports: tuple[ReportRow, ...]
     deleted: tuple[int, ...]
@@ -46,7 +46,7 @@ class Curve:
         self.step = 0
         self.stride = 1
         self._count = 0
-        self._kept: dict[int, tuple[int, int]] = {}  # number of a report → its mark, and its bytes
+        self._reports: dict[int, tuple[int, int]] = {}  # number of a report → its mark, and its bytes
         self._bytes = 0
         self._extremes = Extremes(names)
 
@@ -55,60 +55,60 @@ class Curve:
         number, size = self._count, _size(report.metrics)
         self._count += 1
         self.step = max(self.step, report.step)
-        self._kept[number] = mark, size
+        self._reports[number] = mark, size
         self._bytes += size
         dropped = self._drop([number - 1, *(self._extremes.add(number, report.metrics) or ())])
-        while (len(self._kept) > MOST or self._bytes > MOST_BYTES) and self.stride <= number:
+        while (len(self._reports) > MOST or self._bytes > MOST_BYTES) and self.stride <= number:
             self.stride *= 2
-            dropped += self._drop(list(self._kept))
+            dropped += self._drop(list(self._reports))
         return dropped
 
     def _drop(self, numbers: list[int]) -> list[int]:
         """Drop those of these reports that are not to be kept; return their marks."""
-        spare = [number for number in dict.fromkeys(numbers) if number % self.stride and number in self._kept]
+        spare = [number for number in dict.fromkeys(numbers) if number % self.stride and number in self._reports]
         if not spare:
             return []
         needed = self._extremes.numbers | {self._count - 1}
         marks = []
         for number in spare:
             if number not in needed:
-                mark, size = self._kept.pop(number)
+                mark, size = self._reports.pop(number)
                 self._bytes -= size
                 marks.append(mark)
         return marks
 
 
 class Curves:
-    """The curves of the running attempts, and what of them is still to be written.
+    """The curves of the running attempts, and their reports that are not written yet.
 
     Args:
         names: metrics that the job names.
 
     Attributes:
         mark: of the newest report of the run.
-        remark: what the user should know, once a curve was thinned out, or "".
+        remark: for the user, once a curve was thinned out; otherwise "".
     """
 
     def __init__(self, names: Collection[str]) -> None:
         self.mark = 0
         self.remark = ""
         self._names = names
-        self._of: dict[int, Curve] = {}  # number of the attempt → its curve
-        self._new: dict[int, ReportRow] = {}  # by mark
+        self._curves: dict[int, Curve] = {}  # number of the attempt → its curve
+        self._unsent: dict[int, ReportRow] = {}  # by mark
         self._deleted: list[int] = []
-        self._sent: Batch | None = None
+        self._in_flight: Batch | None = None
 
     def add(self, request: TrialRequest, report: TrialReport) -> None:
         """Take a report of a running attempt."""
-        curve = self._of.get(request.number)
+        curve = self._curves.get(request.number)
         if curve is None:
-            curve = self._of[request.number] = Curve(self._names)
+            curve = self._curves[request.number] = Curve(self._names)
         self.mark += 1
-        self._new[self.mark] = ReportRow(
+        self._unsent[self.mark] = ReportRow(
             self.mark, request.trial, request.attempt, request.number, report.step, report.metrics, report.time
         )
         for mark in curve.add(self.mark, report):
-            if self._new.pop(mark, None) is None:
+            if self._unsent.pop(mark, None) is None:
                 self._deleted.append(mark)
         if curve.stride > 1 and not self.remark:
             self.remark = (
@@ -120,33 +120,33 @@ class Curves:
 
     def end(self, number: int) -> int:
         """Record the end of an attempt; return the largest step that it has reported, or 0."""
-        curve = self._of.pop(number, None)
+        curve = self._curves.pop(number, None)
         return 0 if curve is None else curve.step
 
     def batch(self) -> Batch | None:
-        """What is to be written next, the same until it is; None when nothing is."""
-        if self._sent is None and (self._new or self._deleted):
+        """The batch to write next, the same until it is written; None when nothing is left."""
+        if self._in_flight is None and (self._unsent or self._deleted):
             rows: list[ReportRow] = []
             size = 0
-            for row in self._new.values():
+            for row in self._unsent.values():
                 if len(rows) == MAX_BATCH or size > _BATCH_BYTES:
                     break
                 rows.append(row)
                 size += _size(row.metrics)
             for row in rows:
-                del self._new[row.mark]
-            self._sent = Batch(tuple(rows), tuple(self._deleted[:MAX_BATCH]))
+                del self._unsent[row.mark]
+            self._in_flight = Batch(tuple(rows), tuple(self._deleted[:MAX_BATCH]))
             del self._deleted[:MAX_BATCH]
-        return self._sent
+        return self._in_flight
 
     def written(self) -> None:
         """Record that the batch was written."""
-        self._sent = None
+        self._in_flight = None
 
     def refused(self) -> None:
         """Drop the reports of the batch, which the ledger does not take; its deletions make room."""
-        assert self._sent is not None
-        self._sent = Batch((), self._sent.deleted) if self._sent.reports and self._sent.deleted else None
+        assert self._in_flight is not None
+        self._in_flight = Batch((), self._in_flight.deleted) if self._in_flight.reports and self._in_flight.deleted else None
 
     def resume(self, mark: int) -> None:
         """Continue behind the reports of a former controller; some of its last marks may be of reports it had to drop."""

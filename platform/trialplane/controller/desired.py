@@ -37,7 +37,7 @@ class DesiredState:
         self._paused = 0  # signals that requested a pause, received before the run was cancelled
 
     def ending(self) -> Ending | None:
-        """How the run is to end at the user's request, or None."""
+        """The ending that the user has requested, or None."""
         self._refresh()
         signals = len(self._stopped)
         if self._desired.state is RunState.CANCELLED or (signals and self._run.cancelled.exists()):

@@ -1,4 +1,4 @@
-"""How a run ends, and which of several reasons for that takes precedence. Pure."""
+"""The ending of a run, and the precedence among several. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RANKS = {RunState.PAUSED: 2, RunState.CANCELLED: 3}  # of the user's endings
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """How a run is to end.
+    """The ending that a run is to have.
 
     Attributes:
         state: the run's last state.
@@ -37,7 +37,7 @@ class Ending:
 
     @property
     def of_trials(self) -> str:
-        """Why the trials that still run are stopped."""
+        """The reason for which trials that still run are stopped."""
         match self.state:
             case RunState.PAUSED:
                 return "the user paused the run"
@@ -54,14 +54,18 @@ class Ending:
         return _RANKS.get(self.state, int(self.kill))
 
 
-def of(now: Ending | None, other: Ending) -> Ending:
+def of(current: Ending | None, candidate: Ending) -> Ending:
     """Which of two endings counts: the first of the highest rank, with its newest reason.
 
     Trials that are left to finish may still turn a failure into a success.
     """
-    if now is None or other.rank > now.rank or (other.rank == now.rank and (other.state == now.state or not now.kill)):
-        return other
-    return now
+    if (
+        current is None
+        or candidate.rank > current.rank
+        or (candidate.rank == current.rank and (candidate.state == current.state or not current.kill))
+    ):
+        return candidate
+    return current
 
 
 def of_budgets(job: Job, counts: Counts, best: TrialRow | None, worked: float) -> Iterator[Ending]:
@@ -91,5 +95,5 @@ def of_budgets(job: Job, counts: Counts, best: TrialRow | None, worked: float) -
 
 
 def classes(counts: Counts) -> str:
-    """How many trials failed by the class of their failure: `3 error, 1 oom`."""
+    """The number of failed trials by the class of their failure: `3 error, 1 oom`."""
     return ", ".join(f"{count} {name}" for name, count in counts.failures.most_common())

@@ -21,36 +21,36 @@ from trialplane.wire.units import Parcel, Unit
 
 @dataclasses.dataclass(frozen=True)
 class ResultsFetched:
-    """Results that a worker offered lie in the object store, as a list in the order of `units`; `gone` do not.
+    """Results that a worker offered are in the object store, as a list in the order of `units`; those of `lost` are not.
 
-    `why` is an error in a slot that still exists.
+    `error` is that of a slot that still exists.
     """
 
     worker: int
     request: TrialRequest
     units: tuple[int, ...] = ()
     reference: Any = None
-    gone: tuple[int, ...] = ()
-    why: str = ""
+    lost: tuple[int, ...] = ()
+    error: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class WeightsFetched:
-    """The learner's weights lie in the object store, or are gone (`reference` is None); `why` as above."""
+    """The learner's weights are in the object store, or lost (`reference` is None); `error` as above."""
 
     request: TrialRequest
     reference: Any = None
-    why: str = ""
+    error: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class ResultsFed:
-    """The learner's slot has the results, or they were lost on their way; `why` as above."""
+    """The learner's slot has the results, or they were lost on their way; `error` as above."""
 
     request: TrialRequest
     units: tuple[int, ...]
     lost: bool
-    why: str = ""
+    error: str = ""
 
 
 ExchangeEvent = ResultsFetched | WeightsFetched | ResultsFed
@@ -91,10 +91,12 @@ class Exchange:
         """Put results that a worker offers into the object store, as one object; the worker's memory is then free again."""
         process = _running(self._workers, worker)
 
-        def event(found: Any, why: str) -> ResultsFetched:
-            process.send(messages.ReleaseResults(units))  # also of those that could not be fetched: they are made again
-            gone = tuple(unit for unit in units if unit not in (found or ()))
-            return ResultsFetched(worker, process.request, tuple(found or ()), results if found else None, gone, why)
+        def event(available: Any, error: str) -> ResultsFetched:
+            process.send(messages.ReleaseResults(units))  # also those that could not be fetched: their units are retried
+            lost = tuple(unit for unit in units if unit not in (available or ()))
+            return ResultsFetched(
+                worker, process.request, tuple(available or ()), results if available else None, lost, error
+            )
 
         found_units, results = _fetch(process, messages.FetchResults(units))
         self._pending[found_units] = event, results
@@ -103,9 +105,9 @@ class Exchange:
         """Put the weights that the learner offers into the object store."""
         process = _running(self._learner, 0)
 
-        def event(found: Any, why: str) -> WeightsFetched:
+        def event(is_available: Any, error: str) -> WeightsFetched:
             process.send(messages.ReleaseWeights())
-            return WeightsFetched(process.request, weights if found else None, why)
+            return WeightsFetched(process.request, weights if is_available else None, error)
 
         was_found, weights = _fetch(process, messages.FetchWeights())
         self._pending[was_found] = event, weights
@@ -115,7 +117,7 @@ class Exchange:
         process = _running(self._learner, 0)
         units, feed = tuple(parcel.unit for parcel in parcels), messages.encode(messages.FeedParcels(parcels))
         fed = process.actor.call("feed", process.serial, feed, [results])
-        self._pending[fed] = lambda taken, why: ResultsFed(process.request, units, not taken, why), results
+        self._pending[fed] = lambda is_taken, error: ResultsFed(process.request, units, not is_taken, error), results
 
     def take(self, answered: Iterable[Any]) -> Iterator[ExchangeEvent]:
         """The events of these answers; references of others are ignored."""
@@ -123,14 +125,14 @@ class Exchange:
             if reference not in self._pending:
                 continue
             event, _ = self._pending.pop(reference)
-            answer, why = None, ""
+            answer, problem = None, ""
             try:
                 answer = ray.get(reference)
             except ray.exceptions.RayTaskError as error:
-                why = errors.first_line(error.cause or error)
+                problem = errors.first_line(error.cause or error)
             except ray.exceptions.RayError:
                 pass  # the actor is dead, which the pool reports
-            yield event(answer, why)
+            yield event(answer, problem)
 
     def _send(self, process: Process | None, message: messages.Control) -> None:
         if process is not None:
@@ -144,6 +146,6 @@ def _running(pool: SlotPool, slot: int) -> Process:
 
 
 def _fetch(process: Process, message: messages.Fetch) -> tuple[Any, Any]:
-    """References to which results could be fetched, and to the results."""
-    found, results = process.actor.call("fetch", process.serial, messages.encode(message))
-    return found, results
+    """References to the units whose results could be fetched, and to the results."""
+    available, results = process.actor.call("fetch", process.serial, messages.encode(message))
+    return available, results

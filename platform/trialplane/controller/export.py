@@ -69,8 +69,8 @@ def add(
         ranges: those of the order.
         curves: the reports that have come so far.
     """
-    known, curves = study.get_trials(deepcopy=False), curves or {}
-    for trial in known:
+    trials, curves = study.get_trials(deepcopy=False), curves or {}
+    for trial in trials:
         if not trial.state.is_finished():
             for step, value in curves.get(trial.number, {}).items():
                 if step not in trial.intermediate_values:
@@ -79,13 +79,13 @@ def add(
         trial = _trial(attempt, alive)
         trial.intermediate_values = curves.get(trial.number, {})
         for name in ranges.keys() & trial.params.keys():
-            at = ranges[name]
-            trial.distributions[name] = FloatDistribution(at.low, at.high, log=at.log)
+            range_ = ranges[name]
+            trial.distributions[name] = FloatDistribution(range_.low, range_.high, log=range_.log)
             trial.params[name] = attempt.request.params[name]
-        if trial.number >= len(known):
+        if trial.number >= len(trials):
             study.add_trial(trial)
-        elif not known[trial.number].state.is_finished() and trial.state.is_finished():
-            _end(storage, known[trial.number], trial)
+        elif not trials[trial.number].state.is_finished() and trial.state.is_finished():
+            _end(storage, trials[trial.number], trial)
 
 
 def _trial(attempt: Attempt, alive: bool) -> FrozenTrial:
@@ -103,22 +103,27 @@ def _trial(attempt: Attempt, alive: bool) -> FrozenTrial:
 
 
 def _attributes(attempt: Attempt) -> dict[str, Any]:
-    """What Optuna has no field for, each a plain value, which tables and plots can show; empty ones are left out."""
-    asked, end = attempt.request, attempt.outcome
-    found: dict[str, Any] = {"trial": asked.trial, "attempt": asked.attempt, "seed": asked.seed, "retry_of": asked.retry_of}
-    if end is not None:
+    """User attributes for what Optuna has no field for: plain values that tables and plots can show, without empty ones."""
+    request, outcome = attempt.request, attempt.outcome
+    attributes: dict[str, Any] = {
+        "trial": request.trial,
+        "attempt": request.attempt,
+        "seed": request.seed,
+        "retry_of": request.retry_of,
+    }
+    if outcome is not None:
         fields = ("failure", "message", "exit_code", "node", "log", "start_method", "peak_memory")
-        found |= {name: getattr(end, name) for name in fields}
-        found |= {f"metrics.{name}": value for name, value in end.metrics.items()}
-        returned = end.returned if asked.objectives else rows.cells(end.returned)
-        found |= {name if asked.objectives else f"returned.{name}": value for name, value in returned.items()}
-    return {name: records.to_dict(value) for name, value in found.items() if value not in (None, "")}
+        attributes |= {name: getattr(outcome, name) for name in fields}
+        attributes |= {f"metrics.{name}": value for name, value in outcome.metrics.items()}
+        returned = outcome.returned if request.objectives else rows.cells(outcome.returned)
+        attributes |= {name if request.objectives else f"returned.{name}": value for name, value in returned.items()}
+    return {name: records.to_dict(value) for name, value in attributes.items() if value not in (None, "")}
 
 
-def _end(storage: BaseStorage, known: FrozenTrial, trial: FrozenTrial) -> None:
-    trial_id = known._trial_id
+def _end(storage: BaseStorage, running: FrozenTrial, trial: FrozenTrial) -> None:
+    trial_id = running._trial_id
     for name, distribution in trial.distributions.items():
-        if name not in known.params:  # drawn since, for an objective of Optuna
+        if name not in running.params:  # drawn since, for an objective of Optuna
             storage.set_trial_param(trial_id, name, distribution.to_internal_repr(trial.params[name]), distribution)
     for name, value in trial.system_attrs.items():
         storage.set_trial_system_attr(trial_id, name, value)
@@ -139,10 +144,10 @@ def write(order: Order, lines: Iterable[str]) -> None:
     for line in lines:
         add(storage, study, *_read(line, curves), order.ranges, curves)
     try:
-        place = tables.shown(order.url)
+        database_name = tables.shown(order.url)
     except tables.DATABASE_ERRORS as error:
-        given = escapes.without_passwords(order.url)
-        raise errors.InputError(f"{given} is not the URL of a database; for a file it is sqlite:///study.db") from error
+        url = escapes.without_passwords(order.url)
+        raise errors.InputError(f"{url} is not the URL of a database; for a file it is sqlite:///study.db") from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -150,18 +155,20 @@ def write(order: Order, lines: Iterable[str]) -> None:
         with database.scoped_session() as session:
             if session.query(models.StudyModel).filter_by(study_name=order.run).first() is not None:
                 raise errors.InputError(
-                    f"there is a study {order.run} in {place} already; nothing was written. Export into another database, "
-                    f"or delete that study: optuna delete-study --study-name {order.run} --storage URL"
+                    f"there is a study {order.run} in {database_name} already; nothing was written. Export into another "
+                    f"database, or delete that study: optuna delete-study --study-name {order.run} --storage URL"
                 )
             _store(session, study)
             session.commit()
     except ImportError as error:  # no driver for it
-        raise errors.InputError(f"{place} cannot be opened: {errors.first_line(error.__cause__ or error)}") from error
+        raise errors.InputError(
+            f"{database_name} cannot be opened: {errors.first_line(error.__cause__ or error)}"
+        ) from error
     except (*_STORAGE_ERRORS, RuntimeError) as error:  # the last: tables of another version of Optuna
         cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else None
         foreign = getattr(cause or error, "orig", None) or cause or error
         raise errors.TargetError(
-            f"{place} cannot be written: {errors.first_line(foreign)}; nothing of the study is in it"
+            f"{database_name} cannot be written: {errors.first_line(foreign)}; nothing of the study is in it"
         ) from error
 
 
@@ -186,38 +193,40 @@ def _store(session: Any, study: optuna.Study) -> None:
     ]
     session.add_all(stored)
     session.flush()  # which gives them their ids
-    of_study = {"study_id": row.study_id}
-    found: dict[Any, list[dict[str, Any]]] = {
+    study_key = {"study_id": row.study_id}
+    rows_by_table: dict[Any, list[dict[str, Any]]] = {
         models.StudyDirectionModel: [
-            of_study | {"direction": way, "objective": index} for index, way in enumerate(study.directions)
+            study_key | {"direction": direction, "objective": index} for index, direction in enumerate(study.directions)
         ],
-        models.StudyUserAttributeModel: _attribute_rows(of_study, storage.get_study_user_attrs(study_id)),
-        models.StudySystemAttributeModel: _attribute_rows(of_study, storage.get_study_system_attrs(study_id)),
+        models.StudyUserAttributeModel: _attribute_rows(study_key, storage.get_study_user_attrs(study_id)),
+        models.StudySystemAttributeModel: _attribute_rows(study_key, storage.get_study_system_attrs(study_id)),
         models.TrialUserAttributeModel: [],
         models.TrialSystemAttributeModel: [],
         models.TrialParamModel: [],
         models.TrialValueModel: [],
         models.TrialIntermediateValueModel: [],
     }
-    for trial, its_row in zip(trials, stored, strict=True):
-        of_trial: dict[str, Any] = {"trial_id": its_row.trial_id}
-        found[models.TrialUserAttributeModel] += _attribute_rows(of_trial, trial.user_attrs)
-        found[models.TrialSystemAttributeModel] += _attribute_rows(of_trial, trial.system_attrs)
+    for trial, trial_row in zip(trials, stored, strict=True):
+        trial_key: dict[str, Any] = {"trial_id": trial_row.trial_id}
+        rows_by_table[models.TrialUserAttributeModel] += _attribute_rows(trial_key, trial.user_attrs)
+        rows_by_table[models.TrialSystemAttributeModel] += _attribute_rows(trial_key, trial.system_attrs)
         for name, value in trial.params.items():
-            drawn = trial.distributions[name]
-            text = optuna.distributions.distribution_to_json(drawn)
-            param = {"param_name": name, "param_value": drawn.to_internal_repr(value), "distribution_json": text}
-            found[models.TrialParamModel].append(of_trial | param)
+            distribution = trial.distributions[name]
+            text = optuna.distributions.distribution_to_json(distribution)
+            param = {"param_name": name, "param_value": distribution.to_internal_repr(value), "distribution_json": text}
+            rows_by_table[models.TrialParamModel].append(trial_key | param)
         for index, value in enumerate(trial.values or ()):
             number, kind = models.TrialValueModel.value_to_stored_repr(value)
-            found[models.TrialValueModel].append(of_trial | {"objective": index, "value": number, "value_type": kind})
+            rows_by_table[models.TrialValueModel].append(
+                trial_key | {"objective": index, "value": number, "value_type": kind}
+            )
         for step, value in trial.intermediate_values.items():
-            report, how = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
-            reported = {"step": step, "intermediate_value": report, "intermediate_value_type": how}
-            found[models.TrialIntermediateValueModel].append(of_trial | reported)
-    for table, rows_of_it in found.items():
-        if rows_of_it:
-            session.execute(table.__table__.insert(), rows_of_it)
+            report, report_type = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
+            reported = {"step": step, "intermediate_value": report, "intermediate_value_type": report_type}
+            rows_by_table[models.TrialIntermediateValueModel].append(trial_key | reported)
+    for table, table_rows in rows_by_table.items():
+        if table_rows:
+            session.execute(table.__table__.insert(), table_rows)
 
 
 def _attribute_rows(owner: dict[str, int], attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -236,15 +245,15 @@ def show(order: Order, lines: Iterable[str]) -> None:
 
     storage = optuna.storages.InMemoryStorage()
     study, curves = create(storage, order), Curves()
-    coming = iter(lines)
-    first = next(coming, None)
-    if first is None:  # the command has ended
+    remaining_lines = iter(lines)
+    first_line = next(remaining_lines, None)
+    if first_line is None:  # the command has ended
         return
-    add(storage, study, *_read(first, curves), order.ranges, curves)
+    add(storage, study, *_read(first_line, curves), order.ranges, curves)
     server = _Server(socket.socket(fileno=order.listener))
     server.set_app(optuna_dashboard.wsgi(storage))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    for line in coming:
+    for line in remaining_lines:
         if not storage.get_all_studies():
             raise errors.InputError(f"the copy of {order.run} was deleted in the dashboard; the run itself is as it was")
         if line.strip():  # an empty one only tests whether this process still reads

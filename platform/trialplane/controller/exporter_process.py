@@ -43,7 +43,7 @@ class ExporterProcess:
         self._end: End | None = None
         self._partial = b""
         self._progress = Progress()
-        self._is_complete: bool | None = None  # what `close` has returned
+        self._is_complete: bool | None = None  # the result of `close`
         self._attempts = 0
         self._start()
 
@@ -70,7 +70,7 @@ class ExporterProcess:
 
     @property
     def trouble(self) -> str:
-        """Why MLflow lacks something; "" when nothing is missing, or only for a moment."""
+        """The reason why MLflow lacks something; "" when nothing is missing, or only for a moment."""
         return self._progress.away or self._progress.trouble
 
     def close(
@@ -79,12 +79,12 @@ class ExporterProcess:
         stopped: Callable[[], bool] = lambda: False,
         show: Callable[[str], None] = lambda text: None,
     ) -> bool:
-        """Wait until everything is in MLflow, if the run's end was told; a second call returns the same result.
+        """Wait until everything is in MLflow, if `end` was called; a second call returns the same result.
 
         Args:
             patience: seconds to wait while MLflow does not answer.
             stopped: whether to stop waiting.
-            show: tells the user what is waited for.
+            show: shows the user what the run waits for.
 
         Returns:
             Whether everything was written; the rest is written by the next exporter, at `resume`.
@@ -115,7 +115,7 @@ class ExporterProcess:
         return is_complete
 
     def _waiting_for(self) -> str:
-        """What MLflow has not got yet."""
+        """The number of trials or files that MLflow lacks, in words."""
         progress = self._progress
         if progress.ended < self._attempts:
             return f"recording in MLflow: {progress.ended} of {self._attempts} trials"

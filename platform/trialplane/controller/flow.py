@@ -55,26 +55,26 @@ class Flow:
         """
         busy = {parcel.worker for parcel in self._moving.values()}
         granted: dict[int, list[Parcel]] = collections.defaultdict(list)
-        left: collections.deque[Parcel] = collections.deque()
+        deferred: collections.deque[Parcel] = collections.deque()
         while self._offered:
             parcel = self._offered[0]
             if parcel.worker in busy or not self._may_join(granted[parcel.worker], parcel):
                 busy.add(parcel.worker)  # its later ones keep their order
-                left.append(self._offered.popleft())
+                deferred.append(self._offered.popleft())
             elif self.in_flight + parcel.bytes > self.limit:
                 break  # smaller later ones do not overtake it, or it might wait forever
             else:
                 self.in_flight += parcel.bytes
                 self._moving[parcel.unit] = parcel
                 granted[parcel.worker].append(self._offered.popleft())
-        self._offered.extendleft(reversed(left))
+        self._offered.extendleft(reversed(deferred))
         return {worker: tuple(parcel.unit for parcel in parcels) for worker, parcels in granted.items() if parcels}
 
     def withdraw(self, worker: int) -> list[int]:
         """Remove and return the units of a worker's offers that are not being fetched, as the worker has ended."""
-        gone = [parcel.unit for parcel in self._offered if parcel.worker == worker]
+        withdrawn = [parcel.unit for parcel in self._offered if parcel.worker == worker]
         self._offered = collections.deque(parcel for parcel in self._offered if parcel.worker != worker)
-        return gone
+        return withdrawn
 
     def waits(self, worker: int) -> bool:
         """Whether a result of that worker is still in its memory."""
@@ -116,9 +116,9 @@ class Flow:
         """The most bytes that one call moves, unless a single result is larger."""
         return min(TOGETHER_BYTES, self.limit // SHARE)
 
-    def _may_join(self, parcels: list[Parcel], other: Parcel) -> bool:
+    def _may_join(self, parcels: list[Parcel], candidate: Parcel) -> bool:
         """Whether a result may be fetched together with these."""
-        size = sum(parcel.bytes for parcel in parcels) + other.bytes
+        size = sum(parcel.bytes for parcel in parcels) + candidate.bytes
         return not parcels or (len(parcels) < TOGETHER and size <= self._together)
 
     def _has_room_ahead(self, load: Load) -> bool:

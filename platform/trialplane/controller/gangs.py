@@ -36,7 +36,7 @@ class _Gang:
         ends: node → its last event, in the order of arrival.
         to_answer: the node whose event the loop has to answer.
         kill_at: when nodes that are still running are killed.
-        why: the reason: another node failed, or the result is complete.
+        kill_reason: why they are killed: another node failed, or the result is complete.
         ending: whether they were killed, so that their outcomes explain nothing.
         broken: whether it lost a slot.
     """
@@ -48,7 +48,7 @@ class _Gang:
     ends: dict[int, SlotTrial] = dataclasses.field(default_factory=dict)
     to_answer: int | None = None
     kill_at: float | None = None
-    why: str = ""
+    kill_reason: str = ""
     ending: bool = False
     broken: bool = False
 
@@ -73,7 +73,7 @@ class GangPool:
 
     @property
     def size(self) -> int:
-        """How many gangs there are, including those still starting."""
+        """The number of gangs, including those still starting."""
         return self._pool.size // self._nodes
 
     @property
@@ -83,7 +83,7 @@ class GangPool:
 
     @property
     def ready(self) -> int:
-        """How many slots have a warm template, in a gang or not."""
+        """The number of slots with a warm template, in a gang or not."""
         return self._pool.ready
 
     @property
@@ -104,11 +104,11 @@ class GangPool:
     def resize(self, size: int) -> None:
         """Grow or shrink the pool to `size` gangs."""
         self._pool.resize(size * self._nodes)
-        there = self._pool.slots
-        self._single = [slot for slot in self._single if slot in there]
-        gone = [self._gang_of.pop(slot) for slot in self._gang_of.keys() - there]
-        for gang in {gang.index: gang for gang in gone}.values():
-            gang.broken = True  # one that runs a trial is dissolved at the trial's end
+        remaining = self._pool.slots
+        self._single = [slot for slot in self._single if slot in remaining]
+        lost_members = [self._gang_of.pop(slot) for slot in self._gang_of.keys() - remaining]
+        for gang in {gang.index: gang for gang in lost_members}.values():
+            gang.broken = True  # a gang that runs a trial is dissolved at the trial's end
             if gang.request is None:
                 self._dissolve(gang)
 
@@ -216,7 +216,7 @@ class GangPool:
         gang = self._gang_of[event.slot]
         node, request = gang.members.index(event.slot), gang.request
         assert request is not None
-        if event.gone:
+        if event.slot_lost:
             del self._gang_of[event.slot]
             gang.broken = True
         gang.to_answer = node if event.outcome is None else None
@@ -247,18 +247,20 @@ class GangPool:
             if outcome.early:
                 self._end_in(gang, 0.0, "ended because a stop rule ended the trial")
             elif gang.members.index(event.slot) == 0:  # the result is complete; see `SlotConfig.linger`
-                why = f"ended because it was still at work {self._linger:g} s after rank 0 had returned its result"
-                self._end_in(gang, self._linger, why)
+                reason = f"ended because it was still at work {self._linger:g} s after rank 0 had returned its result"
+                self._end_in(gang, self._linger, reason)
             return
-        soft = outcome.failure is FailureClass.LOST and (not event.gone or outcome.exit_code is not None)  # it was stopped
+        soft = outcome.failure is FailureClass.LOST and (
+            not event.slot_lost or outcome.exit_code is not None
+        )  # it was stopped
         patience = self._patience if soft or causes.may_follow(outcome) else 0.0
         self._end_in(gang, patience, "ended because another node of the trial failed")
 
-    def _end_in(self, gang: _Gang, seconds: float, why: str) -> None:
+    def _end_in(self, gang: _Gang, seconds: float, reason: str) -> None:
         """Schedule the kill of the nodes that are still running, unless it is due earlier."""
-        when = time.monotonic() + seconds
-        if gang.kill_at is None or when < gang.kill_at:
-            gang.kill_at, gang.why = when, why
+        kill_at = time.monotonic() + seconds
+        if gang.kill_at is None or kill_at < gang.kill_at:
+            gang.kill_at, gang.kill_reason = kill_at, reason
         self._end_late([gang])
 
     def _end_late(self, gangs: Iterable[_Gang]) -> None:
@@ -268,26 +270,28 @@ class GangPool:
             if gang.open and gang.kill_at is not None and now >= gang.kill_at:
                 gang.ending = True
                 for node in gang.open:
-                    self._pool.kill(gang.members[node], FailureClass.LOST, gang.why)
+                    self._pool.kill(gang.members[node], FailureClass.LOST, gang.kill_reason)
 
     def _ended(self, gang: _Gang, request: TrialRequest) -> SlotTrial:
         """The trial's end, when the last of its nodes is free."""
         gang.request = None
-        first = gang.ends[0]
+        node_0 = gang.ends[0]
         outcome, node = verdict({node: event.outcome for node, event in gang.ends.items() if event.outcome})
         if node:
-            where = f" ({outcome.node})" if outcome.node else ""
-            own = first.outcome
-            metrics = own.metrics if own is not None and own.metrics else outcome.metrics
-            outcome = dataclasses.replace(outcome, message=f"node {node}{where}: {outcome.message}", metrics=metrics)
+            location = f" ({outcome.node})" if outcome.node else ""
+            node_0_outcome = node_0.outcome
+            metrics = node_0_outcome.metrics if node_0_outcome is not None and node_0_outcome.metrics else outcome.metrics
+            outcome = dataclasses.replace(outcome, message=f"node {node}{location}: {outcome.message}", metrics=metrics)
         elif outcome.state is TrialState.COMPLETE and gang.ending and not outcome.early:
-            late = (f"node {node} was {gang.why}" for node, event in sorted(gang.ends.items()) if event.outcome is None)
+            late = (
+                f"node {node} was {gang.kill_reason}" for node, event in sorted(gang.ends.items()) if event.outcome is None
+            )
             outcome = dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, *late))))
-        arrays = first.arrays if outcome.state is TrialState.COMPLETE else None
-        ended = SlotTrial(gang.index, request, (TrialEnded(outcome),), arrays, first.store, gang.broken)
+        arrays = node_0.arrays if outcome.state is TrialState.COMPLETE else None
+        trial_end = SlotTrial(gang.index, request, (TrialEnded(outcome),), arrays, node_0.store, gang.broken)
         if gang.broken:
             self._dissolve(gang)
-        return ended
+        return trial_end
 
 
 def verdict(outcomes: Mapping[int, TrialOutcome]) -> tuple[TrialOutcome, int]:

@@ -58,10 +58,10 @@ def document(trial: FrozenTrial, sign: float = 1.0) -> dict[str, Any]:
         `state` and `values` as samplers see them; `params`: by name the value inside Optuna and its distribution as JSON;
         `attributes`, which samplers keep; `started` and `ended` in seconds since the epoch.
     """
-    of_values = sign if trial.state == TrialState.PRUNED else 1.0  # the value of a pruned trial is its last report
+    value_sign = sign if trial.state == TrialState.PRUNED else 1.0  # the value of a pruned trial is its last report
     return {
         "state": trial.state.name,
-        "values": None if trial.values is None else [_number(of_values * value) for value in trial.values],
+        "values": None if trial.values is None else [_number(value_sign * value) for value in trial.values],
         "params": {
             name: [trial.distributions[name].to_internal_repr(value), distribution_to_json(trial.distributions[name])]
             for name, value in trial.params.items()
@@ -74,7 +74,7 @@ def document(trial: FrozenTrial, sign: float = 1.0) -> dict[str, Any]:
 
 def trial(number: int, document: Mapping[str, Any], sign: float = 1.0) -> FrozenTrial:
     """The trial restored from its document, see `document`, without its reports; equal distributions are one object."""
-    of_values = sign if document["state"] == TrialState.PRUNED.name else 1.0
+    value_sign = sign if document["state"] == TrialState.PRUNED.name else 1.0
     distributions = {name: _distribution(text) for name, (_, text) in document["params"].items()}
     values = document["values"]
     return FrozenTrial(
@@ -82,7 +82,7 @@ def trial(number: int, document: Mapping[str, Any], sign: float = 1.0) -> Frozen
         trial_id=number,
         state=TrialState[document["state"]],
         value=None,
-        values=None if values is None else [of_values * float(value) for value in values],
+        values=None if values is None else [value_sign * float(value) for value in values],
         datetime_start=_local(document["started"]),
         datetime_complete=_local(document["ended"]),
         params={name: distributions[name].to_external_repr(value) for name, (value, _) in document["params"].items()},
@@ -119,9 +119,9 @@ class History(optuna.storages.InMemoryStorage):
         self._signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in self.directions]
         self._worst: dict[int, FrozenTrial] = {}  # failed trials as the sampler is shown them
         self._shapes: set[frozenset[str]] = set()  # names of the parameters for which trials that completed have asked
-        # Finished trials that the sampler reads: the losses of feasible ones, and of all others what they are sorted by.
+        # Finished trials that the sampler reads: the losses of feasible ones, and the sort keys of the others.
         self._losses: dict[int, list[float]] = {}
-        self._others: dict[int, tuple[float, ...]] = {}
+        self._sort_keys: dict[int, tuple[float, ...]] = {}
         self._unfinished: set[int] = set()
         self._view: list[int] | None = None  # numbers of the finished trials shown; rebuilt after each end
 
@@ -143,7 +143,7 @@ class History(optuna.storages.InMemoryStorage):
         if trial.state == TrialState.COMPLETE and not _violation(trial):
             self._losses[number] = self._loss(trial)
         elif trial.state == TrialState.COMPLETE or (trial.state == TrialState.PRUNED and self._sampler == "tpe"):
-            self._others[number] = self._behind(trial)
+            self._sort_keys[number] = self._sort_key(trial)
 
     def replace(self, trial_id: int, attempt: FrozenTrial) -> None:
         """Replace an attempt that has ended with another; the trial is unfinished until `ended` is called."""
@@ -166,7 +166,7 @@ class History(optuna.storages.InMemoryStorage):
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
         """All trials, or those that the sampler is shown."""
-        bounded = self._sampler in BOUNDED and len(self._losses) + len(self._others) > LIMIT
+        bounded = self._sampler in BOUNDED and len(self._losses) + len(self._sort_keys) > LIMIT
         if not self.drawing or not (bounded or self._worst):
             return super().get_all_trials(study_id, deepcopy, states)
         trials = super().get_all_trials(study_id, deepcopy=False)
@@ -189,7 +189,7 @@ class History(optuna.storages.InMemoryStorage):
     def _forget(self, number: int) -> None:
         self._worst.pop(number, None)
         self._losses.pop(number, None)
-        self._others.pop(number, None)
+        self._sort_keys.pop(number, None)
 
     def _as_worst(self, trial: FrozenTrial) -> FrozenTrial:
         worst = copy.copy(trial)
@@ -200,11 +200,11 @@ class History(optuna.storages.InMemoryStorage):
         return worst
 
     def _loss(self, trial: FrozenTrial) -> list[float]:
-        """Of each objective, smaller is better."""
+        """The values of the objectives with signs such that smaller is better."""
         return [sign * value for sign, value in zip(self._signs, trial.values, strict=True)]
 
-    def _behind(self, trial: FrozenTrial) -> tuple[float, ...]:
-        """What sorts the trials behind the feasible ones, as in TPE: pruned ones by steps and report, then by violation."""
+    def _sort_key(self, trial: FrozenTrial) -> tuple[float, ...]:
+        """The order behind the feasible trials, as in TPE: pruned ones by steps and report, then by violation."""
         if violation := _violation(trial):
             return 2, violation
         if not trial.intermediate_values:
@@ -224,12 +224,12 @@ class History(optuna.storages.InMemoryStorage):
             best += [trial.number for trial in front][: BEST - len(best)]
             if len(best) == BEST:
                 break
-        best += sorted(self._others, key=lambda number: (self._others[number], number))[: BEST - len(best)]
-        others = sorted((self._losses.keys() | self._others.keys()).difference(best))
-        many = LIMIT - BEST
-        return best + [others[index * len(others) // many] for index in range(many)]
+        best += sorted(self._sort_keys, key=lambda number: (self._sort_keys[number], number))[: BEST - len(best)]
+        candidates = sorted((self._losses.keys() | self._sort_keys.keys()).difference(best))
+        sample_size = LIMIT - BEST
+        return best + [candidates[index * len(candidates) // sample_size] for index in range(sample_size)]
 
 
 def _violation(trial: FrozenTrial) -> float:
-    """How far a trial is beyond its constraints; 0 if it is feasible."""
+    """The amount by which a trial violates its constraints; 0 if it is feasible."""
     return float(sum(excess for excess in trial.constraints.values() if excess > 0))

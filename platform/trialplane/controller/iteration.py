@@ -32,7 +32,7 @@ SPILL_INTERVAL = 5.0  # seconds between checks of what the object stores have sp
 
 @dataclasses.dataclass(frozen=True)
 class IterationFailure:
-    """Why an iteration fails, whatever its learner's outcome."""
+    """The reason why an iteration fails, whatever its learner's outcome."""
 
     failure: FailureClass
     message: str
@@ -47,7 +47,7 @@ class Iteration:
         weights: a reference to what workers start with, or None.
         is_published: whether the learner has offered them.
         is_all_fed: whether the end of the results was sent to the learner.
-        verdict: why the iteration itself failed, if it did.
+        failure: why the iteration itself failed, if it did.
         is_ending: whether it is being ended, for whatever reason: nothing new is started.
     """
 
@@ -61,12 +61,12 @@ class Iteration:
         self.weights_bytes = 0
         self.is_published = False
         self.is_all_fed = False
-        self.verdict: IterationFailure | None = None
+        self.failure: IterationFailure | None = None
         self.is_ending = False
         self._stuck_since: float | None = None  # since when all present workers have been given up
         self._items = 0
         self._bytes = 0
-        self._kept = 0
+        self._reused = 0
         self._began: float | None = None  # when the first unit was handed out
         self._newest: float | None = None  # when the newest result arrived
         self._spilled_before = spilled
@@ -103,25 +103,25 @@ class Iteration:
             log.warning("worker %d offered a result of unit %d, which was not assigned to it", worker.index, offer.unit)
             return False
         if offer.bytes > self.flow.limit:
-            failed = self.book.refuse(offer.unit, FailureClass.INVALID, self._too_large(offer))
-            worker.failed += failed is not None
+            failed_unit = self.book.refuse(offer.unit, FailureClass.INVALID, self._too_large(offer))
+            worker.failed += failed_unit is not None
             log.warning("iteration %d: worker %d: %s", self.request.trial, worker.index, self._too_large(offer))
             return False
         self.flow.offer(Parcel(offer.unit, worker.index, offer.bytes, offer.items))
         return True
 
-    def fetched(self, units: tuple[int, ...], reference: Any, gone: tuple[int, ...], why: str) -> None:
-        """Record which results are in the object store, and which are gone."""
+    def fetched(self, units: tuple[int, ...], reference: Any, lost: tuple[int, ...], error: str) -> None:
+        """Record the results that are in the object store, and those that are lost."""
         if units:
             self.flow.store(units, reference)
-        for unit in gone:
-            self._lose(unit, why or "its worker has ended")
+        for unit in lost:
+            self._lose(unit, error or "its worker has ended")
 
-    def fed(self, units: tuple[int, ...], lost: bool, why: str) -> None:
+    def fed(self, units: tuple[int, ...], lost: bool, error: str) -> None:
         """Record that results were fed to the learner, or lost."""
         for unit in units:
             if lost:
-                self._lose(unit, why or "the object store has lost it")
+                self._lose(unit, error or "the object store has lost it")
             elif (parcel := self.flow.fed(unit)) is not None and self.book.arrive(unit):
                 self._count(parcel)
 
@@ -130,7 +130,7 @@ class Iteration:
         for unit in units:
             parcel = self.flow.take(unit)
             if parcel is None:
-                self._kept += self.book.keep(unit)
+                self._reused += self.book.keep(unit)
             elif self.book.arrive(unit):  # before the event that it was fed
                 self._count(parcel)
 
@@ -164,10 +164,10 @@ class Iteration:
         """
         failed = self.book.failed
         if len(failed) > self.collect.most_failed:
-            first = next(iter(failed.values()))
+            failure = next(iter(failed.values()))
             text = f"{errors.counted(len(failed), 'unit')} of {self.collect.units} failed, more than collect.max_failed = "
             return IterationFailure(
-                first.failure, f"{self._describe(first)}; {text}{self.collect.most_failed}", first.traceback
+                failure.failure, f"{self._describe(failure)}; {text}{self.collect.most_failed}", failure.traceback
             )
         given_up = {slot for slot, worker in self.workers.items() if worker.is_given_up}
         if not given_up or warm - given_up or not self.book.waiting:
@@ -180,7 +180,7 @@ class Iteration:
         worker = self.workers[min(given_up)]
         assert worker.failure is not None
         assert worker.failure.failure is not None
-        text = f"worker {worker.index}: {worker.failure.message}; {self._where(worker.index)}"
+        text = f"worker {worker.index}: {worker.failure.message}; {self._log_hint(worker.index)}"
         message = f"{text}; no worker is left that can start a unit"
         return IterationFailure(worker.failure.failure, message, worker.failure.traceback)
 
@@ -205,7 +205,7 @@ class Iteration:
         if self._spilled and not before:
             log.warning(
                 "iteration %d: the object store is full and spills results to disk (%.1f MB), which is slow; make it "
-                "larger (resources.shm), or collect.in_flight smaller",
+                "larger (resources.shm), or set collect.in_flight lower",
                 *(self.request.trial, self._spilled / 1e6),
             )
 
@@ -219,7 +219,7 @@ class Iteration:
     def metrics(self) -> dict[str, float]:
         """The metrics that the platform adds to the iteration's outcome."""
         seconds = self._seconds()
-        fresh = self.book.arrived - self._kept
+        fresh = self.book.arrived - self._reused
         return {
             "units": float(self.book.arrived),
             "units_failed": float(len(self.book.failed)),
@@ -234,9 +234,9 @@ class Iteration:
         metrics: dict[str, float] = {}
         for row in self._workers({}):
             if row.units or row.failed:
-                each = 1 / row.seconds if row.seconds else 0.0
-                metrics[f"worker_{row.worker}/units_per_second"] = row.units * each
-                metrics[f"worker_{row.worker}/items_per_second"] = row.items * each
+                per_second = 1 / row.seconds if row.seconds else 0.0
+                metrics[f"worker_{row.worker}/units_per_second"] = row.units * per_second
+                metrics[f"worker_{row.worker}/items_per_second"] = row.items * per_second
                 metrics[f"worker_{row.worker}/units_failed"] = float(row.failed)
         return metrics
 
@@ -262,33 +262,33 @@ class Iteration:
         )
 
     def troubles(self) -> str:
-        """Which units failed, and why the first of them did; "" for none."""
+        """The failed units, and the error of the first one; "" for none."""
         failed = self.book.failed
         if not failed:
             return ""
         numbers = ", ".join(str(unit) for unit in list(failed)[:MOST_NAMED]) + (" …" if len(failed) > MOST_NAMED else "")
-        first = self._describe(next(iter(failed.values())))
-        return f"{len(failed)} of {errors.counted(self.book.count, 'unit')} failed: {numbers}; the first: {first}"
+        description = self._describe(next(iter(failed.values())))
+        return f"{len(failed)} of {errors.counted(self.book.count, 'unit')} failed: {numbers}; the first: {description}"
 
     def _workers(self, nodes: Mapping[int, str]) -> tuple[WorkerStatus, ...]:
         now = time.monotonic()
-        known = {**{slot: WorkerSlot(slot) for slot in nodes}, **self.workers}
+        workers = {**{slot: WorkerSlot(slot) for slot in nodes}, **self.workers}
         return tuple(
             worker.status(now, nodes.get(slot, ""), bool(self.book.open(slot)), self.flow.waits(slot))
-            for slot, worker in sorted(known.items())
+            for slot, worker in sorted(workers.items())
         )
 
-    def _lose(self, unit: int, why: str) -> None:
+    def _lose(self, unit: int, reason: str) -> None:
         if (parcel := self.flow.lose(unit)) is not None:
-            self._again(unit, parcel.worker, why)
+            self._again(unit, parcel.worker, reason)
 
-    def _again(self, unit: int, worker: int, why: str, *, counts: bool = True) -> None:
-        failed = self.book.again(unit, f"its result was lost in transit: {why}", counts=counts)
+    def _again(self, unit: int, worker: int, reason: str, *, counts: bool = True) -> None:
+        failed = self.book.again(unit, f"its result was lost in transit: {reason}", counts=counts)
         self.workers[worker].failed += failed is not None
         if not self.is_ending:
             text = "iteration %d: worker %d: the result of unit %d was lost in transit: %s; %s"
-            then = "it is done again" if failed is None else "its retries are used up, so the unit has failed"
-            log.warning(text, self.request.trial, worker, unit, why, then)
+            consequence = "it is retried" if failed is None else "its retries are used up, so the unit has failed"
+            log.warning(text, self.request.trial, worker, unit, reason, consequence)
 
     def _count(self, parcel: Parcel) -> None:
         self._newest = time.monotonic()
@@ -297,7 +297,7 @@ class Iteration:
         self.workers[parcel.worker].arrived(parcel.items, parcel.bytes, self._newest)
 
     def _seconds(self) -> float:
-        """From the first unit to the newest result."""
+        """Seconds from the first unit to the newest result."""
         return 0.0 if self._began is None or self._newest is None else self._newest - self._began
 
     def _too_large(self, offer: Offer) -> str:
@@ -313,8 +313,8 @@ class Iteration:
         )
 
     def _describe(self, failed: FailedUnit) -> str:
-        return f"unit {failed.unit}, by worker {failed.worker}: {failed.message}; {self._where(failed.worker)}"
+        return f"unit {failed.unit}, by worker {failed.worker}: {failed.message}; {self._log_hint(failed.worker)}"
 
-    def _where(self, worker: int) -> str:
+    def _log_hint(self, worker: int) -> str:
         log_ = paths.trial_log(self.request.trial, self.request.attempt, worker)
         return f"`platform logs {self.request.run} {self.request.trial} --worker {worker}` shows its log ({log_})"

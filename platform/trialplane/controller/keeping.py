@@ -1,9 +1,9 @@
-"""Which checkpoints of a study's trials stay: those of trials that have not ended, and of the best, as `keep` says.
+"""Removes checkpoints of a study's trials: those of trials that have not ended stay, and of the best, as `keep` says.
 
 With promotion and without `keep`, those of all complete trials stay. Decided from the ledger alone, once an end is in it: a
 trial's checkpoints are removed when it has failed, was pruned, or so many better ones are complete, and then no later end
-makes it one of the best again. A slot removes them, as it reaches the place where trials save. A controller begins by having
-all removed once more that are not to be there, so one that was killed leaves nothing behind; removing twice does nothing.
+makes it one of the best again. A slot removes them, as it reaches the folder or URL of the checkpoints. Each controller
+first removes all unwanted ones again, so a killed one leaves nothing behind; removing twice does nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAILED)  # for good
 
 
 class Keeping:
-    """Has the checkpoints of a study's worse trials removed.
+    """Removes the checkpoints of a study's worse trials, in slots.
 
     Args:
         job: with `keep`, or with promotion.
@@ -51,9 +51,9 @@ class Keeping:
         if row.state not in _ENDED:
             return
         best = rows.ranked(self._job, [*self._best, row])
-        complete = [one for one in best if one.state is TrialState.COMPLETE]
-        self._best = complete if self._most is None else [one for one in complete if one.feasible][: self._most]
-        self._unwanted |= {one.trial for one in best} - {one.trial for one in self._best}
+        complete = [other for other in best if other.state is TrialState.COMPLETE]
+        self._best = complete if self._most is None else [other for other in complete if other.feasible][: self._most]
+        self._unwanted |= {other.trial for other in best} - {other.trial for other in self._best}
 
     @property
     def best(self) -> tuple[TrialRow, ...]:
@@ -66,14 +66,14 @@ class Keeping:
         return self._removed | self._unwanted
 
     def remove(self) -> None:
-        """Has a slot remove what is to go, if one is ready and none does already."""
+        """Let a slot remove unwanted checkpoints, if one is ready and no removal is under way."""
         if self._removal is not None:
-            answer, trials = self._removal
-            if not answer.done():
+            call, trials = self._removal
+            if not call.done():
                 return
             self._removal = None
             try:
-                answer.result()
+                call.result()
             except errors.SlotError as error:
                 log.info("checkpoints are removed by another slot: %s", error)
             except errors.CheckpointError as error:  # the next one would fail as well
@@ -82,8 +82,8 @@ class Keeping:
             else:
                 self._unwanted -= trials
                 self._removed |= trials
-        if self._unwanted and (sent := self._slots.remove(tuple(sorted(self._unwanted)))) is not None:
-            self._removal = sent, frozenset(self._unwanted)
+        if self._unwanted and (removal := self._slots.remove(tuple(sorted(self._unwanted)))) is not None:
+            self._removal = removal, frozenset(self._unwanted)
 
     def settle(self) -> None:
         """Wait until everything is removed; when no slot gets ready in time, the next controller goes on."""

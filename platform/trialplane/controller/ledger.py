@@ -90,7 +90,7 @@ class Ledger:
         patience: how long to wait for a database that is away, or that another controller holds.
 
     Raises:
-        LedgerError: see `store.study.Storage` and `store.remote.Storage`.
+        LedgerError: see `ledger.study.Storage` and `ledger.remote.Storage`.
     """
 
     def __init__(
@@ -127,8 +127,8 @@ class Ledger:
         self._dropped: list[tuple[TrialRequest, TrialOutcome]] = []
         self._stop = tuple(records.StopRule(**rule.model_dump()) for rule in job.stops)
         self._best_reports = BestReports(job.objectives, job.keeps_checkpoints)
-        named = (*job.required_metrics, job.watched_metric, *(rule.metric for rule in job.stops))
-        self._curves = Curves({metric for metric in named if metric})
+        metrics = (*job.required_metrics, job.watched_metric, *(rule.metric for rule in job.stops))
+        self._curves = Curves({metric for metric in metrics if metric})
         self._write_at = 0.0  # when the next reports are written, by the monotonic clock
         self._unwritable = ""  # why some reports are not in the database
         self._memory = history.History(job)
@@ -183,9 +183,9 @@ class Ledger:
 
     @property
     def unstarted(self) -> int:
-        """How many trials may start now or later, if the sampler draws as many points as there are trials."""
-        new = self.job.trials - self._next + (self._unwritten is not None)
-        return len(self._again) + new + self.counts.paused
+        """The number of trials that may start now or later, if the sampler draws as many points as there are trials."""
+        undrawn = self.job.trials - self._next + (self._unwritten is not None)
+        return len(self._again) + undrawn + self.counts.paused
 
     def ask(self) -> TrialRequest | None:
         """The next attempt, written to the database; None when nothing is left to start.
@@ -212,7 +212,7 @@ class Ledger:
         self._unwritten = attempt
         self._write(self._storage.begin, attempt.request.number)
         self._unwritten = None
-        self._begun(attempt.request)
+        self._count_start(attempt.request)
         self._open[attempt.request.number] = attempt
         self.counts.running += 1
         self._show(rows.row(self.job, attempt.request, self._sampled(attempt.request.number), None))
@@ -227,8 +227,8 @@ class Ledger:
         dropped, self._dropped = self._dropped, []
         return dropped
 
-    def suggest(self, number: int, wanted: messages.Suggest) -> messages.Suggested:
-        """Draw a parameter that a running attempt asks for, and write it to the database before it is answered.
+    def suggest(self, number: int, parameter: messages.Suggest) -> messages.Suggested:
+        """Draw a parameter that a running attempt requests, and write it to the database before answering.
 
         So a retry, which repeats what the attempts before it were given, never gets another value.
 
@@ -239,10 +239,10 @@ class Ledger:
         if attempt is None:
             return messages.Suggested(None, "the trial has ended")
         with self._drawing():
-            answer = suggesting.suggest(attempt.trial, self.job, wanted, self._code)
+            answer = suggesting.suggest(attempt.trial, self.job, parameter, self._code)
         sampled = self._sampled(number)
-        if answer.value is not None and wanted.name not in sampled:
-            sampled[wanted.name] = suggesting.value(wanted, answer.value)
+        if answer.value is not None and parameter.name not in sampled:
+            sampled[parameter.name] = suggesting.value(parameter, answer.value)
             attempt.request = dataclasses.replace(attempt.request, params={**self.job.params, **sampled})
             self._attempts[number] = dataclasses.replace(attempt.request, params=sampled), None
             self._write(self._storage.draw, number)
@@ -306,7 +306,7 @@ class Ledger:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What the user should know of the curves in the database."""
+        """Remarks for the user on the curves in the database."""
         return tuple(filter(None, (self._curves.remark, self._unwritable)))
 
     def tell(self, outcome: TrialOutcome) -> TrialOutcome | None:
@@ -368,7 +368,7 @@ class Ledger:
                 self._storage.describe(attributes)
 
     def record_status(self, status: RunStatus, *, patient: bool = True) -> None:
-        """Write the run's status; of one that is refused, what no trial's code has made.
+        """Write the run's status; if it is refused, without the parts that a trial's code has made.
 
         A status that ended the run would end each controller that goes on with it the same way.
 
@@ -396,15 +396,15 @@ class Ledger:
         """A new logical trial: an enqueued point, completed by the sampler, or a point of the sampler."""
         self._study.sampler = samplers.build_sampler(self.job, trial, self._code, self._study.sampler)
         enqueued = trial < len(self._search.enqueue) and self._search.sampler.name != "grid"  # which begins with them
-        given = self._search.enqueue[trial] if enqueued else {}
+        enqueued_values = self._search.enqueue[trial] if enqueued else {}
         if self._search.suggests:  # what an objective asks for is not drawn where the job has it among its fixed parameters
-            given = {**self.job.params, **given}
-        if enqueued or (self._search.suggests and given):
-            self._study.enqueue_trial(samplers.coded(self.job, given))
+            enqueued_values = {**self.job.params, **enqueued_values}
+        if enqueued or (self._search.suggests and enqueued_values):
+            self._study.enqueue_trial(samplers.coded(self.job, enqueued_values))
         with self._drawing(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # optuna on experimental features and fixed values: the spec has checked
+            warnings.simplefilter("ignore")  # optuna on experimental features and fixed values, which the job's check allows
             drawn = self._study.ask()
-            sampled = samplers.suggest(drawn, self.job, self._space_function, given)
+            sampled = samplers.suggest(drawn, self.job, self._space_function, enqueued_values)
         self._next += 1
         return self._attempt(drawn, trial, 1, None, sampled, self._segment(trial))
 
@@ -431,8 +431,8 @@ class Ledger:
         """Take the step of a report, to know how its trial counts them."""
         self._offsets[trial] = max(self._offsets.get(trial, 0), int(step == 0))
 
-    def _done(self, request: TrialRequest, outcome: TrialOutcome) -> int:
-        """How many steps a trial has done when an attempt has ended."""
+    def _steps_done(self, request: TrialRequest, outcome: TrialOutcome) -> int:
+        """The number of steps that a trial has done when an attempt has ended."""
         if request.trial in self._offsets:
             return outcome.step + self._offsets[request.trial] if outcome.step or outcome.metrics else 0
         ladder = self._search.ladder
@@ -444,9 +444,9 @@ class Ledger:
         It has the same parameters and sampler attributes, so it takes the place of the attempt before.
         """
         if segment is None and before.segment is not None:
-            had = before.segment  # of which it may find newer checkpoints; and what it has reported is known by now
-            parent = None if had.parent is None else dataclasses.replace(had.parent, digest="")
-            segment = dataclasses.replace(had, parent=parent, offset=self._offsets.get(before.trial, had.offset))
+            previous = before.segment  # its checkpoints may be newer by now, and its reports show the offset
+            parent = None if previous.parent is None else dataclasses.replace(previous.parent, digest="")
+            segment = dataclasses.replace(previous, parent=parent, offset=self._offsets.get(before.trial, previous.offset))
         frozen, trial_id = self._frozen(before.trial), self._trial_id(before.trial)
         again = optuna.trial.create_trial(
             state=TrialState.RUNNING,
@@ -510,10 +510,10 @@ class Ledger:
         self._again.ended(request, outcome)
         self._best_reports.ended(request.trial, outcome)
         if self.promotion is not None and not outcome.retried:
-            self.promotion.ended(request.trial, outcome.state, self._done(request, outcome), self._losses(outcome))
+            self.promotion.ended(request.trial, outcome.state, self._steps_done(request, outcome), self._losses(outcome))
         self._show(rows.row(self.job, request, sampled, outcome))
 
-    def _begun(self, request: TrialRequest) -> None:
+    def _count_start(self, request: TrialRequest) -> None:
         """Count the start of an attempt, also under a former controller."""
         self._best_reports.begun(request.trial)
         segment = request.segment
@@ -526,8 +526,8 @@ class Ledger:
 
     def _losses(self, outcome: TrialOutcome) -> tuple[float, ...]:
         """The values by which trials are compared at a rung; smaller is better, and missing ones are worst."""
-        first = self.job.objectives[0]
-        watched = (self._search.watched(first),) if self.job.watched_metric else self.job.objectives
+        objectives = self.job.objectives
+        watched = (self._search.watched(objectives[0]),) if self.job.watched_metric else objectives
         signs = (-1.0 if objective.direction == "maximize" else 1.0 for objective in watched)
         values = (outcome.metrics.get(objective.metric, math.nan) for objective in watched)
         return tuple(sign * value if math.isfinite(value) else math.inf for sign, value in zip(signs, values, strict=True))
@@ -619,8 +619,10 @@ class Ledger:
             self._memory.set_study_system_attr(self._study_id, key, value)
         self._saved_attributes = attributes
         self.pruning.restore(attributes)
-        curves, unfinished = self._load_reports({one.request.number for one in attempts if one.outcome is None})
-        left = []
+        curves, unfinished = self._load_reports(
+            {attempt_.request.number for attempt_ in attempts if attempt_.outcome is None}
+        )
+        interrupted = []
         for attempt in attempts:
             request, outcome = attempt.request, attempt.outcome
             frozen = history.trial(request.number, attempt.optuna, self.pruning.sign)
@@ -642,13 +644,13 @@ class Ledger:
                 self._study.add_trial(frozen)
                 self._next += 1
             self._again.begun(request)
-            self._begun(request)
+            self._count_start(request)
             if outcome is None:
-                left.append(request)
+                interrupted.append(request)
                 continue
             self._memory.ended(self._frozen(request.trial), samplers.is_bad(self.job, outcome))
             self._count(request, dict(request.params), outcome)
-        for request in left:
+        for request in interrupted:
             self._end_left(request, unfinished.get(request.number, []))
         samplers.stop_if_exhausted(self.job, self._study, self._code)
 
@@ -664,8 +666,8 @@ class Ledger:
         """
         curves: dict[int, dict[int, float]] = {}
         unfinished: dict[int, list[ReportRow]] = {}
-        mark, more = 0, True
-        while more:
+        mark, has_more = 0, True
+        while has_more:
             page = self._storage.reports(mark)
             for row in page.rows:
                 self._see(row.trial, row.step)
@@ -675,7 +677,7 @@ class Ledger:
                     value = self.pruning.sign * row.metrics[self.job.watched_metric]
                     curves.setdefault(row.number, {}).setdefault(row.step, value)
                 mark = row.mark
-            more = page.more
+            has_more = page.more
         self._curves.resume(mark)
         return curves, unfinished
 

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 WAIT = 0.25  # seconds; how soon the loop handles a signal when no slot has an event
 _GROWING = 1.0  # seconds within which the ledger has the reports of an event
-_LONGEST_REMARK = 1000  # characters of what a trial says, which its code may make of any length
+_LONGEST_REMARK = 1000  # characters of a trial's remark, which its code may make of any length
 _LONGEST_MESSAGE = 10_000  # the same of why it ended
 _MOST_WARNINGS = 100  # in the status, which is written often
 
@@ -68,7 +68,7 @@ class Loop:
         self._base = base
         self._desired = desired
         self._is_dry = False  # nothing is left to start, unless a running trial is retried
-        self._is_full = False  # the ledger takes no new attempt, unless a running trial's end or somebody else makes room
+        self._is_full = False  # the ledger takes no new attempt, until a trial ends or another run makes room
         self._ending: Ending | None = None
         self._hurry = False
         self._stopping: set[int] = set()  # numbers of attempts that the user has stopped
@@ -77,7 +77,7 @@ class Loop:
         self._ended_before = ledger.counts.ended
         self._growing_until = 0.0  # by the monotonic clock, the ledger may be written until then
         self._warnings: dict[str, None] = {}  # those already logged, in order
-        self._told: set[str] = set()  # kinds of what trials have told that is told once
+        self._warned_kinds: set[str] = set()  # kinds of trials' remarks of which the first became a warning
 
     def run(self) -> Ending:
         """Run until the end and return how it ended; the ends of all attempts are in the ledger by then."""
@@ -119,7 +119,7 @@ class Loop:
         return tuple(self._warnings)
 
     def _warn(self, text: str) -> None:
-        """Add and logs a warning, once; of very many the rest is left out, as nothing knows which of it was logged."""
+        """Add and log a warning, once; no more than `_MOST_WARNINGS` are kept."""
         text = errors.shortened(text, _LONGEST_REMARK)
         if len(self._warnings) >= _MOST_WARNINGS:
             text = "there are more warnings, which are left out"
@@ -191,8 +191,8 @@ class Loop:
         self._end_dropped()
         remark = ended.remark and f"{self._job.noun} {request.trial}: {ended.remark}"
         for kind, text in (("advice", ended.advice), ("remark", remark)):
-            if text and kind not in self._told:  # once: the next trial gives the same with other seconds or files
-                self._told.add(kind)
+            if text and kind not in self._warned_kinds:  # once: the next trial gives the same with other seconds or files
+                self._warned_kinds.add(kind)
                 self._warn(text)
 
     def _log_end(self, request: TrialRequest, ended: TrialOutcome) -> None:
@@ -214,8 +214,8 @@ class Loop:
             self._ending = endings.of(self._ending, by_user)
             self._hurry = self._hurry or by_user.hurry  # whichever ending counts
         ledger = self._ledger
-        found = (*endings.of_budgets(self._job, ledger.counts, ledger.best, self.worked), self._workload.failed())
-        for ending in found:
+        candidates = (*endings.of_budgets(self._job, ledger.counts, ledger.best, self.worked), self._workload.failed())
+        for ending in candidates:
             if ending is not None:
                 self._ending = endings.of(self._ending, ending)
 
@@ -238,13 +238,13 @@ class Loop:
         return dataclasses.replace(outcome, failure=FailureClass.STOPPED)
 
     def _end(self) -> Ending:
-        """How the run ended, once nothing runs."""
+        """The run's ending, once nothing runs."""
         if self._ending is None or (self._ending.state is RunState.PAUSED and self._ledger.is_done):
             return self._workload.finished()  # also when the last trial completed within its grace period
         return self._ending
 
     def _send_files(self, ending: Ending) -> None:
-        """Has files that the job keeps sent to MLflow, but for a run that is to go on."""
+        """Send the files that the job keeps to MLflow, unless the run is to continue."""
         if ending.state is not RunState.PAUSED:
 
             def show(text: str) -> None:
@@ -261,8 +261,8 @@ class Loop:
 
     def _status(self, state: RunState, reason: str) -> RunStatus:
         counts, now = self._ledger.counts, time.time()
-        done, seconds = counts.ended - self._ended_before, self.worked - self._base.worked
-        rate = done / seconds if done and seconds > 0 else None
+        ended_since_start, seconds = counts.ended - self._ended_before, self.worked - self._base.worked
+        rate = ended_since_start / seconds if ended_since_start and seconds > 0 else None
         return dataclasses.replace(
             self._base,
             state=state,

@@ -29,7 +29,7 @@ CLOSE_PATIENCE = 10.0  # seconds for the last messages to be sent
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """What is sent on some occasions."""
+    """A notification, and the occasions on which it is sent."""
 
     occasions: frozenset[Occasion]
     title: str
@@ -43,8 +43,8 @@ class Watch:
         last: the status before; None for a run that starts.
     """
 
-    def __init__(self, last: RunStatus | None = None) -> None:
-        self._best = None if last is None or last.best is None else last.best.trial
+    def __init__(self, last_status: RunStatus | None = None) -> None:
+        self._best = None if last_status is None or last_status.best is None else last_status.best.trial
         self._best_sent = float("-inf")
         self._idle_since: float | None = None
 
@@ -61,7 +61,7 @@ class Watch:
         elif self._idle_since is None:
             self._idle_since = now
         elif now - self._idle_since >= STUCK:
-            self._idle_since = float("inf")  # told, until a trial runs
+            self._idle_since = float("inf")  # no second message until a trial runs
             text = f"No trial has run for {STUCK / 60:.0f} minutes: {status.reason or 'the slots are not ready'}\n"
             messages.append(Message(frozenset({"stuck"}), f"{status.run} is stuck", f"{text}{_command('status', status)}"))
         return messages
@@ -86,10 +86,10 @@ class Notifier:
         last: the status before this controller.
     """
 
-    def __init__(self, rules: Sequence[Notify], secrets: Path | None, last: RunStatus | None) -> None:
+    def __init__(self, rules: Sequence[Notify], secrets: Path | None, last_status: RunStatus | None) -> None:
         self._rules = rules
         self._secrets = secrets
-        self._watch = Watch(last)
+        self._watch = Watch(last_status)
         self._messages: queue.Queue[Message | None] = queue.Queue()
         self._thread = threading.Thread(target=self._send_all, name="notify", daemon=True)
         if rules:

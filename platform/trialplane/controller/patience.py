@@ -52,7 +52,7 @@ class Patience:
         for tries in itertools.count(1):
             pause = backoff.pause(tries, _LONGEST_PAUSE, first=0.1)
             try:
-                done = do()
+                result = do()
                 break
             except errors.LedgerUnavailable as error:
                 if self.give_up() or time.monotonic() + pause > deadline:
@@ -68,4 +68,4 @@ class Patience:
             self.waiting = False
             log.info("the ledger answers again")
             self._on_wait("")
-        return done
+        return result

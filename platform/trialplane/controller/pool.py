@@ -36,8 +36,8 @@ class SlotReady:
 class SlotTrial:
     """Messages of the process in a slot; TrialEnded is the last one.
 
-    `arrays` holds the packed arrays of its result, `store` its own packed MLflow store; `gone` means that the slot is lost,
-    and is being replaced unless the pool has become smaller.
+    `arrays` holds the packed arrays of its result, `store` its own packed MLflow store; `slot_lost` means that the slot is
+    lost, and is being replaced unless the pool has become smaller.
     """
 
     slot: int
@@ -45,13 +45,13 @@ class SlotTrial:
     messages: tuple[FromSlot, ...] = ()
     arrays: Any = None
     store: Any = None
-    gone: bool = False
+    slot_lost: bool = False
 
     @property
     def ended(self) -> TrialEnded | None:
         """Its end, if it has ended."""
-        last = self.messages[-1] if self.messages else None
-        return last if isinstance(last, TrialEnded) else None
+        last_message = self.messages[-1] if self.messages else None
+        return last_message if isinstance(last_message, TrialEnded) else None
 
     @property
     def outcome(self) -> TrialOutcome | None:
@@ -60,17 +60,17 @@ class SlotTrial:
 
     @property
     def reports(self) -> tuple[TrialReport, ...]:
-        """What it has reported."""
+        """Its reports."""
         return tuple(message for message in self.messages if isinstance(message, TrialReport))
 
     def with_first(self, reports: int) -> SlotTrial:
         """The event with so many of its reports, the first ones."""
-        others = (message for message in self.messages if not isinstance(message, TrialReport))
-        return dataclasses.replace(self, messages=(*self.reports[:reports], *others))
+        other_messages = (message for message in self.messages if not isinstance(message, TrialReport))
+        return dataclasses.replace(self, messages=(*self.reports[:reports], *other_messages))
 
     @property
     def wanted(self) -> Suggest | None:
-        """The parameter that it waits for, if it does."""
+        """The parameter that the trial waits for, if it does."""
         return next((message for message in self.messages if isinstance(message, Suggest)), None)
 
 

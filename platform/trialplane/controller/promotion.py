@@ -1,4 +1,4 @@
-"""Which trial of a study with promotion trains next, and up to which rung. Pure: a function of the rows of the ledger.
+"""Decides which trial of a study with promotion trains next, and up to which rung. Pure: a function of the ledger's rows.
 
 Asynchronous successive halving with promotion (Li et al. 2020). A trial that reaches a rung is paused. A free slot takes the
 best paused trial that is among the best 1/factor of a rung, from the highest rung down, and otherwise a new trial. So a
@@ -25,7 +25,7 @@ Losses = tuple[float, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Stretch:
-    """What a trial trains next.
+    """The part of a trial's training that comes next.
 
     Attributes:
         trial: its number; None for a new one.
@@ -105,7 +105,7 @@ class Promotion:
         self._complete = 0
 
     def new(self, trial: int) -> Stretch:
-        """What a new trial trains."""
+        """The first stretch of a trial."""
         return Stretch(trial, self._ladder.above(0, self._ladder.bracket(trial)))
 
     def begun(self, stretch: Stretch) -> None:
@@ -157,7 +157,7 @@ class Promotion:
 
     def hopeless(self) -> list[int]:
         """The paused trials that will not be promoted, whatever the others do, in order of their numbers."""
-        found: list[int] = []
+        hopeless: list[int] = []
         for bracket in range(len(self._rungs)):
             coming = self._trials - self._begun  # trials that may still reach the rung
             for step, rung in self._rungs[bracket].items():
@@ -170,10 +170,10 @@ class Promotion:
                     behind = rung.waiting.difference(best)
                     if behind == rung.waiting and not self._complete:  # the last hope of the study
                         behind.remove(next(trial for trial in rung.order if trial in behind))
-                    found += behind
+                    hopeless += behind
                     coming -= len(behind)
                 coming += len(rung.waiting)
-        return sorted(found)
+        return sorted(hopeless)
 
     @property
     def waiting(self) -> list[int]:
@@ -225,7 +225,7 @@ class Promotion:
     def _fits(self, stretch: Stretch) -> bool:
         """Whether the budget has the steps of a segment, and those that the first complete trial still needs."""
         needed = 0
-        if not self._complete and all(one.rung for one in (stretch, *self._running.values())):
+        if not self._complete and all(segment.rung for segment in (stretch, *self._running.values())):
             paused = [self._done[trial] for trial in self._at]
-            needed = self._ladder.top - max(stretch.rung, *(one.rung for one in self._running.values()), *paused, 0)
+            needed = self._ladder.top - max(stretch.rung, *(segment.rung for segment in self._running.values()), *paused, 0)
         return self._size(stretch) + max(0, needed) <= self._left()

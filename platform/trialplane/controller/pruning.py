@@ -71,8 +71,8 @@ class Pruning:
                 self._names.update(dict.fromkeys(metrics))
             return False
         self.has_come = True
-        if (former := self._continued(trial._trial_id, step)) is not None:
-            self._continue(trial, step, former)
+        if (previous := self._continued(trial._trial_id, step)) is not None:
+            self._continue(trial, step, previous)
         try:
             trial.report(self.sign * metrics[watched], step)
         except ValueError:  # a step that Optuna does not accept; MLflow may
@@ -99,22 +99,22 @@ class Pruning:
 
     def restored(self, trial_id: int, curve: dict[int, float]) -> dict[int, float]:
         """The reports of a retry under a former controller, with those of the attempt before where it continues that one."""
-        first = next(iter(curve), -1)
-        former = self._continued(trial_id, first) if curve else None
-        if former is None:
+        first_step = next(iter(curve), -1)
+        previous = self._continued(trial_id, first_step) if curve else None
+        if previous is None:
             return curve
-        return {step: value for step, value in former.intermediate_values.items() if step < first} | curve
+        return {step: value for step, value in previous.intermediate_values.items() if step < first_step} | curve
 
     def _continued(self, trial_id: int, step: int) -> FrozenTrial | None:
         """The attempt that a retry continues, if its first report is of this step; asked for once."""
-        former = self._former.pop(trial_id, None)
-        return former if former is not None and step > min(former.intermediate_values) else None
+        previous = self._former.pop(trial_id, None)
+        return previous if previous is not None and step > min(previous.intermediate_values) else None
 
-    def _continue(self, trial: optuna.trial.Trial, step: int, former: FrozenTrial) -> None:
-        for earlier, value in former.intermediate_values.items():
+    def _continue(self, trial: optuna.trial.Trial, step: int, previous: FrozenTrial) -> None:
+        for earlier, value in previous.intermediate_values.items():
             if earlier < step:
                 trial.report(value, earlier)
-        for key, value in former.system_attrs.items():
+        for key, value in previous.system_attrs.items():
             if key.startswith(_RUNG):
                 trial.storage.set_trial_system_attr(trial._trial_id, key, value)
 
@@ -124,7 +124,7 @@ class Pruning:
 
     @property
     def complaint(self) -> str:
-        """Why no trial can be pruned, once the watched metric should have been reported; otherwise ""."""
+        """The reason why no trial can be pruned, once the watched metric should have been reported; otherwise ""."""
         if self._job.search.pruner.name == "none" or self.has_come or not (self._has_result or self._reports >= MANY):
             return ""
         self._complaint = self._complaint or self._why()  # fixed at that moment, so that it stays one complaint
@@ -132,11 +132,11 @@ class Pruning:
 
     def _why(self) -> str:
         watched = self._watched.metric
-        cure = f"report it, ctx.report(step, {watched}=…)" if watched.isidentifier() else "report it"
+        advice = f"report it, ctx.report(step, {watched}=…)" if watched.isidentifier() else "report it"
         if self._names:
             names = list(self._names)[:_MOST_NAMES]
-            came = f"{errors.counted(self._reports, 'report')} had {', '.join(names)}"
-            cure += f", or write pruner: {{name: {self._job.search.pruner.name}, metric: {names[0]}}}"
+            reported = f"{errors.counted(self._reports, 'report')} had {', '.join(names)}"
+            advice += f", or write pruner: {{name: {self._job.search.pruner.name}, metric: {names[0]}}}"
         else:
-            came = "no trial has reported anything"
-        return f"nothing is pruned: the {self._job.search.pruner.name} pruner watches {watched}, and {came}; {cure}"
+            reported = "no trial has reported anything"
+        return f"nothing is pruned: the {self._job.search.pruner.name} pruner watches {watched}, and {reported}; {advice}"

@@ -70,11 +70,11 @@ def _make_folder() -> tuple[Path, int]:
     base = Path(tempfile.gettempdir())
     if len(str(base)) > _LONGEST_BASE:
         base = Path("/tmp")
-    for left in base.glob(f"{_PREFIX}*"):
+    for leftover in base.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # another user's, or just removed
-            if time.time() - left.stat().st_mtime > _YOUNG:
-                descriptor = _lock(left)
-                shutil.rmtree(left, ignore_errors=True)
+            if time.time() - leftover.stat().st_mtime > _YOUNG:
+                descriptor = _lock(leftover)
+                shutil.rmtree(leftover, ignore_errors=True)
                 os.close(descriptor)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
     return folder, _lock(folder)
@@ -95,7 +95,7 @@ def _start(roles: Sequence[Role], store: Callable[[int], int], folder: Path) -> 
     size, gpus = sum(role.pods for role in roles), sum(role.pods * role.resources.gpus for role in roles)
     with _as_slot_error(f"Ray does not start on this machine (its logs are in {folder})"):
         for start in range(1, STARTS + 1):
-            others = process.children()
+            children = process.children()
             try:
                 ray.init(
                     address="local",
@@ -112,13 +112,13 @@ def _start(roles: Sequence[Role], store: Callable[[int], int], folder: Path) -> 
                 if not _was_slow(error) or start == STARTS:
                     raise
                 log.warning("Ray was not up after 30 s and is started again: %s", errors.first_line(error))
-                for pid in process.children() - others:  # otherwise they would stay until this process ends
+                for pid in process.children() - children:  # otherwise they would stay until this process ends
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-    have = int(ray.cluster_resources().get("GPU", 0))
-    if have < gpus:
+    available_gpus = int(ray.cluster_resources().get("GPU", 0))
+    if available_gpus < gpus:
         raise errors.SlotError(
-            f"{errors.counted(size, 'slot')} request {errors.counted(gpus, 'GPU')}, but Ray finds {have}; lower "
+            f"{errors.counted(size, 'slot')} request {errors.counted(gpus, 'GPU')}, but Ray finds {available_gpus}; lower "
             "--parallel, --nodes or --gpus"
         )
 
@@ -132,12 +132,12 @@ def join(address: str, give_up: Callable[[], bool], on_trouble: Callable[[str], 
     Args:
         address: host:port of the head.
         give_up: polled while there is no head; True ends the wait.
-        on_trouble: told once why a head that takes connections cannot be joined.
+        on_trouble: called with the reason why a head that takes connections cannot be joined, once for each reason.
 
     Returns:
         Whether it was joined.
     """
-    trouble = ""
+    problem = ""
     while not give_up():
         answers = False
         try:
@@ -147,10 +147,10 @@ def join(address: str, give_up: Callable[[], bool], on_trouble: Callable[[str], 
             return True
         except Exception as error:  # noqa: BLE001  Ray has no class of its own for any of them
             ray.shutdown()
-            if trouble != (trouble := errors.first_line(error)):
-                log.info("the Ray at %s does not answer yet: %s", address, trouble)
+            if problem != (problem := errors.first_line(error)):
+                log.info("the Ray at %s does not answer yet: %s", address, problem)
                 if answers:
-                    on_trouble(trouble)
+                    on_trouble(problem)
             time.sleep(HEAD_PAUSE)
     return False
 
@@ -180,16 +180,16 @@ def _reach(address: str) -> None:
 
 
 @contextlib.contextmanager
-def _as_slot_error(what: str) -> Iterator[None]:
+def _as_slot_error(problem: str) -> Iterator[None]:
     """Raise errors of Ray as SlotError."""
     try:
         yield
     except (RuntimeError, OSError, ValueError) as error:
-        raise errors.SlotError(f"{what}: {errors.first_line(error)}") from error
+        raise errors.SlotError(f"{problem}: {errors.first_line(error)}") from error
     except Exception as error:
         if not _was_slow(error):
             raise
-        text = f"{what}: {errors.first_line(error)} Is the machine very busy? `platform resume` tries again"
+        text = f"{problem}: {errors.first_line(error)} Is the machine very busy? `platform resume` tries again"
         raise errors.SlotError(text) from error
 
 
@@ -209,13 +209,13 @@ def wait(answers: Sequence[Any], timeout: float) -> list[Any]:
         time.sleep(timeout)
         return []
     # A call per answer would cost as much as the answers.
-    enough = 1 if timeout else len(answers)
-    done, _ = ray.wait(list(answers), num_returns=enough, timeout=timeout, fetch_local=False)
-    return list(done)
+    num_returns = 1 if timeout else len(answers)
+    ready, _ = ray.wait(list(answers), num_returns=num_returns, timeout=timeout, fetch_local=False)
+    return list(ready)
 
 
 def result(answer: Any) -> Any:
-    """What a slot has answered.
+    """Return an answer of a slot.
 
     Raises:
         SlotError: the slot was lost.
@@ -233,7 +233,16 @@ def store_bytes(roles: Sequence[Role]) -> int:
     """Bytes of the smallest object store of a node with slots; 0 while there is none."""
     slots = [cluster.slot(role.name) for role in roles]
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return int(min((has.get("object_store_memory", 0) for has in nodes if any(has.get(one) for one in slots)), default=0))
+    return int(
+        min(
+            (
+                node_resources.get("object_store_memory", 0)
+                for node_resources in nodes
+                if any(node_resources.get(resource) for resource in slots)
+            ),
+            default=0,
+        )
+    )
 
 
 def spilled_bytes() -> int | None:

@@ -49,11 +49,11 @@ class RayHost:
         return RayActor(ray.remote(**options)(SlotActor).remote(config, name, RayStore()))
 
     def wait(self, answers: Sequence[Any], timeout: float) -> list[Any]:
-        """As `ray_session.wait`."""
+        """Wait as `ray_session.wait` does."""
         return ray_session.wait(answers, timeout)
 
     def result(self, answer: Any) -> Any:
-        """As `ray_session.result`."""
+        """Return an answer, as `ray_session.result` does."""
         return ray_session.result(answer)
 
     def read(self, reference: Any) -> Any:

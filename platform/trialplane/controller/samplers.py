@@ -71,9 +71,9 @@ def build_sampler(
     job: Job,
     trial: int,
     code: JobCode,
-    before: optuna.samplers.BaseSampler | None = None,
+    reusable: optuna.samplers.BaseSampler | None = None,
     *,
-    alone: int | None = None,
+    drawn_before: int | None = None,
 ) -> optuna.samplers.BaseSampler:
     """The sampler that draws logical trial `trial`.
 
@@ -81,14 +81,14 @@ def build_sampler(
         job: names it.
         trial: a logical number.
         code: of the job.
-        before: the sampler of another trial of the job. A grid is reused, as it holds all of its points.
-        alone: for one parameter that is drawn by itself, how many the trial has before it; None for the whole trial.
+        reusable: the sampler of another trial of the job. A grid is reused, as it holds all of its points.
+        drawn_before: for one parameter that is drawn by itself, how many the trial has before it; None for the whole trial.
     """
-    if isinstance(before, _Grid):
-        return before
+    if isinstance(reusable, _Grid):
+        return reusable
     seed = derived_seed(job.seed, trial)
-    if alone is not None:
-        seed = derived_seed(seed, alone)
+    if drawn_before is not None:
+        seed = derived_seed(seed, drawn_before)
     chosen = job.search.sampler
     sampler: optuna.samplers.BaseSampler = _build(ValueKind.SAMPLER, chosen.name, chosen.options, job, seed, code)
     if isinstance(sampler, _Grid):
@@ -98,14 +98,14 @@ def build_sampler(
 
 def build_pruner(job: Job, code: JobCode) -> optuna.pruners.BasePruner:
     """The study's pruner; with promotion none, as trials are paused and not ended."""
-    name, given = job.search.pruner.name, job.search.pruner.options
+    name, option_values = job.search.pruner.name, job.search.pruner.options
     if job.search.pruner.promotes:
         return optuna.pruners.NopPruner()
     if name == "asha":  # Optuna's successive halving with other defaults
-        ours = job.search.pruner.choice.options
-        given = {key: given.get(key, ours[key].default) for key in ("min_resource", "reduction_factor")}
+        defaults = job.search.pruner.choice.options
+        option_values = {key: option_values.get(key, defaults[key].default) for key in ("min_resource", "reduction_factor")}
         name = "successive_halving"
-    pruner: optuna.pruners.BasePruner = _build(ValueKind.PRUNER, name, given, job, job.seed, code)
+    pruner: optuna.pruners.BasePruner = _build(ValueKind.PRUNER, name, option_values, job, job.seed, code)
     return pruner
 
 
@@ -119,9 +119,9 @@ def grid_is_drawn(job: Job, study: optuna.Study) -> bool:
 
 def stop_if_exhausted(job: Job, study: optuna.Study, code: JobCode) -> None:
     """Call `study.stop` if a former controller ran the last point: brute force detects it after its last trial."""
-    ended = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
-    if job.search.sampler.name == "bruteforce" and ended:
-        build_sampler(job, 0, code).after_trial(study, ended[-1], ended[-1].state, ended[-1].values)
+    finished = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
+    if job.search.sampler.name == "bruteforce" and finished:
+        build_sampler(job, 0, code).after_trial(study, finished[-1], finished[-1].state, finished[-1].values)
 
 
 class _Grid(optuna.samplers.GridSampler):
@@ -133,8 +133,8 @@ class _Grid(optuna.samplers.GridSampler):
 
     def begin_with(self, parameters: Mapping[str, space.AnyParameter], points: Sequence[Mapping[str, Any]]) -> None:
         """Move whole points of the grid to its beginning."""
-        first = (tuple(_nearest(parameters[name], point[name]) for name in self._param_names) for point in points)
-        self._all_grids = list(dict.fromkeys([*first, *self._all_grids]))
+        moved = (tuple(_nearest(parameters[name], point[name]) for name in self._param_names) for point in points)
+        self._all_grids = list(dict.fromkeys([*moved, *self._all_grids]))
 
     def after_trial(
         self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
@@ -158,10 +158,10 @@ _MODULES = {
 }
 
 
-def _build(kind: ValueKind, name: str, given: Mapping[str, Any], job: Job, seed: int, code: JobCode) -> Any:
+def _build(kind: ValueKind, name: str, option_values: Mapping[str, Any], job: Job, seed: int, code: JobCode) -> Any:
     choice = options.TABLES[kind][name]
     arguments: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in option_values.items():
         arguments[key] = _value(choice.options[key].kind, value, job, seed, code)
     if "seed" in choice.platform:
         arguments["seed"] = job.seed if name in _ONE_SEQUENCE else seed
@@ -216,7 +216,7 @@ def state_and_values(job: Job, outcome: TrialOutcome) -> tuple[TrialState, list[
 def is_bad(job: Job, outcome: TrialOutcome) -> bool:
     """Whether an attempt has ended without values by its own fault, so that samplers should avoid its point.
 
-    What took a machine or the user away says nothing of a point, and an attempt that is retried may still succeed.
+    An attempt that its machine or its user ended says nothing about its point, and a retried one may still succeed.
     """
     if outcome.failure is None:
         return outcome.state is State.PRUNED and len(job.objectives) > 1 and job.search.ladder is None
@@ -224,18 +224,18 @@ def is_bad(job: Job, outcome: TrialOutcome) -> bool:
 
 
 def coded(job: Job, point: Mapping[str, Any]) -> dict[str, Any]:
-    """A point of the job's space in Optuna's form; see `spec.space`."""
+    """A point of the job's space in Optuna's form; see `job.space`."""
     if job.search.suggests:
         return {name: space.text(value) for name, value in point.items()}
-    known = job.search.parameters  # none where the space is code, whose points are Optuna's own
-    return {name: known[name].coded(value) if name in known else value for name, value in point.items()}
+    parameters = job.search.parameters  # none where the space is code, whose points are Optuna's own
+    return {name: parameters[name].coded(value) if name in parameters else value for name, value in point.items()}
 
 
 def suggest(
     drawn: optuna.trial.Trial,
     job: Job,
     function: Callable[..., Any] | None,
-    given: Mapping[str, Any] = MappingProxyType({}),
+    enqueued: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The parameters of a trial, by the job's space or by its space function.
 
@@ -243,7 +243,7 @@ def suggest(
         drawn: the trial.
         job: defines the space.
         function: that defines the space instead.
-        given: the enqueued point, which is returned exactly: a normal parameter's value is rounded in Optuna's form.
+        enqueued: the enqueued point, which is returned exactly: a normal parameter's value is rounded in Optuna's form.
 
     Raises:
         EntrypointError: the function raised.
@@ -260,7 +260,7 @@ def suggest(
     for name, parameter in job.search.parameters.items():
         if space.is_active(parameter, values):
             value = parameter.decoded(_suggest_one(drawn, name, parameter))
-            values[name] = given[name] if isinstance(parameter, space.NormalParameter) and name in given else value
+            values[name] = enqueued[name] if isinstance(parameter, space.NormalParameter) and name in enqueued else value
     return values
 
 

@@ -1,9 +1,9 @@
-"""At the end of a study with `keep.files`: the files of its best trials are sent to their runs in MLflow.
+"""Sends the files of a study's best trials to their runs in MLflow, at the end of a study with `keep.files`.
 
-At the end and not before, as only then it is certain which trials are the best: MLflow gets no file that would have to go
-again. Slots send, as they reach the place where trials save. The run waits for `PATIENCE` at most, of which each trial has a
-share for each of its `TRIES`, and no longer than the user lets it go on; what MLflow lacks then is told, and lies beside the
-checkpoints.
+At the end and not before, as only then it is certain which trials are the best: MLflow gets no file that would have to be
+removed again. Slots send them, as they reach the folder or URL of the checkpoints. The run waits for `PATIENCE` at most, of
+which each trial has a share for each of its `TRIES`, and no longer than the user lets it continue. A warning names what
+MLflow lacks then; it stays beside the checkpoints.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAUSE = 5.0  # seconds after a try in vain
 
 
 class Sending:
-    """Has slots send the files of trials, one trial after the other.
+    """Sends the files of trials from slots, one trial after the other.
 
     Args:
         slots: of the run.
@@ -42,70 +42,70 @@ class Sending:
         self._again = 0.0  # when the next one may be sent
 
     def run(self, goes_on: Callable[[], bool], show: Callable[[str], None]) -> list[str]:
-        """Send until all is there, or no more is to be tried.
+        """Send until MLflow has all files, or no more is to be tried.
 
         Args:
-            goes_on: whether the user lets the run go on.
-            show: tells the user what is waited for.
+            goes_on: whether the user lets the run continue.
+            show: shows the user what the run waits for.
 
         Returns:
             A sentence on each trial of which MLflow lacks files.
         """
         deadline = time.monotonic() + PATIENCE
-        why = ""
+        problem = ""
         try:
             while self._waiting or self._under_way is not None:
-                why = "" if goes_on() else "the run was to end before"
-                why = why or ("" if time.monotonic() < deadline else f"they were not there within {PATIENCE:.0f} s")
-                if why:
+                problem = "" if goes_on() else "the run was to end before"
+                problem = problem or ("" if time.monotonic() < deadline else f"they were not there within {PATIENCE:.0f} s")
+                if problem:
                     break
                 self._step(deadline)
-                done = f"{len(self._attempts) - self._left} of {len(self._attempts)} trials are done"
-                show(f"sending the files that keep.files names to MLflow, for {PATIENCE:.0f} s at most: {done}")
+                progress = f"{len(self._attempts) - self._unsent} of {len(self._attempts)} trials are done"
+                show(f"sending the files that keep.files names to MLflow, for {PATIENCE:.0f} s at most: {progress}")
                 for _ in self._slots.events(0.1):  # slots that get ready
                     pass
         except (errors.SlotError, errors.EntrypointError) as error:  # no slot starts
-            why = f"no slot could send them: {errors.first_line(error)}"
+            problem = f"no slot could send them: {errors.first_line(error)}"
         for trial in (*self._waiting, *(() if self._under_way is None else self._under_way[1:])):
-            self._lacks[trial] = "; ".join(filter(None, (why, self._lacks.get(trial))))
+            self._lacks[trial] = "; ".join(filter(None, (problem, self._lacks.get(trial))))
         return [
             f"keep.files: MLflow lacks files of trial {trial}, which are beside its checkpoints: {text}"
             for trial, text in sorted(self._lacks.items())
         ]
 
     @property
-    def _left(self) -> int:
+    def _unsent(self) -> int:
         return len(self._waiting) + (self._under_way is not None)
 
     def _step(self, deadline: float) -> None:
-        """Take the answer that is there, or has the next trial's files sent, if a slot is ready."""
+        """Take the answer that has arrived, or send the next trial's files, if a slot is ready."""
         if self._under_way is not None:
-            answer, trial = self._under_way
-            if not answer.done():
+            call, trial = self._under_way
+            if not call.done():
                 return
             self._under_way = None
             try:
-                sent = answer.result()
+                result = call.result()
             except errors.SlotError as error:
-                sent = messages.FilesSent(f"the slot that sent them was lost: {errors.first_line(error)}", again=True)
-            except Exception as error:  # noqa: BLE001  the border: whatever the call has; the run is finished
-                sent = messages.FilesSent(f"the sending failed: {errors.first_line(error)}", again=True)
-            self._take(trial, sent)
+                result = messages.FilesSent(f"the slot that sent them was lost: {errors.first_line(error)}", again=True)
+            except Exception as error:  # noqa: BLE001  the boundary: any error of the call; the run itself is finished
+                result = messages.FilesSent(f"the sending failed: {errors.first_line(error)}", again=True)
+            self._take(trial, result)
         now = time.monotonic()
         if self._waiting and self._again <= now < deadline:
-            # One with more files than there is time for leaves time for the others; their tries in vain come behind.
+            # A trial with more files than there is time for leaves time for the others; its next tries come after theirs.
             sharing = sum(not self._tries[trial] for trial in self._waiting) or len(self._waiting)
             message = messages.SendFiles(self._waiting[0], self._attempts[self._waiting[0]], (deadline - now) / sharing)
-            if (asked := self._slots.send_files(message)) is not None:
-                self._under_way = asked, self._waiting.popleft()
+            if (sending := self._slots.send_files(message)) is not None:
+                self._under_way = sending, self._waiting.popleft()
 
-    def _take(self, trial: int, sent: messages.FilesSent) -> None:
+    def _take(self, trial: int, result: messages.FilesSent) -> None:
         self._lacks.pop(trial, None)
-        if not sent.lacks:
+        if not result.lacks:
             return
-        self._lacks[trial] = errors.shortened(sent.lacks, 400)
+        self._lacks[trial] = errors.shortened(result.lacks, 400)
         self._tries[trial] += 1
-        if sent.again and self._tries[trial] < TRIES:
+        if result.again and self._tries[trial] < TRIES:
             self._waiting.append(trial)  # behind the others
             self._again = time.monotonic() + PAUSE
         log.info("files of trial %d were not sent to MLflow: %s", trial, self._lacks[trial])

@@ -74,11 +74,11 @@ def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
     try:
         job = kinds.read(run.job.read_text())
     except ValidationError as error:
-        first = error.errors()[0]
+        first_error = error.errors()[0]
         log.error(
             "%s cannot be read by trialplane %s: %s: %s. It was submitted by another version; "
             "use the same version on the laptop and in the images (`platform image build`)",
-            *(run.job, trialplane.__version__, ".".join(map(str, first["loc"])), first["msg"]),
+            *(run.job, trialplane.__version__, ".".join(map(str, first_error["loc"])), first_error["msg"]),
         )
         return errors.EXIT_PLATFORM
     session = Session(run, job, stopped, setting)
@@ -128,11 +128,11 @@ class Session:
         self._ledger: Ledger | None = None
         self._workload: Workload | None = None
         self._submission = _submission_facts(run)
-        self._last = _last_status(run)  # read now, as this controller's first status overwrites it
+        self._last_status = _last_status(run)  # read now, as this controller's first status overwrites it
         self._loop: loop.Loop | None = None
         self._notifier = Notifier((), None, None)
         self._has_joined = False  # a Ray that it did not start
-        self._begun = float(self._submission.get(labels.BEGUN, 0.0))
+        self._start_time = float(self._submission.get(labels.BEGUN, 0.0))
         self._base = RunStatus(
             run=run.root.name,
             job=job.name,
@@ -145,7 +145,7 @@ class Session:
             updated=time.time(),
             slots_per_trial=job.roles()[0].nodes,
             progress=progress.initial(job.kind),
-            worked=0.0 if self._last is None else self._last.worked,
+            worked=0.0 if self._last_status is None else self._last_status.worked,
         )
 
     @property
@@ -161,11 +161,11 @@ class Session:
             board = StatusBoard(run, setting.status, self._record_status, setting.key)
             stack.callback(board.close)
             self._ledger = stack.enter_context(self._open(board))
-            if (last := self._ledger.status) is not None:
-                if setting.submitted is not None and self._begun and last.has_ended(self._begun):
-                    raise AlreadyEnded(f"the run has ended ({last.state.value}: {last.reason})")
-                self._base = dataclasses.replace(self._base, worked=max(self._base.worked, last.worked))
-            self._notifier = Notifier(self._job.notify, setting.secrets, last or self._last)
+            if (recorded := self._ledger.status) is not None:
+                if setting.submitted is not None and self._start_time and recorded.has_ended(self._start_time):
+                    raise AlreadyEnded(f"the run has ended ({recorded.state.value}: {recorded.reason})")
+                self._base = dataclasses.replace(self._base, worked=max(self._base.worked, recorded.worked))
+            self._notifier = Notifier(self._job.notify, setting.secrets, recorded or self._last_status)
             stack.callback(self._notifier.close)
             board.listener = self._notifier.show
             try:
@@ -175,11 +175,11 @@ class Session:
             except (errors.LedgerLocked, errors.LedgerFenced):
                 raise  # the record is another controller's
             except Exception as error:
-                # Of an error of our own the cause is known; any other, or a lost slot, may be the first sign of a lost head.
-                known = isinstance(error, errors.TrialplaneError) and not isinstance(error, errors.SlotError)
-                if self._has_joined and _is_head_lost(setting.ray, 0.0 if known else HEAD_PATIENCE):
-                    what = f"Ray's head at {setting.ray} is lost, and the next controller continues the run"
-                    raise HeadLost(f"{what}: {errors.first_line(error)}") from error
+                # Our own errors have a known cause; any other, or a lost slot, may be the first sign of a lost head.
+                is_own_error = isinstance(error, errors.TrialplaneError) and not isinstance(error, errors.SlotError)
+                if self._has_joined and _is_head_lost(setting.ray, 0.0 if is_own_error else HEAD_PATIENCE):
+                    description = f"Ray's head at {setting.ray} is lost, and the next controller continues the run"
+                    raise HeadLost(f"{description}: {errors.first_line(error)}") from error
                 status = self.last_status(error)
                 self._notifier.end(status)
                 self._notifier.close()
@@ -240,35 +240,35 @@ class Session:
             except errors.EntrypointError as error:
                 exporter.end(End(RunState.FAILED, errors.first_line(error), time.time()))
                 raise
-            last = self._status(ending.state, ending.reason)
+            final_status = self._status(ending.state, ending.reason)
             ends = sum(outcome is not None for _, outcome in ledger.attempts())
-            exporter.end(End(last.state, last.reason, last.ended or time.time()), ends)
+            exporter.end(End(final_status.state, final_status.reason, final_status.ended or time.time()), ends)
             if self._setting.in_cluster:  # where the next controller continues if this one is killed
-                shown = self._status(RunState.RUNNING, "the last results are recorded in MLflow")
+                status_meanwhile = self._status(RunState.RUNNING, "the last results are recorded in MLflow")
             else:
                 text = f"MLflow lacks some results: `platform resume {run.root.name}` writes the rest if this is interrupted"
-                shown = dataclasses.replace(last, reason=f"{ending.reason}; {text}", unrecorded=True)
+                status_meanwhile = dataclasses.replace(final_status, reason=f"{ending.reason}; {text}", unrecorded=True)
 
             def show(text: str, *, now: bool = False) -> None:
-                board.show(dataclasses.replace(shown, recorder=text), now=now)
+                board.show(dataclasses.replace(status_meanwhile, recorder=text), now=now)
 
             signals = len(self._stopped)
             show("recording in MLflow", now=True)
             log.info("%s: %s", ending.state.value, ending.reason)
-            self._notifier.end(last)
+            self._notifier.end(final_status)
             slots.close()
             if not exporter.close(self._patience(ending), lambda: len(self._stopped) > signals, show):
                 text = f"MLflow lacks some results ({exporter.trouble or 'it is slow'}): "
                 text += f"`platform resume {run.root.name}` writes the rest"
                 log.warning("%s", text)
-                last = dataclasses.replace(last, reason=f"{ending.reason}; {text}", unrecorded=True)
+                final_status = dataclasses.replace(final_status, reason=f"{ending.reason}; {text}", unrecorded=True)
             elif exporter.trouble:
-                last = dataclasses.replace(last, recorder=exporter.trouble)
+                final_status = dataclasses.replace(final_status, recorder=exporter.trouble)
             self._notifier.close()  # before the record of the end, at which the operator removes this pod
-            board.show(last, now=True)
+            board.show(final_status, now=True)
             if remote:
                 # Again, and waiting: only this record remains.
-                ledger.record_status(self._of_this_start(last))
+                ledger.record_status(self._of_this_start(final_status))
             return ending.state
 
     def _take_up(self, ledger: Ledger) -> None:
@@ -323,7 +323,7 @@ class Session:
             stopping.record_signals(self._stopped)
 
     def _slot_config(self, role: Role, uri: str) -> SlotConfig:
-        """What the slots of a role have in common."""
+        """The configuration that the slots of a role share."""
         run, job, setting = self._run, self._job, self._setting
         return SlotConfig(
             run=run.root.name,
@@ -371,7 +371,7 @@ class Session:
 
     def _of_this_start(self, status: RunStatus) -> RunStatus:
         """The status with a time after the start, of which the operator's clock made a note and this one may be behind."""
-        return dataclasses.replace(status, updated=max(status.updated, self._begun))
+        return dataclasses.replace(status, updated=max(status.updated, self._start_time))
 
     def _status(self, state: RunState, reason: str) -> RunStatus:
         """The status outside of the loop: nothing runs."""
@@ -412,8 +412,8 @@ def _full_disk_as_unavailable(run: RunPaths) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        what = f"cannot write {error.filename or f'a file of {run.root}'}: {error.strerror}; all records are safe"
-        raise errors.LedgerUnavailable(f"{what}. Make room and type `platform resume {run.root.name}`") from error
+        problem = f"cannot write {error.filename or f'a file of {run.root}'}: {error.strerror}; all records are safe"
+        raise errors.LedgerUnavailable(f"{problem}. Make room and type `platform resume {run.root.name}`") from error
 
 
 def _without_gpus(role: Role, job: Job) -> dict[str, str]:
@@ -422,8 +422,8 @@ def _without_gpus(role: Role, job: Job) -> dict[str, str]:
     Otherwise each would take the GPU of its local rank, which belongs to another run or does not exist. A study's trial of
     one process may use a GPU that it finds: such trials share it.
     """
-    others = any(one.resources.gpus for one in job.roles())
-    hides = role.resources.gpus == 0 and (role.gang or role.ranks > 1 or others)
+    other_has_gpus = any(other_role.resources.gpus for other_role in job.roles())
+    hides = role.resources.gpus == 0 and (role.gang or role.ranks > 1 or other_has_gpus)
     return {"CUDA_VISIBLE_DEVICES": ""} if hides else {}
 
 
@@ -438,7 +438,7 @@ def _last_status(run: RunPaths) -> RunStatus | None:
     try:
         return records.from_json(RunStatus, run.status.read_bytes())
     except (OSError, ValueError, TypeError, KeyError):
-        return None  # it only tells how far the run was when its controller was killed
+        return None  # it only has the progress of a run whose controller was killed
 
 
 def tracking_uri(run: RunPaths, *, is_door: bool = False) -> str:
@@ -448,17 +448,22 @@ def tracking_uri(run: RunPaths, *, is_door: bool = False) -> str:
         run: the run's files.
         is_door: whether the one in the environment is the gateway's: whatever address it had before, MLflow is the same.
     """
-    given = os.environ.get(env.MLFLOW_TRACKING_URI, "")
-    if given and is_door:
-        return given
-    known = run.exporter.read_text() if run.exporter.exists() else ""
-    if known and given and _without_login(given) != _without_login(known):
+    current = os.environ.get(env.MLFLOW_TRACKING_URI, "")
+    if current and is_door:
+        return current
+    previous = run.exporter.read_text() if run.exporter.exists() else ""
+    if previous and current and _without_login(current) != _without_login(previous):
         log.warning(
             "%s is still recorded to %s, where it began, and not to the current %s (%s); submit under another name for that",
-            *(run.root.name, escapes.without_passwords(known), env.MLFLOW_TRACKING_URI, escapes.without_passwords(given)),
+            *(
+                run.root.name,
+                escapes.without_passwords(previous),
+                env.MLFLOW_TRACKING_URI,
+                escapes.without_passwords(current),
+            ),
         )
-        return known
-    uri = given or known or paths.mlflow_uri(run.root.parent.parent)
+        return previous
+    uri = current or previous or paths.mlflow_uri(run.root.parent.parent)
     run.exporter.write_text(uri)
     return uri
 

@@ -1,4 +1,4 @@
-"""Where a controller works: on the machine of a user, or in the head pod of a run's Ray cluster."""
+"""The setting of a controller: the machine of a user, or the head pod of a run's Ray cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trialplane.wire import cluster, env, ledger, mlflow
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What differs between a laptop and a cluster.
+    """The differences between a laptop and a cluster.
 
     Attributes:
         submitted: the folder that the submission is mounted in; None on a laptop, where it is in the run's folder already.

@@ -64,16 +64,16 @@ class SlotProcess:
     """
 
     def __init__(self, config: SlotConfig, name: str) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
+        own_socket, child_socket = socket.socketpair()
+        with child_socket:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "trialplane.worker.slot_process", str(theirs.fileno()), str(os.getpid())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-P", "-m", "trialplane.worker.slot_process", str(child_socket.fileno()), str(os.getpid())],
+                pass_fds=[child_socket.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr,  # the controller's log
                 start_new_session=True,  # a signal to the controller's group is not for its trials
             )
-        self._connection: Connection[Any, Any] = Connection(ours.detach())
+        self._connection: Connection[Any, Any] = Connection(own_socket.detach())
         self._numbers = itertools.count()
         self._lock = threading.Lock()  # of what follows, and of sending
         self._unanswered: dict[int, Future[Any]] = {}
@@ -116,8 +116,8 @@ class SlotProcess:
             except (EOFError, OSError):
                 code = self._process.wait()
             with self._lock:
-                by = f"signal {-code}" if code < 0 else f"exit code {code}"
-                self._end = f"its process {self._process.pid} ended with {by}; see controller.log"
+                exit_description = f"signal {-code}" if code < 0 else f"exit code {code}"
+                self._end = f"its process {self._process.pid} ended with {exit_description}; see controller.log"
                 self._fail()
 
     def _fail(self) -> None:

@@ -59,10 +59,10 @@ class StatusBoard:
         self._run = run
         self._key = key
         self._status: RunStatus | None = None
-        self._written = 0.0  # when
+        self._written_at = 0.0  # when
         self._is_written = True  # the newest one
         self._record = record
-        self._recorded = 0.0  # when
+        self._recorded_at = 0.0  # when
         self.listener: Callable[[RunStatus], None] = lambda status: None
         self._registry = prometheus_client.CollectorRegistry()
         labels = [run.root.name]
@@ -99,11 +99,11 @@ class StatusBoard:
         self._slots.set(status.slots_ready)
         if status.best is not None and status.best.values:
             self._best.set(status.best.values[0])
-        if now or time.monotonic() - self._written >= INTERVAL:
-            self._written = time.monotonic()
+        if now or time.monotonic() - self._written_at >= INTERVAL:
+            self._written_at = time.monotonic()
             self._write(status)
-        if now or time.monotonic() - self._recorded >= RECORD_INTERVAL:
-            self._recorded = time.monotonic()
+        if now or time.monotonic() - self._recorded_at >= RECORD_INTERVAL:
+            self._recorded_at = time.monotonic()
             self._record(status)
 
     def _write(self, status: RunStatus) -> None:
@@ -127,14 +127,14 @@ class StatusBoard:
         status = self._status
         if status is None:
             return
-        now = status.progress
-        if isinstance(now, CollectionProgress):
-            yield from _gauges("trialplane_collection", "Of the current iteration.", status.run, now.numbers)
-            yield from _worker_gauges(status.run, now.workers)
-        elif now.numbers:
-            left = {} if status.eta is None else {"seconds_left": status.eta}
+        progress = status.progress
+        if isinstance(progress, CollectionProgress):
+            yield from _gauges("trialplane_collection", "Of the current iteration.", status.run, progress.numbers)
+            yield from _worker_gauges(status.run, progress.workers)
+        elif progress.numbers:
+            time_left = {} if status.eta is None else {"seconds_left": status.eta}
             about = "Reported by the training, or computed from that."
-            yield from _gauges("trialplane_training", about, status.run, {**now.numbers, **left})
+            yield from _gauges("trialplane_training", about, status.run, {**progress.numbers, **time_left})
 
     def _gauge(self, name: str, text: str) -> prometheus_client.Gauge:
         gauge: prometheus_client.Gauge = prometheus_client.Gauge(name, text, ["run"], registry=self._registry).labels(
@@ -155,16 +155,16 @@ class StatusBoard:
 
     def _log(self, query: str) -> tuple[str, bytes] | None:
         """A piece of a log of the run; its name is made of numbers, so it is none of another folder."""
-        given = dict(urllib.parse.parse_qsl(query))
-        if not all(text.isascii() and text.isdigit() and len(text) < 16 for text in given.values()):
+        parameters = dict(urllib.parse.parse_qsl(query))
+        if not all(text.isascii() and text.isdigit() and len(text) < 16 for text in parameters.values()):
             return None
-        asked = {name: int(text) for name, text in given.items()}
+        numbers = {name: int(text) for name, text in parameters.items()}
         file = self._run.controller_log
-        if "trial" in asked:
-            file = self._run.trial_log(asked["trial"], asked.get("attempt", 1), asked.get("worker"))
+        if "trial" in numbers:
+            file = self._run.trial_log(numbers["trial"], numbers.get("attempt", 1), numbers.get("worker"))
         try:
             with file.open("rb") as log:
-                log.seek(asked.get("from", 0))
+                log.seek(numbers.get("from", 0))
                 return "text/plain; charset=utf-8", log.read(logs.PIECE)
         except OSError:
             return None
@@ -189,9 +189,9 @@ def _worker_gauges(run: str, workers: Sequence[WorkerStatus]) -> Iterator[GaugeM
 def _handler(page: Callable[[str, str], tuple[str, bytes] | None]) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found = page(self.path, self.headers.get(logs.KEY_HEADER) or "")
-            content_type, body = found or ("text/plain", b"there are /status and /metrics\n")
-            self.send_response(200 if found else 404)
+            content = page(self.path, self.headers.get(logs.KEY_HEADER) or "")
+            content_type, body = content or ("text/plain", b"there are /status and /metrics\n")
+            self.send_response(200 if content else 404)
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

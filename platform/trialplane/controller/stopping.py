@@ -1,6 +1,6 @@
 """Signals to a controller: on a laptop they are requests to stop, which the loops poll; in a pod they end it at once.
 
-A pod that goes says nothing about its run: what the user wants is in the ledger, and the next controller goes on from there.
+The end of a pod says nothing about its run: the desired state is in the ledger, where the next controller continues.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def record_signals(stopped: list[int]) -> None:
 
 
 def end_on_signals() -> None:
-    """Has SIGTERM and SIGINT end this process at once, replacing handlers that libraries have installed."""
+    """Let SIGTERM and SIGINT end this process at once, replacing handlers that libraries have installed."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
 

@@ -32,13 +32,13 @@ _LONGEST = 1000  # characters of a message
 _TOGETHER = "trialplane:together"  # attribute of a trial: name → value inside Optuna and distribution
 
 
-def suggest(trial: optuna.trial.Trial, job: Job, wanted: Suggest, code: JobCode) -> Suggested:
+def suggest(trial: optuna.trial.Trial, job: Job, parameter: Suggest, code: JobCode) -> Suggested:
     """Draw a parameter for a running trial, or give the value that it has; what Optuna would raise is in the answer.
 
     Args:
         trial: in the study's memory.
         job: names the sampler.
-        wanted: the parameter.
+        parameter: the parameter.
         code: of the job, for samplers that are given as functions.
     """
     with warnings.catch_warnings(record=True) as caught:
@@ -46,61 +46,63 @@ def suggest(trial: optuna.trial.Trial, job: Job, wanted: Suggest, code: JobCode)
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         warnings.filterwarnings("ignore", "Clip non-finite values")  # those of failed trials, see History
         try:
-            _check(trial, job, wanted)
-            if wanted.name not in trial.distributions:
+            _check(trial, job, parameter)
+            if parameter.name not in trial.distributions:
                 _draw_together(trial, job, code)
-                trial.study.sampler = samplers.build_sampler(job, trial.number, code, alone=len(trial.distributions))
-            drawn = _suggest(trial, wanted)
+                trial.study.sampler = samplers.build_sampler(job, trial.number, code, drawn_before=len(trial.distributions))
+            drawn = _suggest(trial, parameter)
         except Exception as error:  # noqa: BLE001  whatever Optuna raises is for the objective, and ends no controller
             text = str(error) if isinstance(error, (ValueError, TypeError, errors.InputError)) else repr(error)
             return Suggested(None, errors.shortened(text, _LONGEST), _texts(caught))
-    return Suggested(trial.distributions[wanted.name].to_internal_repr(drawn), warnings=_texts(caught))
+    return Suggested(trial.distributions[parameter.name].to_internal_repr(drawn), warnings=_texts(caught))
 
 
 def resumed(trial: optuna.trial.Trial) -> optuna.trial.Trial:
     """The trial of a retry, with what was drawn together in an attempt before."""
-    kept = trial.storage.get_trial_system_attrs(trial._trial_id).get(_TOGETHER)
-    if kept is not None:
-        space_ = {name: distributions.json_to_distribution(text) for name, (_, text) in kept.items()}
+    stored = trial.storage.get_trial_system_attrs(trial._trial_id).get(_TOGETHER)
+    if stored is not None:
+        space_ = {name: distributions.json_to_distribution(text) for name, (_, text) in stored.items()}
         trial.relative_search_space = space_
-        trial._relative_params = {name: space_[name].to_external_repr(inside) for name, (inside, _) in kept.items()}
+        trial._relative_params = {name: space_[name].to_external_repr(internal) for name, (internal, _) in stored.items()}
     return trial
 
 
-def value(wanted: Suggest, inside: float) -> Any:
-    """The user's value of a parameter that Optuna keeps as `inside`."""
-    match wanted.kind:
+def value(parameter: Suggest, internal: float) -> Any:
+    """The user's value of a parameter that Optuna keeps as `internal`."""
+    match parameter.kind:
         case "categorical":
-            return wanted.choices[int(inside)]
+            return parameter.choices[int(internal)]
         case "int":
-            return int(inside)
+            return int(internal)
         case _:
-            return inside
+            return internal
 
 
-def _check(trial: optuna.trial.Trial, job: Job, wanted: Suggest) -> None:
-    if why := base.unkeepable(wanted.name):
-        raise ValueError(why)
-    if wanted.name not in trial.distributions and len(trial.distributions) >= MOST:
-        raise ValueError(f"{wanted.name} is one more than the {MOST} parameters that a trial may have")
-    if wanted.choices and len(json.dumps(wanted.choices)) > MOST_CHOICES:
-        raise ValueError(f"the choices of {wanted.name} are larger than {MOST_CHOICES >> 10} KiB; choose among names")
-    if job.search.sampler.name == "bruteforce" and wanted.step is not None:
-        points = (wanted.high - wanted.low) // wanted.step + 1
+def _check(trial: optuna.trial.Trial, job: Job, parameter: Suggest) -> None:
+    if problem := base.unkeepable(parameter.name):
+        raise ValueError(problem)
+    if parameter.name not in trial.distributions and len(trial.distributions) >= MOST:
+        raise ValueError(f"{parameter.name} is one more than the {MOST} parameters that a trial may have")
+    if parameter.choices and len(json.dumps(parameter.choices)) > MOST_CHOICES:
+        raise ValueError(f"the choices of {parameter.name} are larger than {MOST_CHOICES >> 10} KiB; choose among names")
+    if job.search.sampler.name == "bruteforce" and parameter.step is not None:
+        points = (parameter.high - parameter.low) // parameter.step + 1
         if points > MOST_POINTS:  # of which it makes a tree in memory
-            cure = "narrow it, or write sampler: tpe"
-            raise ValueError(f"{wanted.name} has {points:,.0f} points, and bruteforce tries {MOST_POINTS:,} at most; {cure}")
+            advice = "narrow it, or write sampler: tpe"
+            raise ValueError(
+                f"{parameter.name} has {points:,.0f} points, and bruteforce tries {MOST_POINTS:,} at most; {advice}"
+            )
 
 
-def _suggest(trial: optuna.trial.Trial, wanted: Suggest) -> Any:
-    match wanted.kind:
+def _suggest(trial: optuna.trial.Trial, parameter: Suggest) -> Any:
+    match parameter.kind:
         case "float":
-            return trial.suggest_float(wanted.name, wanted.low, wanted.high, step=wanted.step, log=wanted.log)
+            return trial.suggest_float(parameter.name, parameter.low, parameter.high, step=parameter.step, log=parameter.log)
         case "int":
-            low, high, step = int(wanted.low), int(wanted.high), 1 if wanted.step is None else int(wanted.step)
-            return trial.suggest_int(wanted.name, low, high, step=step, log=wanted.log)
+            low, high, step = int(parameter.low), int(parameter.high), 1 if parameter.step is None else int(parameter.step)
+            return trial.suggest_int(parameter.name, low, high, step=step, log=parameter.log)
         case _:
-            return trial.suggest_categorical(wanted.name, tuple(map(space.text, wanted.choices)))
+            return trial.suggest_categorical(parameter.name, tuple(map(space.text, parameter.choices)))
 
 
 def _draw_together(trial: optuna.trial.Trial, job: Job, code: JobCode) -> None:
@@ -109,13 +111,13 @@ def _draw_together(trial: optuna.trial.Trial, job: Job, code: JobCode) -> None:
         return
     trial.study.sampler = samplers.build_sampler(job, trial.number, code)
     drawn = trial.relative_params
-    inside: Any = {
-        name: [known.to_internal_repr(drawn[name]), distributions.distribution_to_json(known)]
-        for name, known in (trial.relative_search_space or {}).items()
+    internal: Any = {
+        name: [distribution.to_internal_repr(drawn[name]), distributions.distribution_to_json(distribution)]
+        for name, distribution in (trial.relative_search_space or {}).items()
         if name in drawn
     }
-    trial.storage.set_trial_system_attr(trial._trial_id, _TOGETHER, inside)
+    trial.storage.set_trial_system_attr(trial._trial_id, _TOGETHER, internal)
 
 
 def _texts(caught: list[warnings.WarningMessage]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(str(one.message) for one in caught))
+    return tuple(dict.fromkeys(str(warning.message) for warning in caught))

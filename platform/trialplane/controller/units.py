@@ -1,7 +1,7 @@
 """The state of one iteration's units: which wait, which worker has which, and which are retried after a failure. Pure.
 
-Each unit ends once, as arrived or as failed. Before that it waits, is assigned to one worker, or is made: its result is on
-its way to the learner, and no longer depends on the worker.
+Each unit ends once, as arrived or as failed. Before that it waits, is assigned to one worker, or is in transit: its result
+is on its way to the learner, and no longer depends on the worker.
 
 If a process fails with one unit, that unit is at fault and is retried like a trial with that failure. If it has several, the
 faulty one is unknown: each is handed out again alone. A lost slot or a killed process at first counts as no unit's fault:
@@ -65,8 +65,8 @@ class Units:
         self._waiting = collections.deque(range(first, first + count))
         self._alone: collections.deque[int] = collections.deque()  # wait for a worker without other units
         self._suspects: set[int] = set()  # units that are handed out alone
-        self._out: dict[int, set[int]] = collections.defaultdict(set)  # worker → units it has not given
-        self._made: dict[int, int] = {}  # unit whose result is on its way → worker
+        self._out: dict[int, set[int]] = collections.defaultdict(set)  # worker → units whose results it has not offered
+        self._in_transit: dict[int, int] = {}  # unit whose result is on its way → worker
         self._arrived: set[int] = set()
         self._used: collections.Counter[tuple[int, FailureClass]] = collections.Counter()
         self._together: collections.Counter[tuple[int, FailureClass]] = (
@@ -75,7 +75,7 @@ class Units:
 
     @property
     def waiting(self) -> int:
-        """How many units are not assigned."""
+        """The number of units that are not assigned."""
         return len(self._waiting) + len(self._alone)
 
     @property
@@ -85,7 +85,7 @@ class Units:
 
     @property
     def arrived(self) -> int:
-        """How many have arrived."""
+        """The number of units that have arrived."""
         return len(self._arrived)
 
     @property
@@ -94,7 +94,7 @@ class Units:
         return len(self._arrived) + len(self.failed) == self.count
 
     def open(self, worker: int) -> frozenset[int]:
-        """The units assigned to a worker whose results it has not given."""
+        """The units assigned to a worker whose results it has not offered."""
         return frozenset(self._out.get(worker, ()))
 
     def hand(self, worker: int, count: int) -> tuple[Unit, ...]:
@@ -105,14 +105,14 @@ class Units:
         out = self._out[worker]
         if out & self._suspects or count < 1:
             return ()
-        given: list[int] = []
+        handed: list[int] = []
         if self._alone and not out:
-            given = [self._alone.popleft()]
+            handed = [self._alone.popleft()]
         else:
-            while len(given) < count and self._waiting:
-                given.append(self._waiting.popleft())
-        out.update(given)
-        return tuple(Unit(number, units.seed_of(self._seed, number)) for number in given)
+            while len(handed) < count and self._waiting:
+                handed.append(self._waiting.popleft())
+        out.update(handed)
+        return tuple(Unit(number, units.seed_of(self._seed, number)) for number in handed)
 
     def put_back(self, worker: int, unbegun: Iterable[int]) -> None:
         """Return units that a worker has not begun, as if they had never been handed out."""
@@ -126,12 +126,12 @@ class Units:
         if unit not in self._out[worker]:
             return False
         self._out[worker].discard(unit)
-        self._made[unit] = worker
+        self._in_transit[unit] = worker
         return True
 
     def arrive(self, unit: int) -> bool:
         """Record that the learner has a result; False when it was not on its way, so that none counts twice."""
-        if self._made.pop(unit, None) is None:
+        if self._in_transit.pop(unit, None) is None:
             return False
         self._arrived.add(unit)
         self._suspects.discard(unit)
@@ -150,7 +150,7 @@ class Units:
 
         With `counts` False another unit is at fault, whose own count limits the retries.
         """
-        worker = self._made.pop(unit, None)
+        worker = self._in_transit.pop(unit, None)
         if worker is None:
             return None
         if counts:
@@ -160,7 +160,7 @@ class Units:
 
     def refuse(self, unit: int, failure: FailureClass, message: str) -> FailedUnit | None:
         """Fail a unit whose result cannot be accepted, as a retry would give the same."""
-        worker = self._made.pop(unit, None)
+        worker = self._in_transit.pop(unit, None)
         return None if worker is None else self._fail(unit, worker, failure, message, "")
 
     def lose(self, worker: int, outcome: TrialOutcome) -> Lost:

@@ -96,6 +96,6 @@ class WorkerSlot:
             state = "waiting" if is_full or self.owed or self.last else "starting"
         until = now if state == "working" else self.newest
         seconds = 0.0 if self.began is None or until is None else until - self.began
-        counted = {"units": self.units, "items": self.items, "failed": self.failed, "bytes": self.bytes}
+        counters = {"units": self.units, "items": self.items, "failed": self.failed, "bytes": self.bytes}
         message = "" if self.failure is None else self.failure.message
-        return WorkerStatus(self.index, state, node, seconds=seconds, message=message, **counted)
+        return WorkerStatus(self.index, state, node, seconds=seconds, message=message, **counters)

@@ -2,7 +2,7 @@
 
 The learner's process is the attempt: its reports, its log, its outcome. It offers the weights that workers start with; then
 units are handed out, results are fetched into the object store while there is room, and fed to the learner. Results lost in
-transit are made again; failed units are recorded, and too many of them fail the iteration. Each attempt at an iteration
+transit are produced again; failed units are recorded, and too many of them fail the iteration. Each attempt at an iteration
 starts with new units, as its learner has read nothing yet.
 """
 
@@ -75,8 +75,8 @@ class CollectionWorkload(Workload):
         self._warm: dict[int, str] = {}  # slot of a worker → node
         self._end_at = 0.0
         self._has_warned = False
-        self._now: Iteration | None = None
-        self._last: Iteration | None = None  # the iteration that runs or ran last, for the status
+        self._current: Iteration | None = None
+        self._newest: Iteration | None = None  # the iteration that runs or ran last, for the status
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class CollectionWorkload(Workload):
 
     @property
     def ready(self) -> int:
-        """How many slots have a warm template."""
+        """The number of slots with a warm template."""
         return self._learner.ready + self._workers.ready
 
     @property
@@ -96,11 +96,11 @@ class CollectionWorkload(Workload):
     @property
     def progress(self) -> CollectionProgress:
         """The progress of the iteration that runs or ran last."""
-        return CollectionProgress() if self._last is None else self._last.progress(self._warm)
+        return CollectionProgress() if self._newest is None else self._newest.progress(self._warm)
 
     @property
-    def _left(self) -> float:
-        return super()._left - (0.0 if self._now is None else self._now.done)
+    def _unended(self) -> float:
+        return super()._unended - (0.0 if self._current is None else self._current.done)
 
     def resize(self, parallel: int, unstarted: int) -> None:
         """Set the number of workers as desired. One that is removed first finishes its units."""
@@ -109,17 +109,17 @@ class CollectionWorkload(Workload):
         log.info("resizing from %d to %d workers", self._size, parallel)
         self._size = parallel
         if self._learner.ready:
-            self._fit(parallel)
-        if self._now is not None:
-            self._advance(self._now)
+            self._resize_workers(parallel)
+        if self._current is not None:
+            self._advance(self._current)
 
     def running(self) -> dict[int, TrialRequest]:
         """The attempt at an iteration that runs."""
-        return {} if self._now is None else {0: self._now.request}
+        return {} if self._current is None else {0: self._current.request}
 
     def start(self, slot: int, request: TrialRequest) -> None:
         """Start an iteration: first its learner, and the workers once it has offered the weights."""
-        self._now = self._last = Iteration(request, self._job, self._stores.spilled())
+        self._current = self._newest = Iteration(request, self._job, self._stores.spilled())
         metrics = tuple(name for name in request.metrics if name not in collection.ADDED)  # those are added here
         self._learner.start(slot, dataclasses.replace(request, units=self._job.collect.units, metrics=metrics))
 
@@ -141,20 +141,20 @@ class CollectionWorkload(Workload):
             answered = ray_session.wait(pending, 0 if turn else timeout)
             of_learner, of_workers, failed = self._take(answered)
             moved = list(self._exchange.take(answered))
-            for one in moved:  # first: a learner that has ended had read what was fed to it
-                self._moved(one)
+            for moved_event in moved:  # first: a learner that has ended had read what was fed to it
+                self._take_moved(moved_event)
             for event in of_learner:
                 yield from self._of_learner(event)
             for event in of_workers:
                 yield from self._of_worker(event)
             if failed is not None:
                 raise failed
-            if self._now is not None:
-                self._advance(self._now)
+            if self._current is not None:
+                self._advance(self._current)
             if not (of_learner or of_workers or moved):
                 break
-        if self._now is not None:
-            self._now.note_spilled(self._stores.spilled)
+        if self._current is not None:
+            self._current.note_spilled(self._stores.spilled)
 
     def failed(self) -> Ending | None:
         """The run's ending after an iteration failed for good, as the next one needs its weights."""
@@ -183,10 +183,10 @@ class CollectionWorkload(Workload):
         of_learner: list[SlotEvent] = []
         of_workers: list[SlotEvent] = []
         failed: errors.TrialplaneError | None = None
-        for pool, taken in ((self._learner, of_learner), (self._workers, of_workers)):
+        for pool, events in ((self._learner, of_learner), (self._workers, of_workers)):
             try:
                 for event in pool.take(answered):
-                    taken.append(event)
+                    events.append(event)
             except errors.TrialplaneError as error:
                 failed = failed or error
         return of_learner, of_workers, failed
@@ -195,58 +195,58 @@ class CollectionWorkload(Workload):
 
     def _of_learner(self, event: SlotEvent) -> Iterator[SlotEvent]:
         if isinstance(event, SlotReady):
-            self._fit(self._size)
+            self._resize_workers(self._size)
             yield event
             return
         if event.outcome is None:
             self._learner.answer(event.slot)
-        now = self._of(event.request)
-        if now is None:
+        iteration = self._current_of(event.request)
+        if iteration is None:
             return  # of a former attempt
         for report in event.reports:
             self._ledger.report(report)
         for message in event.messages:
             if isinstance(message, messages.WeightsOffered) and event.outcome is None:
-                self._offered_weights(now, message.bytes)
+                self._offered_weights(iteration, message.bytes)
             elif isinstance(message, messages.ResultsTaken):
-                now.took(message.units)
+                iteration.took(message.units)
         if event.outcome is not None:
-            yield self._ended(now, event, event.outcome)
+            yield self._end_of(iteration, event, event.outcome)
         elif shown := tuple(message for message in event.messages if isinstance(message, Shown)):
-            yield SlotTrial(event.slot, now.request, shown)
+            yield SlotTrial(event.slot, iteration.request, shown)
 
-    def _offered_weights(self, now: Iteration, size: int) -> None:
-        now.weights_bytes = size
+    def _offered_weights(self, iteration: Iteration, size: int) -> None:
+        iteration.weights_bytes = size
         if size:
             self._exchange.fetch_weights()
         else:
-            now.publish(None, self._stores.smallest())
+            iteration.publish(None, self._stores.smallest())
 
-    def _ended(self, now: Iteration, event: SlotTrial, outcome: TrialOutcome) -> SlotTrial:
+    def _end_of(self, iteration: Iteration, event: SlotTrial, outcome: TrialOutcome) -> SlotTrial:
         """The iteration's end, which is its learner's unless too many units have failed."""
-        now.note_spilled(self._stores.spilled, again=True)
-        self._now = None
-        now.close()
+        iteration.note_spilled(self._stores.spilled, again=True)
+        self._current = None
+        iteration.close()
         self._end_workers("the iteration is over")
-        if event.gone:  # the next free place is the learner's: no waiting worker may take it
-            self._fit(self._workers.ready)
-        if now.verdict is not None:
+        if event.slot_lost:  # the next free pod is the learner's: no waiting worker may take it
+            self._resize_workers(self._workers.ready)
+        if iteration.failure is not None:
             outcome = dataclasses.replace(
                 outcome,
                 state=TrialState.FAILED,
-                failure=now.verdict.failure,
-                message=now.verdict.message,
-                traceback=now.verdict.traceback or outcome.traceback,
+                failure=iteration.failure.failure,
+                message=iteration.failure.message,
+                traceback=iteration.failure.traceback or outcome.traceback,
             )
-        elif outcome.state is TrialState.COMPLETE and not now.book.is_done:
-            early = f"the learner returned when {now.book.arrived} of {now.book.count} units had arrived"
-            outcome = dataclasses.replace(outcome, message="; ".join(filter(None, (early, now.troubles()))))
+        elif outcome.state is TrialState.COMPLETE and not iteration.book.is_done:
+            early = f"the learner returned when {iteration.book.arrived} of {iteration.book.count} units had arrived"
+            outcome = dataclasses.replace(outcome, message="; ".join(filter(None, (early, iteration.troubles()))))
         elif outcome.state is TrialState.COMPLETE:
-            outcome = dataclasses.replace(outcome, message=now.troubles())
-        outcome = dataclasses.replace(outcome, metrics={**outcome.metrics, **now.metrics(), **now.of_workers()})
+            outcome = dataclasses.replace(outcome, message=iteration.troubles())
+        outcome = dataclasses.replace(outcome, metrics={**outcome.metrics, **iteration.metrics(), **iteration.of_workers()})
         arrays = event.arrays if outcome.state is TrialState.COMPLETE else None
         shown = (message for message in event.messages if isinstance(message, Shown))
-        return dataclasses.replace(event, request=now.request, messages=(*shown, TrialEnded(outcome)), arrays=arrays)
+        return dataclasses.replace(event, request=iteration.request, messages=(*shown, TrialEnded(outcome)), arrays=arrays)
 
     # Events of workers
 
@@ -257,82 +257,82 @@ class CollectionWorkload(Workload):
             return
         if event.outcome is None:
             self._workers.answer(event.slot)
-        now = self._of(event.request)
+        iteration = self._current_of(event.request)
         for message in event.messages:
             if isinstance(message, LogGrown):
                 yield SlotTrial(0, event.request, (message,))
-            elif now is not None:
-                self._sent(now, now.workers[event.slot], message)
-        if event.gone:
+            elif iteration is not None:
+                self._take_message(iteration, iteration.workers[event.slot], message)
+        if event.slot_lost:
             self._warm.pop(event.slot, None)
         if event.store is not None and not self._has_warned:
             self._has_warned = True
             log.warning("what workers log to MLflow themselves is lost while MLflow is away; log in the learner instead")
 
-    def _sent(self, now: Iteration, worker: WorkerSlot, message: messages.FromSlot) -> None:
+    def _take_message(self, iteration: Iteration, worker: WorkerSlot, message: messages.FromSlot) -> None:
         match message:
             case messages.UnitsWanted(count):
                 worker.owed += count
             case messages.ResultsOffered(offers):
-                refused = tuple(offer.unit for offer in offers if not now.offered(worker, offer))
+                refused = tuple(offer.unit for offer in offers if not iteration.offered(worker, offer))
                 if refused:
                     self._exchange.release(worker.index, refused)
             case TrialEnded(outcome, begun):
-                now.take_back(worker, begun)
-                had = sorted(now.book.open(worker.index))
-                self._log_end(now, worker, had, now.worker_ended(worker, outcome))
+                iteration.take_back(worker, begun)
+                open_units = sorted(iteration.book.open(worker.index))
+                self._log_end(iteration, worker, open_units, iteration.worker_ended(worker, outcome))
 
-    def _log_end(self, now: Iteration, worker: WorkerSlot, had: list[int], outcome: TrialOutcome) -> None:
+    def _log_end(self, iteration: Iteration, worker: WorkerSlot, open_units: list[int], outcome: TrialOutcome) -> None:
         """Log a worker's failure, with the units it had begun and the traceback, which otherwise only its own log has."""
         if outcome.failure in (None, FailureClass.STOPPED):
             return
-        units = ", ".join(str(unit) for unit in had)
+        units = ", ".join(str(unit) for unit in open_units)
         log.warning(
             "iteration %d: worker %d%s: %s: %s; its log is %s%s",
-            now.request.trial,
+            iteration.request.trial,
             worker.index,
-            f" at unit{'s' if len(had) > 1 else ''} {units}" if had else "",
+            f" at unit{'s' if len(open_units) > 1 else ''} {units}" if open_units else "",
             outcome.failure,
             outcome.message,
-            paths.trial_log(now.request.trial, now.request.attempt, worker.index),
+            paths.trial_log(iteration.request.trial, iteration.request.attempt, worker.index),
             f"\n{outcome.traceback.rstrip()}" if outcome.traceback else "",
         )
 
     # Results and weights in transit
 
-    def _moved(self, event: ExchangeEvent) -> None:
-        now = self._of(event.request)
-        if now is None:
+    def _take_moved(self, event: ExchangeEvent) -> None:
+        iteration = self._current_of(event.request)
+        if iteration is None:
             return
         match event:
-            case WeightsFetched(_, weights, why):
+            case WeightsFetched(_, weights, error):
                 if weights is not None:
-                    now.publish(weights, self._stores.smallest())
-                elif why:  # otherwise the learner has ended, and its outcome follows
-                    text = f"the weights could not be put into the object store: {why}"
-                    self._fail(now, IterationFailure(FailureClass.LOST, text))
-            case ResultsFetched(_, _, units, results, gone, why):
-                now.fetched(units, results, gone, why)
-            case ResultsFed(_, units, lost, why):
-                now.fed(units, lost, why)
+                    iteration.publish(weights, self._stores.smallest())
+                elif error:  # otherwise the learner has ended, and its outcome follows
+                    text = f"the weights could not be put into the object store: {error}"
+                    self._fail(iteration, IterationFailure(FailureClass.LOST, text))
+            case ResultsFetched(_, _, units, results, lost, error):
+                iteration.fetched(units, results, lost, error)
+            case ResultsFed(_, units, lost, error):
+                iteration.fed(units, lost, error)
 
-    def _of(self, request: TrialRequest) -> Iteration | None:
+    def _current_of(self, request: TrialRequest) -> Iteration | None:
         """The iteration that runs, if the request belongs to the same attempt."""
-        return self._now if self._now is not None and request.number == self._now.request.number else None
+        return self._current if self._current is not None and request.number == self._current.request.number else None
 
-    def _fail(self, now: Iteration, verdict: IterationFailure) -> None:
-        now.verdict = verdict
-        self.kill(0, verdict.failure, verdict.message)
+    def _fail(self, iteration: Iteration, failure: IterationFailure) -> None:
+        iteration.failure = failure
+        self.kill(0, failure.failure, failure.message)
 
-    def _fit(self, size: int) -> None:
+    def _resize_workers(self, size: int) -> None:
         self._workers.resize(size)
         self._warm = {slot: node for slot, node in self._warm.items() if slot in self._workers.slots}
 
     def _wind_up(self, message: str) -> None:
         """Start nothing new in the iteration that runs."""
         self._end_workers(message)
-        if self._now is not None:
-            self._now.is_ending = True
+        if self._current is not None:
+            self._current.is_ending = True
 
     def _end_workers(self, message: str) -> None:
         for slot in self._workers.running():
@@ -344,51 +344,51 @@ class CollectionWorkload(Workload):
             return
         self._end_at = time.monotonic() + END_INTERVAL
         for slot, request in self._workers.running().items():
-            now = self._of(request)
-            if now is None or now.is_ending:
+            iteration = self._current_of(request)
+            if iteration is None or iteration.is_ending:
                 self._workers.kill(slot, FailureClass.STOPPED, "the iteration is over")
 
     # Progress of the iteration
 
-    def _advance(self, now: Iteration) -> None:
+    def _advance(self, iteration: Iteration) -> None:
         """Start every step of the iteration that is possible now."""
-        if not now.is_ending:
-            verdict = now.judge(self._warm.keys(), self._workers.slots - self._workers.leaving)
-            if verdict is not None:
-                self._fail(now, verdict)
-        if now.verdict is not None or not now.is_published:
+        if not iteration.is_ending:
+            failure = iteration.judge(self._warm.keys(), self._workers.slots - self._workers.leaving)
+            if failure is not None:
+                self._fail(iteration, failure)
+        if iteration.failure is not None or not iteration.is_published:
             return
-        if not now.is_ending:
-            self._make(now)
-        for load in now.flow.feeds():
+        if not iteration.is_ending:
+            self._make(iteration)
+        for load in iteration.flow.feeds():
             self._exchange.feed(load.parcels, load.reference)
-        if now.book.is_done and not now.is_all_fed:
-            now.is_all_fed = True
-            self._exchange.end_feed(len(now.book.failed))
+        if iteration.book.is_done and not iteration.is_all_fed:
+            iteration.is_all_fed = True
+            self._exchange.end_feed(len(iteration.book.failed))
 
-    def _make(self, now: Iteration) -> None:
+    def _make(self, iteration: Iteration) -> None:
         """Hand out units, fetch results and start workers as needed."""
         leaving = self._workers.leaving
-        for worker in now.workers.values():
+        for worker in iteration.workers.values():
             if worker.request is not None and worker.owed and not worker.last:
-                self._hand(now, worker, worker.index in leaving)
-        for slot, units in now.flow.grants().items():
+                self._hand(iteration, worker, worker.index in leaving)
+        for slot, units in iteration.flow.grants().items():
             self._exchange.fetch(slot, units)
         running = self._workers.running()
         for slot in self._warm:
-            worker = now.workers.setdefault(slot, WorkerSlot(slot))
-            if now.book.waiting and slot not in running and slot not in leaving and not worker.is_given_up:
-                self._launch(now, worker)
+            worker = iteration.workers.setdefault(slot, WorkerSlot(slot))
+            if iteration.book.waiting and slot not in running and slot not in leaving and not worker.is_given_up:
+                self._launch(iteration, worker)
 
-    def _hand(self, now: Iteration, worker: WorkerSlot, leaves: bool) -> None:
-        units = () if leaves else now.hand(worker)
-        worker.last = leaves or (not units and now.book.is_handed_out)
+    def _hand(self, iteration: Iteration, worker: WorkerSlot, leaves: bool) -> None:
+        units = () if leaves else iteration.hand(worker)
+        worker.last = leaves or (not units and iteration.book.is_handed_out)
         if units or worker.last:
             self._exchange.hand(worker.index, units, worker.last)
 
-    def _launch(self, now: Iteration, worker: WorkerSlot) -> None:
+    def _launch(self, iteration: Iteration, worker: WorkerSlot) -> None:
         request = dataclasses.replace(
-            now.request, worker=worker.index, metrics=(), timeout=self._job.collect.timeout, retry_of=None
+            iteration.request, worker=worker.index, metrics=(), timeout=self._job.collect.timeout, retry_of=None
         )
         worker.start(request)
-        self._workers.start(worker.index, request, now.weights)
+        self._workers.start(worker.index, request, iteration.weights)

@@ -29,23 +29,23 @@ class StudyWorkload(Workload):
             self.keeps_files = bool(job.keep and job.keep.files)
         self._alike = Alike(ledger.job.budget.failed_alike, bool(counts.complete or counts.pruned))
 
-    def _suggested(self, request: TrialRequest, wanted: messages.Suggest) -> messages.Suggested:
-        return self._ledger.suggest(request.number, wanted)
+    def _suggested(self, request: TrialRequest, parameter: messages.Suggest) -> messages.Suggested:
+        return self._ledger.suggest(request.number, parameter)
 
     def ended(self, request: TrialRequest, outcome: TrialOutcome) -> None:
-        """Compare a failure with those before it, and lets go of the checkpoints of trials that are none of the best."""
+        """Compare a failure with those before it, and release the checkpoints of trials that are not among the best."""
         self._alike.ended(request, outcome)
         if self._keeping is not None:
             self._keeping.ended(self._ledger.newest[request.trial])
 
     def events(self, timeout: float) -> Iterator[SlotEvent]:
-        """As of any workload; in between checkpoints are removed."""
+        """The attempts' events, as of any workload; checkpoints are removed in between."""
         if self._keeping is not None:
             self._keeping.remove()
         yield from super().events(timeout)
 
     def send_files(self, goes_on: Callable[[], bool], show: Callable[[str], None]) -> list[str]:
-        """As of any workload: the files of the best trials."""
+        """Send the files of the best trials, see `Workload.send_files`."""
         if self._keeping is None or not self.keeps_files:
             return []
         best = {row.trial: row.number for row in self._keeping.best}
@@ -59,15 +59,15 @@ class StudyWorkload(Workload):
 
     def failed(self) -> Ending | None:
         """The run's ending, if the first trials have failed alike."""
-        alike = self._alike.found(self._ledger.running())
+        alike = self._alike.failures(self._ledger.running())
         return self._failed_alike(alike) if alike else None
 
     def finished(self) -> Ending:
         """A success if any trial completed."""
         counts = self._ledger.counts
         if not counts.complete:
-            found = endings.classes(counts) or "all pruned"
-            return Ending(RunState.FAILED, f"none of {counts.ended} trials completed ({found})", kill=False)
+            classes = endings.classes(counts) or "all pruned"
+            return Ending(RunState.FAILED, f"none of {counts.ended} trials completed ({classes})", kill=False)
         promotion = self._ledger.promotion
         if promotion is not None and promotion.is_spent:
             text = f"the budget of {self._ledger.job.budget.steps} steps is used, after {counts.ended} trials"
@@ -92,13 +92,16 @@ class StudyWorkload(Workload):
 
     def _failed_alike(self, requests: Sequence[TrialRequest]) -> Ending:
         """The ending of a study whose first trials failed alike while none succeeded."""
-        last, ledger = requests[-1].trial, self._ledger
+        last_trial, ledger = requests[-1].trial, self._ledger
         limit = f"budget.failed_alike ({ledger.job.budget.failed_alike}) sets how many, null turns the check off"
         if self._alike.certain is not None:
-            what, limit = f"trial {last} failed as every other would", "budget.failed_alike: null tries them all"
+            description, limit = (
+                f"trial {last_trial} failed as every other would",
+                "budget.failed_alike: null tries them all",
+            )
         elif len(requests) > 1:
-            what = f"{len(requests)} trials in a row failed in the same way and none has succeeded"
+            description = f"{len(requests)} trials in a row failed in the same way and none has succeeded"
         else:
-            what = "a trial failed and none has succeeded"
-        shown = f"{ledger.newest[last].message}; `platform logs {ledger.run} {last}` shows more; {limit}"
-        return Ending(RunState.FAILED, f"{what}, so the study was stopped: {shown}", kill=True)
+            description = "a trial failed and none has succeeded"
+        shown = f"{ledger.newest[last_trial].message}; `platform logs {ledger.run} {last_trial}` shows more; {limit}"
+        return Ending(RunState.FAILED, f"{description}, so the study was stopped: {shown}", kill=True)

@@ -68,19 +68,19 @@ class TrainingReports:
 
     def add(self, report: TrialReport) -> None:
         """Take a report; the first one of another attempt resets the progress."""
-        now = self.progress
+        newest = self.progress
         if report.number != self._number:
             self._number = report.number
-            now = TrainingProgress()
+            newest = TrainingProgress()
             self._steps.clear()
             self._end = None
         metrics = dict(report.metrics)
         if LEFT in metrics:
             self._end = report.time + metrics[LEFT]
-        total = progress.whole(metrics.pop(TOTAL, now.total_steps))
-        step = report.step if now.step is None else max(report.step, now.step)
-        kept = {name: value for name, value in now.metrics.items() if name not in _PASSING}
-        self.progress = TrainingProgress(step, total, {**kept, **metrics})
+        total = progress.whole(metrics.pop(TOTAL, newest.total_steps))
+        step = report.step if newest.step is None else max(report.step, newest.step)
+        lasting = {name: value for name, value in newest.metrics.items() if name not in _PASSING}
+        self.progress = TrainingProgress(step, total, {**lasting, **metrics})
         if not self._steps or step > self._steps[-1][1]:
             self._steps.append((report.time, step))
 
@@ -91,7 +91,7 @@ class TrainingReports:
         total = self.progress.total_steps
         if total is None or len(self._steps) < 2:
             return None
-        (begin, first), (end, last) = self._steps[0], self._steps[-1]
+        (begin, first_step), (end, last_step) = self._steps[0], self._steps[-1]
         if end <= begin:
             return None
-        return max(0.0, (total - last) * (end - begin) / (last - first) - (now - end))
+        return max(0.0, (total - last_step) * (end - begin) / (last_step - first_step) - (now - end))

@@ -36,7 +36,7 @@ class Workload(abc.ABC):
 
     @property
     def ready(self) -> int:
-        """How many slots have a warm template."""
+        """The number of slots with a warm template."""
         return self._slots.ready
 
     @property
@@ -101,7 +101,7 @@ class Workload(abc.ABC):
         """Take a report; return whether the attempt is to be pruned."""
         return self._ledger.report(report)
 
-    def _suggested(self, request: TrialRequest, wanted: messages.Suggest) -> messages.Suggested:
+    def _suggested(self, request: TrialRequest, parameter: messages.Suggest) -> messages.Suggested:
         """Draw a parameter that an attempt asks for."""
         return messages.Suggested(None, f"{self._ledger.job.title} draws no parameters")
 
@@ -128,19 +128,19 @@ class Workload(abc.ABC):
             now: seconds since the epoch.
             rate: trials that end per second.
         """
-        return self._left / rate if rate else None
+        return self._unended / rate if rate else None
 
     @property
-    def _left(self) -> float:
+    def _unended(self) -> float:
         """Trials that have not ended."""
         return self._ledger.job.trials - self._ledger.counts.ended
 
     def send_files(self, goes_on: Callable[[], bool], show: Callable[[str], None]) -> list[str]:
-        """Has what the job keeps of its trials sent to MLflow, once they have ended; a sentence on what MLflow lacks.
+        """Send what the job keeps of its trials to MLflow, once they have ended; return a sentence on what MLflow lacks.
 
         Args:
-            goes_on: whether the user lets the run go on.
-            show: tells the user what is waited for.
+            goes_on: whether the user lets the run continue.
+            show: shows the user what the run waits for.
         """
         return []
 
