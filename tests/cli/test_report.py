@@ -122,6 +122,37 @@ def test_a_comparison_is_data_and_a_page(platform, several, tmp_path):
     assert [row["sampler.name"] for row in table] == ["random"] * 3 + ["tpe"] * 3 + ["qmc"]
 
 
+def test_trials_are_compared_by_the_parameters_that_differ(platform, run, tmp_path):
+    file = tmp_path / "c.html"
+    done = platform("compare", "a:1", "a:3", "--out", str(file))
+    assert done.exit_code == 0, done.stderr
+    header, first, second, *_ = done.stdout.splitlines()
+    assert header.split()[:4] == ["trial", "state", "attempts", "value"]
+    assert "lr" in header.split() and "cannot be told" in done.stdout
+    assert (first.split()[0], second.split()[0]) == ("a:1", "a:3")
+    assert "<title>Comparison</title>" in file.read_text()
+    data = json.loads(platform("compare", "a:1", "a:3", "--output", "json").stdout)
+    assert [each["params"]["lr"] == str(each["value"]) for each in data["trials"]] == [True, True]
+    assert data["goal"] == max(each["value"] for each in data["trials"])
+    assert all(each["reached"] == 2.0 for each in data["trials"])  # each at its end, as none reports
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["a:1"], "needs two different trials; `platform logs a 1` shows one"),
+        (["a:1", "a:1"], "needs two different trials"),
+        (["a:1", "a"], "not both in one comparison"),
+        (["a:1", "a:x"], "a:x is no trial"),
+        (["a:1", "a:99"], "a has no trial 99; its trials are 0 to 5"),
+        (["a:1", "nosuch:1"], "nosuch"),
+    ],
+)
+def test_what_are_no_two_trials_is_refused(platform, run, arguments, message):
+    done = platform("compare", *arguments)
+    assert (done.exit_code, message in done.stderr) == (2, True), done.stderr
+
+
 def test_one_run_is_no_comparison(platform, run, runs):
     done = platform("compare", "a", "a")
     assert (done.exit_code, "needs two different runs" in done.stderr) == (2, True)

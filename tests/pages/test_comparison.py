@@ -10,6 +10,8 @@ from scipy import stats
 from tests.pages import studies
 
 from trialplane.pages import comparison
+from trialplane.wire import rows
+from trialplane.wire.states import TrialState
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 5), (10, 4), (200, 150)])
@@ -53,6 +55,30 @@ def verdicts(better: float) -> dict[str, str]:
 def test_a_difference_beyond_the_noise_is_told_from_one_within():
     assert verdicts(0.5) == {"sampler.name=random": "differs"}
     assert list(verdicts(0.0001).values()) == ["may be noise"]
+
+
+def test_trials_are_compared_with_their_curves_and_the_step_that_reached_a_value():
+    recorded = studies.promoted(32)
+    complete = [row.trial for row in recorded.attempts if row.values]
+    dropped = next(row.trial for row in recorded.attempts if row.state is TrialState.PRUNED and row.step == 4)
+    compared = comparison.of_trials([(recorded, complete[0]), (recorded, dropped)], goal=0.65)
+    assert compared["differing"] and set(compared["differing"]) <= set(studies.SPACE)
+    whole, part = compared["trials"]
+    assert (whole["state"], whole["step"], part["state"], part["step"]) == ("COMPLETE", 64, "PRUNED", 4)
+    assert [len(curve["points"]) for curve in compared["curves"]] == [64, 4]  # all segments of the promoted one
+    steps = {point["value"]: point["steps"] for point in compared["curves"][0]["points"]}
+    assert whole["steps"] == min(step for value, step in steps.items() if value <= 0.65)
+
+
+def test_trials_with_the_same_parameters_are_repetitions():
+    recorded = studies.study(40)
+    chosen = [row.trial for row in rows.newest(recorded.attempts) if row.values][:5]
+    same = {trial: {"lr": 0.1 if index < 3 else 0.2} for index, trial in enumerate(chosen)}
+    attempts = [dataclasses.replace(row, params=same.get(row.trial, row.params)) for row in recorded.attempts]
+    compared = comparison.of_trials([(dataclasses.replace(recorded, attempts=attempts), trial) for trial in chosen])
+    assert sorted(len(group["members"]) for group in compared["groups"]) == [2, 3]
+    assert {group["name"] for group in compared["groups"]} == {"lr=0.1", "lr=0.2"}
+    assert compared["pairs"][0]["low"] is not None
 
 
 def test_the_time_to_a_value_is_that_of_the_first_trial_at_least_as_good():

@@ -16,7 +16,7 @@ from tests.pages import studies
 from tests.pages.browsers import Page
 
 from trialplane.job import kinds
-from trialplane.pages import content, page
+from trialplane.pages import comparison, content, page
 from trialplane.pages.content import Recorded
 from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import ReportRow, TrialRow
@@ -299,6 +299,19 @@ def test_several_runs_are_compared_and_switched(opened: Opened) -> None:
     shown.page.get_by_label("Run", exact=True).select_option("1")
     assert shown.text("h2.run") == "b"
     assert shown.errors == []
+
+
+def test_trials_are_compared_side_by_side(chromium, tmp_path: Path) -> None:
+    recorded = studies.study(60)
+    file = tmp_path / "trials.html"
+    compared = comparison.of_trials([(recorded, trial) for trial in range(6)])
+    file.write_text(page.page("trials", [], compared), encoding="utf-8")
+    shown = chromium(file)
+    assert drawn(shown) == ["trials", "progress", "noise"]
+    assert shown.text("h1") == "Comparison of 6 trials"
+    names = "[...document.querySelectorAll('#trials th')].map(h => h.textContent)"
+    assert {"trial", "state", "loss", "lr"} <= set(shown.read(names))
+    assert shown.read("document.querySelector('#progress .chart').data.length") == 6
 
 
 def test_without_plotly_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

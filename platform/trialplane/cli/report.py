@@ -53,7 +53,7 @@ def report_command(
 
 
 @click.command("compare")
-@click.argument("runs", metavar="RUN RUN...", nargs=-1, required=True, shell_complete=names.complete_run)
+@click.argument("runs", metavar="RUN[:TRIAL]...", nargs=-1, required=True, shell_complete=names.complete_run)
 @names.target_options()
 @click.option("--all", "shows_all", is_flag=True, help="Show all settings, not only those that differ.")
 @click.option("--value", type=float, help="Value to reach. Default: the best value of the worst run.")
@@ -62,18 +62,15 @@ def report_command(
 def compare_command(
     runs: tuple[str, ...], target_name: TargetName, shows_all: bool, value: float | None, out: Path | None, kind: str
 ) -> None:
-    """Compare runs: settings that differ, best values, and the time to reach a value.
+    """Compare runs, or trials as RUN:3 RUN:7: settings that differ, values, and the time to reach a value.
 
     Runs that differ in their seed alone are repetitions. With at least two repetitions of each setting, the command also
     shows which differences may be noise (Welch's interval, 95 % together). The runs need the same objectives.
     """
     from trialplane.pages import comparison, page
 
-    handles = [names.find_run(run, target_name) for run in dict.fromkeys(runs)]
-    if len(handles) < 2:
-        raise InputError(f"compare needs two different runs; `platform report {handles[0].name}` shows one")
     file = None if out is None else _file(out)
-    compared = comparison.comparison([_read(handle) for handle in handles], value)
+    compared = _compared(list(dict.fromkeys(runs)), target_name, value)
     shown = [*compared["differing"], *compared["same"]] if shows_all else compared["differing"]
     if kind == "csv":
         click.echo(output.as_csv(*_table(compared, shown, readable=False)))
@@ -81,6 +78,33 @@ def compare_command(
         output.emit(kind, comparison.plain(compared), lambda: _text(compared, shown, everything=shows_all))
     if file is not None:
         _write(file, page.page("Comparison", [], compared), opens=False)
+
+
+def _compared(texts: Sequence[str], target_name: TargetName, value: float | None) -> dict[str, Any]:
+    """Return the comparison of runs, or of trials as RUN:TRIAL.
+
+    Raises:
+        InputError: fewer than two, runs beside trials, or runs that cannot be compared.
+    """
+    from trialplane.pages import comparison
+
+    chosen = [text.rpartition(":") if ":" in text else (text, "", "") for text in texts]
+    wrong = [text for text, (_, colon, trial) in zip(texts, chosen, strict=True) if colon and not trial.isdecimal()]
+    if wrong:
+        raise InputError(f"{wrong[0]} is no trial; write the run and the number of the trial, as in run:3")
+    of_trials = [bool(colon) for _, colon, _ in chosen]
+    if any(of_trials) and not all(of_trials):
+        raise InputError("compare takes runs, or trials as run:3, and not both in one comparison")
+    handles = {run: names.find_run(run, target_name) for run, _, _ in chosen}
+    if len(texts) < 2:
+        run = handles[chosen[0][0]].name
+        if of_trials[0]:
+            raise InputError(f"compare needs two different trials; `platform logs {run} {chosen[0][2]}` shows one")
+        raise InputError(f"compare needs two different runs; `platform report {run}` shows one")
+    recorded = {run: _read(handle) for run, handle in handles.items()}
+    if of_trials[0]:
+        return comparison.of_trials([(recorded[run], int(trial)) for run, _, trial in chosen], value)
+    return comparison.comparison(list(recorded.values()), value)
 
 
 def _read(handle: RunHandle) -> Recorded:
@@ -127,24 +151,25 @@ def _write(file: Path, text: str, opens: bool) -> None:
 
 
 def _table(compared: dict[str, Any], settings: Sequence[str], *, readable: bool) -> tuple[list[str], list[list[Any]]]:
-    """Return a line for each run; times in words, or in seconds."""
-    seconds = output.duration if readable else (lambda value: value)
-    header = ["run", "state", "ended", "trials", "best", "trial", "time", "to reach", "steps", *settings]
+    """Return a line for each run or trial; times in words, or in seconds."""
+    timed = {"seconds": "time", "reached": "to reach"}
+    fields = compared["fields"]
+    if readable:
+        fields = [name for name in fields if name != "message"]  # of failures: long, and on the page
+
+    def cell(name: str, value: Any) -> Any:
+        return output.duration(value) if readable and name in timed else value
+
+    header = [*(timed.get(name, name) for name in fields), *settings]
     lines = [
-        [
-            *(run[name] for name in ("run", "state", "ended", "trials", "best", "trial")),
-            seconds(run["seconds"]),
-            seconds(run["reached"]),
-            run["steps"],
-            *(run["params"].get(name) for name in settings),
-        ]
-        for run in compared["runs"]
+        [*(cell(name, each[name]) for name in fields), *(each["params"].get(name) for name in settings)]
+        for each in compared[compared["of"]]
     ]
     return header, lines
 
 
 def _text(compared: dict[str, Any], settings: Sequence[str], *, everything: bool) -> str:
-    """Return the table of runs, and statements about their differences."""
+    """Return the table of runs or trials, and statements about their differences."""
     relevant = settings if everything else [name for name in settings if not name.startswith("best.")]
     shown = relevant if everything else relevant[:_MANY]
     parts = [output.as_table(*_table(compared, shown, readable=True))]
@@ -152,11 +177,13 @@ def _text(compared: dict[str, Any], settings: Sequence[str], *, everything: bool
         parts.append(f"{len(relevant) - len(shown)} more settings differ; --all or --out shows them")
     objective, goal = compared["objective"], compared["goal"]
     if goal is not None:
-        parts.append(f"best: {objective['direction']} {objective['metric']}; to reach: until {output.cell(goal)}")
+        value = "best" if compared["of"] == "runs" else "value"
+        parts.append(f"{value}: {objective['direction']} {objective['metric']}; to reach: until {output.cell(goal)}")
     (first, *other_groups) = compared["groups"]
     if not other_groups and first["deviation"] is not None:
         mean, deviation = output.cell(first["mean"]), output.cell(first["deviation"])
-        parts.append(f"they differ in their seed alone: mean {mean}, standard deviation {deviation}")
+        alike = "they differ in their seed alone" if compared["of"] == "runs" else "they have the same parameters"
+        parts.append(f"{alike}: mean {mean}, standard deviation {deviation}")
     if compared["pairs"]:
         header = ["setting", "mean", "against", "difference", "interval", "verdict"]
         means = {group["name"]: group["mean"] for group in compared["groups"]}

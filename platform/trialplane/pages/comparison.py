@@ -1,4 +1,4 @@
-"""A comparison of runs: settings that differ, best values, time to a value, and which differences may be noise.
+"""A comparison of runs, or of trials: settings that differ, values, time to a value, and which differences may be noise.
 
 Runs whose jobs differ in their seed alone are repetitions. Their spread is what chance does, so only groups of repetitions
 can be told apart: by Welch's interval of the difference of two means, which needs no equal variances.
@@ -15,14 +15,23 @@ from typing import Any
 
 from trialplane.errors import InputError
 from trialplane.job.kinds import Job
+from trialplane.job.search import Objective
+from trialplane.pages import lineage
 from trialplane.pages.content import Recorded
+from trialplane.pages.lineage import Lineage
 from trialplane.wire import records, rows
+from trialplane.wire.records import TrialRow
 from trialplane.wire.states import TrialState
 
 METHOD = (
     "Runs that differ in their seed alone are repetitions, and form a group. Each group is compared with the best one that "
     "has repetitions, by Welch's interval of the difference of their mean best values; the intervals hold at 95 % together "
     "(Bonferroni). A group of one run has no spread, so nothing can be said about its difference."
+)
+METHOD_OF_TRIALS = (
+    "Trials with the same parameters are repetitions, and form a group. Each group is compared with the best one that has "
+    "repetitions, by Welch's interval of the difference of their mean values; the intervals hold at 95 % together "
+    "(Bonferroni). A group of one trial has no spread, so nothing can be said about its difference."
 )
 _CONFIDENCE = 0.95
 _MOST_POINTS = 500  # of a curve of a run
@@ -63,10 +72,13 @@ def comparison(compared: Sequence[Recorded], goal: float | None = None) -> dict[
     if goal is None and results:
         goal = max(results) if objective.direction == "minimize" else min(results)
     settings = [_settings(recorded) for recorded in compared]
-    names = list(dict.fromkeys(name for setting in settings for name in setting))
-    differing = [name for name in names if len({setting.get(name) for setting in settings}) > 1]
-    groups = _groups(compared, settings, bests, differing)
+    names, differing = _names(settings)
+    keys = [recorded.job.model_dump_json(exclude={*_UNNAMED, "seed"}) for recorded in compared]
+    runs = [recorded.status.run for recorded in compared]
+    groups = _groups(keys, runs, settings, bests, [name for name in differing if not name.startswith("best.")], objective)
     return {
+        "of": "runs",
+        "fields": ["run", "state", "ended", "trials", "best", "trial", "seconds", "reached", "steps"],
         "objective": objective.model_dump(),
         "goal": goal,
         "runs": [
@@ -75,14 +87,132 @@ def comparison(compared: Sequence[Recorded], goal: float | None = None) -> dict[
         ],
         "differing": differing,
         "same": [name for name in names if name not in differing],
-        "curves": [
-            {"run": recorded.status.run, "points": points[:: -(-len(points) // _MOST_POINTS)] if points else []}
-            for recorded, points in zip(compared, curves, strict=True)
-        ],
-        "groups": [{name: value for name, value in group.items() if name != "values"} for group in groups],
+        "curves": [{"name": run, "points": _thinned(points)} for run, points in zip(runs, curves, strict=True)],
+        "groups": _shown(groups),
         "pairs": list(_pairs(groups)),
         "method": METHOD,
     }
+
+
+def of_trials(compared: Sequence[tuple[Recorded, int]], goal: float | None = None) -> dict[str, Any]:
+    """Return the comparison of trials as plain values.
+
+    Args:
+        compared: runs with the same objectives, and the number of a trial of each; the first objective is compared.
+        goal: value to reach. Default: the best value of the worst trial, which all trials reach.
+
+    Raises:
+        InputError: two runs have different objectives, or a run has no such trial.
+    """
+    check([recorded for recorded, _ in compared])
+    objective = compared[0][0].job.objectives[0]
+    chosen = [_trial(recorded, trial) for recorded, trial in compared]
+    curves = [_curve(recorded, each) for (recorded, _), each in zip(compared, chosen, strict=True)]
+    best = min if objective.direction == "minimize" else max
+    values = [_value(recorded, each.row) for (recorded, _), each in zip(compared, chosen, strict=True)]
+    all_values = [
+        [point["value"] for point in points] + ([] if value is None else [value])
+        for value, points in zip(values, curves, strict=True)
+    ]
+    bests = [best(had) for had in all_values if had]
+    if goal is None and bests:
+        goal = max(bests) if objective.direction == "minimize" else min(bests)
+    settings = [{name: _setting(value) for name, value in _flat("", dict(each.row.params))} for each in chosen]
+    names, differing = _names(settings)
+    titles = [f"{recorded.status.run}:{trial}" for recorded, trial in compared]
+    groups = _groups([json.dumps(setting) for setting in settings], titles, settings, values, differing, objective)
+    groups = [{**group, "name": group["members"][0]} if len(group["members"]) == 1 else group for group in groups]
+    return {
+        "of": "trials",
+        "fields": ["trial", "state", "attempts", "value", "step", "seconds", "reached", "steps", "message"],
+        "objective": objective.model_dump(),
+        "goal": goal,
+        "trials": [
+            {
+                "trial": title,
+                "state": each.row.state.value,
+                "attempts": each.row.attempt,
+                "value": value,
+                "step": points[-1]["steps"] if points else None,
+                "seconds": each.row.seconds,
+                **_first_reach(points, value, each.row.seconds, goal, objective),
+                "message": each.row.message,
+                "params": setting,
+            }
+            for title, each, value, points, setting in zip(titles, chosen, values, curves, settings, strict=True)
+        ],
+        "differing": differing,
+        "same": [name for name in names if name not in differing],
+        "curves": [{"name": title, "points": _thinned(points)} for title, points in zip(titles, curves, strict=True)],
+        "groups": _shown(groups),
+        "pairs": list(_pairs(groups)),
+        "method": METHOD_OF_TRIALS,
+    }
+
+
+def _trial(recorded: Recorded, trial: int) -> Lineage:
+    """Return a trial of a run.
+
+    Raises:
+        InputError: there is none of that number.
+    """
+    lineages = lineage.lineages(recorded.job, [row for row in recorded.attempts if row.trial == trial])
+    if not lineages:
+        run, last = recorded.status.run, max((row.trial for row in recorded.attempts), default=-1)
+        numbers = f"its trials are 0 to {last}" if last >= 0 else "it has no trial yet"
+        raise InputError(f"{run} has no trial {trial}; {numbers}. `platform results {run}` lists them. Nothing was written")
+    return lineages[0]
+
+
+def _value(recorded: Recorded, row: TrialRow) -> float | None:
+    """Return the result of a trial, or its last report; None if it has neither that is finite."""
+    value = row.values[0] if row.values else row.metrics.get(recorded.job.objectives[0].metric)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _curve(recorded: Recorded, trial: Lineage) -> list[dict[str, float]]:
+    """Return the reports of the objective by a trial: seconds since its start, reports and steps by then, and the value."""
+    reports = lineage.joined(recorded.job, [trial], [each for each in recorded.reports if each.trial == trial.row.trial])
+    metric = recorded.job.objectives[0].metric
+    by_step = {each.step: each for each in reports if each.number == trial.row.number and metric in each.metrics}
+    ordered = [by_step[step] for step in sorted(by_step) if math.isfinite(by_step[step].metrics[metric])]
+    attempts = [each for each in recorded.attempts if each.trial == trial.row.trial and each.started]
+    begun = min([each.started or 0.0 for each in attempts] + [each.time for each in ordered[:1]], default=0.0)
+    return [
+        {"time": each.time - begun, "count": count, "steps": each.step, "value": each.metrics[metric]}
+        for count, each in enumerate(ordered, start=1)
+    ]
+
+
+def _first_reach(
+    points: Sequence[Mapping[str, float]],
+    value: float | None,
+    seconds: float | None,
+    goal: float | None,
+    objective: Objective,
+) -> dict[str, float | None]:
+    """Return the time and the step at which a trial had a value: that of a report, or that of its end."""
+    if goal is None:
+        return {"reached": None, "steps": None}
+    for point in points:
+        if not objective.is_better(goal, point["value"]):
+            return {"reached": point["time"], "steps": point["steps"]}
+    ends_there = value is not None and not objective.is_better(goal, value)
+    return {"reached": seconds if ends_there else None, "steps": None}
+
+
+def _names(settings: Sequence[Mapping[str, str]]) -> tuple[list[str], list[str]]:
+    """Return the names of all settings, and of those that differ."""
+    names = list(dict.fromkeys(name for setting in settings for name in setting))
+    return names, [name for name in names if len({setting.get(name) for setting in settings}) > 1]
+
+
+def _thinned(points: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
+    return points[:: -(-len(points) // _MOST_POINTS)] if points else []
+
+
+def _shown(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in group.items() if name != "values"} for group in groups]
 
 
 def interval(a: Sequence[float], b: Sequence[float], confidence: float = _CONFIDENCE) -> tuple[float, float] | None:
@@ -134,7 +264,11 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
         for index, item in enumerate(value):
             yield from _flat(f"{path}.{index}", item)
     elif value is not None and value not in ({}, [], ""):
-        yield path, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        yield path, _setting(value)
+
+
+def _setting(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _progress(recorded: Recorded) -> list[dict[str, float]]:
@@ -192,30 +326,32 @@ def _run(
 
 
 def _groups(
-    compared: Sequence[Recorded],
+    keys: Sequence[str],
+    titles: Sequence[str],
     settings: Sequence[Mapping[str, str]],
     bests: Sequence[float | None],
     differing: Sequence[str],
+    objective: Objective,
 ) -> list[dict[str, Any]]:
-    """Return groups of repetitions, best first."""
+    """Return groups of repetitions, which have the same key, best first."""
     members: dict[str, list[int]] = collections.defaultdict(list)
-    for index, recorded in enumerate(compared):
-        members[recorded.job.model_dump_json(exclude={*_UNNAMED, "seed"})].append(index)
-    named = [name for name in differing if name != "seed" and not name.startswith("best.")]
+    for index, key in enumerate(keys):
+        members[key].append(index)
+    named = [name for name in differing if name != "seed"]
     groups = []
     for indices in members.values():
         values = [value for index in indices if (value := bests[index]) is not None]
         text = ", ".join(f"{name}={settings[indices[0]].get(name, 'none')}" for name in named[:4])
         groups.append(
             {
-                "name": text or compared[indices[0]].job.name,
-                "runs": [compared[index].status.run for index in indices],
+                "name": text or titles[indices[0]],
+                "members": [titles[index] for index in indices],
                 "values": values,
                 "mean": statistics.fmean(values) if values else None,
                 "deviation": statistics.stdev(values) if len(values) > 1 else None,
             }
         )
-    sign = 1 if compared[0].job.objectives[0].direction == "minimize" else -1
+    sign = 1 if objective.direction == "minimize" else -1
     return sorted(groups, key=lambda group: math.inf if group["mean"] is None else sign * group["mean"])
 
 
@@ -246,4 +382,4 @@ def _pairs(groups: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def plain(compared: Mapping[str, Any]) -> dict[str, Any]:
     """Return a comparison as JSON values, for `--output json`, without its curves."""
-    return {name: records.to_dict(value) for name, value in compared.items() if name != "curves"}
+    return {name: records.to_dict(value) for name, value in compared.items() if name not in ("curves", "fields", "of")}

@@ -8,7 +8,7 @@ function build() {
   Chart.drop(page);
   const switcher = runs.length > 1 ? select("Run", runs.map((run, i) => [i, run.facts.run]), state.shown, (i) => { state.shown = Number(i); build(); }) : null;
   const run = runs[state.shown];
-  const title = comparison && runs.length !== 1 ? `Comparison of ${comparison.runs.length} runs` : run.facts.run;
+  const title = comparison && runs.length !== 1 ? `Comparison of ${comparison[comparison.of].length} ${comparison.of}` : run.facts.run;
   const sections = [...(comparison ? comparisonPage(comparison, runs) : []), ...(run ? [runs.length > 1 ? el("h2", { class: "run" }, run.facts.run) : null, ...runPage.build(run)] : [])].filter(Boolean);
   const index = el("nav", { "aria-label": "Parts of this page" }, sections.filter((part) => part.id).map((part) => el("a", { href: `#${part.id}` }, part.querySelector("h2").textContent)));
   const kinds = { hpo: "study", train: "training", collect: "collection" };
