@@ -20,7 +20,7 @@ import pytest
 from tests.worker.conftest import alive, wait_until
 
 from trialplane import errors
-from trialplane.training import mapping
+from trialplane.training import clean, mapping
 
 pytestmark = pytest.mark.slow
 
@@ -98,7 +98,7 @@ def test_it_is_what_map_gives_made_by_others_and_kept(
     assert "mapping 60 rows by longer on 2 cores into" in said
     assert "mapped 60 rows into 120" in said
 
-    monkeypatch.setattr(mapping.dataset, "_start", None)
+    monkeypatch.setattr(clean, "run", None)
     again = many(rows, longer, tmp_path)
     assert again["pid"][:] == made["pid"][:]
     assert all(Path(cached["filename"]).parent.parent == tmp_path / "cache" for cached in again.cache_files)

@@ -20,8 +20,9 @@ from tests.worker.conftest import alive, wait_until
 
 from trialplane import errors
 from trialplane.policies import pickling
+from trialplane.training import clean
 from trialplane.training.lines import LineDataset
-from trialplane.training.tokens import TokenDataset, pool, shards, tokenized
+from trialplane.training.tokens import TokenDataset, shards, tokenized
 
 pytestmark = pytest.mark.slow
 
@@ -38,11 +39,14 @@ print(tokens.tokenized(LineDataset(sys.argv[1]), sys.argv[2], max_length=8, cach
 # Says who its workers are, and is killed when the first shard is there.
 KILLED = """
 import os, signal
-from trialplane.training.tokens import pool
+from trialplane.training.tokens import dataset
+def children(pid):
+    return open(f"/proc/{pid}/task/{pid}/children").read().split()
 def killed(self):
-    print(open(f"/proc/self/task/{os.getpid()}/children").read(), flush=True)
+    (parent,) = children(os.getpid())
+    print(parent, *children(parent), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
-pool._Progress.add_shard = killed
+dataset._Progress.add_shard = killed
 """
 
 
@@ -131,7 +135,7 @@ def test_the_bytes_do_not_depend_on_the_number_of_processes(
 def test_a_cache_that_is_there_starts_no_process(
     lines: LineDataset, tokenizer: Path, made: TokenDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "tokenize", None)
+    monkeypatch.setattr(clean, "run", None)
     said: list[str] = []
     again = tokenized(lines, tokenizer, max_length=8, cache=made.folder.parent, say=said.append)
     assert (again.folder, again.tokens) == (made.folder, made.tokens)
@@ -179,7 +183,7 @@ def test_a_killed_run_is_taken_up_where_it_was(
     killed = subprocess.run(script(KILLED, lines, tokenizer, tmp_path), capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     workers = [int(pid) for pid in killed.stdout.splitlines()[-1].split()]
-    assert len(workers) == 2
+    assert len(workers) == 3, "a fresh interpreter, and its two forks"
     wait_until(lambda: not any(alive(pid) for pid in workers), "its workers have ended by themselves")
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     kept = {file.name: file.stat().st_ino for file in folder.glob("*.tokens")}
@@ -253,23 +257,26 @@ def test_a_line_that_is_not_utf8_is_named(tokenizer: Path, tmp_path: Path) -> No
 def test_a_killed_worker_ends_the_others_and_is_named(
     lines: LineDataset, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The first of them is killed; the other waits for more to do until it is ended.
-    (tmp_path / "killed.py").write_text(
-        "import os, signal, sys\n"
-        "try:\n"
-        f"    os.mkdir({str(tmp_path / 'first')!r})\n"
-        "except FileExistsError:\n"
-        "    sys.stdin.buffer.read()\n"
-        "sys.stdin.buffer.readline()\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    # In place of the library: one of its processes is killed, while the other waits.
+    (tmp_path / "tokenizers.py").write_text(
+        "import os, signal\n"
+        "class Tokenizer:\n"
+        "    from_str = enable_truncation = lambda *_, **options: Tokenizer()\n"
+        "    def encode_batch_fast(self, *_, **options):\n"
+        f"        with open({str(tmp_path / 'pids')!r}, 'a') as file:\n"
+        "            file.write(f'{os.getpid()}\\n')\n"
+        f"        if len(open({str(tmp_path / 'pids')!r}).readlines()) > 1:\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        signal.pause()\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(pool, "_MODULE", "killed")
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     before = children.read_text().split()  # servers that other tests have started
-    with pytest.raises(errors.CacheError, match=r"pid \d+\) was killed by SIGKILL; .*memory is short.*fewer processes"):
+    with pytest.raises(errors.CacheError, match=r"a tokenizing process was killed; .*memory is short.*fewer processes"):
         tokenized(lines, tokenizer, max_length=8, cache=tmp_path / "cache", processes=2, say=None)
     assert children.read_text().split() == before
+    pids = [int(line) for line in (tmp_path / "pids").read_text().splitlines()]
+    wait_until(lambda: not any(alive(pid) for pid in pids), "all have ended")
 
 
 def test_ranks_that_have_met_may_read_a_cache_and_not_make_one(

@@ -4,9 +4,9 @@
     samples = mapping.mapped(rows, function, cache=ctx.cache, batched=True, remove_columns=rows.column_names)
 
 A rank that maps by itself forks beside CUDA and threads, or uses one core, and eight ranks map eight times. Here the first
-rank starts a fresh interpreter (`worker.py`), which forks one process per core; the others wait for its lock and get the
-same memory-mapped Arrow files. CUDA and threads in the calling process do not matter. Call it before the process group is
-created all the same: then no rank waits in a collective, which has a time limit.
+rank starts a fresh interpreter (`training/clean.py`), which forks one process per core; the others wait for its lock and get
+the same memory-mapped Arrow files. CUDA and threads in the calling process do not matter. Call it before the process group
+is created all the same: then no rank waits in a collective, which has a time limit.
 
 `datasets` is imported inside the functions.
 """
@@ -16,36 +16,21 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import os
-import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import trialplane
 from trialplane import errors
 from trialplane.policies import pickling
-from trialplane.training import building, process
+from trialplane.training import building, clean, process
 
 if TYPE_CHECKING:
     import datasets
 
 VERSION = 1
 COMPLETE = "complete.json"
-_WORKER = "trialplane.training.mapping.worker"
-# A process per core, each without threads, and without the variables of a rank.
-_ENV = {
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-    "MKL_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "RAYON_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-}
-_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 _READERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 # Options that this module sets itself.
 _OURS = ("num_proc", "cache_file_name", "keep_in_memory", "load_from_cache_file", "new_fingerprint", "suffix_template")
@@ -159,7 +144,8 @@ def mapped(
             folder.mkdir(exist_ok=True)
             say(f"mapping {len(dataset):,} rows by {_name(function)} on {errors.counted(count, 'core')} into {folder}")
             work = {"path": sys.path, "function": sent, "rows": dataset, "options": options, "processes": count}
-            _start({**work, "folder": str(folder), "facts": facts}, _name(function))
+            work |= {"folder": str(folder), "facts": facts, "name": _name(function)}
+            clean.run("trialplane.training.mapping.worker", work, "the process that maps")
             created = _complete(folder)
     except OSError as error:
         raise errors.CacheError(
@@ -168,36 +154,6 @@ def mapped(
     assert created is not None
     say(f"mapped {len(dataset):,} rows into {len(created):,}")
     return created
-
-
-def _start(work: dict[str, Any], function: str) -> None:
-    """Run the worker process; the files exist afterwards."""
-    folder = work["folder"]
-    environment = {name: value for name, value in os.environ.items() if name not in _RANK} | _ENV
-    path_entries = [str(Path(trialplane.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment["PYTHONPATH"] = os.pathsep.join(path_entries)
-    # -P: a file of the working folder must not pass for a library.
-    command = [sys.executable, "-P", "-m", _WORKER, str(os.getpid())]
-    data = pickling.dumps(work, f"the mapping by {function}")
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
-        try:
-            output = worker.communicate(data)[0]
-        finally:
-            if worker.poll() is None:
-                worker.kill()
-    if not worker.returncode:
-        return
-    if output:
-        answer = json.loads(output)
-        if answer["kind"] == "disk":
-            raise errors.CacheError(f"{folder} cannot be written: {answer['message']}; make room, or name another cache")
-        raise errors.InputError(f"mapping by {function} failed: {answer['message']}; its traceback is above")
-    code = worker.returncode
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    raise errors.CacheError(
-        f"the process that maps {how}; its output is above. Finished shards are kept in {folder}: run it again, with "
-        "fewer processes if memory was short"
-    )
 
 
 def _complete(folder: Path) -> datasets.Dataset | None:

@@ -1,49 +1,42 @@
-"""The process that maps: `python -m trialplane.training.mapping.worker PARENT`, started by `dataset.py`.
+"""The mapping in a clean process (`training/clean.py`), whose own workers can be forked, within milliseconds.
 
-A fresh interpreter, which has imported neither torch nor the job, so its own workers can be forked, within
-milliseconds. Reads its work (pickled) from standard input; writes Arrow files and, after all of them, `complete.json`;
-writes errors to standard output, as JSON. Ends with the process that started it, as do its workers.
+Writes Arrow files and, after all of them, `complete.json`.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-import os
-import pickle
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from trialplane import errors
 from trialplane.policies import spawn
-from trialplane.training import building, process
+from trialplane.training import building
 from trialplane.training.mapping import dataset
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
-def main() -> int:
-    """Map the rows; return the exit code."""
-    process.die_with_parent(int(sys.argv[1]))
-    os.register_at_fork(after_in_child=process.end_with_parent)
-    # The output of a function must not be read as an answer.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    message = pickle.loads(sys.stdin.buffer.read())
+def work(message: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
+    """Map the rows.
+
+    Raises:
+        InputError: the function failed.
+        CacheError: the disk is full.
+    """
     try:
         _map(message)
-    except Exception as error:  # noqa: BLE001  the function may raise anything
+    except Exception as error:
         if isinstance(error, OSError) and error.errno in _FULL:
-            answer = {"kind": "disk", "message": error.strerror}
-        else:
-            traceback.print_exc()
-            answer = {"kind": "function", "message": f"{type(error).__name__}: {errors.first_line(error)}"}
-        answers.write(json.dumps(answer))
-        answers.close()
-        return 1
-    return 0
+            reason = f"{message['folder']} cannot be written: {error.strerror}; make room, or name another cache"
+            raise errors.CacheError(reason) from error
+        traceback.print_exc()
+        reason = f"{type(error).__name__}: {errors.first_line(error)}"
+        raise errors.InputError(f"mapping by {message['name']} failed: {reason}; its traceback is above") from error
 
 
 def _map(message: dict[str, Any]) -> None:
@@ -69,7 +62,3 @@ def _map(message: dict[str, Any]) -> None:
     files = [Path(file["filename"]).name for file in mapped_rows.cache_files]
     with building.whole(folder / dataset.COMPLETE) as file:
         file.write(json.dumps({**message["facts"], "rows_made": len(mapped_rows), "files": files}, indent=2).encode())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

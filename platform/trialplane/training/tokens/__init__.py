@@ -1,8 +1,7 @@
 """Token caches: `tokens.tokenized` creates or finds one, and `tokens.TokenDataset` reads it."""
 
-# `dataset` is the public part, `shards` the files, `pool` the processes that make them, and `worker` what runs in these.
-# Importing this imports nothing until one of its names is used: each worker process comes through here, and must start
-# quickly.
+# `dataset` is the public part, `shards` the files, and `worker` makes them in a process of its own. Importing this imports
+# nothing until one of its names is used: that process comes through here, and must start quickly.
 
 import importlib
 from typing import TYPE_CHECKING

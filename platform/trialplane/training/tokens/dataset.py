@@ -6,16 +6,18 @@ number of lines (`shards.py`), whose bytes do not depend on the number of proces
 after all shards. So a killed run continues where it stopped, and an incomplete cache is never used.
 
 Call it before the process group is created: all ranks of a run may call it at once, one of them creates the cache and the
-others wait for it without a collective's time limit. It starts fresh interpreters (`pool.py`), never a fork, so
-CUDA may be initialized already.
+others wait for it without a collective's time limit. It starts a fresh interpreter (`training/clean.py`), never a
+fork, so CUDA may be initialized already.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import operator
 import sys
+import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -25,13 +27,14 @@ import numpy as np
 from numpy import typing as npt
 
 from trialplane import errors
-from trialplane.training import building, process
+from trialplane.training import building, clean, process
 from trialplane.training.lines import LineDataset
-from trialplane.training.tokens import loading, pool, shards
+from trialplane.training.tokens import loading, shards
 from trialplane.training.tokens.worker import Work
 
 VERSION = 1
 _COMPLETE = "complete.json"
+SAY_EVERY = 10.0  # seconds
 
 
 class TokenDataset:
@@ -175,7 +178,10 @@ def _make(work: Work, facts: dict[str, Any], processes: int, say: Callable[[str]
         f"tokenizing {count:,} lines on {errors.counted(min(processes, len(missing)), 'core')} into {folder}"
         + (f"; {done:.0%} was done before" if done else "")
     )
-    pool.tokenize(work, missing, processes, say)
+    if missing:
+        progress = _Progress(len(missing), say)
+        work = dataclasses.replace(work, missing=missing, processes=min(processes, len(missing)))
+        clean.run("trialplane.training.tokens.worker", work, "the tokenizing process", lambda _: progress.add_shard())
     if work.lines.content != facts["text"]:
         raise errors.DataError(f"the text changed while it was tokenized into {folder}; run it again")
     tokens = sum(tokens_of_shard for tokens_of_shard in _counts(folder, count, dtype) if tokens_of_shard is not None)
@@ -236,3 +242,26 @@ def _shards(lines: int) -> int:
 
 def _lines_of(shard: int, lines: int) -> int:
     return min(shards.LINES, lines - shard * shards.LINES)
+
+
+class _Progress:
+    """Print the progress from time to time."""
+
+    def __init__(self, count: int, say: Callable[[str], object]) -> None:
+        self._shards, self._say = count, say
+        self._completed = 0
+        self._began = self._reported_at = time.monotonic()
+
+    def add_shard(self) -> None:
+        """Count a complete shard."""
+        self._completed += 1
+        now = time.monotonic()
+        if now - self._reported_at < SAY_EVERY or self._completed == self._shards:
+            return
+        self._reported_at = now
+        rate = self._completed / (now - self._began)
+        seconds_left = (self._shards - self._completed) / rate
+        self._say(
+            f"tokenizing: {self._completed / self._shards:.0%}, {rate * shards.LINES:,.0f} lines/s, "
+            f"{seconds_left:,.0f} s left"
+        )

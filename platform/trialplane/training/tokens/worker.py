@@ -1,22 +1,19 @@
-"""A process that tokenizes shards: `python -m trialplane.training.tokens.worker`, started by `pool.py`.
+"""The tokenizing of shards in a clean process (`training/clean.py`), which forks a process for each core.
 
-Reads its work (pickled) and then shard numbers, one per line, from standard input; answers each with one line of JSON on
-standard output; ends when its input ends, also when its parent was killed. It is a fresh interpreter
-without torch and the job, so it starts in a fifth of a second and has no CUDA and no threads.
+Processes, because the Rust library's threads share one Python interpreter that must unpack all of their results.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import pickle
-import signal
-import sys
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent import futures
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
+from trialplane.training import clean
 from trialplane.training.tokens import shards
 
 if TYPE_CHECKING:
@@ -27,7 +24,7 @@ BATCH = 1024  # lines that the tokenizer gets in one call
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """The common work of all workers of one cache.
+    """The missing shards of one cache.
 
     Attributes:
         lines: the text; arrives as a recipe.
@@ -37,6 +34,8 @@ class Work:
         add_special_tokens: whether a line gets the tokenizer's special tokens.
         folder: for shards.
         dtype: of the tokens.
+        missing: numbers of the shards.
+        processes: at most.
     """
 
     lines: LineDataset
@@ -46,6 +45,8 @@ class Work:
     add_special_tokens: bool
     folder: str
     dtype: str
+    missing: Sequence[int] = ()
+    processes: int = 1
 
 
 class Encoder:
@@ -60,8 +61,8 @@ class Encoder:
         self._tokenizer = Tokenizer.from_str(work.tokenizer)
         self._tokenizer.enable_truncation(work.max_length, direction=work.truncation_side)
 
-    def shard(self, number: int) -> int:
-        """Tokenize and write one shard; return the number of its tokens."""
+    def shard(self, number: int) -> None:
+        """Tokenize and write one shard."""
         work = self._work
         first = number * shards.LINES
         last = min(first + shards.LINES, len(work.lines))
@@ -70,41 +71,36 @@ class Encoder:
             texts = [work.lines[index]["text"] for index in range(start, min(start + BATCH, last))]
             encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=work.add_special_tokens)
             rows += [each.ids for each in encoded]
-        return shards.write(shards.path(Path(work.folder), number), rows, self._dtype)
+        shards.write(shards.path(Path(work.folder), number), rows, self._dtype)
 
 
-def main() -> int:
-    """Work until the input ends; return the exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers itself
-    # The output of a library must not be read as an answer.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+_encoder: Encoder  # inherited by the forks
+
+
+def _shard(number: int) -> None:
+    _encoder.shard(number)
+
+
+def work(work: Work, tell: Callable[[dict[str, Any]], None]) -> None:
+    """Create the missing shards, and tell of each. Complete ones stay, even if others fail.
+
+    Raises:
+        DataError: a line cannot be read.
+        CacheError: the disk is full, or a process was killed.
+    """
+    global _encoder
+    _encoder = Encoder(work)
+    pool = futures.ProcessPoolExecutor(work.processes, multiprocessing.get_context("fork"))
     try:
-        encoder = Encoder(pickle.load(sys.stdin.buffer))
-        for line in sys.stdin.buffer:
-            number = int(line)
-            if not _answer(answers, _result(encoder, number)):
-                return 1
-    except BrokenPipeError:  # the parent is gone
-        return 1
-    return 0
-
-
-def _result(encoder: Encoder, number: int) -> dict[str, Any]:
-    try:
-        return {"shard": number, "tokens": encoder.shard(number)}
-    except errors.DataError as error:
-        return {"failed": "data", "message": str(error)}
+        for shard in futures.as_completed([pool.submit(_shard, number) for number in work.missing]):
+            shard.result()
+            tell({})
+    except futures.BrokenExecutor as error:
+        raise errors.CacheError(f"a tokenizing process was killed; {clean.MEMORY}") from error
     except OSError as error:
-        return {"failed": "disk", "message": error.strerror or str(error)}
-
-
-def _answer(answers: TextIO, message: dict[str, Any]) -> bool:
-    """Write an answer; return whether the work goes on."""
-    answers.write(json.dumps(message) + "\n")
-    answers.flush()
-    return "failed" not in message
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        raise errors.CacheError(
+            f"token files cannot be written to {work.folder}: {error.strerror or error}; complete shards are kept. "
+            "Make room and run it again, or name another cache folder"
+        ) from error
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,100 @@
+"""Work in a fresh interpreter, which has imported neither torch nor the job: it has no threads and no CUDA, and may fork.
+
+`run` starts `python -m trialplane.training.clean MODULE PARENT` and sends a message, pickled; the process calls the module's
+`work(message, tell)`. It writes what is told, and an error of the platform, to standard output, a line of JSON each. It ends
+with the process that started it, as do its own processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import trialplane
+from trialplane import errors
+from trialplane.policies import pickling
+from trialplane.training import process
+
+# One core for each process, without threads, and without the variables of a rank.
+_ENV = {
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "MKL_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "RAYON_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+MEMORY = "the system sends SIGKILL mostly when memory is short: run it again, with fewer processes; what is complete is kept"
+
+
+def run(module: str, message: Any, name: str, hear: Callable[[dict[str, Any]], object] = lambda told: None) -> None:
+    """Do the work of a module.
+
+    Args:
+        module: Has the function `work`.
+        message: For it.
+        name: Name of the process in errors.
+        hear: Called with what it tells.
+
+    Raises:
+        TrialplaneError: the one that the work ended with.
+        CacheError: the process was killed, or failed in another way.
+    """
+    environment = {variable: value for variable, value in os.environ.items() if variable not in _RANK} | _ENV
+    path_entries = [str(Path(trialplane.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(path_entries)
+    # -P: a file of the working folder must not pass for a library.
+    command = [sys.executable, "-P", "-m", __name__, module, str(os.getpid())]
+    data = pickling.dumps(message, f"the message to {name}")
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdin is not None and worker.stdout is not None
+        try:
+            with contextlib.suppress(BrokenPipeError), worker.stdin as stdin:  # its exit code reports its death
+                stdin.write(data)
+            for line in worker.stdout:
+                told = json.loads(line)
+                if "failed" in told:
+                    raise getattr(errors, told["failed"])(told["message"])
+                hear(told)
+            code = worker.wait()
+        finally:
+            if worker.poll() is None:
+                worker.kill()
+    if code:
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        raise errors.CacheError(f"{name} (pid {worker.pid}) {how}; its output is above; {MEMORY}")
+
+
+def main(module: str, parent: str) -> int:
+    """Run the process; return the exit code."""
+    process.die_with_parent(int(parent))
+    os.register_at_fork(after_in_child=process.end_with_parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process itself
+    # The output of a library must not be read as an answer.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def tell(message: dict[str, Any]) -> None:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
+    try:
+        importlib.import_module(module).work(pickle.loads(sys.stdin.buffer.read()), tell)
+    except errors.TrialplaneError as error:
+        tell({"failed": type(error).__name__, "message": str(error)})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
