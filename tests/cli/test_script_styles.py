@@ -143,6 +143,43 @@ STYLES: dict[str, tuple[str, set[str], list[str]]] = {
         {"lr", "act"},
         ["--lr=0.1", "--act=relu", "--amp=True"],
     ),
+    "configuration in a flag": (
+        """
+        from absl import flags
+        class Config(dict):  # as ml_collections' is
+            def to_dict(self): return dict(self)
+        class Parser(flags.ArgumentParser):
+            def parse(self, text): return Config(lr=0.1, model={"dropout": 0.5, "name": "x"})
+        flags.DEFINE(Parser(), "config", "default.py", "The configuration.")
+        flags.DEFINE_string("workdir", "out", "")
+        flags.FLAGS(["fit.py"])  # the arguments of this double stay unread
+        """,
+        {"config.lr", "config.model.dropout"},
+        ["--config.lr=0.1", "--config.model.name=x", "--workdir=out"],
+    ),
+    "types in the help": (
+        """
+        import argparse
+        parser = argparse.ArgumentParser()  # as pydantic-settings makes it
+        for name, type_, default in (("optimizer.lr", "float", 0.1), ("flag", "bool", False), ("optimizer", "JSON", {})):
+            parser.add_argument(f"--{name}", default=argparse.SUPPRESS, metavar=type_, help=f"(default: {default})")
+        assert getattr(parser.parse_args(), "optimizer.lr") == "0.1"
+        """,
+        {"optimizer.lr"},
+        ["--optimizer.lr=0.1"],
+    ),
+    "docopt": (
+        """
+        '''Usage: fit.py [--lr=<lr>] [--verbose]
+
+        Options: --lr=<lr> [default: 0.1]
+        '''
+        import docopt
+        assert docopt.docopt(__doc__) == ["--lr=0.1"]
+        """,
+        {"lr"},
+        ["--lr=0.1"],
+    ),
     "sacred": (
         """
         import sys
@@ -269,9 +306,31 @@ def test_booleans_are_given_as_the_parser_reads_them(platform, written: Path) ->
     assert made().params["plot"] is False and given(made()) == ["--bias=False"]
 
 
+def test_a_flag_of_absl_without_a_value_needs_one(platform, written: Path) -> None:
+    text = """
+        from absl import app, flags
+        flags.DEFINE_float("lr", 0.1, "")
+        flags.DEFINE_string("workdir", None, "", required=True)
+        app.run(lambda argv: None)
+    """
+    (written / "fit.py").write_text(textwrap.dedent(text))
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 2 and "fit.py needs a value for workdir" in result.stderr, result.output
+
+
+DOCOPT = """
+import collections, sys
+Option = collections.namedtuple("Option", "short long argcount value")
+def parse_defaults(doc):
+    return [Option("-h", "--help", 0, False), Option(None, "--lr", 1, "0.1"), Option("-v", "--verbose", 0, False)]
+def docopt(doc): return sys.argv[1:]
+"""
+
+
 @pytest.mark.parametrize("style", STYLES)
 def test_each_style(platform, written: Path, style: str) -> None:
     text, searched, line = STYLES[style]
+    (written / "docopt.py").write_text(DOCOPT)  # it is one file, which projects copy
     (written / "fit.py").write_text(textwrap.dedent(text) + BODY)
     result = platform("init", "--from", str(written / "fit.py"))
     assert result.exit_code == 0, result.output
@@ -536,6 +595,77 @@ READS = """
     Path("scores").mkdir(exist_ok=True)
     Path("scores/metrics.json").write_text(json.dumps({{"accuracy": values["lr"], "args": sys.argv[1:]}}, indent=2))
 """
+SHELL = """#!/bin/bash
+set -eu
+LR=${LR:-0.1}  # of Adam
+OUT="${OUT_DIR:-./out}"
+DEPTH=${1:-3}
+TOKEN=${TOKEN:-}
+echo "val_loss=$LR depth: $DEPTH in $OUT"
+"""
+MLPROJECT = """
+name: fit
+entry_points:
+  main:
+    parameters:
+      alpha: {type: float, default: 1}
+      depth: {type: int, default: 3}
+      unused: {default: 4}
+    command: "bash fit.sh {depth} --alpha={alpha}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "searched", "command"),
+    [
+        (
+            "fit.sh",
+            {"LR", "DEPTH"},
+            ("env", "LR={LR}", "OUT_DIR={OUT_DIR}", "bash", "fit.sh", "{DEPTH}"),
+        ),
+        ("MLproject", {"alpha", "depth"}, ("bash", "fit.sh", "{depth}", "--alpha={alpha}")),
+    ],
+)
+def test_a_file_that_starts_a_script_is_a_command(
+    platform, written: Path, name: str, searched: set[str], command: tuple[str, ...]
+) -> None:
+    (written / "fit.sh").write_text(SHELL)
+    (written / "MLproject").write_text(MLPROJECT)
+    result = platform("init", "--from", str(written / name))
+    assert result.exit_code == 0 and "ended after" in result.stderr, result.output
+    job = made()
+    assert (job.command, set(job.search.parameters)) == (command, searched)
+    assert job.objectives[0].metric == "val_loss", "by a run of it"
+    (written / "job.yaml").unlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("fit.sh", "LR=0.1\n", "has no parameters; write LR=${LR:-0.1}"),
+        ("MLproject", "entry_points: {main: {command: 'echo {x}', parameters: {y: {default: 1}}}}", "has no parameters"),
+        ("MLproject", "[]", "has no parameters; an entry point needs"),
+    ],
+)
+def test_what_starts_a_script_without_parameters_is_told_what_to_write(
+    platform, written: Path, name: str, text: str, told: str
+) -> None:
+    (written / name).write_text(text)
+    result = platform("init", "--from", str(written / name))
+    assert result.exit_code == 2 and told in result.stderr and not (written / "job.yaml").exists(), result.output
+
+
+def test_a_metric_behind_its_value_is_found_once(platform, written: Path) -> None:
+    text = "C = 1.0\nprint('CV values: 0.1 0.2')\nprint('0.977 accuracy with a standard deviation of 0.01')\n"
+    (written / "fit.py").write_text(text)
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert "its metrics: accuracy" in result.stderr, result.output
+    assert made().objectives[0].metric == "accuracy"
+    (written / "job.yaml").unlink()
+    (written / "fit.py").write_text("C = 1.0\nprint('[1] validation-rmse: 0.1')\n")
+    assert "its metrics: validation-rmse\n" in platform("init", "--from", str(written / "fit.py")).stderr
+
+
 PARAMS = "prepare: {batch_size: 4}\ntrain:\n  lr: 0.1 # of Adam\n  seed: 3\n"
 
 

@@ -26,12 +26,14 @@ SEARCHED: list[tuple[str, Any, dict[str, Any]]] = [
     ("heads", 6, {"type": "categorical", "choices": [3, 6, 12]}),
     ("gae-lambda", 0.95, {"type": "float", "low": 0.475, "high": 1.0}),
     ("lambda", 0.01, {"type": "float", "low": 0.001, "high": 0.1, "log": True}),
+    ("config.momentum", 0.9, {"type": "float", "low": 0.5, "high": 0.99}),
+    ("train.dropout", 0.1, {"type": "float", "low": 0.0, "high": 0.6}),
     ("nesterov", False, {"type": "categorical", "choices": [False, True]}),
 ]
 LEFT = [("epochs", 10), ("seed", 1), ("num_workers", 4), ("log_interval", 10), ("min_lr", None), ("lr", -1.0),
         ("save-model", False), ("val_batch_size", 64), ("momentum", 1.5),
         ("model-ema-decay", 0.9998), ("lr_decay", 0.97), ("eval_dropout", 0.1), ("layers", 0), ("name", "x"),
-        ("input_size", 4), ("out_dim", 4), ("vocab_size", 64)]  # fmt: skip
+        ("eval.dropout", 0.1), ("input_size", 4), ("out_dim", 4), ("vocab_size", 64)]  # fmt: skip
 KINDS = {int: "int", float: "float", bool: "bool"}
 
 
@@ -89,3 +91,9 @@ def test_choices_are_searched_where_they_are_what_is_learnt() -> None:
 def test_the_objective(metrics: list[str], expected: tuple[str, str] | None) -> None:
     found = guess.objective(dict.fromkeys(metrics, 1.0))
     assert found == (expected and {"metric": expected[0], "direction": expected[1]})
+
+
+def test_names_in_an_output_that_are_those_of_objectives() -> None:
+    text = "Epoch: [0] Loss 2.3 Acc@1 10.2\n0.977 accuracy, C 3\nVal loss 2\nr2 0.4 lr 0.1\n"
+    assert guess.candidates(text) == ["Loss", "Acc_1", "accuracy", "val_loss", "r2"]
+    assert guess.objective({"val_f1": 0.5, "x": 1.0}) == {"metric": "val_f1", "direction": "maximize"}

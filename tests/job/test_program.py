@@ -109,7 +109,7 @@ def test_sources_of_metrics(job: Path) -> None:
         ),
         ("script: train.py\narguments: conf/parms.yaml\n", "arguments.file", 6, "did you mean conf/params.yaml"),
         ("script: train.py\narguments: ../params.yaml\n", "arguments", 6, "is no settings file of the job's folder"),
-        ("script: train.py\narguments: {file: params.toml}\n", "arguments", 6, "is no settings file"),
+        ("script: train.py\narguments: {file: params.xml}\n", "arguments", 6, "is no settings file"),
         ("script: train.py\narguments: conf/params.yaml\nparams: {lrr: 1}\n", "params.lrr", 7, "did you mean lr?"),
         ("script: train.py\narguments: conf/bad.yaml\n", "arguments.file", 6, "conf/bad.yaml cannot be read"),
         ("script: train.py\nmetrics: {from: file}\n", "metrics.0.path", 6, "is missing; write path"),

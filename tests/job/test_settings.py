@@ -1,8 +1,10 @@
-"""Values of a settings file, and its text with others in their place, as PyYAML and json read it."""
+"""Values of a settings file, and its text with others in their place, as PyYAML, json, tomllib and configparser read it."""
 
 from __future__ import annotations
 
+import configparser
 import json
+import tomllib
 from typing import Any
 
 import pytest
@@ -45,14 +47,14 @@ VALUES: dict[str, Any] = {
 
 
 def test_each_value_is_replaced_where_it_is() -> None:
-    assert set(settings.spans(YAML)) == set(VALUES)
+    assert set(settings.spans(YAML, "a.yaml")) == set(VALUES)
     for name, value in VALUES.items():
-        text = settings.replaced(YAML, {name: value})
+        text = settings.replaced(YAML, {name: value}, "a.yaml")
         loaded = yaml.safe_load(text)
         for part in name.split("."):
             loaded = loaded[part]
         assert loaded == value and type(loaded) is type(value), text
-    text = settings.replaced(YAML, VALUES | {"unknown": 1})
+    text = settings.replaced(YAML, VALUES | {"unknown": 1}, "a.yaml")
     loaded = yaml.safe_load(text)
     assert loaded["train"] == {name[6:]: value for name, value in VALUES.items() if name.startswith("train.")} | {
         "again": 1e-05,
@@ -64,17 +66,64 @@ def test_each_value_is_replaced_where_it_is() -> None:
 
 def test_json_stays_json() -> None:
     text = json.dumps({"lr": 0.1, "model": {"sizes": [1, 2], "name": "a"}}, indent=1)
-    replaced = settings.replaced(text, {"lr": 1e-05, "model.sizes": [4], "model.name": 'b"'})
+    replaced = settings.replaced(text, {"lr": 1e-05, "model.sizes": [4], "model.name": 'b"'}, "a.json")
     assert json.loads(replaced) == {"lr": 1e-05, "model": {"sizes": [4], "name": 'b"'}}
-    assert json.loads(settings.replaced('{"lr":1}', {"lr": 2})) == {"lr": 2}
+    assert json.loads(settings.replaced('{"lr":1}', {"lr": 2}, "a.json")) == {"lr": 2}
 
 
 @pytest.mark.parametrize("text", ["a: [1", "a: 1\n---\nb: 2", "[" * 5000, "a: *b", "a: \t- x"])
 def test_what_is_no_settings_file(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        settings.spans(text)
+        settings.spans(text, "a.yaml")
 
 
 @pytest.mark.parametrize("text", ["", "- 1", "x", "? [a]\n: 1"])
 def test_a_file_without_names_has_no_values(text: str) -> None:
-    assert settings.spans(text) == {} and settings.replaced(text, {"a": 1}) == text
+    assert settings.spans(text, "a.yaml") == {} and settings.replaced(text, {"a": 1}, "a.yaml") == text
+
+
+TOML = """\
+title = "a # b" # the name
+[train]
+lr=1e-3
+sizes = [1, 2]
+inline = {a = 1}
+on = true
+notes = \"\"\"
+no = 1
+\"\"\"
+[model.encoder] # of the text
+"hidden dim" = 8
+[[stages]]
+lr = 2
+"""
+
+
+def test_toml_stays_toml() -> None:
+    read = {"title": "a # b", "train.lr": 0.001, "train.sizes": [1, 2], "train.on": True, "model.encoder.hidden dim": 8}
+    assert settings.values(TOML, "a.toml") == read
+    others = {"title": 'b"', "train.lr": 1e-05, "train.sizes": [0.5], "train.on": False, "model.encoder.hidden dim": 9}
+    text = settings.replaced(TOML, others | {"train.no": 7, "stages.lr": 7}, "a.toml")
+    assert settings.values(text, "a.toml") == others
+    assert tomllib.loads(text) == tomllib.loads(TOML) | {
+        "title": 'b"',
+        "train": {"lr": 1e-05, "sizes": [0.5], "inline": {"a": 1}, "on": False, "notes": "no = 1\n"},
+        "model": {"encoder": {"hidden dim": 9}},
+    }
+    assert "# the name" in text and "# of the text" in text
+    with pytest.raises(ValueError, match=r"."):
+        settings.spans("a = 1\nb = [\n", "a.toml")
+
+
+def test_ini_stays_ini() -> None:
+    ini = "; of all\n[training]\nlearning_rate = 0.1\nName: some text\nempty =\npath = %(root)s/x\n"
+    assert settings.values(ini, "a.ini") == {
+        "training.learning_rate": 0.1,
+        "training.Name": "some text",
+        "training.path": "%(root)s/x",
+    }
+    text = settings.replaced(ini, {"training.learning_rate": 1e-05, "training.Name": "other"}, "a.cfg")
+    read = configparser.ConfigParser(interpolation=None)
+    read.read_string(text)
+    assert dict(read["training"]) == {"learning_rate": "1e-05", "name": "other", "empty": "", "path": "%(root)s/x"}
+    assert text.startswith("; of all\n")

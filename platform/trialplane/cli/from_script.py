@@ -16,7 +16,7 @@ from typing import Any
 from trialplane import errors
 from trialplane.cli import bounded, importing, output, script_folder, settings_file, smoke
 from trialplane.errors import InputError, SpecError
-from trialplane.importing import guess, hydra, script, wandb
+from trialplane.importing import guess, hydra, launcher, script, wandb
 from trialplane.importing.script import Script
 from trialplane.job import arguments, load, settings
 from trialplane.job.program import MetricSource
@@ -34,6 +34,7 @@ _REST = {
     arguments.GLOBALS: arguments.GLOBALS,
     script.SETTINGS: arguments.HYDRA,
     script.ENVIRONMENT: script.ENVIRONMENT,
+    script.COMMAND: script.COMMAND,
 }
 # Styles of scripts that may have a settings file, too.
 _WITH_SETTINGS = ("", arguments.GLOBALS, script.ENVIRONMENT, script.PARSED)
@@ -95,12 +96,16 @@ def make(file: Path, *, with_smoke: bool) -> int:
     if not file.exists():
         near = errors.nearest(file.name, [sibling.name for sibling in file.parent.glob("*.py")])
         raise InputError(f"there is no {file}; {near or 'give the path of a Python script'}; nothing was changed")
-    if not file.is_file() or file.suffix != ".py":
-        raise InputError(f"{file} is not a Python script; nothing was changed")
+    if not file.is_file() or not (file.suffix == ".py" or launcher.is_launcher(file)):
+        raise InputError(f"{file} is not a Python script, a shell script or an MLproject; nothing was changed")
     real = file.resolve()  # Python imports from the folder of a link's target
-    modules = script_folder.modules(real)
-    text = modules[Path(real.name)][0]
-    read = script.read(text, str(file), "\n".join(text for text, _ in modules.values()))
+    if file.suffix == ".py":
+        modules = script_folder.modules(real)
+        text = modules[Path(real.name)][0]
+        read = script.read(text, str(file), "\n".join(text for text, _ in modules.values()))
+    else:
+        text = script_folder.source(real)
+        read = launcher.read(text, str(file))
     in_file = settings_file.find(real, read) if read.style in _WITH_SETTINGS else None
     module = _module(real) if read.is_module else ""
     folder = _folder(real, read) if in_file is None else in_file.folder
@@ -147,7 +152,9 @@ def make(file: Path, *, with_smoke: bool) -> int:
         if with_smoke and not new_job.missing:
             limit = f"{smoke.LONGEST:.0f} seconds at most"
             output.note(f"{file.name} runs once with its defaults, for {limit}, to find its metrics; --no-smoke skips this")
-            result = smoke.run(["-m", module] if module else [name], _line(new_job), used, Path(scratch))
+            program = [sys.executable, "-u", *(["-m", module] if module else [name])]
+            command = _command_line(new_job) if read.style == script.COMMAND else [*program, *_line(new_job)]
+            result = smoke.run(command, file.stem, used, Path(scratch))
             _print_result(file.name, result)
     for text in declared.left_out:
         output.note(f"not in the job: {text}")
@@ -247,6 +254,8 @@ def _declared(file: Path, read: Script, copy: Path, scratch: Path, module: str =
         SpecError: its configuration is not YAML.
     """
     if read.style == script.PARSED:
+        if _GIN.search(script_folder.source(file)):
+            raise InputError(f"{_advice(file)}. Nothing was changed")
         return _parse_in_process(file, copy, scratch, module)
     if read.style == arguments.HYDRA:
         config = _config(copy, read)
@@ -333,7 +342,8 @@ def _parse_in_process(file: Path, copy: Path, scratch: Path, module: str) -> Dec
 def _job(name: str, read: Script, declared: Declared) -> _Job:
     """Return the job for a script's arguments."""
     rest = _REST.get(read.style, arguments.FLAGS)
-    gets_defaults = rest == arguments.FLAGS and read.style != script.ATTRIBUTES  # other styles leave defaults to the script
+    # Other styles leave defaults to the script.
+    gets_defaults = rest in (arguments.FLAGS, script.COMMAND) and read.style != script.ATTRIBUTES
     params: dict[str, tuple[Any, str]] = {}
     further: tuple[list[str], list[str]] = ([], [])
     items: list[str] = []
@@ -369,7 +379,7 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
     if lists - {"spread"}:
         field["lists"] = min(lists - {"spread"})
     field_value = field["items"] if len(field) == 1 else field
-    in_environment = read.style == script.ENVIRONMENT
+    in_environment = read.style in (script.ENVIRONMENT, script.COMMAND)
     comments = [f"Made from {name} by `platform init --from`."]
     if read.style == arguments.GLOBALS:
         comments.append("A parameter replaces the value that the script gives to its name.")
@@ -383,7 +393,7 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
     return _Job(
         script=name,
         arguments=None if in_environment or field_value == arguments.FLAGS else field_value,
-        command=["env", *items, "python", name] if in_environment else [],
+        command=list(read.command) or (["env", *items, "python", name] if in_environment else []),
         params=params,
         space=space,
         further=further,
@@ -407,6 +417,8 @@ def _item(option: Option, rest: str, style: str, lacks: bool) -> list[str]:
     """Return the item of an argument that {flags} or {hydra} cannot write; both omit arguments without a value."""
     if rest == script.ENVIRONMENT:
         return [f"{option.name}={{{option.name}}}"]
+    if rest == script.COMMAND:
+        return []
     if rest != arguments.FLAGS:
         is_pythons = option.kind == "bool" and not option.style  # Sacred's True, and not Hydra's true
         return [f"{option.name}={{{option.name}}}"] if lacks or (rest == arguments.HYDRA and is_pythons) else []
@@ -421,6 +433,11 @@ def _is_heavy(module: str) -> bool:
     """Whether a module is an installed library, and not of the standard library or the script."""
     name = module.partition(".")[0]
     return name not in sys.stdlib_module_names and name != "trialplane" and _is_installed(name)
+
+
+def _command_line(job: _Job) -> list[str]:
+    """Return the command of a run with the defaults."""
+    return arguments.build(job.command, {name: value for name, (value, _) in job.params.items()} | job.start, {})
 
 
 def _line(job: _Job) -> list[str]:

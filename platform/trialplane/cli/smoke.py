@@ -5,25 +5,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
+import re
 import sqlite3
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trialplane.cli import bounded
+from trialplane.importing import guess
 from trialplane.job.program import MetricSource, Program
 from trialplane.wire import env
 from trialplane.worker.metrics import elsewhere, reader
 
 LONGEST = 60.0  # seconds
 _STDOUT = MetricSource("stdout")
-# Metrics that are found in any spelling, as those that a job names: `Val loss 2.1`.
-_NAMES = tuple(
-    f"{part}{metric}"
-    for part in ("", "train_", "val_", "valid_", "validation_", "eval_", "test_")
-    for metric in ("loss", "accuracy", "acc", "f1")
-)
+_SEARCHED = 1 << 20  # characters at the end of the output in which names of metrics are looked for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,35 +40,42 @@ class Smoke:
     ended: bool
 
 
-def run(program: Sequence[str], arguments: Sequence[str], folder: Path, scratch: Path) -> Smoke:
+def run(command: Sequence[str], name: str, folder: Path, scratch: Path) -> Smoke:
     """Run a script to its end, or for `LONGEST` seconds.
 
     Args:
-        program: path of the script below `folder`, or -m and a module.
-        arguments: of it.
+        command: program and arguments.
+        name: of the script, for the file that keeps its output.
         folder: in which it runs, and may write.
         scratch: another folder, for its output.
     """
-    log, database = scratch / "output.log", scratch / "mlflow.db"
-    variables = {"WANDB_MODE": "offline", env.MLFLOW_TRACKING_URI: f"sqlite:///{database}"}
-    output = reader.Reader(Program(metrics=(_STDOUT,), names=_NAMES), log, folder, time.time())
+    log, printed, database = scratch / "output.log", scratch / "printed.log", scratch / "mlflow.db"
+    variables = {"WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1", env.MLFLOW_TRACKING_URI: f"sqlite:///{database}"}
     before = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in folder.rglob("*") if file.is_file()}
-    command = [sys.executable, "-u", *program, *arguments]
     ended = bounded.run(command, folder, variables, log, LONGEST)
+    names = tuple(guess.candidates(log.read_text(encoding="utf-8", errors="replace")[-_SEARCHED:]))
+    output = reader.Reader(Program(metrics=(_STDOUT,), names=names), printed, folder, time.time())
+    os.link(log, printed)  # a reader begins where a file ends
     output.read(time.monotonic(), ended=True)
-    metrics_by_source: dict[MetricSource, Mapping[str, float]] = {_STDOUT: dict(output.finite)} if output.finite else {}
+    pairs = {_spelling(name) for name in output.finite if name not in names}
+    values = {name: value for name, value in output.finite.items() if name not in names or _spelling(name) not in pairs}
+    metrics_by_source: dict[MetricSource, Mapping[str, float]] = {_STDOUT: values} if values else {}
     if logged := _logged(database):
         metrics_by_source[MetricSource("mlflow")] = logged
 
     def is_new(file: Path) -> bool:
         return file.is_file() and before.get(file) != (file.stat().st_mtime_ns, file.stat().st_size)
 
-    for _, source, values in elsewhere.written(folder, _NAMES, is_new, lambda _: b""):
-        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+    for _, source, in_file in elsewhere.written(folder, names, is_new, lambda _: b""):
+        finite = {name: value for name, value in in_file.items() if math.isfinite(value)}
         if source is not None and finite:
             metrics_by_source[source] = {**metrics_by_source.get(source, {}), **finite}
-    failure = "; ".join(filter(None, (ended.cause, ended.keep(Path(program[-1]).stem)))) if ended.code else ""
+    failure = "; ".join(filter(None, (ended.cause, ended.keep(name)))) if ended.code else ""
     return Smoke(metrics_by_source, ended.seconds, failure, ended.code is not None)
+
+
+def _spelling(name: str) -> str:
+    return re.sub(r"\W", "_", name).lower()
 
 
 def _logged(database: Path) -> dict[str, float]:

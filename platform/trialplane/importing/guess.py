@@ -16,7 +16,7 @@ def _set(words: str) -> frozenset[str]:
 
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_NUMBERED = re.compile(r"\b(l1|l2)\b")
+_NUMBERED = re.compile(r"(?<![^\W_])(l1|l2|f1|r2|top1)(?![^\W_])")
 # Words in the names of arguments that say where and how a script runs, and not what it learns.
 _NO_SEARCH = _set(
     "seed device devices cuda gpu gpus cpu mps tpu xpu num_workers workers jobs threads port host rank local world backend "
@@ -55,6 +55,8 @@ _SCORES = _set(
     "exact top1 elo kappa mcc objective quality fitness likelihood elbo silhouette ari nmi jaccard correlation spearman "
     "pearson concordance sharpe"
 )
+_NAMED = re.compile(r"((?i:train|training|val|valid|validation|test|eval|evaluation)[ _-])?([^\W\d][\w@-]*)")
+_MOST_CANDIDATES = 30
 _HELD_OUT = ("val", "valid", "validation", "eval", "test", "dev")
 
 
@@ -94,7 +96,8 @@ def _is_rate(words: Collection[str]) -> bool:
 def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
     """A parameter to search for an argument, and why; None for one that is better left as it is."""
     words = set(_words(option.name))
-    if option.lists or (words & _NO_SEARCH and not words & (_LOGARITHMIC | _SIZES | _TREES)):
+    own = set(_words(option.name.rpartition(".")[2]))  # `train.dropout` is not about `train`
+    if option.lists or (own & _NO_SEARCH and not words & (_LOGARITHMIC | _SIZES | _TREES)):
         return None
     if words & _SIZES and words & _OF_DATA:
         return None
@@ -162,6 +165,12 @@ def objective(metrics: Mapping[str, float]) -> dict[str, str] | None:
 
     best = max(filter(_is_known, metrics), key=rank, default=None)
     return None if best is None else {"metric": best, "direction": direction(best)}
+
+
+def candidates(text: str) -> list[str]:
+    """The names in a program's output that are named like an objective: of `0.98 accuracy` and `Acc@1 55.2`, too."""
+    found = dict.fromkeys(re.sub(r"\W+", "_", of.lower() + name).strip("_") for of, name in _NAMED.findall(text))
+    return [name for name in found if _is_known(name)][:_MOST_CANDIDATES]
 
 
 def is_held_out(metric: str) -> bool:

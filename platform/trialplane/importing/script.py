@@ -21,21 +21,21 @@ ATTRIBUTES = "attributes"  # by assignments like `config.trainer.lr = 0.1`, whic
 SACRED = "sacred"  # by `with lr=0.1`
 POSITIONS = "positions"  # by `sys.argv[1]`, `sys.argv[2]`, …
 ENVIRONMENT = "environment"  # by `os.environ["LR"]`
-SETTINGS = "settings"  # from a YAML or JSON file
+SETTINGS = "settings"  # from a file of settings
+COMMAND = "command"  # by a command line: a shell script, or an MLproject
 PARSED = "parsed"  # by argparse, click or what stands on these: the script itself knows its arguments
 _PARSERS = re.compile(
     r"\b(parse_args|parse_known_args|parse_args_into_dataclasses|simple_parsing|tyro|jsonargparse|LightningCLI|"
-    r"click\.(command|group)|typer\.(run|Typer)|@command|@\w+\.command)\b"
+    r"click\.(command|group)|typer\.(run|Typer)|@command|@\w+\.command|plac\.call|docopt|cli_parse_args|CliApp|"
+    r"DEFINE_\w+)\b"
 )
 # What of a script shows that it reads arguments, by a parser that is none of these, too.
 ARGUMENTS = re.compile(
-    r"argparse|ArgumentParser|sys\.argv|\bclick\b|\bfire\b|absl|hydra|tyro|typer|simple_parsing|docopt|getopt|sacred"
+    r"argparse|ArgumentParser|sys\.argv|\bclick\b|\bfire\b|absl|hydra|tyro|typer|simple_parsing|docopt|getopt|sacred|\bplac\b"
 )
-_SETTINGS = re.compile(r"""["']([\w./-]+\.(?:yaml|yml|json))["']""")
+_SETTINGS = re.compile(r"""["']([\w./-]+\.(?:yaml|yml|json|toml|ini|cfg))["']""")
 _RESULTS = re.compile(r"metric|result|score|output|report|history|package|vocab|tokenizer", re.IGNORECASE)
 _TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
-_ABSL = {"DEFINE_float": "float", "DEFINE_integer": "int", "DEFINE_string": "str", "DEFINE_enum": "str"}
-_ABSL |= dict.fromkeys(("DEFINE_bool", "DEFINE_boolean"), "bool")
 _SWEPT = ("hydra", "defaults")  # of a configuration of Hydra: its own
 
 
@@ -44,8 +44,8 @@ class Script:
     """What the text of a script says.
 
     Attributes:
-        style: how it takes arguments: OPTUNA, WANDB, SACRED, POSITIONS, PARSED, ATTRIBUTES, ENVIRONMENT, "hydra", "fire",
-            "flags" (absl's), "configurator" (assignments that one overwrites, as nanoGPT's does), "globals" (values in its
+        style: how it takes arguments: OPTUNA, WANDB, SACRED, POSITIONS, PARSED, ATTRIBUTES, ENVIRONMENT, COMMAND, "hydra",
+            "fire", "configurator" (assignments that one overwrites, as nanoGPT's does), "globals" (values in its
             text, without any arguments), or "" where nothing is recognised.
         options: of all but OPTUNA, WANDB, PARSED and hydra, whose options are elsewhere.
         config: of hydra: the path of its configuration without the suffix, relative to the script.
@@ -55,7 +55,8 @@ class Script:
         notes: what a search of OPTUNA has and the job does not.
         returned: of hydra and SACRED: the expression that the function returns, or "".
         is_module: whether it imports from its own package: `from .model import Model`.
-        settings: names of YAML and JSON files in its text, which may have its parameters.
+        settings: names of settings files in its text, which may have its parameters.
+        command: of COMMAND: how it is started, with {NAME} for the values of its options.
     """
 
     style: str
@@ -68,6 +69,7 @@ class Script:
     returned: str = ""
     is_module: bool = False
     settings: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
 
 
 def read(text: str, name: str, others: str = "") -> Script:
@@ -106,8 +108,6 @@ def read(text: str, name: str, others: str = "") -> Script:
         style, options = "configurator", tuple(_before_the_configurator(tree))
     elif "sacred" in text and (options := tuple(_of_sacred(tree))):
         style, returned = SACRED, _returned_by_sacred(tree)
-    elif options := tuple(_of_absl(calls)):
-        style = arguments.FLAGS
     elif _PARSERS.search(both):
         style = PARSED
     elif "sys.argv" in both and (options := tuple(_positions(tree))):
@@ -134,17 +134,17 @@ def _settings(text: str) -> tuple[str, ...]:
 
 
 def of_settings(text: str, name: str) -> list[Option]:
-    """The values of a settings file as arguments; none of one that is no YAML.
+    """The values of a settings file as arguments; none of one that cannot be read.
 
     Args:
         text: of the file.
         name: of it, for messages.
     """
     try:
-        data, names = document.parse(text, name).data, settings.spans(text)
-    except (SpecError, ValueError):
+        values = settings.values(text, name)
+    except ValueError:
         return []
-    return [option for option in _leaves(data) if option.name in names] if isinstance(data, dict) else []
+    return list(_leaves(values))
 
 
 def _called(function: ast.expr) -> str:
@@ -401,18 +401,6 @@ def _of_environment(tree: ast.Module) -> Iterator[Option]:
             is_needed = "default" not in given and kind in ("float", "int")  # others may be the machine's, as HOME is
             found.setdefault(name, Option(name, value, kind, name, required=is_needed))
     yield from found.values()
-
-
-def _of_absl(calls: Sequence[ast.Call]) -> Iterator[Option]:
-    """The flags that a script defines by absl."""
-    for call in calls:
-        of = _called(call.func).rpartition(".")[2]
-        given = _arguments(call, "name", "default", *(["enum_values"] if of == "DEFINE_enum" else []))
-        name, kind = _literal(given.get("name")), _ABSL.get(of, "")
-        if kind and isinstance(name, str):
-            choices = tuple(_literal(given.get("enum_values")) or ())
-            style = "value" if kind == "bool" else ""
-            yield Option(name, _literal(given.get("default")), kind, f"--{name}", choices, style)
 
 
 def _of_sacred(tree: ast.Module) -> Iterator[Option]:

@@ -155,7 +155,7 @@ def _look_at_settings(job: Job, folder: Path, broken: Collection[Place]) -> Iter
         return
     field_path, file = ("arguments", "file"), folder / job_arguments.file
     try:
-        names = settings.spans(file.read_text(encoding="utf-8"))
+        names = settings.spans(file.read_text(encoding="utf-8"), file.name)
     except FileNotFoundError:
         files = [path.relative_to(folder).as_posix() for end in settings.SUFFIXES for path in folder.glob(f"**/*{end}")]
         yield Issue(

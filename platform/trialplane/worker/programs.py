@@ -250,7 +250,7 @@ def _enter(program: Program, ctx: context.Context) -> Path:
         file = run_folder / program.file
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)  # a link leads to a file of others
-        file.write_text(settings.replaced(text, ctx.params), encoding="utf-8")
+        file.write_text(settings.replaced(text, ctx.params, file.name), encoding="utf-8")
     os.chdir(run_folder)
     if "://" not in ctx.checkpoints:
         with contextlib.suppress(OSError):  # the program learns the reason when it writes there
@@ -277,7 +277,7 @@ def _arguments(program: Program, ctx: context.Context) -> list[str]:
     params: Mapping[str, Any] = ctx.params
     if program.file:
         placeholders = {name for _, name in arguments.placeholders(program.arguments)}
-        in_file = settings.spans((ctx.code / program.file).read_text(encoding="utf-8")).keys() - placeholders
+        in_file = settings.spans((ctx.code / program.file).read_text(encoding="utf-8"), program.file).keys() - placeholders
         params = {name: value for name, value in params.items() if name not in in_file}
     return arguments.build(program.arguments, params, _facts(ctx), program.booleans, program.lists)
 

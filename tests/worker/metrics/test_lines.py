@@ -67,11 +67,22 @@ def test_forms(line: str, step: int | None, metrics: dict[str, float]) -> None:
         ("[1]\tvalid_0's l2: 0.25\tvalid_1's l2: 0.5", "valid_1_s_l2", 0.5),
         ("[1]\tvalid_0\u2019s l2: 0.25", "valid_0 l2", 0.25),
         ("mAP@0.5 0.75", "mAP_0.5", 0.75),
+        ("0.977 accuracy with a standard deviation of 0.01", "accuracy", 0.977),
+        ("result: 93 % accuracy", "accuracy", 93.0),
+        ("0.5 accuracy: 0.75", "accuracy", 0.75),
+        ("Accuracy of the network on the 10000 test images: 54 %", "accuracy", 54.0),
         ("the dog's bowl 3", "dog_bowl", 3.0),
     ],
 )
 def test_names_with_signs_that_mlflow_does_not_keep(line: str, name: str, value: float) -> None:
     assert lines.parser((), lines.Names((name,)))(line).metrics[name] == value
+
+
+@pytest.mark.parametrize(
+    "line", ["Epoch 3 accuracy improved", "0.5 train accuracy", "in 3 accuracy rounds", "1.5x accuracy"]
+)
+def test_a_number_before_a_name_that_is_not_its_value(line: str) -> None:
+    assert "accuracy" not in lines.parser((), lines.Names(("accuracy",)))(line).metrics
 
 
 @pytest.mark.parametrize("line", ["dogs bowl 3", "valid_0, l2 3", "valid: 0, l2: 3", "{'valid': 0, 'l2': 3}"])

@@ -40,8 +40,8 @@ class Arguments(models.Model):
     )
     file: str = Field(
         default="",
-        description="Settings file of the job's folder, YAML or JSON: params.yaml. In each trial's copy, the parameters "
-        "that the file has replace its values. They are no arguments then.",
+        description="Settings file of the job's folder, YAML, JSON, TOML or INI: params.yaml. In each trial's copy, the "
+        "parameters that the file has replace its values. They are no arguments then.",
     )
 
 
@@ -86,7 +86,7 @@ def _script(value: Any) -> Any:
 
 
 ScriptFile = Annotated[str, BeforeValidator(_script), WithJsonSchema({"type": "string", "pattern": r"^[^/].*\.py$"})]
-_SETTINGS: dict[str, Any] = {"type": "string", "pattern": r"\.(yaml|yml|json)$"}
+_SETTINGS: dict[str, Any] = {"type": "string", "pattern": r"\.(yaml|yml|json|toml|ini|cfg)$"}
 _ITEMS = {"type": "array", "items": {"type": ["string", "number"]}}
 ArgumentsField = Annotated[
     Arguments,

@@ -4,7 +4,8 @@ Pure: text in, numbers out. Of a line without a declared pattern these count:
 
 - pairs of a name and a number with = or : between, the name perhaps in quotes: `loss=0.3`, `'eval_loss': 0.3`, `acc: 93.1%`;
 - a line that is a JSON object: its numbers, those of nested objects under dotted names;
-- a metric that the job names, however it is written: `val_loss` also in `val loss 2.1` and `Val Loss = 2.1`;
+- a metric that the job names, however it is written: `val_loss` also in `val loss 2.1` and `Val Loss = 2.1`, `accuracy` in
+  `0.98 accuracy` and `Accuracy on the 100 images: 54 %`;
 - `accuracy: 9870/10000`, a fraction, as its value;
 - the averages in scikit-learn's classification report, under the names of its scorers: `f1_macro`, `recall_weighted`.
 
@@ -17,6 +18,7 @@ or the first thing in a line in brackets, as in XGBoost's `[12]` and in `[3/10]`
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import re
@@ -154,7 +156,7 @@ def parser(patterns: Sequence[str], names: Names, arguments: Collection[str] = (
     """
     arguments_lower = _ARGUMENTS | {name.lower() for name in arguments}
     compiled = [re.compile(pattern) for pattern in patterns]
-    spelt = {} if compiled else {name: form for name in names.requested.values() if (form := _spelt(name)) is not None}
+    spelt = {} if compiled else {name: _spelt(name) for name in names.requested.values()}
 
     def parse(line: str) -> LineMetrics:
         if len(line) > LONGEST_LINE:  # a name that is cut in two is another name: the first digits are dropped
@@ -171,8 +173,8 @@ def parser(patterns: Sequence[str], names: Names, arguments: Collection[str] = (
         if (averages := _AVERAGES.match(line)) is not None:
             return names.read(dict(_of_report(averages)))
         result = names.read(_pairs(line, names))
-        for name, form in spelt.items():
-            if name not in result.metrics and (value := _of_form(form, line)) is not None:
+        for name, forms in spelt.items():
+            if name not in result.metrics and (value := _of_forms(forms, line)) is not None:
                 result.metrics[name] = value
         return result if result.step is not None or names.has_own_step else without_arguments(_with_step(result, line), line)
 
@@ -264,19 +266,21 @@ def _of_report(row: re.Match[str]) -> Iterator[tuple[str, float]]:
             yield f"{name}_{row[1]}", value
 
 
-def _spelt(name: str) -> re.Pattern[str] | None:
-    """Return an expression that finds a metric in any spelling."""
+def _spelt(name: str) -> tuple[re.Pattern[str], ...]:
+    """Return the expressions that find a metric in any spelling: before its value, or else behind it."""
     words = [re.escape(word) for word in re.split(r"[\W_]+", name) if word]
     if not words:
-        return None
+        return ()
     text = r"(?:['’]s\b)?[\s_./@'’-]*".join(words)
-    between = r"(?:[^\d:=|,;\n]{0,40}?[:=|]|\s*+is\b|\s*+->)?"
-    return re.compile(rf"(?<!\w){text}(?!\w)[\"']?{between}\s*+{_CALL}({_NUMBER}){_NO_MORE}", re.IGNORECASE)
+    between = r"(?:[^\d:=|,;\n]{0,40}?[:=|]|\s+(?:on|of|over)\s[^:=|,;\n]{0,60}?[:=]|\s*+is\b|\s*+->)?"
+    after = rf"(?<!\w){text}(?!\w)[\"']?{between}\s*+{_CALL}({_NUMBER}){_NO_MORE}"
+    before = rf"(?:^|[:=|,;(]) *+(\d*\.\d+|\d+(?:\.\d+)?(?= ?%)) ?%? ++{text}(?!\w)"
+    return re.compile(after, re.IGNORECASE), re.compile(before, re.IGNORECASE)
 
 
-def _of_form(form: re.Pattern[str], line: str) -> float | None:
+def _of_forms(forms: Sequence[re.Pattern[str]], line: str) -> float | None:
     """The value of a metric in any spelling; not that of another set of data, as `train accuracy` for `accuracy`."""
-    for match in form.finditer(line):
+    for match in itertools.chain.from_iterable(form.finditer(line) for form in forms):
         if not _SET_BEFORE.search(line[max(0, match.start() - 20) : match.start()]):
             return float(match[1])
     return None

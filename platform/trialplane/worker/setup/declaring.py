@@ -1,6 +1,7 @@
 """The arguments that a script declares to a parser, found by running it up to the point where it reads them.
 
-argparse, click and libraries based on them (typer, simple-parsing, transformers), tyro, jsonargparse with LightningCLI.
+argparse, click and libraries based on them (typer, simple-parsing, transformers, plac, pydantic-settings), tyro, absl with
+ml_collections, docopt, jsonargparse with LightningCLI.
 
 `python -m trialplane.worker.setup.declaring SCRIPT FILE` is started in the script's folder, or with a module in place of
 SCRIPT in the folder of its package, and writes FILE, a `Declared` in
@@ -18,7 +19,7 @@ import re
 import runpy
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any, NoReturn, cast
 
@@ -29,8 +30,10 @@ from trialplane.wire.declared import Declared, Option
 _CLICK = ("click.core", "typer._click.core")  # typer has a copy of its own
 _TRAINS = ("train", "fit", "training", "run", "main")  # subcommands that a study is about
 _MOST_CHOICES = 50
-_TYRO = {"INT": int, "FLOAT": float, "STR": str}  # type of a value in its help → Python type
+_IN_HELP = {"int": int, "float": float, "str": str, "bool": bool}  # type of a value in its help → Python type
+_DEFAULT = re.compile(r"\(default: (.*?)\)")  # in the help of tyro and pydantic-settings
 _LIGHTNING = ("model.", "data.")  # arguments of LightningCLI that belong to the script's own classes
+_ABSL = {"float": "float", "int": "int", "string": "str", "string enum": "str", "bool": "bool"}  # a flag's type → kind
 _KINDS = {int: "int", float: "float", str: "str", bool: "bool"}
 
 
@@ -76,6 +79,13 @@ class _Parsers:
             importlib.import_module("jsonargparse").ArgumentParser.parse_args = lambda parser, *args, **kwargs: (
                 self._end_at_jsonargparse(parser)
             )
+        if _is_installed("absl"):
+            flags: Any = importlib.import_module("absl.flags")
+            parse = flags.FlagValues.__call__
+            flags.FlagValues.__call__ = lambda values, *args, **kwargs: self._end_at_absl(parse, values)
+        if _is_installed("docopt"):
+            docopt: Any = importlib.import_module("docopt")
+            docopt.docopt = lambda doc="", *args, **kwargs: self._end_at_docopt(docopt.parse_defaults(doc))
 
     def _end_at_click(self, command: Any) -> NoReturn:
         while commands := getattr(command, "commands", None):
@@ -99,9 +109,7 @@ class _Parsers:
         for action in parser._actions:
             action.nargs = None if action.nargs == 1 else action.nargs
             if action.nargs is None:
-                shown = re.search(r"\(default: (.*?)\)", str(action.help))
-                action.default = shown[1] if shown and shown[1] != "None" else None
-                action.type = _TYRO.get(str(action.metavar).rpartition("|")[2])
+                action.default = argparse.SUPPRESS
         self._add_argparse(parser)
         self.end()
 
@@ -117,6 +125,34 @@ class _Parsers:
         self._add_argparse(parser)
         self.end()
 
+    def _end_at_absl(self, parse: Any, values: Any) -> NoReturn:
+        missing: set[str] = set()
+        try:
+            parse(values, sys.argv)  # reads the files of ml_collections
+        except Exception as error:  # noqa: BLE001  flags that are required have no value here
+            missing = set(re.findall(r"--([\w.-]+)", str(error)))
+        for module, flags in values.flags_by_module_dict().items():
+            for flag in flags if not module.startswith("absl.") else ():
+                nested = flag.value.to_dict() if hasattr(flag.value, "to_dict") else None
+                pairs = [(flag.name, flag.value)] if nested is None else _leaves(nested, flag.name)
+                for name, value in pairs:
+                    kind = _KINDS.get(type(value), "") if nested is not None else _ABSL.get(flag.flag_type(), "")
+                    choices = tuple(getattr(flag.parser, "enum_values", None) or ())
+                    style = "value" if kind == "bool" else ""
+                    if kind:
+                        default = self._plain(value, None)
+                        self._options.append(Option(name, default, kind, f"--{name}", choices, style, flag.name in missing))
+        self.end()
+
+    def _end_at_docopt(self, options: Any) -> NoReturn:
+        for option in options:
+            name = (option.long or option.short).lstrip("-")
+            if name not in ("help", "version"):
+                default = _scalar(option.value) if option.argcount else False
+                style = "" if option.argcount else "switch"
+                self._options.append(Option(name, default, _kind(default), option.long or option.short, style=style))
+        self.end()
+
     def end(self, failure: str = "") -> NoReturn:
         """Write the declared arguments and end the process."""
         declared = Declared(tuple(self._options), tuple(self._left_out), failure, tuple(self._subcommands))
@@ -130,6 +166,9 @@ class _Parsers:
             if isinstance(action, argparse._VersionAction) or action.dest in ("help", *destinations):
                 continue  # the second one of a destination is its opposite, as --no-amp of --amp
             destinations.add(action.dest)
+            if action.default == argparse.SUPPRESS and (shown := _DEFAULT.search(str(action.help))):
+                action.default = shown[1] if shown[1] != "None" else None
+                action.type = _IN_HELP.get(str(action.metavar).rpartition("|")[2].lower(), action.type)
             flag = next((text for text in action.option_strings if text.startswith("--")), "")
             flag = flag or (action.option_strings[0] if action.option_strings else "")
             name = flag.lstrip("-") or action.dest
@@ -208,6 +247,24 @@ class _Parsers:
         return None if value == argparse.SUPPRESS else float(value) if type_ is float else value
 
 
+def _leaves(data: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
+    for name, value in data.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{above}.{name}")
+        else:
+            yield f"{above}.{name}", value
+
+
+def _scalar(text: Any) -> Any:
+    """A text as a number if it is one."""
+    for type_ in (int, float):
+        try:
+            return type_(text)
+        except (TypeError, ValueError):
+            continue
+    return text
+
+
 def _is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
@@ -219,6 +276,8 @@ def _unfit(action: argparse.Action) -> str:
         return f"takes a boolean {how}, which does not read the texts True and False"
     if action.nargs == 0 and not isinstance(action, (argparse._StoreTrueAction, argparse._StoreFalseAction)):
         return "is neither a value nor an on/off switch, so a job cannot set it"
+    if action.metavar == "JSON":  # of pydantic-settings, beside an argument for each of its fields
+        return "takes JSON; its fields are arguments, too"
     if action.nargs in (argparse.REMAINDER, argparse.PARSER):
         return "takes all arguments that follow, which a job cannot set"
     return ""
@@ -280,10 +339,10 @@ def main() -> None:
     module = "" if program.endswith(".py") else program  # of a package in this folder
     script = Path(f"{module.replace('.', '/')}.py" if module else program).resolve()
     process.end_with_parent()
-    parsers = _Parsers(script, file)
-    parsers.watch()
     sys.argv = [str(script)]
     sys.path.insert(0, str(Path.cwd() if module else script.parent))
+    parsers = _Parsers(script, file)
+    parsers.watch()
     try:
         if module:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
