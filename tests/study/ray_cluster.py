@@ -110,7 +110,13 @@ class Cluster:
         # The agent's port is else the same for every Ray of this machine.
         command += ["--include-dashboard=false", f"--dashboard-agent-listen-port={free_port()}"]
         self.head = self._ray(command, self.home)
-        wait_until(lambda: _answers(port), "Ray's head answers")
+
+        def is_up() -> bool:
+            assert self.head is not None
+            assert self.head.poll() is None, (self.home / "ray.log").read_text()[-3000:]
+            return _answers(port)
+
+        wait_until(is_up, "Ray's head answers")
 
     @property
     def home(self) -> Path:
