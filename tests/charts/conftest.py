@@ -59,7 +59,7 @@ SETS: dict[str, dict[str, Any]] = {
             "trial": {"egress": [{"ports": [{"port": 443}]}]},
         },
         "priorityClasses": {"enabled": True},
-        "metrics": {"enabled": True, "check": False, "labels": {"release": "prometheus"}},
+        "metrics": {"enabled": True, "check": False, "labels": {"release": "prometheus"}, "alerts": True, "dashboard": True},
     },
     "outside": {
         "postgresql": {"enabled": False},

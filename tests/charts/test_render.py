@@ -100,7 +100,7 @@ def test_objects_keep_their_names_whatever_the_values_are(
 
     assert {("StatefulSet", "platform-postgresql"), ("PersistentVolumeClaim", "platform-runs")} <= names({})
     for which in ("kind", "cloud", "bare"):
-        extra = names(sets[which]) - names({"checkpoints": {"enabled": True}})
+        extra = names(sets[which]) - names({"checkpoints": {"enabled": True}, "metrics": {"dashboard": True}})
         assert not extra, which
 
 
@@ -156,7 +156,7 @@ def _conform() -> Callable[[str], subprocess.CompletedProcess[str]]:
         pytest.skip("kubeconform is not on PATH")
 
     def run(manifests: str) -> subprocess.CompletedProcess[str]:
-        words = ["kubeconform", "-strict", "-skip", "PodMonitor,LocalQueue", "-kubernetes-version", "1.34.0"]
+        words = ["kubeconform", "-strict", "-skip", "PodMonitor,PrometheusRule,LocalQueue", "-kubernetes-version", "1.34.0"]
         return subprocess.run(words, input=manifests, capture_output=True, text=True, timeout=120, check=False)
 
     if "failed downloading schema" in run("{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}").stdout:

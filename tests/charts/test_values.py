@@ -147,6 +147,7 @@ def test_helm_names_the_wrong_value(template: Template, values: dict[str, Any], 
             ["teams[0].checkpoints.url and teams[0].checkpoints.enabled are two places"],
         ),
         ({"metrics": {"enabled": True}}, ["Prometheus operator", "metrics.check=false"]),
+        ({"metrics": {"alerts": True}}, ["Prometheus operator", "metrics.alerts=false"]),
         ({"metrics": {"enabled": True, "check": False}}, ["networkPolicy.prometheusNamespace"]),
     ],
 )
