@@ -20,7 +20,7 @@ import pytest
 from tests.client import controller_double
 from tests.client.conftest import complete, failed
 
-from trialplane.cli import kinds, progress
+from trialplane.cli import foreground, kinds, progress
 from trialplane.cli.kinds import study
 from trialplane.client import process
 from trialplane.client.run import RunHandle
@@ -167,7 +167,7 @@ def test_a_job_is_named_for_the_best_only_where_it_is_found(runs, tmp_path, monk
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_stops_and_says_how_to_resume(workplace, home, double, number):
-    child = foreground()
+    child = submitted()
     double(RunPaths.of(home, "x"))
     child.send_signal(number)
     out, err = child.communicate(timeout=60)
@@ -196,7 +196,7 @@ def test_a_signal_while_the_run_is_started_is_not_lost(platform, double, monkeyp
 
 
 def test_the_second_signal_kills(workplace, home, double):
-    child = foreground()
+    child = submitted()
     run = RunPaths.of(home, "x")
     double(run)
     pid = Holder.read(run.lock.read_text()).pid
@@ -214,7 +214,7 @@ def test_the_second_signal_kills(workplace, home, double):
 
 def test_the_run_goes_on_without_its_terminal(workplace, home, double, runs):
     ours, theirs = pty.openpty()
-    child = foreground(theirs)
+    child = submitted(theirs)
     os.close(theirs)
     run = RunPaths.of(home, "x")
     double(run)
@@ -228,7 +228,7 @@ def test_the_run_goes_on_without_its_terminal(workplace, home, double, runs):
     RunHandle("x", runs.target).wait(60)
 
 
-def foreground(terminal: int | None = None) -> subprocess.Popen[str]:
+def submitted(terminal: int | None = None) -> subprocess.Popen[str]:
     """`platform submit hpo demo --local --name x` with the double as controller, in a process of its own."""
     script = (
         "import sys\n"
@@ -241,14 +241,30 @@ def foreground(terminal: int | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", script], stdout=out, stderr=subprocess.PIPE, text=True)
 
 
-class Alive:
-    """A target on which somebody works for ever."""
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_the_prompt_of_a_terminal_does_not_wait_for_mlflow(runs, monkeypatch, is_terminal):
+    made = runs.make("a", tell=complete)
+    runs.say(made, RunState.SUCCEEDED, complete=24, best=BEST, unrecorded=True, recorder="recording in MLflow")
+    stream = Terminal() if is_terminal else io.StringIO()
+    monkeypatch.setattr("sys.stdout", stream)
+    target = Alive(runs.target, looks=100)
+    assert foreground.attend(RunHandle("a", target), "table", ()) == 0
+    assert "a SUCCEEDED" in stream.getvalue()
+    assert (target.looks > 0) is is_terminal  # else until its controller has ended
 
-    def __init__(self, target):
+
+class Alive:
+    """A target on which somebody works for ever, or for a number of looks at a run."""
+
+    poll = 0.01
+
+    def __init__(self, target, looks=sys.maxsize):
         self._target = target
+        self.looks = looks
 
     def observe(self, run):
-        return dataclasses.replace(self._target.observe(run), is_active=True)
+        self.looks -= 1
+        return dataclasses.replace(self._target.observe(run), is_active=self.looks > 0)
 
     def __getattr__(self, name):
         return getattr(self._target, name)

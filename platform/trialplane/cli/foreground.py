@@ -1,7 +1,9 @@
 """A run in the foreground: shown until it ends.
 
 On this machine the first Ctrl-C stops the run cleanly, the second kills it. For a run on a cluster Ctrl-C only ends the
-display. A local run is no child of the terminal either: it continues when the terminal closes, as with `--detach`.
+display. A local run is no child of the terminal either: it continues when the terminal closes, as with `--detach`. So on a
+terminal the prompt returns when all trials have ended, although MLflow may still lack the last of them; a script, which may
+read MLflow next, waits for it.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +22,8 @@ from trialplane.cli import status as status_verb
 
 if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
     from trialplane.client.run import RunHandle
+
+_PATIENCE = 0.5  # seconds that a terminal waits for MLflow after the last trial
 
 
 def attend(handle: RunHandle, kind: str, received: Sequence[int]) -> int:
@@ -32,9 +37,13 @@ def attend(handle: RunHandle, kind: str, received: Sequence[int]) -> int:
     stream = sys.stdout if kind == "table" else sys.stderr
     try:
         with progress.view(stream) as shown:
-            stops = 0
+            stops, ended = 0, 0.0
             for status in progress.follow(handle, shown):
                 last = status
+                if status.unrecorded and not status.state.is_active and stream.isatty():
+                    ended = ended or time.monotonic()
+                    if time.monotonic() - ended >= _PATIENCE:
+                        break
                 if received and handle.target.remote:
                     return _detach(handle, shown)
                 while stops < len(received):
@@ -44,6 +53,8 @@ def attend(handle: RunHandle, kind: str, received: Sequence[int]) -> int:
         output.note(f"the output was closed; the run {handle.name} continues: `platform status {handle.name}`")
         raise
     progress.summary(handle, last, stream)
+    if ended and last.unrecorded:
+        output.note(f"MLflow gets the last results in the background: `platform status {handle.name}`")
     if kind != "table":
         status_verb.show(last, kind)
     return handle.exit_code
