@@ -81,10 +81,14 @@ def test_a_heavy_library_has_one_owner() -> None:
         "controller/suggesting.py",
         "controller/history.py",
         "controller/pruning.py",
+        "controller/points.py",
+        "controller/replaying.py",
+        "controller/tune_search.py",
         "controller/export.py",
     }
     store = {str(file.relative_to(PACKAGE)) for file in MODULES if file.parent.name == "ledger"}
     slots = {"controller/ray_slots.py", "worker/ray_store.py", "controller/exchange.py", "controller/ray_session.py"}
+    slots |= {"controller/tune_search.py"}
     assert importers("ray") == slots
     exporter = {"exporter/exporter.py", "exporter/batch.py", "exporter/adoption.py", "exporter/__main__.py"}
     assert importers("mlflow") == exporter | {"training/final_model.py", "training/mlflow_runs.py", "worker/kept.py"}
@@ -247,6 +251,7 @@ LATE_IMPORTS = {
     "cli.ui": "what a page of a run on a cluster, or a dashboard, needs and the other pages do not",
     "client.run": "rich and asyncio, for those who watch a run from Python",
     "client.places": "one of two places, of which a command means one",
+    "controller.samplers": "Ray Tune, which only its own searchers need",
     "controller.session": "Ray, which most runs of a laptop can do without",
     "controller.workloads.__init__": "the same",
     "controller.__main__": "Ray and Optuna, after their settings are in the environment",

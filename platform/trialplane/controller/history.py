@@ -32,6 +32,7 @@ from optuna.study import StudyDirection
 from optuna.study._multi_objective import _fast_non_domination_rank
 from optuna.trial import FrozenTrial, TrialState
 
+from trialplane.controller import points
 from trialplane.job.kinds import Job
 
 LIMIT = 1000
@@ -114,6 +115,8 @@ class History(optuna.storages.InMemoryStorage):
         self.directions = [StudyDirection[objective.direction.upper()] for objective in job.objectives]
         self.drawing = False
         self._sampler = job.search.sampler.name
+        self._of_class = bool(job.search.sampler.of_class)
+        self._of_tune = job.search.sampler.of_tune
         self._asks = job.search.suggests
         self._unbounded = {f"constraints:{constraint.metric}": math.inf for constraint in job.search.constraints}
         self._signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in self.directions]
@@ -138,8 +141,10 @@ class History(optuna.storages.InMemoryStorage):
         self._view = None
         if self._asks and trial.state == TrialState.COMPLETE:
             self._add_shape(frozenset(trial.params))
-        if is_bad and self._sampler in _WORST and not any(trial.params.keys() < shape for shape in self._shapes):
-            trial = self._worst[number] = self._as_worst(trial)
+        learns = self._of_class or self._sampler in _WORST
+        if is_bad and learns and not any(trial.params.keys() < shape for shape in self._shapes):
+            shown = self._worst[number] = self._as_worst(trial)
+            trial = trial if self._of_class else shown
         if trial.state == TrialState.COMPLETE and not _violation(trial):
             self._losses[number] = self._loss(trial)
         elif trial.state == TrialState.COMPLETE or (trial.state == TrialState.PRUNED and self._sampler == "tpe"):
@@ -173,7 +178,8 @@ class History(optuna.storages.InMemoryStorage):
         if bounded:
             self._view = self._view or self._selected(trials)
             trials = [trials[number] for number in sorted({*self._view, *self._unfinished})]
-        shown = (self._worst.get(trial.number, trial) for trial in trials)
+        worst = self._finite_worst() if self._of_class and not self._of_tune else self._worst
+        shown = (worst.get(trial.number, trial) for trial in trials)
         return [trial for trial in shown if states is None or trial.state in states]
 
     def _add_shape(self, names: frozenset[str]) -> None:
@@ -193,11 +199,28 @@ class History(optuna.storages.InMemoryStorage):
 
     def _as_worst(self, trial: FrozenTrial) -> FrozenTrial:
         worst = copy.copy(trial)
-        worst.state = _WORST[self._sampler]
+        if self._of_tune:
+            worst.system_attrs = {**trial.system_attrs, points.BAD: True}
+            return worst
+        worst.state = TrialState.COMPLETE if self._of_class else _WORST[self._sampler]
         worst.values = [sign * math.inf for sign in self._signs] if worst.state == TrialState.COMPLETE else None
         worst.intermediate_values = {}
         worst.system_attrs = {**trial.system_attrs, **self._unbounded}
         return worst
+
+    def _finite_worst(self) -> dict[int, FrozenTrial]:
+        """The trials in `_worst` with the worst values so far, as not every class can learn from infinity.
+
+        Without any value they are shown as failed.
+        """
+        if not self._losses:
+            return {}
+        losses = [max(losses) for losses in zip(*self._losses.values(), strict=True)]
+        shown = {number: copy.copy(trial) for number, trial in self._worst.items()}
+        for trial in shown.values():
+            trial.values = [sign * loss for sign, loss in zip(self._signs, losses, strict=True)]
+            trial.system_attrs = {**trial.system_attrs, **dict.fromkeys(self._unbounded, 1.0)}
+        return shown
 
     def _loss(self, trial: FrozenTrial) -> list[float]:
         """The values of the objectives with signs such that smaller is better."""

@@ -7,7 +7,8 @@ running are recorded as lost, with what they had reported, and retried.
 
 Logical trials are numbered 0 to `trials` - 1. Each attempt at one is a row in the database; a retry has the same parameters
 and names in its request the attempt that it repeats. In memory, which is Optuna's, it takes the place of the attempt before.
-In this room only this module, `samplers`, `suggesting`, `pruning`, `history` and `export` use Optuna.
+In this room only this module, `samplers`, `suggesting`, `pruning`, `history`, `points`, `replaying`, `tune_search` and
+`export` use Optuna.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from trialplane import errors
-from trialplane.controller import history, samplers, suggesting
+from trialplane.controller import history, points, replaying, samplers, suggesting
 from trialplane.controller.counts import BestReports, Counts, Repeats
 from trialplane.controller.curves import Curves
 from trialplane.controller.patience import Patience
@@ -123,6 +124,8 @@ class Ledger:
         self._again = Repeats(self.counts)
         ladder = job.search.ladder
         self.promotion = None if ladder is None else Promotion(ladder, job.trials, job.budget.steps)
+        self._untold: list[int] = []  # trials that have ended since the last draw, in order
+        self._bad: set[int] = set()  # trials that have failed by their own fault
         self._offsets: dict[int, int] = {}  # trial that has reported → 1 if it counts its steps from 0, otherwise 0
         self._dropped: list[tuple[TrialRequest, TrialOutcome]] = []
         self._stop = tuple(records.StopRule(**rule.model_dump()) for rule in job.stops)
@@ -394,19 +397,51 @@ class Ledger:
 
     def _draw(self, trial: int) -> _Attempt:
         """A new logical trial: an enqueued point, completed by the sampler, or a point of the sampler."""
-        self._study.sampler = samplers.build_sampler(self.job, trial, self._code, self._study.sampler)
+        self._build_sampler(trial)
         enqueued = trial < len(self._search.enqueue) and self._search.sampler.name != "grid"  # which begins with them
         enqueued_values = self._search.enqueue[trial] if enqueued else {}
         if self._search.suggests:  # what an objective asks for is not drawn where the job has it among its fixed parameters
             enqueued_values = {**self.job.params, **enqueued_values}
         if enqueued or (self._search.suggests and enqueued_values):
             self._study.enqueue_trial(samplers.coded(self.job, enqueued_values))
-        with self._drawing(), warnings.catch_warnings():
+        with self._drawing(), self._of_class(trial), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # optuna on experimental features and fixed values, which the job's check allows
             drawn = self._study.ask()
             sampled = samplers.suggest(drawn, self.job, self._space_function, enqueued_values)
+        if self._is_replayed:
+            self._memory.set_trial_system_attr(drawn._trial_id, replaying.TOLD, self._untold)
+            self._untold = []
         self._next += 1
         return self._attempt(drawn, trial, 1, None, sampled, self._segment(trial))
+
+    @property
+    def _is_replayed(self) -> bool:
+        """Whether the sampler may keep what it has learned in its own memory."""
+        return bool(self._search.sampler.of_class) and not self._search.suggests
+
+    def _build_sampler(self, trial: int) -> None:
+        """The sampler of a new trial. One that keeps what it has learned sees the study once more, if it is new."""
+        before = self._study.sampler
+        self._study.sampler = samplers.build_sampler(self.job, trial, self._code, before)
+        if not self._is_replayed or not trial or samplers.is_optunas(self._study.sampler) or self._study.sampler is before:
+            return
+        trials = [self._frozen(number) for number in range(trial)]
+        with self._of_class(trial):
+            replaying.replay(self.job, self._study.sampler, trials, self._untold, self._bad, self._space_function)
+
+    @contextlib.contextmanager
+    def _of_class(self, trial: int) -> Iterator[None]:
+        """Maps errors of a sampler that is not Optuna's to ours."""
+        seed = samplers.derived_seed(self.job.seed, trial)
+        try:
+            with points.seeded_globally(seed) if self._is_replayed else contextlib.nullcontext():
+                yield
+        except Exception as error:
+            name = self._search.sampler.of_class
+            if not name or isinstance(error, errors.TrialplaneError):
+                raise
+            text = f"{type(error).__name__}: {errors.first_line(error)}"
+            raise errors.EntrypointError(f"the sampler {name} failed to draw trial {trial}: {text}") from error
 
     def _continue(self, stretch: Stretch) -> _Attempt:
         """A promotion: the paused trial with its checkpoint, up to the next rung."""
@@ -499,7 +534,14 @@ class Ledger:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._study.tell(trial, values, state)
-        self._memory.ended(self._frozen(trial.number), samplers.is_bad(self.job, outcome))
+        self._end_in_memory(trial.number, outcome)
+
+    def _end_in_memory(self, trial: int, outcome: TrialOutcome) -> None:
+        is_bad = samplers.is_bad(self.job, outcome)
+        self._memory.ended(self._frozen(trial), is_bad)
+        if not outcome.retried:
+            self._untold.append(trial)
+            self._bad = self._bad | {trial} if is_bad else self._bad - {trial}
 
     def _count(self, request: TrialRequest, sampled: dict[str, Any], outcome: TrialOutcome) -> None:
         """Count the end of an attempt."""
@@ -648,8 +690,11 @@ class Ledger:
             if outcome is None:
                 interrupted.append(request)
                 continue
-            self._memory.ended(self._frozen(request.trial), samplers.is_bad(self.job, outcome))
+            self._end_in_memory(request.trial, outcome)
             self._count(request, dict(request.params), outcome)
+        told = {number for trial in range(self._next) for number in self._frozen(trial).system_attrs.get(replaying.TOLD, ())}
+        ends = {number: self.newest[number].ended or 0.0 for number in self._untold if number not in told}
+        self._untold = sorted(ends, key=lambda number: (ends[number], number))
         for request in interrupted:
             self._end_left(request, unfinished.get(request.number, []))
         samplers.stop_if_exhausted(self.job, self._study, self._code)

@@ -4,12 +4,15 @@ A sampler is created for each logical trial with a seed derived from the job's s
 thus a function of the seed, the trial's number and the history in the ledger, and of nothing that a crash could lose: a
 study that was stopped and resumed draws what it would have drawn undisturbed. Samplers whose seed fixes a whole sequence
 (QMC, grid) keep one seed for it, but not for what they draw beside it; their other state is in the study's attributes.
+
+A class of another package draws all trials, as it may keep what it has learned in its own memory; see `replaying`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
 import math
 import sys
 import warnings
@@ -22,6 +25,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from trialplane import errors
+from trialplane.controller import points
 from trialplane.job import options, space
 from trialplane.job.kinds import Job
 from trialplane.job.options import ValueKind
@@ -55,7 +59,7 @@ class JobCode:
             sys.path.insert(0, str(self._folder))
         try:
             function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise errors.EntrypointError(
                 f"{name} does not import: {type(error).__name__}: {error}; it runs in the controller, from {self._folder}"
             ) from error
@@ -81,18 +85,49 @@ def build_sampler(
         job: names it.
         trial: a logical number.
         code: of the job.
-        reusable: the sampler of another trial of the job. A grid is reused, as it holds all of its points.
+        reusable: the sampler of another trial of the job. It is used again unless it is Optuna's: a grid holds all of its
+            points, and a class of another package may hold what it has learned.
         drawn_before: for one parameter that is drawn by itself, how many the trial has before it; None for the whole trial.
     """
-    if isinstance(reusable, _Grid):
+    if reusable is not None and not is_optunas(reusable):
         return reusable
     seed = derived_seed(job.seed, trial)
     if drawn_before is not None:
         seed = derived_seed(seed, drawn_before)
     chosen = job.search.sampler
+    if chosen.of_class:
+        return _of_class(job, seed, code)
     sampler: optuna.samplers.BaseSampler = _build(ValueKind.SAMPLER, chosen.name, chosen.options, job, seed, code)
     if isinstance(sampler, _Grid):
         sampler.begin_with(job.search.parameters, job.search.enqueue)
+    return sampler
+
+
+def is_optunas(sampler: optuna.samplers.BaseSampler) -> bool:
+    """Whether a sampler is Optuna's, and so keeps what it has learned in the study."""
+    return type(sampler).__module__.startswith("optuna.")
+
+
+def _of_class(job: Job, seed: int, code: JobCode) -> optuna.samplers.BaseSampler:
+    """A sampler of a class that the job names."""
+    chosen = job.search.sampler
+    cls = code.function(chosen.of_class)
+    if chosen.of_tune:
+        from trialplane.controller import tune_search  # Ray Tune, seconds
+
+        return tune_search.TuneSampler(job, cls)
+    if not (isinstance(cls, type) and issubclass(cls, optuna.samplers.BaseSampler)):
+        raise errors.InputError(f"{chosen.of_class} is no sampler: it is no subclass of optuna.samplers.BaseSampler")
+    if not cls.__module__.startswith("optuna."):  # it draws all trials, so its seed is the same under every controller
+        seed = derived_seed(job.seed, 0)
+    seeded = {"seed": seed} if "seed" in inspect.signature(cls).parameters else {}
+    try:
+        with points.seeded_globally(seed), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # optuna on experimental classes
+            sampler: optuna.samplers.BaseSampler = cls(**{**seeded, **chosen.options})
+    except Exception as error:
+        text = f"{type(error).__name__}: {errors.first_line(error)}"
+        raise errors.InputError(f"the sampler {chosen.of_class} refuses its options: {text}") from error
     return sampler
 
 
@@ -259,7 +294,15 @@ def suggest(
     values: dict[str, Any] = {}
     for name, parameter in job.search.parameters.items():
         if space.is_active(parameter, values):
-            value = parameter.decoded(_suggest_one(drawn, name, parameter))
+            internal = _suggest_one(drawn, name, parameter)
+            if job.search.sampler.of_class:
+                distribution = points.distribution(parameter)
+                if not points.contains(distribution, internal):
+                    problem = f"{name} is {internal!r}, and must be {space.describe(parameter)}"
+                    name_of_class = job.search.sampler.of_class
+                    raise errors.EntrypointError(f"the sampler {name_of_class} draws outside of the space: {problem}")
+                internal = distribution.to_external_repr(distribution.to_internal_repr(internal))  # without NumPy's types
+            value = parameter.decoded(internal)
             values[name] = enqueued[name] if isinstance(parameter, space.NormalParameter) and name in enqueued else value
     return values
 

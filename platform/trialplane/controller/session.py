@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 import trialplane
 from trialplane import errors
-from trialplane.controller import arrival, loop, stopping, workloads
+from trialplane.controller import arrival, loop, rehearsal, stopping, workloads
 from trialplane.controller.desired import DesiredState
 from trialplane.controller.endings import Ending
 from trialplane.controller.exporter_process import ExporterProcess
@@ -227,6 +227,8 @@ class Session:
         run = self._run
         remote = bool(self._setting.ledger)
         self._take_up(ledger)
+        if self._job.search.sampler.of_class:
+            rehearsal.check(self._job, run.code)
         ledger.prepare()
         board.show(self._status(RunState.PENDING, "the slots are warming up"), now=True)
         shutil.rmtree(run.scratch, ignore_errors=True)  # of a controller that was killed

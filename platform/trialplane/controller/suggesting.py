@@ -49,7 +49,9 @@ def suggest(trial: optuna.trial.Trial, job: Job, parameter: Suggest, code: JobCo
             _check(trial, job, parameter)
             if parameter.name not in trial.distributions:
                 _draw_together(trial, job, code)
-                trial.study.sampler = samplers.build_sampler(job, trial.number, code, drawn_before=len(trial.distributions))
+                trial.study.sampler = samplers.build_sampler(
+                    job, trial.number, code, trial.study.sampler, drawn_before=len(trial.distributions)
+                )
             drawn = _suggest(trial, parameter)
         except Exception as error:  # noqa: BLE001  whatever Optuna raises is for the objective, and ends no controller
             text = str(error) if isinstance(error, (ValueError, TypeError, errors.InputError)) else repr(error)
@@ -109,7 +111,7 @@ def _draw_together(trial: optuna.trial.Trial, job: Job, code: JobCode) -> None:
     """Draw what the sampler draws in one, at the trial's first request."""
     if trial._relative_params is not None:
         return
-    trial.study.sampler = samplers.build_sampler(job, trial.number, code)
+    trial.study.sampler = samplers.build_sampler(job, trial.number, code, trial.study.sampler)
     drawn = trial.relative_params
     internal: Any = {
         name: [distribution.to_internal_repr(drawn[name]), distributions.distribution_to_json(distribution)]

@@ -19,6 +19,7 @@ from trialplane.job.document import MAX_DEPTH, Document
 _NAMED = ("sampler", "pruner")
 # Fields with a name, which may replace the whole mapping: `pruner: median`.
 _SHORT = (*_NAMED, "wrapped_pruner", "independent_sampler", "crossover", "mutation")
+_NAMES = ("name", "class", "tune")  # their names; the latter two of a sampler of another package
 _LEARNER: Place = ("collect", "learner")  # its entrypoint may replace the mapping: `learner: train:learn`
 _STEP = re.compile(r'(?:^|(?<=\.))(?:"[^"]+"|[^.]*)(?=\.|$)')
 _LONGEST_INDEX = 9  # digits of an index in a list
@@ -183,7 +184,7 @@ class Draft:
                 )
                 self._put(present, field_path, name, child, child_origins)
             return
-        if key == "name" and parents and parents[-1] in _SHORT and present != value:
+        if key in _NAMES and parents and parents[-1] in _SHORT and present != value:
             mapping.clear()  # options of the previous one do not apply
         if key == "type" and parents[:1] == ("space",) and len(parents) == 2 and present != value:
             mapping.clear()
@@ -204,8 +205,8 @@ class Draft:
 
 def is_another(parents: Place, key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Whether `new` names another type, sampler or pruner than `old`, so that their fields must not be mixed."""
-    field = "type" if parents == ("space",) else "name" if key in _SHORT else ""
-    return bool(field) and field in new and new[field] != old.get(field)
+    names = ("type",) if parents == ("space",) else _NAMES if key in _SHORT else ()
+    return any(name in new for name in names) and any(new.get(name) != old.get(name) for name in names)
 
 
 def plural(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:

@@ -51,7 +51,10 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
         roots = {path.name: path.parent for path in importable}
     for function in job.functions():
         if function.field[:1] not in broken:
-            root = roots.get(function.text.partition(":")[0].partition(".")[0], folder)
+            module = function.text.partition(":")[0].partition(".")[0]
+            root = roots.get(module, folder)
+            if function.style == "class" and not ((root / module).is_dir() or (root / f"{module}.py").is_file()):
+                continue  # of an installed package
             for problem in _look(function, root, unread):
                 yield problem if isinstance(problem, Issue) else Issue(function.field, problem)
     if ("arguments",) not in broken:

@@ -1,4 +1,7 @@
-"""The sampler and the pruner: a name and options of Optuna, checked without Optuna."""
+"""The sampler and the pruner: a name and options of Optuna, checked without Optuna.
+
+A sampler may also be a class. Its name is then `module:Class`, or `tune:module:Class` for a searcher of Ray Tune.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from trialplane.job import models, options, values
 from trialplane.job.options import Choice, Option, ValueKind
 
 _FUNCTION = re.compile(values.FUNCTION)
+_TUNE = "tune:"  # in front of the name of a searcher of Ray Tune
+_CLASSES = {"class": "", "tune": _TUNE}  # field that names a class in place of a name → what its name begins with
 WATCHED = ("metric", "direction")  # fields of the job's pruner beside its options; a wrapped pruner has none
 
 
@@ -38,13 +43,23 @@ class _Named(models.Model):
     @property
     def choice(self) -> Choice:
         """Optuna's class and its options."""
-        return options.TABLES[type(self).kind][self.name]
+        return choice(type(self).kind, self.name)
 
 
 class Sampler(_Named):
     """Algorithm that draws the parameters of the next trial."""
 
     kind: ClassVar[ValueKind] = ValueKind.SAMPLER
+
+    @property
+    def of_class(self) -> str:
+        """Its class as module:Class. "" for one of Optuna's samplers by name."""
+        return self.name.removeprefix(_TUNE) if is_class(self.name) else ""
+
+    @property
+    def of_tune(self) -> bool:
+        """Whether it is a searcher of Ray Tune."""
+        return self.name.startswith(_TUNE)
 
 
 class Pruner(_Named):
@@ -73,6 +88,18 @@ class Pruner(_Named):
         return {**unfolded, **watched_fields} if isinstance(unfolded, Mapping) else unfolded
 
 
+def is_class(name: str) -> bool:
+    """Whether the name of a sampler is that of a class."""
+    return ":" in name
+
+
+def choice(kind: ValueKind, name: str) -> Choice:
+    """Return the class and options of a valid name. A class of another package has options that only it knows."""
+    if is_class(name):
+        return Choice(name, {}, {"seed": "seed"}, objectives=1 if name.startswith(_TUNE) else None)
+    return options.TABLES[kind][name]
+
+
 def unfold(data: Any) -> Any:
     """Return the short form as `{"name": …, "options": {…}}`.
 
@@ -80,6 +107,10 @@ def unfold(data: Any) -> Any:
     """
     if isinstance(data, str):
         return {"name": data, "options": {}}
+    if isinstance(data, Mapping) and "name" not in data and (field := next((key for key in _CLASSES if key in data), "")):
+        text = str(data[field])
+        rest = {key: value for key, value in data.items() if key != field}
+        return unfold({"name": f"{_CLASSES[field]}{text}{'' if ':' in text else ':'}", **rest})
     if isinstance(data, Mapping) and isinstance(data.get("options", {}), Mapping):
         inline = {key: value for key, value in data.items() if key not in ("name", "options")}
         return {
@@ -100,6 +131,9 @@ def check(kind: ValueKind, data: Any) -> Iterator[Issue]:
     if not isinstance(option_values, Mapping):
         yield Issue(("options",), "must be a mapping; options may as well stand beside the name")
         return
+    if kind is ValueKind.SAMPLER and is_class(name):
+        yield from _check_class(name, option_values)
+        return
     choice = table.get(name)
     if choice is None:
         yield Issue(("name",), f"{name!r} is not {kind.value}; {_meant(kind, name)}")
@@ -107,6 +141,8 @@ def check(kind: ValueKind, data: Any) -> Iterator[Issue]:
     for key, value in option_values.items():
         if key in choice.platform:
             yield Issue((key,), f"is set by the platform from the job's `{choice.platform[key]}`; set that instead")
+        elif kind is ValueKind.SAMPLER and key in _CLASSES:
+            yield Issue((key,), "cannot stand beside name; drop one of them")
         elif key not in choice.options:
             hint = errors.nearest(str(key), choice.options) or "it has no options"
             yield Issue((key,), f"{name} has no such option; {hint}")
@@ -123,6 +159,22 @@ def check(kind: ValueKind, data: Any) -> Iterator[Issue]:
         yield from _TOGETHER[name]({**{key: option.default for key, option in choice.options.items()}, **option_values})
 
 
+def _check_class(name: str, option_values: Mapping[str, Any]) -> Iterator[Issue]:
+    """Yield issues of a sampler that is a class, without importing it: that is the controller's part."""
+    field = "tune" if name.startswith(_TUNE) else "class"
+    text = name.removeprefix(_TUNE)
+    if not _FUNCTION.fullmatch(text):
+        example = "ray.tune.search.hyperopt:HyperOptSearch" if field == "tune" else "optuna.samplers:TPESampler"
+        yield Issue((field,), f"{text.removesuffix(':')!r} must be package.module:Class, for example {example}")
+    if field == "class" and text.startswith("ray.tune."):
+        yield Issue((field,), f"{text} is a searcher of Ray Tune; write tune: {text}")
+    for key in sorted({"name", *_CLASSES} & set(option_values)):
+        yield Issue((key,), f"cannot stand beside {field}; drop one of them")
+    if field == "tune":
+        for key in sorted({"metric", "mode", "space"} & set(option_values)):
+            yield Issue((key,), "is set by the platform from the job's objective and space; drop it")
+
+
 def _meant(kind: ValueKind, name: str) -> str:
     """Return a hint for an unknown name: another tool's, an Optuna class, or a misspelt one."""
     table, bare = options.TABLES[kind], re.sub(r"[^a-z0-9]", "", name.lower())
@@ -136,6 +188,8 @@ def _meant(kind: ValueKind, name: str) -> str:
 def _parts(kind: ValueKind, data: Any, *path: str) -> Iterator[tuple[tuple[str, ...], str, Choice, Mapping[str, Any]]]:
     """Yield a valid sampler or pruner and those in its options: path, name, class and options that are not null."""
     flat = unfold(data)
+    if is_class(flat["name"]):
+        return
     choice = options.TABLES[kind][flat["name"]]
     option_values = {key: value for key, value in flat["options"].items() if value is not None}
     yield path, flat["name"], choice, option_values
@@ -159,6 +213,8 @@ def _check_value(option: Option, value: Any) -> Iterator[Issue]:
     if kind in options.TABLES:
         yield from check(kind, value)
         name = _name(value)
+        if is_class(name):
+            yield Issue((), "cannot be a class here; write a name")
         if kind is ValueKind.PRUNER and name == "asha":
             yield Issue((), "asha cannot be wrapped; write successive_halving")
         if kind is ValueKind.SAMPLER and name in options.SAMPLERS and not options.SAMPLERS[name].alone:

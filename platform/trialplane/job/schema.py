@@ -26,6 +26,22 @@ _NAMES = {
     ValueKind.CROSSOVER: "Crossover",
     ValueKind.MUTATION: "Mutation",
 }
+# Samplers of other packages, with options that only the class knows.
+_CLASSES: list[dict[str, Any]] = [
+    {
+        "type": "object",
+        "title": field,
+        "properties": {
+            field: {"type": "string", "pattern": f"^{values.FUNCTION}$", "description": description},
+        },
+        "required": [field],
+        "not": {"anyOf": [{"required": ["name"]}, {"required": [other]}]},
+    }
+    for field, other, description in (
+        ("class", "tune", "package.module:Class of a sampler for Optuna; its arguments stand beside it."),
+        ("tune", "class", "package.module:Class of a searcher of Ray Tune; its arguments stand beside it."),
+    )
+]
 
 
 def json_schema() -> dict[str, Any]:
@@ -34,6 +50,7 @@ def json_schema() -> dict[str, Any]:
     defs: dict[str, Any] = schema["$defs"]
     for kind, name in _NAMES.items():
         defs[name] = _named(kind)
+    defs["Sampler"]["anyOf"] += _CLASSES
     watched = {key: defs["Pruner"]["properties"][key] for key in WATCHED}
     defs["Pruner"] = _watching(defs[_NAMES[ValueKind.PRUNER]], watched)
     learner = defs["Collect"]["properties"]["learner"]
@@ -47,6 +64,7 @@ def json_schema() -> dict[str, Any]:
     partials = {_PARTIAL + name: _partial(definition) for name, definition in defs.items()}
     for kind, name in _NAMES.items():
         partials[_PARTIAL + name] = _named_partly(kind)
+    partials[_PARTIAL + "Sampler"]["anyOf"] += _CLASSES
     partials[_PARTIAL + "Pruner"] = _watching(partials[_PARTIAL + _NAMES[ValueKind.PRUNER]], watched)
     for name, definition in by_kind.items():
         title = kinds.CLASSES[name].__name__

@@ -35,7 +35,8 @@ class Function:
         field: path of the job's field.
         text: module:function.
         arguments: names of its arguments; empty if unknown.
-        style: see `job.program`: "optuna" if it gets a trial of Optuna, "ray" if it gets a config of Ray Tune.
+        style: see `job.program`: "optuna" if it gets a trial of Optuna, "ray" if it gets a config of Ray Tune. "class" if it
+            is a class, which may be one of an installed package.
     """
 
     field: Place

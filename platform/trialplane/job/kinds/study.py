@@ -152,6 +152,8 @@ class Study(Ranked):
         yield from super().functions()
         if isinstance(self.space, str):
             yield base.Function(("space",), self.space, ("trial",), "optuna")
+        if self.sampler.of_class:
+            yield base.Function(("sampler", "tune" if self.sampler.of_tune else "class"), self.sampler.of_class, (), "class")
         for field, kind, algorithm in (
             ("sampler", ValueKind.SAMPLER, self.sampler),
             ("pruner", ValueKind.PRUNER, self.pruner),
@@ -192,6 +194,7 @@ class Study(Ranked):
             yield from _finite(self, ("trials",) in broken)
             yield from _start_point(self)
             yield from _enumerable(self)
+            yield from _searcher(self)
         if not {("sampler",), ("objectives",)} & set(broken):
             yield from _reference_points(self)
         if self.keep is not None and len(self.objectives) > 1:
@@ -398,6 +401,17 @@ def _enumerable(job: Study) -> Iterator[Issue]:
             advice = "raise the step" if isinstance(parameter, space.IntParameter) else "raise the step or drop it"
             reason = f"has {parameter.count} values, and the gp sampler takes {_MOST_STEPS} at most"
             yield Issue(("space", name), f"{reason}; {advice}, or take another sampler")
+
+
+def _searcher(job: Study) -> Iterator[Issue]:
+    """Yield issues of a searcher of Ray Tune, which needs the space before the first trial, and results that are final."""
+    if not job.sampler.of_tune:
+        return
+    if job.search.is_code or not job.space:
+        yield Issue(("sampler", "tune"), "needs the space in the job file; take a sampler of Optuna")
+    if job.pruner.promotes:
+        reason = "is told each result once, and a paused trial has none yet"
+        yield Issue(("sampler", "tune"), f"{reason}; drop promote of the pruner, or take a sampler of Optuna")
 
 
 def _reference_points(job: Study) -> Iterator[Issue]:

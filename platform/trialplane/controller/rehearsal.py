@@ -1,0 +1,77 @@
+"""A rehearsal of a sampler that the job names by its class, in a process of its own, before the first trial starts.
+
+A class may raise, hang, exit or draw nonsense. The rehearsal finds that out with three trials of a ledger that is thrown
+away: one that has succeeded, one that was out of memory, and one that is drawn after these.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from trialplane import errors
+from trialplane.controller.ledger import Ledger
+from trialplane.job import kinds
+from trialplane.job.kinds import Job
+from trialplane.wire.records import TrialOutcome
+from trialplane.wire.states import FailureClass, TrialState
+
+SECONDS = 120.0  # Ray Tune and torch take some to import
+_LONGEST = 500  # characters of an error
+
+
+def check(job: Job, folder: Path, seconds: float = SECONDS) -> None:
+    """Draw trials by the job's sampler, without an effect on the run.
+
+    Args:
+        job: names the sampler.
+        folder: of the job's code.
+        seconds: after which the sampler counts as hung.
+
+    Raises:
+        InputError: no trials can be drawn.
+    """
+    name = job.search.sampler.of_class
+    command = [sys.executable, "-P", "-m", "trialplane.controller.rehearsal", str(folder)]
+    try:
+        done = subprocess.run(
+            command, input=job.model_dump_json(), capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        text = f"the sampler {name} took over {seconds:g} s to draw three trials"
+        raise errors.InputError(f"{text}; nothing was started") from error
+    if done.returncode == 0 and done.stdout.endswith("drawn\n"):
+        return
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    text = lines[-1] if lines else f"its process ended with {done.returncode} and said nothing"
+    if done.returncode != errors.EXIT_BAD_INPUT:
+        text = f"the sampler {name} draws no trials: {text}"
+    raise errors.InputError(f"{errors.shortened(text, _LONGEST)}; nothing was started")
+
+
+def main() -> int:
+    """Draw three trials of the job on stdin by the code in the folder that is the only argument."""
+    job = kinds.read(sys.stdin.read())
+    with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
+        root = Path(scratch)
+        url = f"sqlite:///{root / 'ledger.db'}"
+        try:
+            with Ledger(url, job, "rehearsal", Path(sys.argv[1]), root / "lock") as ledger:
+                for number in range(min(3, job.trials)):
+                    request = ledger.ask()
+                    if request is None:
+                        break
+                    metrics = dict.fromkeys(job.required_metrics, 1.0)
+                    failed = TrialOutcome(number, TrialState.FAILED, FailureClass.OOM)
+                    ledger.tell(TrialOutcome(number, TrialState.COMPLETE, metrics=metrics) if number == 0 else failed)
+        except errors.TrialplaneError as error:
+            sys.stderr.write(f"{errors.first_line(error)}\n")
+            return errors.EXIT_BAD_INPUT
+    sys.stdout.write("drawn\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
