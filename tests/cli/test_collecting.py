@@ -54,7 +54,7 @@ def job(workplace) -> Path:
 @pytest.fixture(autouse=True)
 def cores(monkeypatch) -> None:
     """This machine has enough of them."""
-    monkeypatch.setattr(machine, "_cores", lambda: 64)
+    monkeypatch.setattr(machine, "cores", lambda: 64)
 
 
 def collected(request) -> TrialOutcome:
@@ -238,7 +238,6 @@ def test_the_live_display_holds_the_same_facts(monkeypatch):
 
 def test_lines_come_once_in_a_while():
     view = progress.Plain(stream := io.StringIO())
-    view._time = -100.0
     for units in range(50):
         view.update(dataclasses.replace(GOING, progress=dataclasses.replace(SAID, units=units)))
     assert stream.getvalue().count("\n") == 1

@@ -100,8 +100,8 @@ def test_a_port_in_use_is_refused_or_passed_over(platform, recorded, monkeypatch
         result = platform("ui", "--port", str(port))
         assert result.exit_code == 2
         assert f"port {port} is in use" in result.stderr
-        monkeypatch.setattr(ui, "_FIRST_PORT", port)
-        with ui._listener(None) as first, ui._listener(None) as second:  # two that start at the same time
+        monkeypatch.setattr(ui, "FIRST_PORT", port)
+        with ui.open_listener(None) as first, ui.open_listener(None) as second:  # two that start at the same time
             assert port < first.getsockname()[1] < second.getsockname()[1]
             assert first.getsockname()[0] == "127.0.0.1"
 
@@ -122,7 +122,7 @@ def shown(direction: str = "maximize", job: str = "criteria") -> tuple[str, Job]
 
 @pytest.mark.parametrize(("direction", "ascending"), [("maximize", "false"), ("minimize", "true")])
 def test_the_page_is_that_of_the_runs_trials_the_best_first(direction, ascending):
-    path, _, query = ui._page(mlflow, shown(direction)).partition("?")
+    path, _, query = ui.mlflow_page(mlflow, shown(direction)).partition("?")
     assert path == "/#/experiments/7/runs"
     assert dict(urllib.parse.parse_qsl(query, strict_parsing=True)) == {
         "workflowType": "machine_learning",
@@ -134,13 +134,13 @@ def test_the_page_is_that_of_the_runs_trials_the_best_first(direction, ascending
 
 
 def test_on_a_cluster_the_pages_open_in_the_workspace_of_the_namespace():
-    assert ui._page(mlflow, shown(), "team-a").startswith("/#/experiments/7/runs?workspace=team-a&")
-    assert ui._page(mlflow, None, "team-a") == "/#/experiments?workspace=team-a"
+    assert ui.mlflow_page(mlflow, shown(), "team-a").startswith("/#/experiments/7/runs?workspace=team-a&")
+    assert ui.mlflow_page(mlflow, None, "team-a") == "/#/experiments?workspace=team-a"
 
 
 def test_without_an_experiment_or_a_run_it_is_mlflows_first_page():
-    assert ui._page(mlflow, shown(job="nothing of it yet")) == "/"
-    assert ui._page(mlflow, None) == "/"
+    assert ui.mlflow_page(mlflow, shown(job="nothing of it yet")) == "/"
+    assert ui.mlflow_page(mlflow, None) == "/"
 
 
 def test_a_run_that_is_named_and_not_there_is_told_at_once(platform, recorded):
@@ -150,16 +150,16 @@ def test_a_run_that_is_named_and_not_there_is_told_at_once(platform, recorded):
 
 
 def test_the_run_shown_is_the_one_that_is_named_or_the_newest(runs):
-    assert ui._shown(None, HERE) is None
+    assert ui.shown_run(None, HERE) is None
     for name in ("a", "b"):
         runs.make(name)
     for name, expected in (("a", "a"), (None, "b")):
-        found = ui._shown(name, HERE)
+        found = ui.shown_run(name, HERE)
         assert found is not None
         run, job = found
         assert (run, job.name) == (expected, "demo")
     with pytest.raises(RunNotFound):
-        ui._shown("c", HERE)
+        ui.shown_run("c", HERE)
 
 
 class Dashboard:

@@ -192,8 +192,8 @@ def namespace(tmp_path, monkeypatch) -> Iterator[NamespaceDouble]:
 
     cluster.operate = operate
     monkeypatch.setattr(KubernetesTarget, "poll", 0.02)
-    monkeypatch.setattr(objects, "_PAUSE", 0.02)
-    monkeypatch.setattr(remote_log, "_PAUSE", 0.02)
+    monkeypatch.setattr(objects, "PAUSE", 0.02)
+    monkeypatch.setattr(remote_log, "PAUSE", 0.02)
     yield made
     cluster.close()
 

@@ -43,7 +43,7 @@ def test_a_controller_that_is_coming_to_its_end_is_waited_for(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubernetes, "_REMOVAL", 0.0)
+    monkeypatch.setattr(kubernetes, "REMOVAL", 0.0)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -37,8 +37,8 @@ def other(method: str, target: str, body: bytes) -> Iterator[Any]:
 @pytest.fixture
 def served(runs, monkeypatch) -> Iterator[Any]:
     """Serves the page of a run."""
-    monkeypatch.setattr(study_page, "_PAUSE", 0.0)
-    monkeypatch.setattr(study_page, "_SHARE", 1.0)
+    monkeypatch.setattr(study_page, "PAUSE", 0.0)
+    monkeypatch.setattr(study_page, "SHARE", 1.0)
     with contextlib.ExitStack() as stack:
 
         def serve(run: str, target: Any = None) -> Pages:

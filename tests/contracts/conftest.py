@@ -394,7 +394,7 @@ def points(requests: Sequence[TrialRequest]) -> list[Mapping[str, Any]]:
 
 def storage_of(ledger: Ledger) -> Any:
     """What a ledger writes into and reads from."""
-    return ledger._storage
+    return ledger.storage
 
 
 @pytest.fixture

@@ -221,7 +221,7 @@ def test_a_record_that_is_too_large_is_named_and_not_sent(served: Backend) -> No
     request = ask(book)
     outcome = TrialOutcome(request.number, TrialState.FAILED, message="x" * (ledger.MAX_BYTES + 1))
     with pytest.raises(errors.LedgerError, match="a record of toy is too large for its ledger"):
-        book._storage.finish(ledgers.Attempt(request, outcome), None)
+        book.storage.finish(ledgers.Attempt(request, outcome), None)
 
 
 @pytest.mark.parametrize("sent", ["", "POST /runs/toy/led", "POST /runs/toy/ledger HTTP/1.1\r\nContent-Le", "body"])
@@ -242,9 +242,9 @@ def test_a_controller_may_be_quiet_for_as_long_as_it_likes(postgres: Postgres, g
     book = made.open(make_job())
     with pytest.raises(errors.LedgerLocked):  # which takes longer than that
         made.open(make_job(), lock_seconds=0.3)
-    before = book._storage._connection
+    before = book.storage._connection
     drive(book)
-    assert book._storage._connection is before, "it is still the first connection"
+    assert book.storage._connection is before, "it is still the first connection"
     made.close()
 
 
@@ -293,7 +293,7 @@ def test_documents_that_are_none_are_not_stored(served: Backend) -> None:
     request = ask(book)
     for text in ("", "[1]", "{", "[" * 100_000):
         with pytest.raises(errors.LedgerError, match="takes no such record of toy: a document is no JSON"):
-            book._storage._request(ledger.DrawAttempt(request, text, None), ledger.Written)
+            book.storage._request(ledger.DrawAttempt(request, text, None), ledger.Written)
     assert book.tell(complete(request)) is not None
 
 
@@ -308,7 +308,7 @@ def test_a_long_run_is_loaded_in_pieces(served: Backend, monkeypatch: pytest.Mon
     job = make_job(trials=12)
     with served.open(job) as book:
         drive(book)
-        wanted, _ = book._storage.load()
+        wanted, _ = book.storage.load()
     monkeypatch.setattr(ledger, "PAGE_BYTES", 4 * len(records.to_json(wanted[0].request)))
     service = ledgers.LedgerService(Ledgers(served.url, NAMESPACE, [NAMESPACE]))
     connection = ledgers.Connection(service)

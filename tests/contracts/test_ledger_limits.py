@@ -134,7 +134,7 @@ def test_an_answer_that_was_cut_off_is_no_answer(served: Backend) -> None:
     door(served).admit("toy", ["maximize"])
     book = served.open(make_job())
     request = ask(book)
-    storage = book._storage
+    storage = book.storage
     broken = []
 
     class Short(http.client.HTTPResponse):

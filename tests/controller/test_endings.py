@@ -302,7 +302,7 @@ def test_while_the_ledger_is_full_trials_that_run_end_and_none_is_started(
     """Their results have cost what they have; the trial that had no room is the next one, once there is some."""
     ledger = opened.open(job(**{**SEARCH, "trials": 4}))
     loop = Loop(ledger, opened.run, None, size=3)
-    begin, refused = ledger._storage.begin, 0
+    begin, refused = ledger.storage.begin, 0
 
     def begin_two(attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
         nonlocal refused
@@ -318,7 +318,7 @@ def test_while_the_ledger_is_full_trials_that_run_end_and_none_is_started(
         assert turns < 100
         return loop.slots.take(())
 
-    monkeypatch.setattr(ledger._storage, "begin", begin_two)
+    monkeypatch.setattr(ledger.storage, "begin", begin_two)
     monkeypatch.setattr(loop.slots, "events", events)
     if makes_room:
         loop.controller.run()

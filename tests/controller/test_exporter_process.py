@@ -42,7 +42,7 @@ def assert_whole(place: Place, trials: int) -> None:
 
 def is_up_to_date(exporter: ExporterProcess, ends: int) -> bool:
     exporter.wake()
-    return exporter._progress.ended == ends and not exporter._progress.files
+    return exporter.progress.ended == ends and not exporter.progress.files
 
 
 def test_a_process_of_its_own_exports_a_run(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,11 +66,11 @@ def test_a_killed_exporter_loses_and_doubles_nothing(place: Place) -> None:
         place.play(number)
         exporter.wake()
         if number in kills:
-            wait_until(lambda: exporter.wake() or exporter._progress.ended, "the exporter is at work")
+            wait_until(lambda: exporter.wake() or exporter.progress.ended, "the exporter is at work")
             time.sleep(rng.uniform(0, 0.1))  # the random moment itself
-            victim = exporter._process
+            victim = exporter.process
             os.kill(victim.pid, signal.SIGKILL)
-            wait_until(lambda victim=victim: exporter.wake() or exporter._process is not victim, "there is a new one")
+            wait_until(lambda victim=victim: exporter.wake() or exporter.process is not victim, "there is a new one")
     exporter.end(DONE, trials)
     assert exporter.close(90)
     assert_whole(place, trials)
@@ -118,7 +118,7 @@ def test_the_password_of_a_server_is_neither_in_arguments_nor_in_what_is_said(
 ) -> None:
     monkeypatch.setattr(exporter_process, "subprocess", subprocess)
     exporter = place.process("http://ann:s3cret@127.0.0.1:9")
-    assert b"s3cret" not in Path(f"/proc/{exporter._process.pid}/cmdline").read_bytes()
+    assert b"s3cret" not in Path(f"/proc/{exporter.process.pid}/cmdline").read_bytes()
     wait_until(lambda: exporter.wake() or exporter.trouble, "the controller knows that nobody answers")
     assert "http://ann:***@127.0.0.1:9" in exporter.trouble
     assert "s3cret" not in exporter.trouble
@@ -158,18 +158,18 @@ def test_what_is_waited_for_is_told_and_closing_in_a_hurry_ends_the_process(plac
     for number in range(3):
         place.play(number)
     wait_until(lambda: is_up_to_date(exporter, 3), "all of them are recorded")
-    os.kill(exporter._process.pid, signal.SIGSTOP)
+    os.kill(exporter.process.pid, signal.SIGSTOP)
     place.begin(request(3))
     place.end(request(3), outcome(3))
     exporter.end(DONE, 4)
     assert exporter.close(60, lambda: len(told) > 2, told.append) is False
     assert told[-1] == "recording in MLflow: 3 of 4 trials"
-    assert exporter._process.poll() is not None
+    assert exporter.process.poll() is not None
 
 
 def test_an_exporter_ends_with_its_controller(place: Place) -> None:
     exporter = place.process()
     place.play(0)
-    assert exporter._process.stdin is not None
-    exporter._process.stdin.close()
-    assert exporter._process.wait(timeout=60) == 0
+    assert exporter.process.stdin is not None
+    exporter.process.stdin.close()
+    assert exporter.process.wait(timeout=60) == 0

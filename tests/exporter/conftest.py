@@ -87,24 +87,24 @@ class Forked:
 
     def __init__(self, pid: int, stdin: BinaryIO, stdout: BinaryIO) -> None:
         self.pid, self.stdin, self.stdout = pid, stdin, stdout
-        self._process = os.pidfd_open(pid)
+        self.process = os.pidfd_open(pid)
         self._ended = False
 
     def poll(self) -> int | None:
-        if not self._ended and select.select([self._process], [], [], 0)[0]:
-            os.close(self._process)
+        if not self._ended and select.select([self.process], [], [], 0)[0]:
+            os.close(self.process)
             self._ended = True
         return 0 if self._ended else None
 
     def wait(self, timeout: float | None = None) -> int:
-        if self.poll() is None and not select.select([self._process], [], [], timeout)[0]:
+        if self.poll() is None and not select.select([self.process], [], [], timeout)[0]:
             raise subprocess.TimeoutExpired("a forked exporter", timeout or 0)
         self.poll()
         return 0
 
     def kill(self) -> None:
         if self.poll() is None:
-            signal.pidfd_send_signal(self._process, signal.SIGKILL)
+            signal.pidfd_send_signal(self.process, signal.SIGKILL)
 
 
 class ForkServer:
@@ -114,7 +114,7 @@ class ForkServer:
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             ends = functools.partial(die_with_parent, os.getpid())
-            self._process = subprocess.Popen([sys.executable, "-c", FORK_SERVER], stdin=theirs, preexec_fn=ends)
+            self.process = subprocess.Popen([sys.executable, "-c", FORK_SERVER], stdin=theirs, preexec_fn=ends)
 
     def start(
         self,
@@ -143,7 +143,7 @@ class ForkServer:
 
     def close(self) -> None:
         self._orders.close()
-        self._process.wait()
+        self.process.wait()
 
 
 class Place:
@@ -258,10 +258,10 @@ class Place:
     def close(self) -> None:
         self.storage.close()
         for one in self.processes:
-            if one._process.poll() is None:
-                one._process.kill()
-                one._process.wait()
-            for stream in (one._process.stdin, one._process.stdout):
+            if one.process.poll() is None:
+                one.process.kill()
+                one.process.wait()
+            for stream in (one.process.stdin, one.process.stdout):
                 if stream is not None:
                     stream.close()
 

@@ -294,7 +294,7 @@ def test_runs_that_mlflow_made_although_its_answers_were_lost_are_found_or_delet
     place.begin(request(0))
     place.report(0, 0, score=1.0)
     exporter = place.exporter()
-    create = exporter._client.create_run
+    create = exporter.client.create_run
 
     def lost(*arguments: Any, **options: Any) -> Any:
         create(*arguments, **options)
@@ -304,11 +304,11 @@ def test_runs_that_mlflow_made_although_its_answers_were_lost_are_found_or_delet
         create(*arguments, **options)
         return create(*arguments, **options)
 
-    monkeypatch.setattr(exporter._client, "create_run", lost)
+    monkeypatch.setattr(exporter.client, "create_run", lost)
     for _ in range(2):  # the parent, and the trial
         with pytest.raises(MlflowException):
             exporter.advance()
-    monkeypatch.setattr(exporter._client, "create_run", twice)
+    monkeypatch.setattr(exporter.client, "create_run", twice)
     place.play(1)  # MLflow makes one of its two only later
     bring(exporter, closes=False)
     assert len(place.runs("study")) == 1

@@ -178,7 +178,7 @@ def test_an_mlflow_that_is_away_costs_a_file_none_of_its_attempts(
 
     with monkeypatch.context() as broken:
         for call in ("get_run", "log_artifact"):
-            broken.setattr(exporter._client, call, away)
+            broken.setattr(exporter.client, call, away)
         for _ in range(2 * files.TRIES):
             with pytest.raises(MlflowException):
                 exporter.files.send()

@@ -39,12 +39,12 @@ class Deadly:
     """
 
     def __init__(self, client: Any, at: int, *, after: bool) -> None:
-        self._client = client
+        self.client = client
         self._left = at
         self._after = after
 
     def __getattr__(self, name: str) -> Any:
-        call = getattr(self._client, name)
+        call = getattr(self.client, name)
         if name not in EFFECTS:
             return call
 
@@ -63,8 +63,8 @@ class Deadly:
 def life(place: Place, at: int, *, after: bool, closes: bool) -> bool:
     """One life of an exporter, killed at an effect; whether it had so many."""
     exporter = place.exporter(end=DONE if closes else None)
-    client = Deadly(exporter._client, at, after=after)
-    exporter._client = exporter._sender._client = exporter.files._client = client
+    client = Deadly(exporter.client, at, after=after)
+    exporter.client = exporter.sender.client = exporter.files.client = client
     try:
         bring(exporter, closes=closes)
     except Killed:

@@ -131,7 +131,7 @@ def test_an_error_of_mlflow_that_may_pass_is_not_skipped(place: Place, monkeypat
         raise MlflowException("the connection is refused")
 
     with monkeypatch.context() as broken:
-        broken.setattr(exporter._client, "log_batch", away)
+        broken.setattr(exporter.client, "log_batch", away)
         for _ in range(2):
             with pytest.raises(MlflowException):
                 exporter.advance()

@@ -71,7 +71,7 @@ def pod(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: py
         monkeypatch.setenv(env.MLFLOW_TOKEN, made.door.token)
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         yield made
-        made.source._reader.close()
+        made.source.reader.close()
 
 
 def test_a_run_is_exported_while_its_controller_has_the_lock(pod: Pod) -> None:
@@ -134,7 +134,7 @@ def test_only_the_runs_own_ledger_is_read(pod: Pod) -> None:
     for read in (lambda: stranger.started(-1), lambda: stranger.ended(0), lambda: stranger.reports(0)):
         with pytest.raises(errors.LedgerFenced):
             read()
-    stranger._reader.close()
+    stranger.reader.close()
     assert [one.request.number for one in pod.source.started(-1)] == [0]
     assert [one.place for one in pod.source.ended(0)] == [1]
     assert pod.source.ended(1) == []

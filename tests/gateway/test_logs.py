@@ -158,8 +158,8 @@ def test_a_controller_without_a_token_shows_none(run: RunPaths) -> None:
 )
 def test_a_log_is_chosen_by_numbers(board: StatusBoard, run: RunPaths, query: str) -> None:
     run.controller_log.write_text("said")
-    assert board._page(f"/log?{query}", KEY) is None
-    assert board._page("/log", KEY) is not None
+    assert board.page(f"/log?{query}", KEY) is None
+    assert board.page("/log", KEY) is not None
 
 
 def test_more_than_a_piece_is_not_taken_from_a_controller() -> None:
@@ -203,7 +203,7 @@ def test_an_answer_that_was_cut_is_late_although_the_peer_then_reset_the_connect
         connection.recv(1)
 
     with peer(stand_still) as url, pytest.raises(TimeoutError, match=r"no whole answer within 0\.2 s"):
-        gateway_logs._fetch(url, 0.2, reset)
+        gateway_logs.fetch(url, 0.2, reset)
 
 
 @pytest.mark.parametrize(

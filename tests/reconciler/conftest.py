@@ -102,7 +102,7 @@ def make_team(tmp_path, monkeypatch) -> Iterator[Callable[[], Team]]:
             namespace = NamespaceDouble(cluster)
             archive, made = ArchiveDouble(namespace), namespace.cluster.made
             team = Team(cluster, namespace, archive, Reconciler(Cluster(), archive, site), folder)  # type: ignore[arg-type]
-            team.reconciler._clock = lambda: time.time() + team.later
+            team.reconciler.clock = lambda: time.time() + team.later
 
             def counted(ray_cluster: dict[str, Any]) -> None:
                 team.made += 1

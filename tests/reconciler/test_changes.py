@@ -144,12 +144,12 @@ def test_a_deleted_run_is_noted_once_where_its_record_stays(owned: Team) -> None
     owned.change(state="Paused")
     owned.settle()
     owned.later = 100.0
-    before = owned.reconciler._clock()
+    before = owned.reconciler.clock()
     owned.cluster.remove("runs", "a")
     for _ in range(3):
         owned.reconciler.reconcile("a")
     assert noted(owned)[2:] == [("", "its Run was deleted", 3)]
-    assert before <= owned.namespace.studies["a"].changes[-1].at <= owned.reconciler._clock()
+    assert before <= owned.namespace.studies["a"].changes[-1].at <= owned.reconciler.clock()
 
 
 def test_a_run_that_the_operator_removes_says_so(owned: Team) -> None:
@@ -158,8 +158,8 @@ def test_a_run_that_the_operator_removes_says_so(owned: Team) -> None:
     owned.namespace.end("a", RunState.SUCCEEDED)
     owned.settle()
     owned.cluster.remove("rayclusters", "a")
-    later = owned.reconciler._clock() + 100.0
-    owned.reconciler._clock = lambda: later
+    later = owned.reconciler.clock() + 100.0
+    owned.reconciler.clock = lambda: later
     owned.reconciler.reconcile("a")
     assert "a" not in owned.cluster.objects["runs"]
     owned.reconciler.reconcile("a")

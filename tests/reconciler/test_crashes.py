@@ -82,7 +82,7 @@ def _watched(team: Team, effect: Callable[[], None]) -> None:
             effect()
 
         setattr(team.archive, name, after)
-    cluster = team.reconciler._cluster
+    cluster = team.reconciler.cluster
     call = cluster.call
 
     def called(method: str, *args: Any, **named: Any) -> Any:

@@ -61,8 +61,8 @@ def test_one_that_is_released_is_taken_at_once(candidates: Candidates) -> None:
 def test_of_two_at_the_same_moment_one_gets_it(candidates: Candidates, team: Team) -> None:
     assert candidates.one.hold()
     candidates.one.release()
-    read = candidates.one._cluster.read
-    candidates.one._cluster.read = lambda *args: (read(*args), candidates.other.hold())[0]  # type: ignore[method-assign]
+    read = candidates.one.cluster.read
+    candidates.one.cluster.read = lambda *args: (read(*args), candidates.other.hold())[0]  # type: ignore[method-assign]
     with pytest.raises(TargetError, match="changed concurrently"):
         candidates.one.hold()
     assert team.cluster.objects["leases"]["operator"]["spec"]["holderIdentity"] == "other"

@@ -76,13 +76,13 @@ def test_policies_that_are_as_they_should_be_are_left_alone(team: Team) -> None:
     team.apply()
     team.settle()
     made: list[str] = []
-    call = team.reconciler._cluster.call
+    call = team.reconciler.cluster.call
 
     def called(method: str, path: str, **named: Any) -> Any:
         made.append(f"{method} {path}")
         return call(method, path, **named)
 
-    team.reconciler._cluster.call = called  # type: ignore[method-assign]
+    team.reconciler.cluster.call = called  # type: ignore[method-assign]
     team.settle()
     assert made
     assert not [one for one in made if "networkpolicies" in one]

@@ -30,7 +30,7 @@ def claimed(team: Team, **claims: Any) -> Team:
     """A team whose chart has claims, and a run that has ended; its user deleted it."""
     site = Site.model_validate({**SITE, "namespace": "team", **claims})
     team.reconciler = Reconciler(Cluster(), team.archive, site)  # type: ignore[arg-type]
-    team.reconciler._clock = lambda: time.time() + team.later
+    team.reconciler.clock = lambda: time.time() + team.later
     team.apply()
     team.settle()
     team.namespace.end("a", RunState.SUCCEEDED)

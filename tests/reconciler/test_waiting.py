@@ -52,13 +52,13 @@ def test_one_list_of_events_serves_all_runs_for_some_seconds(team: Team, monkeyp
         team.apply(team.plan(name))
         team.settle(name)
     lists: list[Any] = []
-    before = team.reconciler._cluster.list
+    before = team.reconciler.cluster.list
 
     def counted(kind: Any, **given: Any) -> list[dict[str, Any]]:
         lists.append(kind)
         return before(kind, **given)
 
-    monkeypatch.setattr(team.reconciler._cluster, "list", counted)
+    monkeypatch.setattr(team.reconciler.cluster, "list", counted)
     for later, wanted in ((60, 1), (60, 1), (120, 2)):
         team.later = later
         for name in ("a", "b"):

@@ -103,7 +103,7 @@ class Slot(slots.Slot):
             self.exchange.pass_on(message)
 
     def _event(self, sent: tuple[messages.FromSlot, ...]) -> Event:
-        return Event.of(sent, self._running is not None and self._running.waiting)
+        return Event.of(sent, self.running is not None and self.running.waiting)
 
 
 class Bench:
@@ -197,13 +197,13 @@ class Bench:
     @property
     def running(self) -> Running:
         """The trial that runs now."""
-        running = self.slot._running
+        running = self.slot.running
         assert running is not None
         return running
 
     def templates(self) -> list[int]:
         """Pids of this slot's template."""
-        return [] if self.slot._template is None else [self.slot._template.pid]
+        return [] if self.slot.template is None else [self.slot.template.pid]
 
     @staticmethod
     def children(pid: int) -> list[int]:

@@ -350,9 +350,9 @@ def test_a_slot_that_is_gone_ends_its_process(tmp_path: Path) -> None:
         while not run.open[0]:
             run.step()
         (worker,) = run.workers
-        template = worker.slot._template
+        template = worker.slot.template
         assert template is not None
-        pid = worker.slot._running.pid  # type: ignore[union-attr]
+        pid = worker.slot.running.pid  # type: ignore[union-attr]
         template.kill()
         while worker.outcome is None:
             run.step()

@@ -168,11 +168,11 @@ def test_a_line_that_would_be_two_for_uv_is_refused(pod: Pod, index: Index) -> N
 def test_uv_reads_no_marker(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
-    def run(uv: install._Uv, *said: str) -> str:
+    def run(uv: install.Uv, *said: str) -> str:
         read.append((uv.work / "wanted.txt").read_text())
         return ""
 
-    monkeypatch.setattr(install._Uv, "run", run)
+    monkeypatch.setattr(install.Uv, "run", run)
     assert pod.install("spam [more,eggs] <2,>=1; python_version > '3'\nspam<1; python_version < '3'\n") == 0
     assert read == ["spam[eggs,more]<2,>=1"]
 
@@ -234,14 +234,14 @@ def test_a_request_that_takes_too_long_is_a_fault_of_the_network(
     pod: Pod, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
     monkeypatch.setattr(backoff, "pause", lambda *_, **__: 1000.0)
-    monkeypatch.setattr(install._Uv, "_once", lambda uv, options: (2, said))
+    monkeypatch.setattr(install.Uv, "once", lambda uv, options: (2, said))
     assert pod.install("spam\n") == 1
     assert pod.refusal == ""
 
 
 def test_a_fault_of_the_node_ends_the_container_and_not_the_run(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     full = "error: Failed to install: spam.whl\n  cause: failed to write: No space left on device (os error 28)"
-    monkeypatch.setattr(install._Uv, "_once", lambda uv, options: (2, full))
+    monkeypatch.setattr(install.Uv, "once", lambda uv, options: (2, full))
     assert pod.install("spam\n") == 1
     assert "No space left on device" in pod.log.read_text()
 
@@ -257,7 +257,7 @@ def test_the_log_has_all_that_uv_said_and_the_message_of_the_end_its_beginning(
     pod: Pod, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = f"error: No solution found: {'because ' * 100}spam is not there"
-    monkeypatch.setattr(install._Uv, "_once", lambda uv, options: (1, said))
+    monkeypatch.setattr(install.Uv, "once", lambda uv, options: (1, said))
     assert pod.install("spam\n") == 0
     assert "spam is not there" in capsys.readouterr().err and "spam is not there" in pod.refusal
     assert len(pod.log.read_text()) == 390
@@ -276,7 +276,7 @@ def test_more_than_the_chart_allows_is_stopped(pod: Pod, index: Index) -> None:
 
 
 def test_an_index_that_fails_is_asked_again(pod: Pod, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(install, "FIRST_PAUSE", 0.0)
     index.add("spam", "1.0")
     index.failures = 3
     assert pod.install("spam\n") == 0

@@ -139,7 +139,7 @@ class Refusing:
 
 def test_a_file_that_is_refused_holds_up_no_other(place: Place) -> None:
     client = Refusing()
-    assert kept._send(client, place.run, str(place.files), by_http=False) == FilesSent("model.pt (the file is too large)")
+    assert kept.upload(client, place.run, str(place.files), by_http=False) == FilesSent("model.pt (the file is too large)")
     assert client.taken == ["kept_files/out/log.txt"]
 
 
@@ -152,7 +152,7 @@ def test_a_file_that_cannot_be_read_holds_up_no_other_and_is_tried_again(place: 
         log(client, run, file, folder)
 
     client.log_artifact = log_artifact  # type: ignore[method-assign]
-    assert kept._send(client, place.run, str(place.files), by_http=False) == FilesSent(
+    assert kept.upload(client, place.run, str(place.files), by_http=False) == FilesSent(
         "model.pt (permission denied)", again=True
     )
     assert client.taken == ["kept_files/out/log.txt"]
@@ -164,14 +164,14 @@ def test_names_that_http_would_change_are_refused_there(place: Place, by_http: b
     (place.files / "model.pt").unlink()
     for name in ("a#1.pt", "x%41.txt"):
         (place.files / name).write_text("odd")
-    answer = kept._send(client, place.run, str(place.files), by_http=by_http)
+    answer = kept.upload(client, place.run, str(place.files), by_http=by_http)
     assert len(client.taken) == taken and "kept_files/out/log.txt" in client.taken
     assert [name in answer.lacks for name in ("a#1.pt", "x%41.txt")] == [taken == 1] * 2 and not answer.again
 
 
 def test_of_very_many_files_the_first_are_sent_and_it_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     client = Refusing()
-    monkeypatch.setattr(kept, "_MOST_FILES", 1)
+    monkeypatch.setattr(kept, "MOST_FILES", 1)
     (place.files / "a.txt").write_text("a")
-    assert kept._send(client, place.run, str(place.files), by_http=False) == FilesSent("of 3 files 1 are sent")
+    assert kept.upload(client, place.run, str(place.files), by_http=False) == FilesSent("of 3 files 1 are sent")
     assert client.taken == ["kept_files/a.txt"]

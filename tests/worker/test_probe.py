@@ -216,11 +216,11 @@ def test_a_whole_probe_prints_one_finding_a_line_and_ends_with_0(tmp_path) -> No
 def test_a_process_that_dies_or_hangs_is_told_with_its_last_words(monkeypatch) -> None:
     (finding,) = list(devices.of_pod(1)) if not Path("/dev/nvidia0").exists() else [devices.computes(1, None, "x")]
     assert finding.verdict is Verdict.FAIL
-    seen, problem = devices._together([["reduce", "no-such-backend", "0", "1", "/tmp/never"]])
+    seen, problem = devices.together([["reduce", "no-such-backend", "0", "1", "/tmp/never"]])
     assert seen == []
     assert "no-such-backend" in problem.lower() or "exit code" in problem
     monkeypatch.setattr(devices, "LIMIT", 0.2)
-    assert devices._together([["matmul", "0"]]) == ([], "did not end within 0 s")
+    assert devices.together([["matmul", "0"]]) == ([], "did not end within 0 s")
 
 
 @pytest.mark.gpu

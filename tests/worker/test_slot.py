@@ -157,7 +157,7 @@ def test_too_much_memory_ends_a_trial(tmp_path: Path) -> None:
         assert "over its limit of 0.2 GiB; raise resources.memory" in outcome.message
         # Also while the controller does not answer, for want of its database, say.
         event = bench.slot.run(bench.request("hog_while_it_waits", prunable=True))
-        running = bench.slot._running
+        running = bench.slot.running
         assert event.waiting and running is not None
         wait_until(lambda: not alive(running.pid), "the trial that waits is killed")
         outcome = bench.slot.answer().outcome

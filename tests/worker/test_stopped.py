@@ -98,7 +98,7 @@ def test_a_kill_ends_what_is_stopped(bench: Bench, short: pytest.MonkeyPatch, wh
         os.kill(template, signal.SIGSTOP)
 
     def kill() -> None:
-        wait_until(lambda: bench.slot._running is not None, "the trial is requested")
+        wait_until(lambda: bench.slot.running is not None, "the trial is requested")
         if what != "stops":
             wait_until(lambda: is_stopped(template), "the template is stopped")
         else:

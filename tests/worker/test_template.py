@@ -145,7 +145,7 @@ root, file = sys.argv[1:]
 config = SlotConfig(run="toy", code=root + "/code", entrypoint="train:run", root=root + "/run", cache=root)
 slot = Slot(config, "0-1")
 slot.start()
-print(slot._template.pid, flush=True)
+print(slot.template.pid, flush=True)
 slot.run(TrialRequest("toy", 0, 1, 0, {"what": "hangs", "file": file}, 1, ("score",)))
 print("reported", flush=True)
 sys.stdin.read()

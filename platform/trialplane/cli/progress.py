@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -45,12 +46,14 @@ class Plain:
 
     Args:
         stream: to write to.
+        clock: seconds.
     """
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
+        self._clock = clock
         self._last = ""
-        self._time = 0.0
+        self._time = -math.inf
         self._pause = _PAUSE
 
     def __enter__(self) -> Plain:
@@ -61,10 +64,10 @@ class Plain:
 
     def update(self, status: RunStatus) -> None:
         """See `View`."""
-        text = line(status)
-        if text == self._last or time.monotonic() - self._time < self._pause:
+        text, now = line(status), self._clock()
+        if text == self._last or now - self._time < self._pause:
             return
-        self._last, self._time = text, time.monotonic()
+        self._last, self._time = text, now
         self._pause = _PAUSE_OF_STEPS if status.progress.numbers else _PAUSE  # a search has none
         seconds_left = kinds.of(status).seconds_left(status)
         self.message(text + (f"; {output.duration(seconds_left)} left" if seconds_left is not None else ""))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from trialplane.job.kinds import Job
 
 _HOST = "127.0.0.1"
-_FIRST_PORT = 5000
+FIRST_PORT = 5000
 _PATIENCE = 10.0  # seconds for a server to end
 _REFRESH = 2.0  # seconds between updates of the copy
 _STUDY = 0  # id of the only study of a storage in memory
@@ -65,7 +65,7 @@ def ui_command(run: str | None, target_name: TargetName, dashboard: bool, port: 
             raise InputError(f"nothing is recorded in {home} yet; `platform submit hpo NAME --local` starts a run")
         if importlib.util.find_spec("mlflow") is None:
             raise InputError("mlflow is not installed; pip install 'trialplane[local]'")
-    with _listener(port) as listener, _ended_by_signals():
+    with open_listener(port) as listener, _ended_by_signals():
         if dashboard:
             _dashboard(names.find_run(run, target_name), listener)
         elif target_name.local:
@@ -78,7 +78,7 @@ def ui_command(run: str | None, target_name: TargetName, dashboard: bool, port: 
 def _serve_local(target_name: TargetName, home: Path, run: str | None, listener: socket.socket) -> None:
     from trialplane.client.pages import Pages, PrivateServer  # imports urllib3, which `--help` should not wait for
 
-    shown = _shown(run, target_name)
+    shown = shown_run(run, target_name)
     # Its runner of evaluation jobs would be as large as the server, and its telemetry would send data to the vendor.
     off = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     off["PYTHONSAFEPATH"] = "1"  # none of its processes may import from this working directory
@@ -89,7 +89,7 @@ def _serve_local(target_name: TargetName, home: Path, run: str | None, listener:
     command += ["--uvicorn-opts", "--fd 0 --log-level warning"]
     with PrivateServer(listener.getsockname()) as server:
         ask = _read_only(server.ask)
-        with Pages(_beside(ask, run, target_name), listener, lambda: _page(ask, shown), output.note) as pages:
+        with Pages(_beside(ask, run, target_name), listener, lambda: mlflow_page(ask, shown), output.note) as pages:
             _tell(pages, shown is not None)
             output.note(f"Showing the results in {home}, read-only; MLflow answers in a few seconds. Ctrl-C stops it")
             code = _serve(command, environ, server)
@@ -158,11 +158,11 @@ def _serve_cluster(target_name: TargetName, run: str | None, listener: socket.so
     from trialplane.client.pages import Pages  # both import urllib3 and more, which `--help` should not wait for
 
     target = KubernetesTarget(target_name.context, target_name.namespace)
-    shown = _shown(run, target_name)
+    shown = shown_run(run, target_name)
     gateway = target.gateway
     gateway.check_mlflow()  # reports a failure at once
     ask, workspace = _beside(gateway.mlflow, run, target_name), target.cluster.namespace
-    with Pages(ask, listener, lambda: _page(gateway.mlflow, shown, workspace), output.note) as pages:
+    with Pages(ask, listener, lambda: mlflow_page(gateway.mlflow, shown, workspace), output.note) as pages:
         _tell(pages, shown is not None)
         output.note(f"Showing the results in {target.cluster.place}; Ctrl-C stops it")
         _until_stopped()
@@ -193,7 +193,7 @@ def _tell(pages: Pages, has_report: bool) -> None:
         output.note(f"{pages.page('/-/report')}  (the page of `platform report`, live)")
 
 
-def _shown(run: str | None, target_name: TargetName) -> tuple[str, Job] | None:
+def shown_run(run: str | None, target_name: TargetName) -> tuple[str, Job] | None:
     """Return the run to show, by default the newest, and its job; None if there is none.
 
     Raises:
@@ -208,7 +208,7 @@ def _shown(run: str | None, target_name: TargetName) -> tuple[str, Job] | None:
         return None  # other results can still be shown
 
 
-def _page(ask: Source, shown: tuple[str, Job] | None, workspace: str = "") -> str:
+def mlflow_page(ask: Source, shown: tuple[str, Job] | None, workspace: str = "") -> str:
     """The page of a run's trials, the best first and with their curves, or MLflow's start page when it is not known.
 
     Args:
@@ -297,15 +297,15 @@ def _serve(
             child.wait()
 
 
-def _listener(port: int | None) -> socket.socket:
+def open_listener(port: int | None) -> socket.socket:
     """Listen on a port of this machine, or on the first free one.
 
     Raises:
         InputError: the port is in use, or none is free.
     """
-    for candidate in [port] if port is not None else range(_FIRST_PORT, _FIRST_PORT + 100):
+    for candidate in [port] if port is not None else range(FIRST_PORT, FIRST_PORT + 100):
         with contextlib.suppress(OSError):
             return socket.create_server((_HOST, candidate))
     if port is not None:
         raise InputError(f"port {port} is in use; omit --port to use a free one")
-    raise InputError(f"no port from {_FIRST_PORT} to {_FIRST_PORT + 99} is free; name one with --port")
+    raise InputError(f"no port from {FIRST_PORT} to {FIRST_PORT + 99} is free; name one with --port")

@@ -32,7 +32,7 @@ from trialplane.wire import cluster as names
 from trialplane.wire.records import Change, Desired, ReportRow, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
-_REMOVAL = 120.0  # seconds for the operator to remove the files of a deleted run
+REMOVAL = 120.0  # seconds for the operator to remove the files of a deleted run
 
 
 class KubernetesTarget:
@@ -267,7 +267,7 @@ class KubernetesTarget:
         if view.is_active:
             raise target.active(run)
         self.objects.remove(run)
-        deadline = time.monotonic() + _REMOVAL
+        deadline = time.monotonic() + REMOVAL
         while late := self._unforgotten(run):
             if time.monotonic() > deadline:
                 raise TargetError(late())

@@ -47,8 +47,8 @@ class Machine:
         """This machine, inspected without writing anything."""
         base, unseen = _base(home)
         return cls(
-            cores=_cores(),
-            gpus=_gpus(),
+            cores=cores(),
+            gpus=gpus(),
             memory=_memory(),
             missing=tuple(name for name in _NEEDED if importlib.util.find_spec(name) is None),
             obstacle=unseen or _obstacle(home, base),
@@ -136,13 +136,14 @@ def _with(role: Role, amount: str) -> str:
     return f"{role.many} with {amount}{each}"
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Return the number of CPU cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _gpus() -> int:
+def gpus() -> int:
     """NVIDIA's device files, without loading the driver; `CUDA_VISIBLE_DEVICES` may hide some."""
     devices = Path("/dev")
     count = sum(re.fullmatch(r"nvidia\d+", path.name) is not None for path in devices.glob("nvidia*"))

@@ -13,7 +13,7 @@ from trialplane.wire import cluster as names
 from trialplane.wire import logs
 from trialplane.wire.logs import Piece
 
-_PAUSE = 1.0  # seconds between requests for more of a log
+PAUSE = 1.0  # seconds between requests for more of a log
 _STATES = ("state", "lastState")  # of a container
 
 
@@ -40,7 +40,7 @@ def of_gateway(gateway: Gateway, run: str, which: Log, is_active: Callable[[], b
         # A controller's log continues in a new head pod; a trial's attempt ends once.
         return dataclasses.replace(piece, growing=active and (piece.growing or which.trial is None))
 
-    return logs.lines(logs.follow(read, _PAUSE))
+    return logs.lines(logs.follow(read, PAUSE))
 
 
 def of_controller(objects: Objects, run: str, follow: bool) -> Iterator[str] | None:

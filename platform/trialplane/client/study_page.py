@@ -24,9 +24,9 @@ from trialplane.wire.states import TrialState
 
 PATH = "/-/report"  # no page of MLflow or optuna-dashboard begins so
 DATA = f"{PATH}/data"
-_SHARE = 0.2  # of a core that may be spent on making content anew
+SHARE = 0.2  # of a core that may be spent on making content anew
 _GROWTH = 1.1  # of complete trials, until importances are computed again
-_PAUSE = 0.5  # seconds between two reads of the run at least
+PAUSE = 0.5  # seconds between two reads of the run at least
 
 
 class StudyPage:
@@ -106,7 +106,7 @@ class StudyPage:
             self._version += 1
             self._content = {**facts, "version": self._version, "mlflow": "/"}, columns
         ended = time.monotonic()
-        self._next_read = ended + max(_PAUSE, (ended - begun) * (1 / _SHARE - 1))
+        self._next_read = ended + max(PAUSE, (ended - begun) * (1 / SHARE - 1))
         return self._content
 
     def _importances(self, recorded: Recorded) -> importances.Shares:

@@ -16,7 +16,7 @@ from trialplane.wire.records import ReportRow, TrialReport, TrialRequest
 MOST = 5000  # reports of an attempt that the ledger keeps
 MOST_BYTES = 4 << 20  # of their metrics
 _BATCH_BYTES = 1 << 20
-_GAP = 1 << 20  # marks that are left out after a restart, so that none is used twice
+GAP = 1 << 20  # marks that are left out after a restart, so that none is used twice
 _VALUE = 24  # bytes of a value beside its name
 
 
@@ -150,7 +150,7 @@ class Curves:
 
     def resume(self, mark: int) -> None:
         """Continue behind the reports of a former controller; some of its last marks may be of reports it had to drop."""
-        self.mark = mark + _GAP if mark else 0
+        self.mark = mark + GAP if mark else 0
 
 
 def _size(metrics: Collection[str]) -> int:

@@ -42,7 +42,7 @@ class ExporterProcess:
         self._token = token
         self._end: End | None = None
         self._partial = b""
-        self._progress = Progress()
+        self.progress = Progress()
         self._is_complete: bool | None = None  # the result of `close`
         self._attempts = 0
         self._start()
@@ -64,14 +64,14 @@ class ExporterProcess:
             attempts: number of attempts that have ended.
         """
         self._end, self._attempts = end, attempts or self._attempts
-        assert self._process.stdin is not None
-        os.set_blocking(self._process.stdin.fileno(), True)  # this one must come through, and there is room for it
+        assert self.process.stdin is not None
+        os.set_blocking(self.process.stdin.fileno(), True)  # this one must come through, and there is room for it
         self._tell(records.to_json(end).encode() + b"\n")
 
     @property
     def trouble(self) -> str:
         """The reason why MLflow lacks something; "" when nothing is missing, or only for a moment."""
-        return self._progress.away or self._progress.trouble
+        return self.progress.away or self.progress.trouble
 
     def close(
         self,
@@ -94,29 +94,29 @@ class ExporterProcess:
         return self._is_complete
 
     def _close(self, patience: float, stopped: Callable[[], bool], show: Callable[[str], None]) -> bool:
-        deadline, before = time.monotonic() + patience, self._progress
-        while self._end is not None and self._process.poll() is None and time.monotonic() < deadline and not stopped():
+        deadline, before = time.monotonic() + patience, self.progress
+        while self._end is not None and self.process.poll() is None and time.monotonic() < deadline and not stopped():
             show(self._waiting_for())
             self._receive(0.2)
-            now = self._progress
+            now = self.progress
             if (now.ended, now.files) != (before.ended, before.files):
                 before, deadline = now, time.monotonic() + patience
-        is_complete = self._end is not None and self._process.poll() == errors.EXIT_OK
-        assert self._process.stdin is not None
+        is_complete = self._end is not None and self.process.poll() == errors.EXIT_OK
+        assert self.process.stdin is not None
         with contextlib.suppress(OSError):
-            self._process.stdin.close()
+            self.process.stdin.close()
         deadline = time.monotonic() + END_WAIT
-        while self._process.poll() is None and time.monotonic() < deadline and not stopped():
+        while self.process.poll() is None and time.monotonic() < deadline and not stopped():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=0.2)
-        if self._process.poll() is None:
-            self._process.kill()  # safe at any moment: the next one continues where it was
-            self._process.wait()
+                self.process.wait(timeout=0.2)
+        if self.process.poll() is None:
+            self.process.kill()  # safe at any moment: the next one continues where it was
+            self.process.wait()
         return is_complete
 
     def _waiting_for(self) -> str:
         """The number of trials or files that MLflow lacks, in words."""
-        progress = self._progress
+        progress = self.progress
         if progress.ended < self._attempts:
             return f"recording in MLflow: {progress.ended} of {self._attempts} trials"
         return (
@@ -139,7 +139,7 @@ class ExporterProcess:
             **({env.MLFLOW_TOKEN: self._token} if self._token else {}),
         }
         with self._run.controller_log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "trialplane.exporter", str(self._run.root)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -148,36 +148,36 @@ class ExporterProcess:
                 bufsize=0,
                 preexec_fn=process.end_with_parent,  # it may be stopped, or import for long
             )
-        assert self._process.stdin is not None
-        os.set_blocking(self._process.stdin.fileno(), False)
+        assert self.process.stdin is not None
+        os.set_blocking(self.process.stdin.fileno(), False)
         self._tell(records.to_json(self._order).encode() + b"\n")
         if self._end is not None:
             self.end(self._end)
 
     def _restart(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
+        for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()
         self._partial = b""
         self._start()
 
     def _tell(self, line: bytes) -> None:
-        assert self._process.stdin is not None
+        assert self.process.stdin is not None
         # It died, and `_receive` starts it again; or it has not read thousands of lines, and does not need another one.
         with contextlib.suppress(BrokenPipeError, BlockingIOError):
-            self._process.stdin.write(line)
+            self.process.stdin.write(line)
 
     def _receive(self, timeout: float) -> None:
         """Receive the exporter's messages, waiting at most `timeout` seconds for the first."""
-        stdout = self._process.stdout
+        stdout = self.process.stdout
         assert stdout is not None
         if not select.select([stdout], [], [], max(0.0, timeout))[0]:
             return
         data = os.read(stdout.fileno(), 65536)
         if not data:
-            if self._process.wait() or self._end is None:  # else it has written everything
+            if self.process.wait() or self._end is None:  # else it has written everything
                 self._restart()
             return
         *lines, self._partial = (self._partial + data).split(b"\n")
         for line in lines:
-            self._progress = records.from_dict(Progress, json.loads(line))
+            self.progress = records.from_dict(Progress, json.loads(line))

@@ -137,12 +137,12 @@ class Ledger:
         self._memory = history.History(job)
         self.pruning = Pruning(job, self._code)
         self._study = self._memory_study()
-        self._storage = self._opened(url, lock)
+        self.storage = self._opened(url, lock)
         try:
             self._saved_attributes: dict[str, Any] = {}
             self._load()
         except BaseException:
-            self._storage.close()
+            self.storage.close()
             raise
 
     def __enter__(self) -> Ledger:
@@ -153,7 +153,7 @@ class Ledger:
 
     def close(self) -> None:
         """Release the study; the next controller finds the attempts that are still open."""
-        self._storage.close()
+        self.storage.close()
 
     def prepare(self) -> None:
         """Build the sampler and import the job's functions, so that what is wrong with them shows before a trial starts.
@@ -213,7 +213,7 @@ class Ledger:
         else:
             return None
         self._unwritten = attempt
-        self._write(self._storage.begin, attempt.request.number)
+        self._write(self.storage.begin, attempt.request.number)
         self._unwritten = None
         self._count_start(attempt.request)
         self._open[attempt.request.number] = attempt
@@ -248,7 +248,7 @@ class Ledger:
             sampled[parameter.name] = suggesting.value(parameter, answer.value)
             attempt.request = dataclasses.replace(attempt.request, params={**self.job.params, **sampled})
             self._attempts[number] = dataclasses.replace(attempt.request, params=sampled), None
-            self._write(self._storage.draw, number)
+            self._write(self.storage.draw, number)
             self._show(rows.row(self.job, attempt.request, sampled, None))
         return answer
 
@@ -289,7 +289,7 @@ class Ledger:
             return
         self._write_at = time.monotonic() + _REPORT_SECONDS
         while (batch := self._curves.batch()) is not None:
-            write = functools.partial(self._storage.report, batch.reports, batch.deleted)
+            write = functools.partial(self.storage.report, batch.reports, batch.deleted)
             try:
                 if patient:
                     self._patiently(write)
@@ -332,7 +332,7 @@ class Ledger:
         outcome = self._best_reports.applied(request.trial, outcome)
         self._tell_memory(attempt, outcome)
         self._attempts[outcome.number] = self._attempts[outcome.number][0], outcome
-        self._write(self._storage.finish, outcome.number)
+        self._write(self.storage.finish, outcome.number)
         del self._open[outcome.number]
         self.counts.running -= 1
         self._count(request, self._sampled(outcome.number), outcome)
@@ -365,10 +365,10 @@ class Ledger:
             patient: whether to wait for a database that is away; otherwise the write is skipped.
         """
         if patient:
-            self._patiently(lambda: self._storage.describe(attributes))
+            self._patiently(lambda: self.storage.describe(attributes))
         elif not self._patiently.waiting:
             with contextlib.suppress(errors.LedgerUnavailable):
-                self._storage.describe(attributes)
+                self.storage.describe(attributes)
 
     def record_status(self, status: RunStatus, *, patient: bool = True) -> None:
         """Write the run's status; if it is refused, without the parts that a trial's code has made.
@@ -391,7 +391,7 @@ class Ledger:
 
     def desired(self) -> Desired:
         """The desired state of the run, as written by the gateway; raises LedgerUnavailable when the database is away."""
-        return records.from_dict(Desired, self._storage.described(labels.LEDGER_DESIRED) or {})
+        return records.from_dict(Desired, self.storage.described(labels.LEDGER_DESIRED) or {})
 
     # Drawing
 
@@ -585,7 +585,7 @@ class Ledger:
             message = f"not promoted at the rung of {errors.counted(request.segment.rung, 'step')}"
             outcome = dataclasses.replace(outcome, state=State.PRUNED, message=message)
             self._attempts[number] = request, outcome
-            self._write(self._storage.finish, number)
+            self._write(self.storage.finish, number)
             self.promotion.drop(trial)
             self.counts.paused -= 1
             self.counts.pruned += 1
@@ -653,8 +653,8 @@ class Ledger:
             gc.enable()
 
     def _fill(self) -> None:
-        attempts, attributes = self._storage.load()
-        described = self._storage.described(labels.LEDGER_STATUS)
+        attempts, attributes = self.storage.load()
+        described = self.storage.described(labels.LEDGER_STATUS)
         if described is not None:
             self._go_on_from(described)
         for key, value in attributes.items():
@@ -713,7 +713,7 @@ class Ledger:
         unfinished: dict[int, list[ReportRow]] = {}
         mark, has_more = 0, True
         while has_more:
-            page = self._storage.reports(mark)
+            page = self.storage.reports(mark)
             for row in page.rows:
                 self._see(row.trial, row.step)
                 if row.number in running:

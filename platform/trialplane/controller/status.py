@@ -78,7 +78,7 @@ class StatusBoard:
         self._slots = self._gauge("trialplane_slots_ready", "Slots whose template is warm.")
         self._best = self._gauge("trialplane_best_value", "Best value of the first objective.")
         self._registry.register(self)
-        self._server = http.server.ThreadingHTTPServer(address, _handler(self._page))
+        self._server = http.server.ThreadingHTTPServer(address, _handler(self.page))
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="status", daemon=True).start()
         self.port = int(self._server.server_address[1])
@@ -142,7 +142,7 @@ class StatusBoard:
         )
         return gauge
 
-    def _page(self, target: str, key: str) -> tuple[str, bytes] | None:
+    def page(self, target: str, key: str) -> tuple[str, bytes] | None:
         """Content type and body of a page, or None when there is no such page."""
         path, _, query = target.partition("?")
         if path == "/status" and self._status is not None:

@@ -113,7 +113,7 @@ class Sender:
     """
 
     def __init__(self, client: MlflowClient) -> None:
-        self._client = client
+        self.client = client
 
     def send(self, run_id: str, batch: Batch) -> bool:
         """Write one batch without its files; raise errors that may be temporary (MLflow is away).
@@ -128,9 +128,9 @@ class Sender:
                     return False
                 self._piecewise(run_id, batch)
             if batch.status in ENDED:
-                self._client.set_terminated(run_id, batch.status, end_time=batch.end)
+                self.client.set_terminated(run_id, batch.status, end_time=batch.end)
             elif batch.status:
-                self._client.update_run(run_id, status=batch.status)
+                self.client.update_run(run_id, status=batch.status)
         except MlflowException as error:
             if not is_refusal(error):
                 raise
@@ -145,7 +145,7 @@ class Sender:
         params = [Param(key, value) for key, value in batch.params.items()]
         tags = [RunTag(key, value) for key, value in batch.tags.items()]
         try:
-            self._client.log_batch(run_id, metrics=batch.metrics, params=params, tags=tags)
+            self.client.log_batch(run_id, metrics=batch.metrics, params=params, tags=tags)
         except MlflowException as error:
             if not is_refusal(error):
                 raise
@@ -154,14 +154,14 @@ class Sender:
 
     def _give_way(self, run_id: str, batch: Batch) -> bool:
         """Turn parameters that MLflow has with other, immutable values into tags; False if the run was deleted."""
-        run = self._client.get_run(run_id)
+        run = self.client.get_run(run_id)
         clashes = [key for key, value in batch.params.items() if run.data.params.get(key, value) != value]
         batch.add_tags({labels.PARAM + key: batch.params.pop(key) for key in clashes})
         return bool(run.info.lifecycle_stage != "deleted")
 
     def _piecewise(self, run_id: str, batch: Batch) -> None:
         """Write in pieces, tags first: they identify the run's attempt and mark it as used."""
-        log = self._client.log_batch
+        log = self.client.log_batch
         tags = [RunTag(key, value) for key, value in batch.tags.items()]
         params = [Param(key, value) for key, value in batch.params.items()]
         self._pieces(run_id, tags, MAX_TAGS, lambda piece: log(run_id, tags=piece))

@@ -86,9 +86,9 @@ class Exporter:
         self._identity = labels.identity(run.root.name, self._submission)
         self._uri = uri
         mlflow.set_tracking_uri(uri)
-        self._client = MlflowClient(uri)
-        self._sender = Sender(self._client)
-        self.files = Files(self._client)
+        self.client = MlflowClient(uri)
+        self.sender = Sender(self.client)
+        self.files = Files(self.client)
         self._id = uuid.uuid4().hex[:8]
         self._experiment = ""
         self._parent = ""
@@ -152,7 +152,7 @@ class Exporter:
         if self._parent:
             return
         if not self._experiment:
-            experiment = self._client.get_experiment_by_name(self._job.name)
+            experiment = self.client.get_experiment_by_name(self._job.name)
             self._experiment = experiment.experiment_id if experiment else self._create_experiment()
         batch = projection.parent(self._job, self._submission)
         studies = self._studies()
@@ -160,7 +160,7 @@ class Exporter:
             submitted = float(self._submission.get("submitted", 0.0))
             tags = {**batch.tags, labels.SUBMITTED: labels.moment(submitted), **self._identity}
             tags[labels.STATE] = RunState.RUNNING.value
-            self._client.create_run(self._experiment, milliseconds(submitted), tags, self._run.root.name)
+            self.client.create_run(self._experiment, milliseconds(submitted), tags, self._run.root.name)
             studies = self._studies()
             self._known = {}
         else:
@@ -186,9 +186,9 @@ class Exporter:
         is_file = self._uri.startswith("sqlite:///")
         location = (paths.mlflow_artifacts(store.parent) / self._job.name).as_uri() if is_file else None
         try:
-            created: str = self._client.create_experiment(self._job.name, artifact_location=location)
+            created: str = self.client.create_experiment(self._job.name, artifact_location=location)
         except MlflowException:  # another run of the same job was faster
-            experiment = self._client.get_experiment_by_name(self._job.name)
+            experiment = self.client.get_experiment_by_name(self._job.name)
             if experiment is None:
                 raise
             created = experiment.experiment_id
@@ -268,7 +268,7 @@ class Exporter:
             artifacts.append(Artifact("", str(file)))
         if outcome.arrays and (packed := self._run.packed(request.number)).exists():
             artifacts.append(Artifact("arrays", str(packed), "arrays"))
-        adoption.take_over(self._run.trial_store(request.number), self._client, run_id, batches)
+        adoption.take_over(self._run.trial_store(request.number), self.client, run_id, batches)
         for own, batch in batches.items():
             if self._write(own, batch):
                 self.files.add([(own, artifact) for artifact in batch.artifacts])
@@ -297,11 +297,11 @@ class Exporter:
 
         Both were created at the same moment. The process has logged to its own, which may have models and runs below it.
         """
-        written = self._client.get_run(run_id)
+        written = self.client.get_run(run_id)
         batch = projection.started(self._job, attempt.request, self._submission, self._parent)
         batch.add_tags({labels.OWN: labels.TAKEN})
         for name in written.data.metrics:
-            batch.metrics += self._client.get_metric_history(run_id, name)
+            batch.metrics += self.client.get_metric_history(run_id, name)
         if not self._write(created, batch):  # the job has deleted it
             return run_id
         self._delete(written)
@@ -315,7 +315,7 @@ class Exporter:
         tags = {**batch.tags, **state} if len(batch.tags) < MAX_TAGS else {}
         own = tags or {**self._identity, labels.NUMBER: str(attempt.request.number), **state}
         name = projection.name(self._job, attempt.request)
-        created = str(self._client.create_run(self._experiment, start, own, name).info.run_id)
+        created = str(self.client.create_run(self._experiment, start, own, name).info.run_id)
         if not tags:
             self._write(created, batch)
         return created
@@ -368,7 +368,7 @@ class Exporter:
         ended, best = (self._saved.ended, self._saved.best) if done is None else done
         position = dataclasses.replace(self._position, ended=ended, best=best)
         if position != self._saved:
-            self._client.set_tag(self._parent, labels.EXPORTED, records.to_json(position))
+            self.client.set_tag(self._parent, labels.EXPORTED, records.to_json(position))
             self._saved = position
         self._saved_at = time.monotonic()
 
@@ -391,7 +391,7 @@ class Exporter:
             self._delete(run)
         if not is_alone:
             return self._start_again(studies)
-        self._client.delete_tag(self._parent, labels.EXPORTER)
+        self.client.delete_tag(self._parent, labels.EXPORTER)
         return True
 
     def _is_left(self, run: Any) -> bool:
@@ -411,7 +411,7 @@ class Exporter:
         self._runs.clear()
         self._parent, self._known, self._has_ended = "", None, False
         if studies and labels.EXPORTED in studies[0].data.tags:
-            self._client.delete_tag(studies[0].info.run_id, labels.EXPORTED)
+            self.client.delete_tag(studies[0].info.run_id, labels.EXPORTED)
         return False
 
     def _adopt(self, run: Any, own: dict[int | None, str]) -> None:
@@ -420,16 +420,16 @@ class Exporter:
         above = own.get(_number(run, labels.NUMBER if labels.OWN in tags else labels.LOGGED_BY))
         if above is not None and above != run_id:
             if labels.PARENT not in tags:
-                self._client.set_tag(run_id, labels.PARENT, above)
+                self.client.set_tag(run_id, labels.PARENT, above)
             if run.info.status == "RUNNING":
-                self._client.set_terminated(run_id, "KILLED")
+                self.client.set_terminated(run_id, "KILLED")
         for tag in (labels.NUMBER, labels.STATE, labels.OWN, labels.LOGGED_BY):
             if tag in tags:
-                self._client.delete_tag(run_id, tag)  # last: all of this is repeated until then
+                self.client.delete_tag(run_id, tag)  # last: all of this is repeated until then
 
     def _delete(self, run: Any) -> None:
         try:
-            self._client.delete_run(run.info.run_id)
+            self.client.delete_run(run.info.run_id)
         except MlflowException as error:
             if not is_refusal(error):  # else another exporter has deleted it
                 raise
@@ -439,14 +439,14 @@ class Exporter:
         found: list[Any] = []
         token: str | None = ""
         while token is not None:
-            page = self._client.search_runs([self._experiment], condition, max_results=_PAGE, page_token=token or None)
+            page = self.client.search_runs([self._experiment], condition, max_results=_PAGE, page_token=token or None)
             found += [run for run in page if self._identity.items() <= run.data.tags.items()]
             token = page.token or None
         return found
 
     def _write(self, run_id: str, batch: Batch) -> bool:
         """Send a batch; whether MLflow accepts entries for this run."""
-        return self._sender.send(run_id, batch)
+        return self.sender.send(run_id, batch)
 
 
 def _number(run: Any, tag: str = labels.NUMBER) -> int | None:

@@ -50,7 +50,7 @@ class Files:
     """
 
     def __init__(self, client: Any) -> None:
-        self._client = client
+        self.client = client
         self._waiting: dict[int, _Waiting] = {}  # in the order in which they were added
         self._order: collections.deque[int] = collections.deque()  # the same in the order in which they are tried
         self._marks: collections.deque[tuple[int, Mark]] = collections.deque()
@@ -111,7 +111,7 @@ class Files:
             if is_refusal(error) or isinstance(error, (_Unreadable, FileNotFoundError, PermissionError)):
                 self._give_up(number, error)
             else:
-                self._client.get_run(waiting.run_id)  # raises when MLflow itself is away, which does not count as an attempt
+                self.client.get_run(waiting.run_id)  # raises when MLflow itself is away, which does not count as an attempt
                 self._fail(number, error)
                 return True
         else:
@@ -150,13 +150,13 @@ class Files:
         if artifact.kind == "arrays":
             if file.exists():  # else a writer was killed after it had sent it
                 for made in _converted(file):
-                    self._client.log_artifact(run_id, str(made), artifact.folder)
+                    self.client.log_artifact(run_id, str(made), artifact.folder)
                     made.unlink()
                 file.unlink()
         elif artifact.kind == "log" and file.stat().st_size > logs.KEPT:
             self._send_end(run_id, artifact.folder, file)
         else:
-            self._client.log_artifact(run_id, str(file), artifact.folder or None)
+            self.client.log_artifact(run_id, str(file), artifact.folder or None)
 
     def _send_end(self, run_id: str, folder: str, file: Path) -> None:
         """Send the end of a log that is too long."""
@@ -165,7 +165,7 @@ class Files:
             with file.open("rb") as whole:
                 left_out = whole.seek(-logs.KEPT, os.SEEK_END)
                 end.write_bytes(logs.notice(left_out) + whole.read(logs.KEPT))
-            self._client.log_artifact(run_id, str(end), folder)
+            self.client.log_artifact(run_id, str(end), folder)
 
 
 def _converted(packed: Path) -> list[Path]:

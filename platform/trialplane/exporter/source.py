@@ -77,19 +77,19 @@ class Gateway:
     idle = 10.0
 
     def __init__(self, url: str, run: str) -> None:
-        self._reader = remote.Reader(url, run)
+        self.reader = remote.Reader(url, run)
 
     def started(self, after: int, most: int = PAGE) -> list[Attempt]:
         """See `Source`."""
-        return self._reader.attempts(after, "number", most)
+        return self.reader.attempts(after, "number", most)
 
     def ended(self, after: int) -> list[Attempt]:
         """See `Source`."""
-        return self._reader.attempts(after, "place", PAGE)
+        return self.reader.attempts(after, "place", PAGE)
 
     def reports(self, after: int) -> Reports:
         """See `Source`."""
-        return self._reader.reports(after)
+        return self.reader.reports(after)
 
 
 class Copied:

@@ -71,7 +71,7 @@ class Controllers:
     def status(self, run: str) -> dict[str, Any] | None:
         """The status that a controller gives of this run; None if it gives none that can be read."""
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            found = json.loads(_fetch(f"{self.url.format(run=run)}/status", STATUS_SECONDS, _whole(logs.PIECE)) or b"{}")
+            found = json.loads(fetch(f"{self.url.format(run=run)}/status", STATUS_SECONDS, _whole(logs.PIECE)) or b"{}")
             if isinstance(found, dict) and found.get("run") == run:
                 return found
         return None
@@ -93,7 +93,7 @@ class Controllers:
             query |= {"trial": chosen.trial, "attempt": chosen.attempt}
             query |= {} if chosen.worker is None else {"worker": chosen.worker}
         url = f"{self.url.format(run=run)}/log?{urllib.parse.urlencode(query)}"
-        data = _fetch(url, LOG_SECONDS, lambda reply: reply.read(logs.PIECE), {logs.KEY_HEADER: key})
+        data = fetch(url, LOG_SECONDS, lambda reply: reply.read(logs.PIECE), {logs.KEY_HEADER: key})
         return None if data is None else Piece(data, start + len(data))
 
 
@@ -185,7 +185,7 @@ class Mlflow:
         headers = mlflow.caller(whose.namespace, mlflow.VIEWERS, "gateway")
         headers |= {"Authorization": self.authorization} if self.authorization else {}
         headers |= {} if body is None else {"Content-Type": "application/json"}
-        return _fetch(f"{self.url}{path}", MLFLOW_SECONDS, take, headers, body)
+        return fetch(f"{self.url}{path}", MLFLOW_SECONDS, take, headers, body)
 
 
 def _piece(reply: http.client.HTTPResponse, start: int) -> Piece:
@@ -217,7 +217,7 @@ def _whole(most: int) -> Callable[[http.client.HTTPResponse], bytes]:
     return take
 
 
-def _fetch(
+def fetch(
     url: str,
     seconds: float,
     take: Callable[[http.client.HTTPResponse], T],

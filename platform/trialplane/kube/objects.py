@@ -30,7 +30,7 @@ from trialplane.wire import cluster as names
 from trialplane.wire.states import RunState
 
 PATIENCE = 120.0  # seconds for a Run to be removed, with its pods
-_PAUSE = 0.5
+PAUSE = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,7 +250,7 @@ class Objects:
                     f"the Run {name} in {self.cluster.place} was not removed within {PATIENCE:.0f} s; "
                     f"`kubectl --context {self.cluster.context} -n {self.cluster.namespace} describe run {name}` shows why"
                 )
-            self._pause(_PAUSE)
+            self._pause(PAUSE)
 
     def wait_for_pods(self, name: str) -> None:
         """Wait until each pod of a run is gone, or ends.
@@ -266,7 +266,7 @@ class Objects:
                     f"{PATIENCE:.0f} s; `kubectl --context {self.cluster.context} -n {self.cluster.namespace} describe run "
                     f"{name}` shows why"
                 )
-            self._pause(_PAUSE)
+            self._pause(PAUSE)
 
     def submission(self, run: Run) -> Submission | None:
         """Return the submission of a run, from its Run and its code. None if a part is missing or unreadable."""

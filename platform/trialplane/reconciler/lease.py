@@ -36,7 +36,7 @@ class Lease:
     """
 
     def __init__(self, cluster: Cluster, name: str, holder: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
         self._name = name
         self._holder = holder
         self._clock = clock
@@ -51,10 +51,10 @@ class Lease:
         """
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {"holderIdentity": self._holder, "leaseDurationSeconds": DURATION, "renewTime": now}
-        lease = self._cluster.read(kinds.LEASE, self._name)
+        lease = self.cluster.read(kinds.LEASE, self._name)
         if lease is None:
             thing = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
-            self._cluster.create(kinds.LEASE, {**thing, "spec": {**spec, "acquireTime": now}})
+            self.cluster.create(kinds.LEASE, {**thing, "spec": {**spec, "acquireTime": now}})
             return True
         version, holder = lease["metadata"]["resourceVersion"], (lease.get("spec") or {}).get("holderIdentity")
         if version != self._version:
@@ -63,15 +63,15 @@ class Lease:
             return False
         if holder != self._holder:
             spec["acquireTime"] = now
-        self._cluster.patch(kinds.LEASE, self._name, {"metadata": {"resourceVersion": version}, "spec": spec})
+        self.cluster.patch(kinds.LEASE, self._name, {"metadata": {"resourceVersion": version}, "spec": spec})
         return True
 
     def release(self) -> None:
         """Give it up at once, if it is held."""
-        lease = self._cluster.read(kinds.LEASE, self._name)
+        lease = self.cluster.read(kinds.LEASE, self._name)
         if lease is not None and (lease.get("spec") or {}).get("holderIdentity") == self._holder:
             version = lease["metadata"]["resourceVersion"]
-            self._cluster.patch(
+            self.cluster.patch(
                 kinds.LEASE, self._name, {"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": ""}}
             )
 

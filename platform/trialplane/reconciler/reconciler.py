@@ -80,12 +80,12 @@ class Reconciler:
     """
 
     def __init__(self, cluster: Cluster, archive: Archive, site: Site, clock: Callable[[], float] = time.time) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
         self._archive = archive
         self._site = site
-        self._clock = clock
-        self._observer = Observer(cluster, archive, site, lambda: self._clock())
-        self._removal = Removal(cluster, archive, site, lambda: self._clock())
+        self.clock = clock
+        self.observer = Observer(cluster, archive, site, lambda: self.clock())
+        self._removal = Removal(cluster, archive, site, lambda: self.clock())
         self._problems: dict[str, tuple[Problem, int]] = {}  # by run, and how often it was found in turn
 
     def forgotten(self) -> list[str]:
@@ -106,7 +106,7 @@ class Reconciler:
             TargetError: the API server could not be reached, or refuses what the Run's status was told.
             SQLAlchemyError: the Run is gone, and the database is away.
         """
-        run = self._cluster.read(kinds.RUN, name)
+        run = self.cluster.read(kinds.RUN, name)
         if run is None:
             self._problems.pop(name, None)
             if self._removal.step(name):
@@ -117,39 +117,39 @@ class Reconciler:
             return None
         if metadata.is_deleted(run):
             return None
-        observed = Observation(run, runs.read(run), now=self._clock())
+        observed = Observation(run, runs.read(run), now=self.clock())
         try:
             if leftover := self._removal.step(name, observed.uid):  # of an earlier Run of its name
                 text = f"an earlier run of this name was deleted, and its files are being removed: {leftover}"
-                self._write(observed, run_status.explained(observed, "FormerRun", text, self._clock()))
+                self._write(observed, run_status.explained(observed, "FormerRun", text, self.clock()))
                 return REMOVING
-            observed = self._observer.look(observed)
+            observed = self.observer.look(observed)
             for _ in range(_ROUNDS):
                 actions = decisions.decide(observed)
                 if not actions:
                     break
                 for action in actions:
                     self._do(observed, action)
-                observed = self._observer.look(observed)
+                observed = self.observer.look(observed)
         except LedgerCorrupt as error:  # only its record; other Runs go on
-            self._write(observed, run_status.explained(observed, "LedgerUnreadable", str(error), self._clock()))
+            self._write(observed, run_status.explained(observed, "LedgerUnreadable", str(error), self.clock()))
             return self._patience(observed, Problem("LedgerUnreadable", str(error)))
         except errors.LedgerLocked as error:  # by a controller that is about to end
-            self._write(observed, run_status.explained(observed, "LedgerLocked", str(error), self._clock()))
+            self._write(observed, run_status.explained(observed, "LedgerLocked", str(error), self.clock()))
             return LIVING
         except LedgerFull as error:
-            self._write(observed, run_status.explained(observed, "BudgetSpent", str(error), self._clock()))
+            self._write(observed, run_status.explained(observed, "BudgetSpent", str(error), self.clock()))
             return self._patience(observed, Problem("BudgetSpent", ""))  # the amounts in the text may change
         except _LEDGER_AWAY as error:
             text = f"the ledger's database does not answer: {archive.reason(error)}"
             self._write(
-                observed, run_status.explained(observed, "LedgerAway", f"{text}; all records are safe", self._clock())
+                observed, run_status.explained(observed, "LedgerAway", f"{text}; all records are safe", self.clock())
             )
             return LIVING
         except (TargetError, InputError) as error:  # of the API server: a quota, an admission policy, a conflict
-            self._write(observed, run_status.explained(observed, "Refused", str(error), self._clock()))
+            self._write(observed, run_status.explained(observed, "Refused", str(error), self.clock()))
             raise
-        status = run_status.status(observed, self._clock())
+        status = run_status.status(observed, self.clock())
         self._write(observed, status)
         return self._next(observed, status)
 
@@ -167,7 +167,7 @@ class Reconciler:
                 owners = {"metadata": {"ownerReferences": [runs.owner(name, observed.uid)]}}
                 for code_map in observed.code:
                     if code_map is not None and not owns(observed, code_map) and is_free(code_map, name):
-                        self._cluster.patch(kinds.CONFIG_MAP, code_map["metadata"]["name"], owners)
+                        self.cluster.patch(kinds.CONFIG_MAP, code_map["metadata"]["name"], owners)
             case Describe():
                 spec = {
                     _FILES.job.name: observed.job.model_dump_json(),
@@ -185,7 +185,7 @@ class Reconciler:
                     patch = {
                         "metadata": {"annotations": {names.NETWORK_HASH: self._enclose(observed, observed.own_cluster)}}
                     }
-                    self._cluster.patch(kinds.RAY_CLUSTER, name, patch)
+                    self.cluster.patch(kinds.RAY_CLUSTER, name, patch)
             case Revoke():
                 self._archive.revoke(name)
             case Start():
@@ -194,18 +194,18 @@ class Reconciler:
                 self._apply(observed, _secret(names.ray_secret(name), names.RAY_TOKEN_KEY, secrets.token_urlsafe(32)))
                 for thing in raycluster.access(ray_cluster):
                     self._apply(observed, thing)
-                self._cluster.create(kinds.RAY_CLUSTER, ray_cluster)
+                self.cluster.create(kinds.RAY_CLUSTER, ray_cluster)
             case Resize(patch=patch):
                 if observed.ray_cluster is not None:
-                    self._cluster.patch(kinds.RAY_CLUSTER, observed.ray_cluster["metadata"]["name"], list(patch))
+                    self.cluster.patch(kinds.RAY_CLUSTER, observed.ray_cluster["metadata"]["name"], list(patch))
             case KeepImages(images=images):
                 self._archive.keep_images(name, [(image.image, image.digest) for image in images])
             case Remove():
                 if observed.own_cluster is not None:
                     # Until its pods and its token are gone, so that the next one of the name gets none of them.
-                    self._cluster.delete(kinds.RAY_CLUSTER, name, foreground=True)
-                if owns(observed, self._cluster.read(kinds.CONFIG_MAP, names.spec_map(name))):
-                    self._cluster.delete(kinds.CONFIG_MAP, names.spec_map(name))
+                    self.cluster.delete(kinds.RAY_CLUSTER, name, foreground=True)
+                if owns(observed, self.cluster.read(kinds.CONFIG_MAP, names.spec_map(name))):
+                    self.cluster.delete(kinds.CONFIG_MAP, names.spec_map(name))
 
     def _note_deletion(self, name: str, text: str) -> None:
         """Record once that a Run is gone, if its record stays; the record of a run that never started has nothing of it."""
@@ -214,7 +214,7 @@ class Reconciler:
             last = None if recorded is None else recorded.change
             if last is not None and last.asked.get("state") != _DELETED:
                 desired = {**last.asked, "state": _DELETED}
-                self._archive.note(name, Change(self._clock(), "", text, last.uid, last.generation + 1, desired))
+                self._archive.note(name, Change(self.clock(), "", text, last.uid, last.generation + 1, desired))
 
     def _post(self, observed: Observation, change: Change) -> None:
         """Say a change as an Event of the Run, which has one name however often it is made."""
@@ -225,9 +225,9 @@ class Reconciler:
             "kind": "Event",
             "metadata": {
                 "name": f"{observed.name}.{observed.uid[:13]}.{change.generation}",
-                "namespace": self._cluster.namespace,
+                "namespace": self.cluster.namespace,
             },
-            "involvedObject": {**about, "namespace": self._cluster.namespace},
+            "involvedObject": {**about, "namespace": self.cluster.namespace},
             "reason": "Changed",
             "message": f"{change.what}{who}",
             "type": "Normal",
@@ -237,7 +237,7 @@ class Reconciler:
             "count": 1,
         }
         try:
-            self._cluster.apply(event, names.MANAGER, force=True)
+            self.cluster.apply(event, names.MANAGER, force=True)
         except (TargetError, InputError) as error:  # a quota; the ledger has it all the same, and the run goes on
             _logger.warning("%s: the Event of a change could not be made: %s", observed.name, error)
 
@@ -254,8 +254,8 @@ class Reconciler:
             self._apply(observed, policy)
         if not policies:  # those of a run that was started while the chart had some would still hold
             for policy_name in network.names(observed.name):
-                if owns(observed, self._cluster.read(kinds.NETWORK_POLICY, policy_name)):
-                    self._cluster.delete(kinds.NETWORK_POLICY, policy_name)
+                if owns(observed, self.cluster.read(kinds.NETWORK_POLICY, policy_name)):
+                    self.cluster.delete(kinds.NETWORK_POLICY, policy_name)
         return network.digest(policies)
 
     def _ray_cluster(self, observed: Observation) -> dict[str, Any]:
@@ -276,10 +276,10 @@ class Reconciler:
     def _apply(self, observed: Observation, thing: Mapping[str, Any]) -> None:
         """Make an object of the Run, or make it what it should be."""
         owned = {**thing, "metadata": {**self._metadata(observed, pods.labels(_plan(observed))), **thing["metadata"]}}
-        self._cluster.apply(owned, names.MANAGER, force=True)
+        self.cluster.apply(owned, names.MANAGER, force=True)
 
     def _metadata(self, observed: Observation, labels: Mapping[str, str]) -> dict[str, Any]:
-        where = {"name": observed.name, "namespace": self._cluster.namespace}
+        where = {"name": observed.name, "namespace": self.cluster.namespace}
         return {**where, "labels": dict(labels), "ownerReferences": [runs.owner(observed.name, observed.uid)]}
 
     def _write(self, observed: Observation, status: Status) -> None:
@@ -287,12 +287,12 @@ class Reconciler:
         if status != observed.status:
             # Refused when another Run has its name by now.
             body = {"metadata": {"uid": observed.uid}, "status": status.model_dump(mode="json")}
-            self._cluster.patch(kinds.RUN, observed.name, body, status=True)
+            self.cluster.patch(kinds.RUN, observed.name, body, status=True)
 
     def _next(self, observed: Observation, status: Status) -> float | None:
         problem = problems.problem(observed)
         is_missing = problem is not None and problem.reason == runs.CODE_MISSING
-        if is_missing and self._clock() - metadata.created(observed.run) < _ARRIVAL:
+        if is_missing and self.clock() - metadata.created(observed.run) < _ARRIVAL:
             return ARRIVING
         ended = next(
             (condition for condition in status.conditions if condition.type == runs.ENDED and condition.status == "True"),
@@ -308,11 +308,11 @@ class Reconciler:
             return WAITING if self._has_waited(observed) else LIVING
         if not self._site.run_ttl:
             return None
-        seconds_left = (metadata.moment(ended.lastTransitionTime) or 0.0) + self._site.run_ttl - self._clock()
+        seconds_left = (metadata.moment(ended.lastTransitionTime) or 0.0) + self._site.run_ttl - self.clock()
         if seconds_left > 0:
             return seconds_left
         # As it was read: it may have been resumed since, or another Run may have its name.
-        if self._cluster.delete(kinds.RUN, observed.name, only=observed.run):
+        if self.cluster.delete(kinds.RUN, observed.name, only=observed.run):
             self._note_deletion(observed.name, "its Run was removed by the operator, long after the end (operator.runTtl)")
         return None
 
@@ -330,7 +330,7 @@ class Reconciler:
         """
         if observed.own_cluster is None or observed.phase not in (Phase.STARTING, Phase.LOST) or not observed.waits:
             return False
-        return not is_new(observed.own_cluster, self._clock())
+        return not is_new(observed.own_cluster, self.clock())
 
 
 def _plan(observed: Observation) -> Plan:

@@ -33,7 +33,7 @@ _CLIENT = {  # MLflow's client tries for minutes otherwise; the controller tries
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
 _LATER = (401, 403, 407, 408, 429)  # a token or a limit: another request may pass
-_MOST_FILES = 1000  # of one trial
+MOST_FILES = 1000  # of one trial
 _UNSENDABLE = re.compile(r"#|%[0-9A-Fa-f]{2}")  # MLflow's client joins names into URLs as they are
 _SHOWN = 3  # files in a message
 
@@ -81,10 +81,10 @@ def _sent(number: int, location: str) -> messages.FilesSent:
     run = mlflow_runs.find(client, experiment.experiment_id, tags) if experiment else ""
     if not run:
         return messages.FilesSent("MLflow does not have the trial's run yet", again=True)
-    return _send(client, run, location, by_http=mlflow.get_tracking_uri().startswith(("http://", "https://")))
+    return upload(client, run, location, by_http=mlflow.get_tracking_uri().startswith(("http://", "https://")))
 
 
-def _send(client: Any, run: str, location: str, *, by_http: bool) -> messages.FilesSent:
+def upload(client: Any, run: str, location: str, *, by_http: bool) -> messages.FilesSent:
     """Send the files below a folder or URL that MLflow lacks; one that fails holds up no other.
 
     Raises:
@@ -94,7 +94,7 @@ def _send(client: Any, run: str, location: str, *, by_http: bool) -> messages.Fi
     files = _files(location)
     unsent: dict[str, str] = {}
     again = False
-    for name, size in files[:_MOST_FILES]:
+    for name, size in files[:MOST_FILES]:
         if stored.get(f"{FOLDER}/{name}") == size:
             continue
         if by_http and _UNSENDABLE.search(name):
@@ -111,8 +111,8 @@ def _send(client: Any, run: str, location: str, *, by_http: bool) -> messages.Fi
     shown = [f"{name} ({reason})" for name, reason in list(unsent.items())[:_SHOWN]]
     if more := len(unsent) - len(shown):
         shown[-1] += f" and {more} more"
-    if len(files) > _MOST_FILES:
-        shown.append(f"of {len(files)} files {_MOST_FILES} are sent")
+    if len(files) > MOST_FILES:
+        shown.append(f"of {len(files)} files {MOST_FILES} are sent")
     return messages.FilesSent(escapes.visible("; ".join(shown)), again)
 
 

@@ -61,9 +61,9 @@ class Slot:
         self.node = socket.gethostname()
         self._paths = RunPaths(Path(config.root))
         self._log = self._paths.slot_log(name)
-        self._template: subprocess.Popen[bytes] | None = None
+        self.template: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._running: Running | None = None
+        self.running: Running | None = None
         self._ending: tuple[shipping.Log, Messages] | None = None  # of a trial whose log is still being sent
         self._meeting: meeting.Port | None = None  # the rendezvous of all nodes, if this slot is node 0
 
@@ -85,7 +85,7 @@ class Slot:
         with template_end, self._log.open("ab") as log, load:
             load.write(messages.encode(messages.LoadJob(self.config)))
             load.seek(0)
-            self._template = subprocess.Popen(
+            self.template = subprocess.Popen(
                 [sys.executable, "-P", "-m", "trialplane.worker.template", str(template_end.fileno())],
                 pass_fds=[template_end.fileno()],
                 stdin=load,
@@ -127,8 +127,8 @@ class Slot:
             request: the trial's.
             weights: packed, for a worker of a collection.
         """
-        assert self._running is None, "a slot runs one trial at a time"
-        if self._template is None or self._template.poll() is not None:
+        assert self.running is None, "a slot runs one trial at a time"
+        if self.template is None or self.template.poll() is not None:
             self._end_template()
             self.start()
         workdir = self._paths.scratch / f"{self.name}-{request.number}"
@@ -146,7 +146,7 @@ class Slot:
             if capture.captures_wandb(self.config):  # also by processes that the program starts
                 program = dataclasses.replace(program, metrics=(*program.metrics, capture.WANDB_SOURCE))
             reader = Reader(program, file, runs_in, time.time(), code, request.stop)
-        self._running = running = Running(
+        self.running = running = Running(
             self.config,
             request,
             Channel(slot_end, taken_from(self.config, request)),
@@ -163,20 +163,20 @@ class Slot:
         if self.config.memory is not None:
             limit = (self.config.memory,)
             threading.Thread(target=running.watch_memory, args=limit, name="memory", daemon=True).start()
-        return self._next()
+        return self.next_events()
 
     def answer(self, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> Messages:
         """Answer the newest reports and requests of the trial, and return the next messages about it."""
         if self._ending is not None:
             return self._send_end()
-        running = self._running
+        running = self.running
         assert running is not None, "no trial runs in this slot"
         running.answer(prune_at, suggested)
-        return self._conclude(running) if running.is_gone.is_set() else self._next()
+        return self._conclude(running) if running.is_gone.is_set() else self.next_events()
 
     def kill(self, failure: FailureClass, message: str) -> None:
         """End the running trial, if there is one, as `failure`. May be called from another thread."""
-        if (running := self._running) is not None:
+        if (running := self.running) is not None:
             running.kill(failure, message)
 
     def stop(self, message: str) -> None:
@@ -184,21 +184,21 @@ class Slot:
 
         The outcome is LOST, with the message, unless the trial ends otherwise before. May be called from another thread.
         """
-        if (running := self._running) is not None:
+        if (running := self.running) is not None:
             running.stop(message)
 
     @property
     def exchange(self) -> exchange.Exchange | None:
         """The exchange of a running worker or learner of a collection; may be called from other threads."""
-        running = self._running
+        running = self.running
         return None if running is None else running.exchange
 
     def close(self) -> None:
         """End the template and the processes in it."""
         self.kill(FailureClass.STOPPED, "its slot was closed")  # otherwise the template waits to learn whether its pod ends
         self._end_template()
-        if self._running is not None:
-            self._running.channel.close()
+        if self.running is not None:
+            self.running.channel.close()
         if self._meeting is not None:
             self._meeting.close()
             self._meeting = None
@@ -208,8 +208,8 @@ class Slot:
 
         A process that waits for a disk outlives SIGKILL, and ends when the disk answers.
         """
-        control, template = self._control, self._template
-        self._control = self._template = None
+        control, template = self._control, self.template
+        self._control = self.template = None
         if control is not None and number is None:
             control.close()
         if template is not None:
@@ -237,9 +237,9 @@ class Slot:
             return f"the end of its log on {self.node}:\n{self._log.read_bytes()[-4000:].decode(errors='replace')}"
         return "nothing: its log cannot be read"
 
-    def _next(self) -> Messages:
+    def next_events(self) -> Messages:
         """Wait for the next messages of the trial to the controller."""
-        running = self._running
+        running = self.running
         assert running is not None
         while True:
             readable = self._wait(running)
@@ -279,7 +279,7 @@ class Slot:
 
     def _check_template(self) -> Messages | None:
         """End a template whose answer is overdue: it was stopped, or waits for a disk, or for a debugger."""
-        running = self._running
+        running = self.running
         assert running is not None
         assert running.template_since is not None
         now, late_at = time.monotonic(), running.template_since + running.template_patience()
@@ -324,7 +324,7 @@ class Slot:
 
     def _conclude(self, running: Running) -> Messages:
         """The last messages of a trial that has ended, once its reports are answered."""
-        self._running = None
+        self.running = None
         outcome, arrays = self._outcome(running, running.exited)  # searches its files if a metric is missing
         shutil.rmtree(running.workdir, ignore_errors=True)
         ended = messages.TrialEnded(outcome, arrays=arrays)

@@ -125,7 +125,7 @@ def test_files_that_came_with_the_code_are_not_named(tmp_path: Path) -> None:
 
 
 def test_many_files_are_looked_at_for_a_moment_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elsewhere, "_MOST_ENTRIES", 10)
+    monkeypatch.setattr(elsewhere, "MOST_ENTRIES", 10)
     trial = Trial(tmp_path, STDOUT)
     for number in range(12):
         (trial.folder / f"{number:02}").mkdir()

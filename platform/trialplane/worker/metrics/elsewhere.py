@@ -13,7 +13,7 @@ from trialplane.worker.metrics.tails import LAST, Source, Tail
 
 _TEXTS = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".log")
 _SECONDS = 2.0  # that it takes, or little more
-_MOST_ENTRIES = 5_000  # of the folders that are searched
+MOST_ENTRIES = 5_000  # of the folders that are searched
 _MOST_FILES = 3  # in a message
 _MOST_NAMES = 5  # of each
 
@@ -76,7 +76,7 @@ def written(
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    budget = _MOST_ENTRIES
+    budget = MOST_ENTRIES
     for root, folders, files in os.walk(folder):
         folders.sort()
         for name in sorted(files):

@@ -35,7 +35,7 @@ def of_pod(gpus: int) -> Iterator[Finding]:
     Args:
         gpus: that the pod requested; with 0, two processes communicate over the network.
     """
-    outputs, problem = _together([["matmul", str(gpus)]])
+    outputs, problem = together([["matmul", str(gpus)]])
     finding = computes(gpus, outputs[0] if outputs else None, problem)
     yield finding
     if finding.verdict is findings.Verdict.FAIL:
@@ -43,7 +43,7 @@ def of_pod(gpus: int) -> Iterator[Finding]:
     backend, ranks = ("nccl", gpus) if gpus else ("gloo", 2)
     with tempfile.TemporaryDirectory() as folder:
         meeting = str(Path(folder, "meeting"))
-        outputs, problem = _together([["reduce", backend, str(rank), str(ranks), meeting] for rank in range(ranks)])
+        outputs, problem = together([["reduce", backend, str(rank), str(ranks), meeting] for rank in range(ranks)])
     yield reduces(backend, ranks, outputs, problem)
 
 
@@ -98,7 +98,7 @@ def reduces(backend: str, ranks: int, outputs: Sequence[dict[str, Any]], problem
     return findings.passed(check, f"{ranks} process(es), {backend}: {size:.0f} MiB in {slowest * 1000:.1f} ms")
 
 
-def _together(commands: Sequence[Sequence[str]]) -> tuple[list[dict[str, Any]], str]:
+def together(commands: Sequence[Sequence[str]]) -> tuple[list[dict[str, Any]], str]:
     """Run processes at the same time; return the output of each, or nothing and the first failure."""
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, str(index)) for index in range(len(commands))]
@@ -136,7 +136,7 @@ def main(argv: Sequence[str]) -> None:
     else:
         backend, rank, ranks, file = argv[1:]
         measured = reduce(backend, int(rank), int(ranks), file)
-    print(json.dumps(measured), flush=True)  # noqa: T201  read by `_together`
+    print(json.dumps(measured), flush=True)  # noqa: T201  read by `together`
 
 
 def matmul(gpus: int) -> dict[str, Any]:

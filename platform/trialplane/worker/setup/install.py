@@ -37,7 +37,7 @@ from trialplane.plan import pack
 from trialplane.wire import backoff, cluster
 
 _LOOKS = 0.2  # seconds between two looks at size and time
-_FIRST_PAUSE = 1.0
+FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 16.0  # seconds before another attempt
 _KEPT = ("ray[default]", "trialplane")  # neither these nor their dependencies may get another version
 _BOUNDED = "worker"  # the extra of trialplane whose bounds hold for the rest of the image
@@ -95,7 +95,7 @@ def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
     pins = pinned_packages()
     if issues := list(_conflicts(applicable, pins)):
         raise EntrypointError(str(SpecError(issues)))
-    uv = _Uv(target, limits)
+    uv = Uv(target, limits)
     uv.work.mkdir(parents=True, exist_ok=True)
     try:
         (uv.work / "constraints.txt").write_text(
@@ -202,7 +202,7 @@ def _emptied(folder: Path) -> None:
             entry.unlink(missing_ok=True)
 
 
-class _Uv:
+class Uv:
     """A runner of uv within limits.
 
     Args:
@@ -227,7 +227,7 @@ class _Uv:
         """
         failures = itertools.count(1)
         while True:
-            code, output = self._once(arguments)
+            code, output = self.once(arguments)
             if code == 0:
                 self._unreached = ""
                 return output
@@ -237,13 +237,14 @@ class _Uv:
             if is_unsolved or not _NETWORK.search(output):
                 raise EntrypointError(reason)
             self._unreached = reason
-            pause = backoff.pause(next(failures), _LONGEST_PAUSE, first=_FIRST_PAUSE)
+            pause = backoff.pause(next(failures), _LONGEST_PAUSE, first=FIRST_PAUSE)
             if time.monotonic() + pause >= self._ends:
                 raise self._late()
             print(f"the package index does not answer, again in {pause:g} s: {self._unreached}", flush=True)  # noqa: T201
             time.sleep(pause)
 
-    def _once(self, arguments: Sequence[str]) -> tuple[int, str]:
+    def once(self, arguments: Sequence[str]) -> tuple[int, str]:
+        """Run `uv pip install` once; return its exit code and output."""
         passed = {name: value for name, value in os.environ.items() if _PASSED.fullmatch(name)}
         variables = {
             "HOME": str(self.work),
