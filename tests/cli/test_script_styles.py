@@ -655,6 +655,20 @@ def test_what_starts_a_script_without_parameters_is_told_what_to_write(
     assert result.exit_code == 2 and told in result.stderr and not (written / "job.yaml").exists(), result.output
 
 
+def test_an_exported_notebook_runs_without_its_magics(platform, written: Path) -> None:
+    text = "get_ipython().system('exit 3')\nget_ipython().run_cell_magic('time', '', 'lr = 0.1\\n')\nprint(f'loss={lr}')\n"
+    (written / "fit.py").write_text(text)
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "leave out its magics" in result.stderr, result.output
+    assert (set(made().search.parameters), made().objectives[0].metric) == ({"lr"}, "loss")
+    assert (written / "fit.py").read_text() == text
+
+
+def test_a_notebook_is_told_what_exports_it(platform, written: Path) -> None:
+    (written / "fit.ipynb").write_text("{}")
+    assert "`jupyter nbconvert --to script src/fit.ipynb`" in platform("init", "--from", "src/fit.ipynb").stderr
+
+
 def test_a_metric_behind_its_value_is_found_once(platform, written: Path) -> None:
     text = "C = 1.0\nprint('CV values: 0.1 0.2')\nprint('0.977 accuracy with a standard deviation of 0.01')\n"
     (written / "fit.py").write_text(text)

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -303,6 +304,20 @@ def test_init_makes_a_job_that_is_valid_and_runs(platform, workplace, capsys):
     context = type("Context", (), {"params": params, "report": lambda *_, **__: None})()
     assert names["run"](context)["loss"] < 0.2
     assert capsys.readouterr().out == "", "what it reports is printed by the report, once"
+
+
+@pytest.mark.parametrize("words", [("init", "mine"), ("import", "wandb", "sweep.yaml", "--into", "jobs/mine")])
+def test_a_new_job_is_made_in_the_working_directory_whatever_folders_above_have_jobs(platform, workplace, words) -> None:
+    inner = workplace / "inner"
+    inner.mkdir()
+    (inner / "sweep.yaml").write_text(
+        "program: t.py\nmetric: {name: a, goal: maximize}\nparameters: {x: {min: 0.1, max: 1.0}}\n"
+    )
+    before = sorted((workplace / "jobs").iterdir())
+    os.chdir(inner)
+    platform(*words)
+    assert (inner / "jobs" / "mine" / "job.yaml").is_file()
+    assert sorted((workplace / "jobs").iterdir()) == before
 
 
 def test_init_makes_a_training_that_is_valid_and_trains(platform, workplace, tmp_path):

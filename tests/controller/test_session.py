@@ -95,6 +95,19 @@ def test_trials_log_where_their_run_is_recorded(
     assert all("http://ann:***@a:5000" in line and "http://b:5000" in line for line in told)
 
 
+def test_the_time_to_exit_is_the_jobs(run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.job.write_text(kinds.read(JOB | {"budget": {"exit_timeout": "7s"}}).model_dump_json())
+    limits: list[float] = []
+
+    def study(self: session.Session, ledger: Any, board: Any, uri: str) -> RunState:
+        limits.append(self._slot_config(self._job.roles()[0], uri).linger)
+        return RunState.SUCCEEDED
+
+    monkeypatch.setattr(session.Session, "_run_to_its_end", study)
+    assert session.drive(run.root, [], Setting()) == errors.EXIT_OK
+    assert limits == [7.0]
+
+
 def test_trials_get_what_opens_mlflow_and_not_the_ledger(run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the gateway, whose address is believed: one that is recorded where nobody can reach it goes on there."""
     run.exporter.write_text("http://platform-mlflow:5000")

@@ -352,6 +352,14 @@ def test_parameters_in_place_of_what_a_script_assigns(tmp_path: Path) -> None:
         assert slot.outcome("", lr=1.0, sizes=[1, 1], steps=1).metrics == {"score": 2.0, "last": 0.0}
 
 
+@pytest.mark.parametrize("style", ["{globals}", "{flags}"])
+def test_an_exported_notebook_runs_without_its_magics(tmp_path: Path, style: str) -> None:
+    script = "get_ipython().system('exit 3')\nget_ipython().run_cell_magic('time', '', 'lr = 0.5')\nprint(f'score={lr}')\n"
+    program = Program(script="train.py", arguments=(style,), metrics=STDOUT, names=("score",))
+    with Bench(tmp_path, {"train": script}, program=program) as slot:
+        assert slot.outcome("", lr=0.25).metrics == {"score": 0.25 if style == "{globals}" else 0.5}
+
+
 def test_an_empty_folder_to_run_in(tmp_path: Path) -> None:
     program = Program(script="train.py", arguments=FLAGS, metrics=STDOUT, cwd="workdir")
     with bench(tmp_path, program) as slot:

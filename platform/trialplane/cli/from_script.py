@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib.util
 import json
@@ -18,7 +19,7 @@ from trialplane.cli import bounded, importing, output, script_folder, settings_f
 from trialplane.errors import InputError, SpecError
 from trialplane.importing import guess, hydra, launcher, script, wandb
 from trialplane.importing.script import Script
-from trialplane.job import arguments, load, settings
+from trialplane.job import arguments, load, notebook, settings
 from trialplane.job.program import MetricSource
 from trialplane.plan import pack as packing
 from trialplane.wire import escapes, records
@@ -97,7 +98,8 @@ def make(file: Path, *, with_smoke: bool) -> int:
         near = errors.nearest(file.name, [sibling.name for sibling in file.parent.glob("*.py")])
         raise InputError(f"there is no {file}; {near or 'give the path of a Python script'}; nothing was changed")
     if not file.is_file() or not (file.suffix == ".py" or launcher.is_launcher(file)):
-        raise InputError(f"{file} is not a Python script, a shell script or an MLproject; nothing was changed")
+        export = f"; `jupyter nbconvert --to script {importing.shown(file)}` makes one" if file.suffix == ".ipynb" else ""
+        raise InputError(f"{file} is not a Python script, a shell script or an MLproject{export}; nothing was changed")
     real = file.resolve()  # Python imports from the folder of a link's target
     if file.suffix == ".py":
         modules = script_folder.modules(real)
@@ -114,8 +116,8 @@ def make(file: Path, *, with_smoke: bool) -> int:
     if job_file.exists():
         raise InputError(f"{job_file} already exists; nothing was changed; remove it, or move {file.name} to another folder")
     _tell_missing(file, [*read.top, *read.late], folder if module else real.parent)
-    if "get_ipython()" in text:
-        output.note(f"{file.name} calls get_ipython(), which only a notebook has: remove these lines")
+    if notebook.is_notebook(text):
+        output.note(f"{file.name} is an exported notebook: trials leave out its magics and shell commands")
     for lost in read.notes:
         output.note(f"{file}: {lost}")
     if read.style == script.OPTUNA:
@@ -138,6 +140,8 @@ def make(file: Path, *, with_smoke: bool) -> int:
         code, used = Path(scratch, "code"), Path(scratch, "smoke")
         for target in (code, used):
             packing.unpack(packed.data, target)
+            if notebook.is_notebook(text):
+                (target / name).write_text(ast.unparse(notebook.parse(text)), encoding="utf-8")
         declared = Declared(in_file.options) if in_file else Declared()
         if in_file is None or (read.style == script.PARSED and in_file.arguments is None):
             from_parser = _declared(file, read, code / name, Path(scratch), module)

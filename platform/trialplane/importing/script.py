@@ -11,7 +11,7 @@ from typing import Any
 
 from trialplane.errors import Issue, SpecError
 from trialplane.importing import folding, guess
-from trialplane.job import arguments, document, settings
+from trialplane.job import arguments, document, notebook, settings
 from trialplane.job import options as optuna_options
 from trialplane.wire.declared import Option
 
@@ -84,7 +84,7 @@ def read(text: str, name: str, others: str = "") -> Script:
         SpecError: it is no Python.
     """
     try:
-        tree = ast.parse(text)
+        tree = notebook.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 0
         too_deep = isinstance(error, (RecursionError, MemoryError))  # with no text: Python's own parser gives up like this

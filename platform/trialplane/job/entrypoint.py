@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
-from trialplane.job import arguments, settings
+from trialplane.job import arguments, notebook, settings
 from trialplane.job.kinds import Job
 from trialplane.job.kinds.base import Function
 
@@ -221,7 +221,7 @@ def _look(named: Function, folder: Path, unread: set[Path]) -> Iterator[str | Is
 def _parsed(file: Path, name: str) -> ast.Module | Issue | str:
     """Return the syntax tree of a file, or its problem: an issue of a line, or a message about the file."""
     try:
-        return ast.parse(file.read_bytes(), filename=str(file))
+        return notebook.parse(file.read_bytes(), str(file))
     except SyntaxError as error:
         line = errors.shortened((error.text or "").strip(), 100)
         reason = f"{error.msg}: {line}" if line else str(error.msg)

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trialplane.job import arguments, settings
+from trialplane.job import arguments, notebook, settings
 from trialplane.job.program import Program
 from trialplane.training import mlflow_runs, process
 from trialplane.wire import env, messages, records
@@ -53,7 +53,8 @@ def load(config: records.SlotConfig, program: Program) -> context.Run:
     code = Path(config.code)
     file = code / program.script
     text = file.read_bytes()
-    code_object = compile(text, str(file), "exec", dont_inherit=True)
+    tree = notebook.parse(text, str(file)) if notebook.is_notebook(text) else text
+    code_object = compile(tree, str(file), "exec", dont_inherit=True)
     with contextlib.suppress(OSError):
         compileall.compile_dir(code, quiet=2)  # the bytecode is copied too, so that no trial compiles again
     if not config.preload:
@@ -151,7 +152,7 @@ class Script:
             mlflow_runs.report_to(functools.partial(ctx.note, "mlflow"))
         code = self._code
         if f"{{{arguments.GLOBALS}}}" in self._program.arguments:
-            tree = arguments.replaced(ast.parse(self._text), ctx.params)
+            tree = arguments.replaced(notebook.parse(self._text), ctx.params)
             code = compile(tree, code.co_filename, "exec", dont_inherit=True)
         main = types.ModuleType("__main__")
         main.__file__ = str(file)

@@ -88,7 +88,7 @@ def hog_while_it_waits(ctx):
 
 
 def hangs_at_exit(ctx):
-    atexit.register(threading.Event().wait)
+    atexit.register(threading.Event().wait, 30.0)  # far longer than it may
     if ctx.params["fails"]:
         raise ValueError("no such colour")
     return {"score": 0.5, "logits": np.arange(3.0)}
