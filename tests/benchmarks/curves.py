@@ -1,9 +1,9 @@
 """How many steps do rules of early stopping take to find what random search finds? On real learning curves, in virtual time.
 
-    python -m tests.benchmarks.curves FOLDER [--trials 64] [--seeds 30] [--slots 1 8 32] [--tasks NAME …]
+    python -m tests.benchmarks.curves FOLDER [--trials 256] [--seeds 10] [--slots 1 8 32] [--tasks NAME …]
 
 FOLDER holds `taskset.npz`: per task an array of losses, (configurations, points), of which point 0 is before training. Each
-seed shuffles the configurations, and all rules see them in this order. Random search trains the first 64 to the end.
+seed shuffles the configurations, and all rules see them in this order. Random search trains the first 256 to the end.
 The target is the best final loss among them; what counts is the number of steps, over all slots, until a trial reports it.
 The rules are the libraries' own classes: ours, Optuna's pruners, and the bracket of Ray Tune's ASHA. A slot reports a step
 at a time, and all slots are equally quick.
@@ -218,8 +218,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m tests.benchmarks.curves", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("folder", type=Path, help="the folder with taskset.npz")
-    parser.add_argument("--trials", type=int, default=64, help="trials of random search")
-    parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--trials", type=int, default=256, help="trials of random search")
+    parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--slots", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--tasks", nargs="+")
     options = parser.parse_args(arguments)
