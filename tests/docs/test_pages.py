@@ -20,6 +20,10 @@ FOLLOWED = [page for page in pages.PAGES if any(block.language == "sh" for block
 PRINTED = {
     "collections": ["SUCCEEDED", "units_per_second"],
     "determined": ["3/3 ended", r"loss.*optimizer\.damping"],
+    "examples": [
+        rf"{name}\S* SUCCEEDED"
+        for name in ("study", "objectives", "promotion", "script", "optuna", "training", "collection")
+    ],
     "hydra": ["3 jobs", r"objective.*model\.lr", "sweep is valid"],
     "katib": ["2 notes", "3/3 ended", "accuracy.*lr"],
     "laptop": ["20/20 ended", r"loss.*lr.*layers", "loss ", "SUCCEEDED", "first is valid", "3/3 ended"],

@@ -42,6 +42,7 @@ VERBS = {
     "image": ("trialplane.cli.image", "Build, push or load the images for a cluster."),
     "init": ("trialplane.cli.job", "Create a job that runs as it is."),
     "import": ("trialplane.cli.importing", "Create a job from the search file of another tool."),
+    "examples": ("trialplane.cli.examples", "Show the smallest job of each feature."),
     "explain": ("trialplane.cli.explain", "Explain a field of job.yaml."),
     "schema": ("trialplane.cli.job", "Print the JSON schema of job.yaml."),
     "docs": ("trialplane.cli.docs", "Show a page of the documentation."),

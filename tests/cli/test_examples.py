@@ -1,0 +1,48 @@
+"""`platform examples`: it lists, prints and writes the jobs of the page of examples, which all run.
+
+The commands of the page itself are typed by tests/docs/test_pages.py.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from trialplane.cli import examples
+from trialplane.job import load
+
+NAMES = list(examples.examples())
+
+
+def test_each_is_listed_with_what_it_shows(platform):
+    lines = platform("examples").stdout.splitlines()
+    assert lines[0].split() == ["example", "shows"]
+    assert [line.split()[0] for line in lines[1:]] == NAMES
+    assert len(NAMES) >= 7
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_printed_and_written_as_a_job_that_loads(platform, name):
+    printed = platform("examples", name).stdout
+    done = platform("examples", name, "--write", f"jobs/{name}")
+    assert (done.exit_code, done.stdout) == (0, f"jobs/{name}\n")
+    for file in Path("jobs", name).iterdir():
+        assert file.read_text() in printed
+    job = load.load_job(Path("jobs", name))
+    command = printed.splitlines()[-1].removeprefix("# ")
+    assert f"`{command}` runs it" in done.stderr
+    assert shlex.split(command)[:4] == ["platform", "submit", job.kind, name]
+
+
+def test_what_cannot_be_written_is_refused(platform, tmp_path):
+    assert platform("examples", "study", "--write", str(tmp_path / "x" / "y")).exit_code == 0
+    done = platform("examples", "study", "--write", str(tmp_path / "x" / "y"))
+    assert (done.exit_code, "already exists; nothing was changed" in done.stderr) == (2, True)
+    done = platform("examples", "stdy")
+    assert (done.exit_code, "study" in done.stderr) == (2, True)
+    assert platform("examples", "--write", "x").exit_code == 2
+    (tmp_path / "file").touch()
+    done = platform("examples", "study", "--write", str(tmp_path / "file" / "x"))
+    assert (done.exit_code, "cannot be written" in done.stderr) == (2, True)
