@@ -22,7 +22,6 @@ from trialplane.wire.states import FailureClass, RunState, TrialState
 MOST_PARAMS = (
     500  # of a trial; MLflow reads all that a run has for each hundred that it gets, so 5,000 would take 10 seconds
 )
-_NOUNS = {"train": "training", "collect": "iteration"}  # what a trial is called in runs of these kinds
 # A pruned trial has done its work; MLflow shows KILLED like FAILED.
 _STATUS = {
     TrialState.COMPLETE: "FINISHED",
@@ -70,9 +69,8 @@ def parent_end(end: End) -> Batch:
 
 def name(job: Job, request: TrialRequest) -> str:
     """Return the name of an attempt's run."""
-    return f"{_NOUNS.get(job.kind, 'trial')}-{request.trial:04d}" + (
-        f"-attempt-{request.attempt}" if request.attempt > 1 else ""
-    )
+    attempt = f"-attempt-{request.attempt}" if request.attempt > 1 else ""
+    return f"{job.trial_name}-{request.trial:04d}{attempt}"
 
 
 def started(job: Job, request: TrialRequest, submission: Mapping[str, Any], parent_id: str) -> Batch:

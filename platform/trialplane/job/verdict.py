@@ -12,12 +12,6 @@ from trialplane.job import kinds, wording
 from trialplane.job.draft import Draft, Origin
 from trialplane.job.kinds import Job
 
-_STAND_INS: Mapping[str, Any] = {
-    "name": "job",
-    "objectives": [{"metric": "objective", "direction": "maximize"}],
-    "collect": {"units": 1, "write": {}},
-}
-
 
 class Judgment(NamedTuple):
     """The result of validating a draft.
@@ -77,7 +71,7 @@ def _partial(kind: type[Job], data: Mapping[str, Any], broken: set[Place]) -> Jo
     if isinstance(valid_fields.get("space"), dict):
         valid_fields["space"] = {key: value for key, value in valid_fields["space"].items() if ("space", key) not in broken}
     name = next(name for name, cls in kinds.CLASSES.items() if cls is kind)
-    for key, value in {**_STAND_INS, "kind": name}.items():
+    for key, value in {**kind.stand_in, "kind": name}.items():
         if key in kind.model_fields:
             valid_fields.setdefault(key, value)
     try:

@@ -75,9 +75,8 @@ def message(entry: Any, field_path: Place, data: Mapping[str, Any]) -> str:
     if kind == "extra_forbidden":
         if field_path == ("name",):
             return "is the name of the job's folder; drop this line"
-        foreign = kinds.of_kind(data.get("kind")).foreign if len(field_path) == 1 else {}
-        if field_path[-1] in foreign and data.get("kind") in list(kinds.CLASSES):
-            return f"{foreign[str(field_path[-1])]}; drop it"
+        if len(field_path) == 1 and (foreign := _foreign(str(field_path[0]), data.get("kind"))):
+            return f"{foreign}; drop it"
         hint = _elsewhere(field_path, data) or errors.nearest(str(field_path[-1]), _fields(field_path[:-1], data))
         return f"{_UNKNOWN}; {hint}".rstrip("; ")
     if kind == "missing" or (field_path == ("collect",) and value is None):
@@ -137,6 +136,14 @@ def _is_misspelt(field_path: Place, unknown_fields: Collection[Place]) -> bool:
     """Whether the missing field is one of the unknown fields with a typo."""
     siblings = [str(other[-1]) for other in unknown_fields if other[:-1] == field_path[:-1]]
     return bool(difflib.get_close_matches(str(field_path[-1]), siblings, n=1, cutoff=0.6))
+
+
+def _foreign(field: str, kind: Any) -> str:
+    """Return why a kind refuses a field of other kinds; "" if none has it."""
+    owners = [f"kind: {name}" for name, cls in kinds.CLASSES.items() if field in cls.model_fields]
+    if not owners or kind not in list(kinds.CLASSES):
+        return ""
+    return kinds.of_kind(kind).foreign.get(field) or f"is for {' and '.join(owners)}, and the kind is {kind}"
 
 
 def _missing(field_path: Place) -> str:

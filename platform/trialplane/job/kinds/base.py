@@ -129,13 +129,19 @@ class Base(models.Model):
 
     title: ClassVar[str]  # for its runs in messages
     noun: ClassVar[str] = "trial"  # unit of progress of a run
+    trial_name: ClassVar[str] = "trial"  # for an attempt's run in MLflow
+    # Values of required fields, by which the rest of a job can be checked.
+    stand_in: ClassVar[Mapping[str, Any]] = {
+        "name": "job",
+        "objectives": [{"metric": "objective", "direction": "maximize"}],
+    }
     count_field: ClassVar[str] = "trials"  # field with the number of these units
     width_option: ClassVar[str] = ""  # option of `platform resume` and `scale` for the width; "" if it is fixed
     changeable: ClassVar[tuple[str, ...]] = ("budget", "retries", "cluster", "notify")  # other changes need another run
     width_field: ClassVar[str] = ""  # field with the width
     is_sequential: ClassVar[bool] = True  # whether trials run one after another, so that the first failure ends the run
     is_for_gpus: ClassVar[bool] = False  # whether to warn if GPUs are available but not requested
-    foreign: ClassVar[Mapping[str, str]]  # fields of other kinds → why this kind refuses them
+    foreign: ClassVar[Mapping[str, str]] = {}  # fields of other kinds → why this kind refuses them, if that is special
     loss: ClassVar[str]  # consequence of checkpoints lost with their pod
 
     name: str = Field(pattern=NAME, description="Name of the job's folder.")

@@ -170,6 +170,8 @@ class Collection(Base):
 
     title: ClassVar[str] = "collection"
     noun: ClassVar[str] = "iteration"
+    trial_name: ClassVar[str] = "iteration"
+    stand_in: ClassVar[Mapping[str, Any]] = {**Base.stand_in, "collect": {"units": 1, "write": {}}}
     count_field: ClassVar[str] = "collect.iterations"
     width_option: ClassVar[str] = "--workers"
     width_field: ClassVar[str] = "collect.workers"

@@ -45,7 +45,6 @@ class Study(Ranked):
     width_field: ClassVar[str] = "parallel"
     changeable: ClassVar[tuple[str, ...]] = ("trials", "parallel", *Ranked.changeable)
     foreign: ClassVar[Mapping[str, str]] = {
-        "collect": "is for kind: collect, and the kind is hpo",
         "resume": "is for kind: train and kind: collect; a study is continued by `platform resume`",
     }
     loss: ClassVar[str] = "a lost pod starts its trial from nothing"

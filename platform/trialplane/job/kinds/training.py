@@ -41,12 +41,12 @@ class Training(Ranked):
     """One trial of one or many ranks, which saves checkpoints and continues from them when it is retried."""
 
     title: ClassVar[str] = "training"
+    trial_name: ClassVar[str] = "training"
     is_for_gpus: ClassVar[bool] = True
     foreign: ClassVar[Mapping[str, str]] = {
         **base.search_fields(_SEARCH),
         "trials": f"{_SEARCH}; more processes are ranks, more pods are nodes",
         "parallel": f"{_SEARCH}; more processes are ranks, more pods are nodes",
-        "collect": "is for kind: collect, and the kind is train",
     }
     loss: ClassVar[str] = "a lost pod starts the training from nothing"
 
