@@ -91,12 +91,15 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 def attempt(bench: Bench, prune_at: int = 0, **changes: Any) -> tuple[list[int], Event]:
     """Runs a trial; the steps that it reports, and its last event."""
     request = bench.request("", prunable=True, timeout=300.0)
-    event = bench.slot.run(dataclasses.replace(request, metrics=("val_loss",), params={**PARAMS, **changes}))
-    steps = [report.step for report in event.reports]
-    while event.outcome is None:
-        event = bench.slot.answer(steps[-1] if event.waiting and len(steps) == prune_at else None)
-        steps += [report.step for report in event.reports]
-    return steps, event
+    request = dataclasses.replace(request, metrics=("val_loss",), params={**PARAMS, **changes})
+    steps: list[int] = []
+
+    def prune(event: Event) -> int | None:
+        steps.extend(report.step for report in event.reports)
+        return steps[-1] if event.waiting and len(steps) == prune_at else None
+
+    event = bench.slot.play(request, prune)[-1]
+    return [*steps, *(report.step for report in event.reports)], event
 
 
 def test_its_arguments_arrive_and_its_metrics_are_reported(bench: Bench) -> None:

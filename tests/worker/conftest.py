@@ -86,6 +86,17 @@ class Slot(slots.Slot):
     def answer(self, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> Event:
         return self._event(super().answer(prune_at, suggested))
 
+    def play(self, request: TrialRequest, prune: Callable[[Event], int | None] = lambda event: None) -> list[Event]:
+        """All events of one attempt; `prune` returns the step at which it is pruned."""
+        return self.rest(self.run(request), prune)
+
+    def rest(self, event: Event, prune: Callable[[Event], int | None] = lambda event: None) -> list[Event]:
+        """An event of an attempt, and all that follow."""
+        events = [event]
+        while events[-1].outcome is None:
+            events.append(self.answer(prune(events[-1])))
+        return events
+
     def hand(self, units: Iterable[Unit], last: bool) -> None:
         self._pass_on(messages.HandUnits(tuple(units), last))
 
@@ -161,10 +172,7 @@ class Bench:
 
     def attempt(self, request: TrialRequest) -> list[Event]:
         """All events of one attempt."""
-        events = [self.slot.run(request)]
-        while events[-1].outcome is None:
-            events.append(self.slot.answer())
-        return events
+        return self.slot.play(request)
 
     def reported(self, request: TrialRequest) -> tuple[TrialOutcome, list[TrialReport]]:
         """The outcome of one attempt, and its reports."""
@@ -212,6 +220,7 @@ class Bench:
 
 def prune_at(bench: Bench, step: int, event: Event) -> TrialOutcome:
     """Answers the reports of a trial until one is of that step, which prunes it."""
-    while event.outcome is None:
-        event = bench.slot.answer(next((report.step for report in event.reports if report.step >= step), None))
-    return event.outcome
+    events = bench.slot.rest(event, lambda each: next((report.step for report in each.reports if report.step >= step), None))
+    outcome = events[-1].outcome
+    assert outcome is not None
+    return outcome

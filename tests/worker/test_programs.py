@@ -299,13 +299,10 @@ def test_a_script_that_ends_before_the_pruner_has_decided_is_pruned_as_any_other
 
 def test_a_stop_rule_ends_a_script_as_complete(shared: Bench) -> None:
     request = shared.request("endless")
-    event = shared.slot.run(dataclasses.replace(request, stop=(StopRule(metric="score", above=5.0, after=3),)))
-    reports = [*event.reports]
-    while event.outcome is None:
-        event = shared.slot.answer()
-        reports += event.reports
-    assert event.outcome.state is TrialState.COMPLETE and event.outcome.early
-    assert event.outcome.message == "stopped at step 6: score 6 is above 5"
+    rule = StopRule(metric="score", above=5.0, after=3)
+    outcome, reports = shared.reported(dataclasses.replace(request, stop=(rule,)))
+    assert outcome.state is TrialState.COMPLETE and outcome.early
+    assert outcome.message == "stopped at step 6: score 6 is above 5"
     assert reports[-1].step == 6, "what it wrote after that does not count"
 
 
@@ -323,9 +320,9 @@ def test_a_script_that_is_stopped_goes_on_later(shared: Bench, what: str, messag
     while not event.reports:
         event = shared.slot.answer()
     stop.start()
-    while event.outcome is None:
-        event = shared.slot.answer()
+    event = shared.slot.rest(event)[-1]
     stop.join()
+    assert event.outcome is not None
     assert (event.outcome.state, event.outcome.failure) == (TrialState.FAILED, FailureClass.LOST)
     assert message in event.outcome.message
 

@@ -53,9 +53,7 @@ def notes(folder: Path, count: int = 3) -> list[dict[str, Any]]:
 
 
 def next_outcome(bench: Bench, event: Event) -> Any:
-    while event.outcome is None:
-        event = bench.slot.answer()
-    return event.outcome
+    return bench.slot.rest(event)[-1].outcome
 
 
 def test_each_rank_knows_its_place(shared: Bench, tmp_path: Path) -> None:
@@ -199,12 +197,11 @@ def test_a_rank_that_does_not_stop_is_killed_after_the_grace(tmp_path: Path) -> 
 
 
 def test_the_pruner_or_a_stop_rule_ends_all_ranks(shared: Bench) -> None:
-    event = shared.slot.run(shared.request("reports", prunable=True, steps=10))
-    steps = []
-    while event.outcome is None:
-        assert event.waiting
-        steps += [report.step for report in event.reports]
-        event = shared.slot.answer(2 if len(steps) == 3 else None)
+    request = shared.request("reports", prunable=True, steps=10)
+    *before, event = shared.slot.play(request, lambda each: 2 if each.reports[-1].step == 2 else None)
+    assert all(each.waiting for each in before)
+    steps = [report.step for each in before for report in each.reports]
+    assert event.outcome is not None
     assert steps == [0, 1, 2], "rank 0's, each answered before the next"
     assert (event.outcome.state, event.outcome.metrics) == (TrialState.PRUNED, {"score": 2.0})
     assert event.outcome.message == "pruned at step 2"

@@ -84,10 +84,7 @@ class Pod:
         return TrialRequest("toy", number, 1, number, values, 1, ("score",), timeout=60, prunable=prunable)
 
     def events(self, request: TrialRequest) -> list[Event]:
-        found = [self.slot.run(request)]
-        while found[-1].outcome is None:
-            found.append(self.slot.answer())
-        return found
+        return self.slot.play(request)
 
 
 @pytest.fixture
@@ -146,12 +143,9 @@ def test_answers_go_to_reports_and_not_to_logs(pod: Pod, monkeypatch: pytest.Mon
     """A pruner's answer to an event without a report would be taken for that to the next report."""
     monkeypatch.setattr(running, "LOG_INTERVAL", 0.02)
     request = pod.request("reports", prunable=True)
-    event = pod.slot.run(request)
-    waited = []
-    while event.outcome is None:
-        waited.append(event.waiting)
-        event = pod.slot.answer(1 if event.waiting and event.reports[-1].step == 1 else None)
-    assert event.outcome.state.value == "PRUNED"
+    *before, event = pod.slot.play(request, lambda each: 1 if each.waiting and each.reports[-1].step == 1 else None)
+    waited = [each.waiting for each in before]
+    assert event.outcome is not None and event.outcome.state.value == "PRUNED"
     assert waited.count(True) == 2
     assert False in waited
 

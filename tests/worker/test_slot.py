@@ -168,12 +168,11 @@ def test_too_much_memory_ends_a_trial(tmp_path: Path) -> None:
 
 
 def test_the_pruner_ends_a_trial(shared: Bench) -> None:
-    event = shared.slot.run(shared.request("reports", prunable=True, steps=10))
-    steps = []
-    while event.outcome is None:
-        assert event.waiting
-        steps += [report.step for report in event.reports]
-        event = shared.slot.answer(2 if len(steps) == 3 else None)
+    request = shared.request("reports", prunable=True, steps=10)
+    *before, event = shared.slot.play(request, lambda each: 2 if each.reports[-1].step == 2 else None)
+    assert all(each.waiting for each in before)
+    steps = [report.step for each in before for report in each.reports]
+    assert event.outcome is not None
     assert steps == [0, 1, 2], "each report was answered before the next"
     assert event.outcome.state is TrialState.PRUNED
     assert event.outcome.metrics == {"score": 1.0, "loss": 1.0}

@@ -108,12 +108,11 @@ def test_a_kill_ends_what_is_stopped(bench: Bench, short: pytest.MonkeyPatch, wh
     other = threading.Thread(target=kill)
     request = bench.request(what, timeout=None)
     other.start()
-    event = bench.slot.run(request)
-    while event.outcome is None:
-        event = bench.slot.answer()
+    outcome = bench.attempt(request)[-1].outcome
     other.join()
-    assert (event.outcome.failure, event.outcome.message) == (FailureClass.STOPPED, "stopped: cancelled by the user")
-    assert not event.outcome.pid or not alive(event.outcome.pid)
+    assert outcome is not None
+    assert (outcome.failure, outcome.message) == (FailureClass.STOPPED, "stopped: cancelled by the user")
+    assert not outcome.pid or not alive(outcome.pid)
 
 
 def test_a_slot_with_a_stopped_template_closes(bench: Bench, short: pytest.MonkeyPatch) -> None:

@@ -113,14 +113,9 @@ def test_a_trial_cannot_speak_for_another_or_of_another_time(bench: Bench) -> No
     report = frame("Reported", '{"step":1,"metrics":{},"time":"nan","sent":1,"number":7777}')
     data = report + ended('"state":"PRUNED","started":"inf"', number=7777)
     before, request, after = time.time(), bench.request(data.hex(), then="exit"), time.time() + 60.0
-    event = bench.slot.run(request)
-    reports = list(event.reports)
-    while event.outcome is None:
-        event = bench.slot.answer()
-        reports.extend(event.reports)
-    (told,) = reports
-    assert (event.outcome.number, event.outcome.state) == (told.number, TrialState.PRUNED) == (request.number, "PRUNED")
-    assert before <= told.time <= event.outcome.started <= after, "and at no time at which it was not there"
+    outcome, (told,) = bench.reported(request)
+    assert (outcome.number, outcome.state) == (told.number, TrialState.PRUNED) == (request.number, "PRUNED")
+    assert before <= told.time <= outcome.started <= after, "and at no time at which it was not there"
 
 
 def test_arrays_that_are_not_there_are_no_result(bench: Bench) -> None:

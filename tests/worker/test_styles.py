@@ -179,9 +179,7 @@ def test_a_script_of_each_style(tmp_path: Path, style: str) -> None:
         tmp_path, {"train": text % TRAINS, "configurator": CONFIGURATOR, "big": "layers = 5\n"}, program=program
     ) as slot:
         request = dataclasses.replace(slot.request(""), params=PARAMS)
-        sent = [slot.slot.run(request)]
-        while sent[-1].outcome is None:
-            sent.append(slot.slot.answer())
+        sent = slot.attempt(request)
     outcome = sent[-1].outcome
     assert outcome is not None and outcome.state is TrialState.COMPLETE, outcome
     assert [report.step for event in sent for report in event.reports] == [1, 2, 3]
