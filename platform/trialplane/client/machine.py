@@ -59,6 +59,11 @@ class Machine:
     def check(self, home: Path, job: Job | None) -> tuple[list[Issue], list[str]]:
         """Issues that prevent a run, and warnings; the job is None if it is invalid itself."""
         issues: list[Issue] = []
+        if not hasattr(os, "pidfd_open"):
+            message = (
+                "a run on this machine needs Linux, whose process descriptors watch its trials; use a cluster: --context"
+            )
+            issues.append(Issue(("--local",), message))
         if self.missing:
             message = f"{', '.join(self.missing)} cannot be found; pip install 'trialplane[local]'"
             issues.append(Issue(("--local",), message))
