@@ -54,8 +54,8 @@ def walk() -> Iterator[tuple[str, click.Command]]:
         assert command is not None
         yield f"platform {name}", command
         if isinstance(command, click.Group):
-            for part, below in command.commands.items():
-                yield f"platform {name} {part}", below
+            for subname, subcommand in command.commands.items():
+                yield f"platform {name} {subname}", subcommand
 
 
 def _command(path: str, command: click.Command) -> str:
@@ -124,10 +124,12 @@ def _other_defaults(
 ) -> Iterator[str]:
     """Sentences about the fields of every kind whose default is another one in this kind."""
     for name in shared:
-        known, own = (definitions.get(fields[name].get("$ref", "").rpartition("/")[2], {}) for fields in (of_study, of_kind))
-        for field, given in own.get("properties", {}).items():
-            default = _default(given)
-            if default != _default(known["properties"][field]):
+        study_definition, kind_definition = (
+            definitions.get(fields[name].get("$ref", "").rpartition("/")[2], {}) for fields in (of_study, of_kind)
+        )
+        for field, definition in kind_definition.get("properties", {}).items():
+            default = _default(definition)
+            if default != _default(study_definition["properties"][field]):
                 yield f"The default of `{name}.{field}` is {default}."
 
 
@@ -164,8 +166,8 @@ def chart() -> str:
     page = f"{_GENERATED}\n# Chart values\n\nEvery value of `charts/platform`. The chart refuses any other name.\n"
     sections: dict[str, list[Value]] = {"Top level": []}
     for value in values():
-        top, _, below = value.path.partition(".")
-        sections.setdefault(top if below or not value.default else "Top level", []).append(value)
+        top, _, subpath = value.path.partition(".")
+        sections.setdefault(top if subpath or not value.default else "Top level", []).append(value)
     for title, section in sections.items():
         intro = section.pop(0).text if section[0].path == title else ""
         page += f"\n## {title}\n\n" + (f"{intro}\n\n" if intro else "")
@@ -197,13 +199,13 @@ def values() -> Iterator[Value]:
     """Every value of the chart, in the order of values.yaml."""
     lines = VALUES.read_text().splitlines()
 
-    def below(node: yaml.Node, path: str) -> Iterator[Value]:
+    def read_node(node: yaml.Node, path: str) -> Iterator[Value]:
         assert isinstance(node, yaml.MappingNode)
         for key, value in node.value:
             name = f"{path}.{key.value}" if path else key.value
             text, example = _comment(lines, key.start_mark.line)
-            parts = list(below(value, name)) if isinstance(value, yaml.MappingNode) else []
-            if any(part.text for part in parts):
+            parts = list(read_node(value, name)) if isinstance(value, yaml.MappingNode) else []
+            if any(value_.text for value_ in parts):
                 yield Value(name, "", text, example)
                 yield from parts
             else:
@@ -211,17 +213,17 @@ def values() -> Iterator[Value]:
 
     root = yaml.compose(VALUES.read_text())
     assert root is not None
-    return below(root, "")
+    return read_node(root, "")
 
 
 def _comment(lines: list[str], line: int) -> tuple[str, str]:
     """The comment above a line, or behind its value, and the example after an empty line of it."""
-    above: list[str] = []
-    while line > len(above) and re.match(r"\s*#", lines[line - len(above) - 1]):
-        above.insert(0, lines[line - len(above) - 1].strip().lstrip("#").removeprefix(" "))
-    if not above:
+    comment: list[str] = []
+    while line > len(comment) and re.match(r"\s*#", lines[line - len(comment) - 1]):
+        comment.insert(0, lines[line - len(comment) - 1].strip().lstrip("#").removeprefix(" "))
+    if not comment:
         return lines[line].partition(" # ")[2].strip(), ""
-    text, _, example = "\n".join(above).partition("\n\n")
+    text, _, example = "\n".join(comment).partition("\n\n")
     return _sentence(text.removeprefix("-- ")), example
 
 

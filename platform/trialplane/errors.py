@@ -94,13 +94,13 @@ class Issue:
         """Dotted path of the field: `space.lr.low`."""
         return ".".join(map(str, self.place))
 
-    def below(self, *above: str | int) -> Issue:
-        """Return the issue with a longer path, which starts with `above`."""
-        return dataclasses.replace(self, place=(*above, *self.place))
+    def below(self, *prefix: str | int) -> Issue:
+        """Return the issue with a longer path, which starts with `prefix`."""
+        return dataclasses.replace(self, place=(*prefix, *self.place))
 
     def __str__(self) -> str:
-        place = f"{self.source}:{self.line}" if self.line else self.source
-        return f"{place}: {self.field}: {self.message}" if place else f"{self.field}: {self.message}"
+        location = f"{self.source}:{self.line}" if self.line else self.source
+        return f"{location}: {self.field}: {self.message}" if location else f"{self.field}: {self.message}"
 
 
 class SpecError(InputError):
@@ -115,8 +115,8 @@ class SpecError(InputError):
         count = len(self.issues)
         head = "1 problem; nothing was started" if count == 1 else f"{count} problems; nothing was started"
         lines = [f"  {issue}" for issue in self.issues[:MOST_ISSUES]]
-        more = [f"  and {count - MOST_ISSUES} more"] if count > MOST_ISSUES else []
-        super().__init__("\n".join([head, *lines, *more]))
+        remark = [f"  and {count - MOST_ISSUES} more"] if count > MOST_ISSUES else []
+        super().__init__("\n".join([head, *lines, *remark]))
 
 
 class JobNotFound(InputError):
@@ -220,12 +220,12 @@ def shortened(text: str, longest: int) -> str:
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
     """Return a hint with the candidates closest to `word`, or with all if there are few. "" otherwise."""
-    known = sorted(candidates)
-    close = difflib.get_close_matches(word, known, n=3, cutoff=0.5) if len(word) <= _LONGEST_NAME else []
+    ordered = sorted(candidates)
+    close = difflib.get_close_matches(word, ordered, n=3, cutoff=0.5) if len(word) <= _LONGEST_NAME else []
     if close:
         return f"did you mean {' or '.join(close)}?"
-    if 0 < len(known) <= 12:
-        return f"there are: {', '.join(known)}"
+    if 0 < len(ordered) <= 12:
+        return f"there are: {', '.join(ordered)}"
     return ""
 
 

@@ -126,7 +126,7 @@ def test_people_see_a_line_for_each_and_the_cure_below_it(cluster) -> None:
     lines = said.stdout.splitlines()
     at = next(i for i, line in enumerate(lines) if "admission policy" in line)
     assert lines[at].startswith("fail  cluster")
-    assert lines[at + 1].strip().startswith("cure: ")
+    assert lines[at + 1].strip().startswith("fix: ")
     assert said.stderr.splitlines()[-1].endswith("0 warnings, 1 failed; see `platform docs troubleshooting`")
 
 

@@ -243,7 +243,7 @@ def test_what_is_wrong_comes_with_its_cure(what: str) -> None:
     assert finding is not None
     assert finding.verdict is verdict
     assert message in finding.message
-    assert cure in finding.cure
+    assert cure in finding.fix
 
 
 GOOD = [
@@ -268,7 +268,7 @@ GOOD = [
 @pytest.mark.parametrize("finding", GOOD, ids=lambda finding: finding.check)
 def test_what_is_well_needs_no_cure(finding: Finding) -> None:
     assert finding.verdict is Verdict.PASS, finding
-    assert finding.cure == ""
+    assert finding.fix == ""
 
 
 def test_the_policys_own_words_are_shown() -> None:

@@ -32,7 +32,7 @@ from trialplane.wire.states import RunState, TrialState
 @pytest.mark.parametrize(
     ("progress", "why"),
     [
-        ({"kind": "population"}, "'population', and this version knows hpo, train, collect: another version wrote it"),
+        ({"kind": "population"}, "'population', and this version supports hpo, train, collect: another version wrote it"),
         ({"kind": "train", "step": "many"}, "an invalid value for `progress`"),
         ({}, "no RunStatus: 'kind'"),
     ],

@@ -30,7 +30,7 @@ from trialplane.gateway import server
 from trialplane.gateway.callers import Callers, Review
 from trialplane.gateway.ledgers import LedgerService
 from trialplane.gateway.logs import Controllers
-from trialplane.gateway.mlflow import Door
+from trialplane.gateway.mlflow import MlflowProxy
 from trialplane.gateway.routes import Gateway, Namespaces
 from trialplane.gateway.upstream import Upstream
 from trialplane.ledger.namespaces import Ledgers
@@ -43,7 +43,7 @@ def serve(order):
     runs = ledgers.of(there)
     gateway = Gateway(runs, Callers(lambda token: Review("")), there, Controllers("http://127.0.0.1:9"))
     answers = Namespaces({there: gateway})
-    door = Door(Upstream(order["mlflow"]) if order["mlflow"] else None, ledgers, answers.user)
+    proxy = MlflowProxy(Upstream(order["mlflow"]) if order["mlflow"] else None, ledgers, answers.user)
     service = LedgerService(ledgers)
     while True:
         try:
@@ -56,7 +56,7 @@ def serve(order):
                 os.write(1, b"\\n")
                 raise
     os.write(1, f"{port} {os.getpid()}\\n".encode())
-    server.server(answers, service, door).run([listener])
+    server.server(answers, service, proxy).run([listener])
 
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for line in sys.stdin:
@@ -109,7 +109,7 @@ class Door:
 
     def url(self, token: str = TOKEN) -> str:
         """Of the ledger of any run that the token opens."""
-        return f"http://:{token}@127.0.0.1:{self.port}{ledger.place(NAMESPACE)}"
+        return f"http://:{token}@127.0.0.1:{self.port}{ledger.namespace_path(NAMESPACE)}"
 
     def admit(self, run: str, directions: Sequence[str], token: str = TOKEN) -> None:
         """Records a run, if it is not recorded yet, and has a token open it."""

@@ -32,7 +32,7 @@ from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest
 from trialplane.wire.states import RunState, TrialState
 
 KILLS = 8
-PLACE = ledger.place(NAMESPACE)
+PLACE = ledger.namespace_path(NAMESPACE)
 
 
 def post(served: Backend, run: str, body: bytes, token: str = TOKEN, **headers: str) -> tuple[int, dict[str, Any]]:

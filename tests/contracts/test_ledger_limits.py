@@ -151,4 +151,4 @@ def test_an_answer_that_was_cut_off_is_no_answer(served: Backend) -> None:
 
 @pytest.mark.parametrize("name", ["a\0b", "A", "..", "a.token", "", "a" * 64])
 def test_what_is_no_name_of_a_run_has_no_ledger(name: str) -> None:
-    assert ledger.address(ledger.path(ledger.place(NAMESPACE), name)) is None
+    assert ledger.address(ledger.path(ledger.namespace_path(NAMESPACE), name)) is None

@@ -16,7 +16,7 @@ from trialplane.controller.workloads.collection import CollectionWorkload, Objec
 from trialplane.job import kinds
 from trialplane.job.kinds import Job
 from trialplane.wire.records import TrialOutcome, TrialReport
-from trialplane.wire.units import Offer, Parcel, Unit
+from trialplane.wire.units import Offer, Transfer, Unit
 
 UNITS = 6
 
@@ -57,10 +57,10 @@ class Exchange:
         assert self._learner.started
         self.fetching_weights += 1
 
-    def feed(self, parcels: tuple[Parcel, ...], reference: Any) -> None:
+    def feed(self, transfers: tuple[Transfer, ...], reference: Any) -> None:
         assert self._learner.started
         assert reference is not None
-        self.feeding.append((tuple(parcel.unit for parcel in parcels), reference))
+        self.feeding.append((tuple(transfer.unit for transfer in transfers), reference))
 
     def end_feed(self, failed: int) -> None:
         self.end_fed.append(failed)

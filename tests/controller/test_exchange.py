@@ -18,11 +18,11 @@ from trialplane.controller.pool import SlotTrial
 from trialplane.controller.slots import SlotPool
 from trialplane.wire import messages
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.wire.units import Parcel, Unit
+from trialplane.wire.units import Transfer, Unit
 
 __all__ = ["clock", "fake"]
 
-PARCELS = (Parcel(7, 2, 10, 30), Parcel(8, 2, 10, 30))
+TRANSFERS = (Transfer(7, 2, 10, 30), Transfer(8, 2, 10, 30))
 NO_ROOM = ray.exceptions.RayTaskError("fetch", "Traceback", OSError("no room"))
 GONE = ray.exceptions.RayActorError()
 
@@ -72,8 +72,8 @@ def test_the_weights_are_fetched_and_their_file_may_go(
 @pytest.mark.parametrize("answer", [True, False, GONE])
 def test_each_feed_has_one_answer(fake: FakeRay, clock: list[float], answer: Any) -> None:
     made = over(running(fake))
-    made.feed(PARCELS, "results")
-    assert fake.calls[-1].given == (0, messages.encode(messages.FeedParcels(PARCELS)), ["results"])
+    made.feed(TRANSFERS, "results")
+    assert fake.calls[-1].given == (0, messages.encode(messages.FeedTransfers(TRANSFERS)), ["results"])
     fake.answer("feed", answer)
     assert events(made) == [ResultsFed(request(5), (7, 8), lost=answer is not True)]
 
@@ -86,7 +86,7 @@ def test_what_a_slot_could_not_do_comes_with_its_reason(fake: FakeRay, clock: li
     made.fetch_weights()
     fake.answer("fetch", NO_ROOM)
     assert events(made) == [WeightsFetched(request(5), None, "no room")]
-    made.feed(PARCELS, "results")
+    made.feed(TRANSFERS, "results")
     fake.answer("feed", NO_ROOM)
     assert events(made) == [ResultsFed(request(5), (7, 8), lost=True, error="no room")]
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trialplane.controller.flow import AHEAD, SHARE, Flow
-from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Parcel
+from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Transfer
 
 SIZES = st.integers(1, 100) | st.integers(TOGETHER_BYTES // 4, 2 * TOGETHER_BYTES)
 
@@ -22,8 +22,8 @@ def test_everything_arrives_once_in_its_workers_order_and_within_the_limit(
     offers: list[tuple[int, int]], limit: int, data: st.DataObject
 ) -> None:
     flow = Flow(limit * TOGETHER_BYTES)
-    waiting = collections.deque(Parcel(unit, *offer, 1) for unit, offer in enumerate(offers))
-    parcels = {parcel.unit: parcel for parcel in waiting}
+    waiting = collections.deque(Transfer(unit, *offer, 1) for unit, offer in enumerate(offers))
+    transfers = {transfer.unit: transfer for transfer in waiting}
     moving: dict[int, tuple[int, ...]] = {}
     with_learner: collections.deque[int] = collections.deque()
     arrived: list[int] = []
@@ -34,9 +34,9 @@ def test_everything_arrives_once_in_its_workers_order_and_within_the_limit(
         moving.update(granted)
         for units in granted.values():
             assert len(units) <= TOGETHER
-            assert len(units) == 1 or sum(parcels[unit].bytes for unit in units) <= TOGETHER_BYTES
+            assert len(units) == 1 or sum(transfers[unit].bytes for unit in units) <= TOGETHER_BYTES
         for load in flow.feeds():
-            with_learner.extend(parcel.unit for parcel in load.parcels)
+            with_learner.extend(transfer.unit for transfer in load.transfers)
         assert flow.in_flight <= flow.limit
 
     while waiting or moving or with_learner:
@@ -46,15 +46,15 @@ def test_everything_arrives_once_in_its_workers_order_and_within_the_limit(
             flow.offer(waiting.popleft())
         elif what == "take":
             unit = with_learner.popleft()
-            assert flow.fed(unit) == parcels[unit]
-            assert flow.take(unit) == parcels[unit]
+            assert flow.fed(unit) == transfers[unit]
+            assert flow.take(unit) == transfers[unit]
             arrived.append(unit)
         else:
             flow.store(moving.pop(what), "a reference")
         look()
-    assert sorted(arrived) == sorted(parcels), "nothing is left lying"
+    assert sorted(arrived) == sorted(transfers), "nothing is left lying"
     for worker in range(3):
-        own = [unit for unit in arrived if parcels[unit].worker == worker]
+        own = [unit for unit in arrived if transfers[unit].worker == worker]
         assert own == sorted(own)
     assert flow.in_flight == 0
 
@@ -63,21 +63,21 @@ def test_small_results_share_a_call_and_large_ones_do_not() -> None:
     for size, expected in ((8, TOGETHER), (TOGETHER_BYTES // 4, 4), (TOGETHER_BYTES, 1)):
         flow = Flow(1000 * TOGETHER_BYTES)
         for unit in range(2 * TOGETHER):
-            flow.offer(Parcel(unit, 0, size, 1))
+            flow.offer(Transfer(unit, 0, size, 1))
         assert flow.grants() == {0: tuple(range(expected))}
 
 
 def test_no_call_moves_more_than_a_part_of_the_limit() -> None:
     flow = Flow(SHARE * 100)
     for unit in range(30):
-        flow.offer(Parcel(unit, 0, 20, 1))
+        flow.offer(Transfer(unit, 0, 20, 1))
     assert flow.grants() == {0: (0, 1, 2, 3, 4)}
 
 
 def test_a_large_result_is_not_overtaken_for_ever() -> None:
     flow = Flow(100)
     for unit, (worker, size) in enumerate([(0, 60), (1, 90), (0, 10), (2, 10)]):
-        flow.offer(Parcel(unit, worker, size, 1))
+        flow.offer(Transfer(unit, worker, size, 1))
     assert flow.grants() == {0: (0,)}, "of the others the first does not fit"
     flow.lose(0)
     assert flow.grants() == {1: (1,), 0: (2,)}
@@ -86,7 +86,7 @@ def test_a_large_result_is_not_overtaken_for_ever() -> None:
 def test_the_learner_has_two_results_ahead_however_large_they_are() -> None:
     flow = Flow(1000 * TOGETHER_BYTES)
     for unit in range(4):
-        flow.offer(Parcel(unit, unit, 10 * TOGETHER_BYTES, 1))
+        flow.offer(Transfer(unit, unit, 10 * TOGETHER_BYTES, 1))
     for worker, units in flow.grants().items():
         flow.store(units, f"of {worker}")
     assert len(flow.feeds()) == AHEAD
@@ -98,7 +98,7 @@ def test_the_learner_has_two_results_ahead_however_large_they_are() -> None:
 def test_what_is_lost_is_no_longer_in_flight() -> None:
     flow = Flow(100)
     for unit in range(3):
-        flow.offer(Parcel(unit, unit, 10, 1))
+        flow.offer(Transfer(unit, unit, 10, 1))
     assert flow.grants() == {0: (0,), 1: (1,), 2: (2,)}
     assert flow.lose(0) is not None
     flow.store((1,), "of 1")

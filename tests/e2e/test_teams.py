@@ -117,7 +117,7 @@ def test_the_gateway_shows_each_user_the_runs_of_his_team_alone(cluster: Cluster
         assert token(user, elsewhere) == (403, "")
         code, own = token(user, namespace)
         assert code == 201
-        here, there = ledger.place(namespace), ledger.place(elsewhere)
+        here, there = ledger.namespace_path(namespace), ledger.namespace_path(elsewhere)
         code, said = asked(user, own, "GET", f"{here}/runs")
         assert (code, both in [run["run"] for run in json.loads(said)]) == (200, True)
         code, said = asked(user, own, "GET", f"{there}/runs")
@@ -154,7 +154,7 @@ def status(path):
 print(json.dumps([status(path) for path in json.loads(os.environ["PATHS"])]))
 """
     (pod,) = cluster.objects("pods", run=both, role=names.CONTROLLER)
-    paths = json.dumps([ledger.path(ledger.place(namespace), both) for namespace in (TEAM, OTHER)])
+    paths = json.dumps([ledger.path(ledger.namespace_path(namespace), both) for namespace in (TEAM, OTHER)])
     environ = [
         f"HEADER={names.TOKEN_HEADER}",
         f"GATEWAY=http://{RELEASE}-gateway.{CONTROL}.svc:{names.GATEWAY_PORT}",
@@ -171,12 +171,12 @@ def test_a_teams_records_in_mlflow_are_out_of_the_others_reach(cluster: Cluster,
     (theirs, *_) = [run["id"] for run in mlflow_runs(other, both, "toy")]
     get = f"/api/2.0/mlflow/runs/get?run_id={theirs}"
     artifacts = f"/api/2.0/mlflow-artifacts/artifacts?path=workspaces/{OTHER}"
-    own_door, their_door = (mlflow.path(ledger.place(namespace), both) for namespace in (TEAM, OTHER))
+    own_door, their_door = (mlflow.path(ledger.namespace_path(namespace), both) for namespace in (TEAM, OTHER))
     found = records(cluster, both, [own_door + get, their_door + get, own_door + artifacts])
     assert found[0] == 404 and found[1] == 403 and found[2] in (400, 403), found
     assert records(other, both, [their_door + get]) == [200], "the request itself is right"
     _, own = token(USERS[TEAM], TEAM)
-    here, there = (f"{ledger.place(namespace)}{mlflow.UI}" for namespace in (TEAM, OTHER))
+    here, there = (f"{ledger.namespace_path(namespace)}{mlflow.UI}" for namespace in (TEAM, OTHER))
     assert asked(USERS[TEAM], own, "GET", f"{here}{get}")[0] == 404
     assert asked(USERS[TEAM], own, "GET", f"{there}{get}")[0] == 403
     (pod,) = cluster.objects("pods", run=both, role=names.TRIAL)

@@ -22,7 +22,7 @@ from trialplane.gateway import server as http_server
 from trialplane.gateway.callers import Callers, Review
 from trialplane.gateway.ledgers import LedgerService
 from trialplane.gateway.logs import Controllers, Mlflow
-from trialplane.gateway.mlflow import Door
+from trialplane.gateway.mlflow import MlflowProxy
 from trialplane.gateway.routes import Gateway, Namespaces
 from trialplane.gateway.upstream import Upstream
 from trialplane.ledger import tables
@@ -35,7 +35,7 @@ from trialplane.wire.states import RunState
 __all__ = ["postgres"]  # a fixture
 
 NAMESPACE = "studies"
-PLACE = ledger.place(NAMESPACE)
+PLACE = ledger.namespace_path(NAMESPACE)
 TOKEN = "of.a.user"
 STRANGER = "of.a.stranger"
 VIEWER = "of.a.viewer"
@@ -103,8 +103,8 @@ class Site:
             for name in self.ledgers.namespaces
         }
         answers = Namespaces(made)
-        self.door = Door(upstream, self.ledgers, answers.user)
-        self.http = Http(http_server.server(answers, LedgerService(self.ledgers), self.door))
+        self.proxy = MlflowProxy(upstream, self.ledgers, answers.user)
+        self.http = Http(http_server.server(answers, LedgerService(self.ledgers), self.proxy))
 
     def archive_of(self, namespace: str) -> Archive:
         found = self.ledgers.of(namespace)

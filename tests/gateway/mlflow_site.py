@@ -36,7 +36,7 @@ class Door:
     """The door of one run, as a trial of it comes there."""
 
     def __init__(self, site: Site, run: str, namespace: str = NAMESPACE) -> None:
-        self.site, self.run, self.path = site, run, wire.path(ledger.place(namespace), run)
+        self.site, self.run, self.path = site, run, wire.path(ledger.namespace_path(namespace), run)
         self.token = wire.token(f"the token of {run}" if namespace == NAMESPACE else f"the token of {run} in {namespace}")
         self.uri = f"{site.address}{self.path}"
 

@@ -149,7 +149,7 @@ def test_what_is_remembered_is_bounded_and_is_no_token(
     for token in (*several, several[2], several[0]):
         known.user(token)
     assert reviews.asked == [*several, several[0]], "the oldest was forgotten"
-    assert not any(token in repr(known._known) for token in several)
+    assert not any(token in repr(known._cache) for token in several)
 
 
 @pytest.mark.parametrize("seconds", [601, 365 * 86_400, -1])

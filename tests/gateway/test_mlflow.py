@@ -304,7 +304,7 @@ def test_users_edit_and_viewers_only_read(own: Door) -> None:
 
 
 def test_a_run_that_has_all_its_requests_under_way_holds_up_no_other(own: Door, other: Door) -> None:
-    limit = own.site.door._requests
+    limit = own.site.proxy._requests
     for _ in range(door_module.REQUESTS):
         assert limit.enter(Address(NAMESPACE, own.run), door_module.REQUESTS)
     asked = {"experiment_name": "toy"}

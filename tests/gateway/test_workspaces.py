@@ -155,7 +155,7 @@ def as_user(door: Door, token: str, namespace: str) -> Callable[[str, str, Any],
     def ask(method: str, path: str, body: Any) -> Reply:
         sent = b"" if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", wire.WORKSPACE: "studies", "X-Remote-User": "trialplane-user"}
-        target = f"{ledger.place(namespace)}{wire.UI}{path}"
+        target = f"{ledger.namespace_path(namespace)}{wire.UI}{path}"
         return door.site.ask(method, target, sent, token=token, **headers, **{"X-Remote-Groups": "trialplane:users:studies"})
 
     return ask

@@ -72,7 +72,10 @@ class Study:
         token = root / "token"
         token.write_text(TOKEN)
         self.cluster = Cluster(
-            root, f"http://127.0.0.1:{self.gateway.port}{ledger.place(NAMESPACE)}", f"sqlite:///{root}/mlflow.db", token
+            root,
+            f"http://127.0.0.1:{self.gateway.port}{ledger.namespace_path(NAMESPACE)}",
+            f"sqlite:///{root}/mlflow.db",
+            token,
         )
 
     def attribute(self, key: str) -> Any:

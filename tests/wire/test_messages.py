@@ -22,7 +22,7 @@ from trialplane.wire import messages
 from trialplane.wire.messages import Direction
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.wire.units import Offer, Parcel, Unit
+from trialplane.wire.units import Offer, Transfer, Unit
 
 CONFIG = SlotConfig("toy", "/code", "train:run", "/root", "/cache", preload=("numpy",), env={"A": "b"})
 REQUEST = TrialRequest("toy", 3, 1, 7, {"lr": 0.1, "layers": [1, 2]}, 5, ("loss",), timeout=60.0)
@@ -39,7 +39,7 @@ EXAMPLES = [
     (messages.CONTROL, messages.ReleaseResults((4,))),
     (messages.CONTROL, messages.EndFeed(0)),
     (messages.FETCH, messages.FetchResults((4, 5))),
-    (messages.FEED, messages.FeedParcels((Parcel(4, 0, 1000, 12),))),
+    (messages.FEED, messages.FeedTransfers((Transfer(4, 0, 1000, 12),))),
     (messages.FROM_STARTING, messages.SlotStarted("pod-0", 0.5, ("a thread is alive",), "pod-0:29500")),
     (messages.FROM_SLOT, messages.LogGrown(b"\xff\nstart\n")),
     (messages.FROM_SLOT, messages.LogGrown(b"")),
@@ -56,7 +56,7 @@ EXAMPLES = [
     (messages.FROM_TEMPLATE, messages.TrialStarted(7, 4711, "spawn", ("CUDA is initialized",))),
     (messages.FROM_TEMPLATE, messages.TrialExited(7, -9, 1 << 30, 2)),
     (messages.TO_TRIAL, messages.RunTrial(CONFIG, REQUEST, "/work")),
-    (messages.TO_TRIAL, messages.RunTrial(CONFIG, REQUEST, "/work", messages.Lent("/dev/shm/x", None))),
+    (messages.TO_TRIAL, messages.RunTrial(CONFIG, REQUEST, "/work", messages.SharedFiles("/dev/shm/x", None))),
     (messages.TO_TRIAL, messages.AnswerReport(3)),
     (messages.TO_TRIAL, messages.Suggested(2.0, "", ("c is deprecated",))),
     (messages.TO_TRIAL, messages.HandUnits((Unit(4, 99), Unit(5, 98)), last=False)),

@@ -159,7 +159,7 @@ def test_the_rules_are_those_of_the_design() -> None:
 def test_a_record_of_a_kind_nobody_knows_is_of_another_version() -> None:
     record = {"run": "a", "job": "b", "state": "RUNNING", "trials": 1, "progress": {"kind": "population", "members": 8}}
     with pytest.raises(
-        ValueError, match="'population', and this version knows hpo, train, collect: another version wrote it"
+        ValueError, match="'population', and this version supports hpo, train, collect: another version wrote it"
     ):
         records.from_dict(records.RunStatus, record)
 

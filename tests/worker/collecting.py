@@ -18,7 +18,7 @@ from trialplane.policies import transport
 from trialplane.wire import messages
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass
-from trialplane.wire.units import Parcel, Unit
+from trialplane.wire.units import Transfer, Unit
 
 CODE = Path(__file__).parent / "collect"
 SHARED = Path(f"/dev/shm/trialplane-{os.getuid()}")
@@ -211,7 +211,7 @@ class Collecting:
             self.workers[index].slot.release([offer.unit])
             self.fed.add(offer.unit)
             if (exchange := self.learner.slot.exchange) is not None:  # else it has just ended, which is yet to be heard
-                exchange.feed([Parcel(offer.unit, index, offer.bytes, offer.items)], [packed])
+                exchange.feed([Transfer(offer.unit, index, offer.bytes, offer.items)], [packed])
         left = self.waiting or self.offered or any(self.open.values())
         gone = all(worker.outcome is not None for worker in self.workers)
         if self.started and not self.ended and (not left or gone):

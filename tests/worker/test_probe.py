@@ -93,13 +93,13 @@ def test_what_is_wrong_fails_and_comes_with_its_cure(what: str) -> None:
     finding, message = BAD[what]
     assert finding.verdict is Verdict.FAIL
     assert message in finding.message
-    assert len(finding.cure) > 20
+    assert len(finding.fix) > 20
 
 
 def test_the_cures_name_what_to_change() -> None:
-    assert "networkPolicy.enabled" in pod.closed("x", "x:1", Way.OPEN).cure
-    assert "DEVICE=cuda" in devices.computes(1, {**SEEN, "devices": []}, "").cure
-    assert "NCCL_DEBUG" in devices.reduces("nccl", 2, [], "x").cure
+    assert "networkPolicy.enabled" in pod.closed("x", "x:1", Way.OPEN).fix
+    assert "DEVICE=cuda" in devices.computes(1, {**SEEN, "devices": []}, "").fix
+    assert "NCCL_DEBUG" in devices.reduces("nccl", 2, [], "x").fix
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_the_cures_name_what_to_change() -> None:
 )
 def test_what_is_doubtful_is_a_warning(finding: Finding) -> None:
     assert finding.verdict is Verdict.WARN
-    assert finding.cure
+    assert finding.fix
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_what_is_doubtful_is_a_warning(finding: Finding) -> None:
 )
 def test_what_is_well_passes_without_a_cure(finding: Finding) -> None:
     assert finding.verdict is Verdict.PASS
-    assert finding.cure == ""
+    assert finding.fix == ""
 
 
 def test_this_process_is_read_as_it_is() -> None:

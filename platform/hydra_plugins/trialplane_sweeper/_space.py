@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """What a sweep draws, and what it does not.
+    """The space of a sweep: the parameters that it draws, and the fixed overrides.
 
     Attributes:
         parameters: name → its fields in job.yaml. The name is the override's key without `+`, where a parameter may have it.
@@ -28,7 +28,7 @@ class Space:
     @property
     def is_finite(self) -> bool:
         """Whether all of its points can be tried."""
-        return all(made["type"] == "categorical" or "step" in made for made in self.parameters.values())
+        return all(fields["type"] == "categorical" or "step" in fields for fields in self.parameters.values())
 
 
 def read(overrides: Sequence[str], loader: ConfigLoader) -> Space:
@@ -36,7 +36,7 @@ def read(overrides: Sequence[str], loader: ConfigLoader) -> Space:
 
     Args:
         overrides: `lr=interval(1e-5,1e-1)`, `model=small,large`, `seed=3`.
-        loader: knows the options of groups, for `glob`.
+        loader: has the options of groups, for `glob`.
 
     Raises:
         HydraException: one of them is none.
@@ -49,14 +49,14 @@ def read(overrides: Sequence[str], loader: ConfigLoader) -> Space:
     keys: dict[str, str] = {}
     fixed: list[str] = []
     for key, override in newest.items():
-        made = _parameter(override) if override.is_sweep_override() else None
-        if made is None:
+        fields = _parameter(override) if override.is_sweep_override() else None
+        if fields is None:
             fixed.append(str(override.input_line))
-        elif "value" in made:
-            fixed.append(text(override.get_key_element(), made["value"]))
+        elif "value" in fields:
+            fixed.append(text(override.get_key_element(), fields["value"]))
         else:
             name = values.parameter(key, keys)
-            parameters[name] = made
+            parameters[name] = fields
             keys[name] = override.get_key_element()
     return Space(parameters, keys, tuple(fixed))
 
@@ -74,7 +74,7 @@ def _parameter(override: Override) -> dict[str, Any]:
         return {"type": kind, "low": swept.start, "high": swept.end, "log": "log" in swept.tags}
     if isinstance(swept, RangeSweep):
         return _range(swept)
-    values = [_scalar(one) for one in dict.fromkeys(override.sweep_string_iterator())]
+    values = [_scalar(choice) for choice in dict.fromkeys(override.sweep_string_iterator())]
     return {"value": values[0]} if len(values) == 1 else {"type": "categorical", "choices": values}
 
 
@@ -84,18 +84,18 @@ def _range(swept: RangeSweep) -> dict[str, Any]:
     if len(points) < 2:
         return {"value": points[0]} if points else {"type": "categorical", "choices": []}
     kind = "int" if all(isinstance(point, int) for point in points) else "float"
-    made = {"type": kind, "low": min(points), "high": max(points)}
-    return {**made, "log": True} if "log" in swept.tags else {**made, "step": abs(swept.step)}
+    fields = {"type": kind, "low": min(points), "high": max(points)}
+    return {**fields, "log": True} if "log" in swept.tags else {**fields, "step": abs(swept.step)}
 
 
-def _scalar(given: str) -> Any:
+def _scalar(written: str) -> Any:
     """A number or boolean, where its text comes out the same again; else the text."""
-    if given.lower() in ("true", "false"):
-        return given.lower() == "true"
+    if written.lower() in ("true", "false"):
+        return written.lower() == "true"
     for number in (int, float):
         try:
-            if repr(made := number(given)) == given:
-                return made
+            if repr(value := number(written)) == written:
+                return value
         except ValueError:
             continue
-    return given
+    return written

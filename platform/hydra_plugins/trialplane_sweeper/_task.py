@@ -41,7 +41,7 @@ _VALUE = re.compile(r"[A-Za-z_][\w.]*=")  # changes a value that is there; + add
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What a trial needs to know of a sweep. Plain values: it is a file of the job.
+    """The part of a sweep that its trials need. Plain values: it is a file of the job.
 
     Attributes:
         file: the script with the task function.
@@ -49,7 +49,7 @@ class Task:
         function: the name of the decorated function in it.
         job: Hydra's name of the job.
         config: the name of the primary configuration, or None.
-        search: provider and path of each place of configurations.
+        search: provider and path of each source of configurations.
         folder: the working directory of the sweep.
         sweep: the folder of the sweep.
         overrides: of Hydra's own configuration.
@@ -75,7 +75,7 @@ class Task:
 
 
 class Runner:
-    """The trials of a sweep. It is made once, before the first: it imports the script and reads the configuration's files.
+    """The trials of a sweep. Created once, before the first: it imports the script and reads the configuration's files.
 
     Args:
         task: of the sweep.
@@ -85,7 +85,7 @@ class Runner:
         self._task = task
         os.chdir(task.folder)
         self._function = _load(task)
-        Plugins.instance()  # which know where configurations may lie
+        Plugins.instance()  # which add sources of configurations
         search = ConfigSearchPathImpl()
         for provider, path in task.search:
             search.append(provider, path)
@@ -107,39 +107,40 @@ class Runner:
 
         os.chdir(self._task.folder)
         config = self._compose(ctx.params, ctx.trial)
-        ended: list[BaseException] = []
+        endings: list[BaseException] = []
 
-        def function(given: DictConfig) -> Any:
+        def function(task_config: DictConfig) -> Any:
             try:
-                return self._function(given)
+                return self._function(task_config)
             except (context.Pruned, context.Finished, context.Stopped) as error:  # no errors, as Hydra would print them
-                ended.append(error)
+                endings.append(error)
                 return None
 
-        done = run_job(
+        job_return = run_job(
             task_function=function,
             config=config,
             job_dir_key="hydra.sweep.dir",
             job_subdir_key="hydra.sweep.subdir",
             hydra_context=HydraContext(config_loader=self._hydra.config_loader, callbacks=Callbacks(config)),
         )
-        if ended:
-            raise ended[0]
-        values = done.return_value if isinstance(done.return_value, Sequence) else [done.return_value]
+        if endings:
+            raise endings[0]
+        values = job_return.return_value if isinstance(job_return.return_value, Sequence) else [job_return.return_value]
         try:
             return dict(zip(self._task.metrics, map(float, values), strict=True))
         except (TypeError, ValueError):
             count = len(self._task.metrics)
-            what = "the number" if count == 1 else f"the {count} numbers"
-            returned = repr(done.return_value)[:100]
+            expected = "the number" if count == 1 else f"the {count} numbers"
+            returned = repr(job_return.return_value)[:100]
             raise context.Invalid(
-                f"{self._task.function} returned {returned}; it must return {what} to optimize, see hydra.sweeper.direction"
+                f"{self._task.function} returned {returned}; it must return {expected} to optimize, see "
+                "hydra.sweeper.direction"
             ) from None
 
     def _groups(self) -> list[tuple[str, ...]]:
         """The overrides of each combination of configuration groups that the sweep draws, if there are few."""
-        known = self._load(()).hydra.runtime.choices
-        swept = [name for name in self._task.choices if self._task.keys[name] in known]
+        groups = self._load(()).hydra.runtime.choices
+        swept = [name for name in self._task.choices if self._task.keys[name] in groups]
         if math.prod(len(self._task.choices[name]) for name in swept) > _MOST_BASES:
             return []
         lines = [[space.text(self._task.keys[name], value) for value in self._task.choices[name]] for name in swept]
@@ -147,8 +148,8 @@ class Runner:
 
     def _load(self, swept: Sequence[str]) -> DictConfig:
         """A configuration, composed by Hydra."""
-        given = [*self._task.overrides, *self._task.fixed, *swept]
-        return self._hydra.config_loader.load_configuration(self._task.config, given, RunMode.RUN)
+        overrides = [*self._task.overrides, *self._task.fixed, *swept]
+        return self._hydra.config_loader.load_configuration(self._task.config, overrides, RunMode.RUN)
 
     def _compose(self, params: Mapping[str, Any], number: int) -> DictConfig:
         """The configuration of a job."""
@@ -163,15 +164,15 @@ class Runner:
 
     def _changed(self, swept: Sequence[str]) -> DictConfig | None:
         """The configuration of the same groups with the other values, as Hydra sets them; None where there is none."""
-        base = next((one for one in self._bases if set(one) <= set(swept)), None)
+        base = next((override for override in self._bases if set(override) <= set(swept)), None)
         values = [line for line in swept if line not in (base or ())]
         if base is None or any(not _VALUE.match(line) for line in values):
             return None
         config = self._bases.pop(base)  # it becomes this trial's; in a fork nobody else sees that
         parsed = OverridesParser.create().parse_overrides([*self._task.fixed, *swept])
-        changes = [one for one in parsed if one.input_line in values]
+        changes = [override for override in parsed if override.input_line in values]
         ConfigLoaderImpl._apply_overrides_to_config(changes, config)
-        config.hydra.overrides.task = [one.input_line for one in parsed]
+        config.hydra.overrides.task = [override.input_line for override in parsed]
         words = config.hydra.job.config.override_dirname
         config.hydra.job.override_dirname = get_overrides_dirname(
             overrides=parsed, kv_sep=words.kv_sep, item_sep=words.item_sep, exclude_keys=words.exclude_keys

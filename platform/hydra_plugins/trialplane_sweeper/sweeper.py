@@ -111,19 +111,21 @@ class TrialplaneSweeper(Sweeper):
         config, context = self.config, self.hydra_context
         if config is None or context is None:
             raise CompactHydraException("the sweeper was not set up")
-        found = space.read([*(f"{key}={value}" for key, value in self._params.items()), *arguments], context.config_loader)
+        sweep_space = space.read(
+            [*(f"{key}={value}" for key, value in self._params.items()), *arguments], context.config_loader
+        )
         folder = Path(config.hydra.sweep.dir).absolute()
-        made = self._task(config, found, folder)
+        sweep_task = self._task(config, sweep_space, folder)
         run = _run_name(config.hydra.job.name, folder)
         folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(config, folder / "multirun.yaml")
         try:
             with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
                 job = Path(scratch, _job_name(config.hydra.job.name))
-                self._write(job, made, found)
+                self._write(job, sweep_task, sweep_space)
                 platform = Platform()
                 prepared = platform.prepare(
-                    str(job), name=run, overrides=self._overrides(found), command=self._command(config)
+                    str(job), name=run, overrides=self._overrides(sweep_space), command=self._command(config)
                 )
             for warning in prepared.warnings:
                 log.warning(warning)
@@ -131,19 +133,19 @@ class TrialplaneSweeper(Sweeper):
             log.info(
                 f"the run {run} is {became.value}: {prepared.plan.job.trials} jobs, {self._n_jobs} at a time, in {folder}"
             )
-            status = self._follow(handle, made)
+            status = self._follow(handle, sweep_task)
         except errors.RunExists as error:
             raise CompactHydraException(f"{error}; another hydra.sweep.dir makes another run") from error
         except errors.TrialplaneError as error:
             raise CompactHydraException(f"{error}") from error
-        self._save(handle, made, folder)
+        self._save(handle, sweep_task, folder)
         if status.state.exit_code:
             raise CompactHydraException(
                 f"{run} {status.state}: {status.reason}; `platform logs {run}` and `platform results {run}`"
             )
 
-    def _task(self, config: DictConfig, found: space.Space, folder: Path) -> task.Task:
-        wrong = [one for one in self._directions if one not in _DIRECTIONS]
+    def _task(self, config: DictConfig, sweep_space: space.Space, folder: Path) -> task.Task:
+        wrong = [direction for direction in self._directions if direction not in _DIRECTIONS]
         if wrong or not self._directions:
             raise CompactHydraException(f"hydra.sweeper.direction: {wrong or 'nothing'} is not minimize or maximize")
         try:
@@ -157,64 +159,68 @@ class TrialplaneSweeper(Sweeper):
             function=self._function.__name__,
             job=config.hydra.job.name,
             config=config.hydra.job.config_name,
-            search=tuple((one.provider, f"{one.schema}://{one.path}") for one in config.hydra.runtime.config_sources),
+            search=tuple(
+                (source.provider, f"{source.schema}://{source.path}") for source in config.hydra.runtime.config_sources
+            ),
             folder=config.hydra.runtime.cwd,
             sweep=str(folder),
             overrides=tuple(config.hydra.overrides.hydra),
-            fixed=tuple(found.fixed),
-            keys=found.keys,
-            choices={name: tuple(made["choices"]) for name, made in found.parameters.items() if "choices" in made},
+            fixed=tuple(sweep_space.fixed),
+            keys=sweep_space.keys,
+            choices={
+                name: tuple(fields["choices"]) for name, fields in sweep_space.parameters.items() if "choices" in fields
+            },
             metrics=tuple(
                 f"{task.OBJECTIVE}_{index}" if several else task.OBJECTIVE for index in range(len(self._directions))
             ),
         )
 
-    def _write(self, folder: Path, made: task.Task, found: space.Space) -> None:
+    def _write(self, folder: Path, sweep_task: task.Task, sweep_space: space.Space) -> None:
         """Write the job."""
         from trialplane.wire import records
 
-        metrics = zip(made.metrics, self._directions, strict=True)
+        metrics = zip(sweep_task.metrics, self._directions, strict=True)
         fields = {
             "kind": "hpo",
             "entrypoint": f"{_MODULE}:run",
-            "space": found.parameters,
+            "space": sweep_space.parameters,
             "objectives": [{"metric": name, "direction": direction} for name, direction in metrics],
         }
         folder.mkdir()
         (folder / "job.yaml").write_text(json.dumps(fields, indent=2), encoding="utf-8")
         (folder / f"{_MODULE}.py").write_text(RUN, encoding="utf-8")
-        (folder / "sweep.json").write_text(records.to_json(made), encoding="utf-8")
+        (folder / "sweep.json").write_text(records.to_json(sweep_task), encoding="utf-8")
 
-    def _overrides(self, found: space.Space) -> dict[str, Any]:
+    def _overrides(self, sweep_space: space.Space) -> dict[str, Any]:
         """The fields of job.yaml that `hydra.sweeper` has."""
-        given = {name: value for name, value in self._fields.items() if value is not None}
+        fields = {name: value for name, value in self._fields.items() if value is not None}
         trials: int | None = self._n_trials
-        if not found.parameters:
+        if not sweep_space.parameters:
             trials = 1
-        elif found.is_finite and "sampler" not in given:
-            given["sampler"] = "grid"
-            trials = trials or _points(found)
-        return {**given, "trials": trials or _TRIALS, "parallel": self._n_jobs}
+        elif sweep_space.is_finite and "sampler" not in fields:
+            fields["sampler"] = "grid"
+            trials = trials or _number_of_points(sweep_space)
+        return {**fields, "trials": trials or _TRIALS, "parallel": self._n_jobs}
 
     def _command(self, config: DictConfig) -> list[str]:
         return ["python", f"{config.hydra.job.name}.py", "-m", *config.hydra.overrides.hydra, *config.hydra.overrides.task]
 
-    def _follow(self, handle: "RunHandle", made: task.Task) -> "RunStatus":
-        """Log each job's end; give the last status."""
+    def _follow(self, handle: "RunHandle", sweep_task: task.Task) -> "RunStatus":
+        """Log each job's end; return the last status."""
         try:
-            asyncio.run(_tell(handle, made))
+            asyncio.run(_tell(handle, sweep_task))
             return handle.status()
         except KeyboardInterrupt:
             log.info("pausing; what has ended is kept")
             handle.pause()
-            again = f"the same command with hydra.sweep.dir={made.sweep} goes on"
+            again = f"the same command with hydra.sweep.dir={sweep_task.sweep} goes on"
             raise CompactHydraException(f"{handle.name} was paused; {again}, or `platform resume {handle.name}`") from None
 
-    def _save(self, handle: "RunHandle", made: task.Task, folder: Path) -> None:
-        """Write what was best, as the Optuna sweeper does."""
-        solutions = [(_named(row, made), list(row.values)) for row in handle.front()]
+    def _save(self, handle: "RunHandle", sweep_task: task.Task, folder: Path) -> None:
+        """Write the best result, as the Optuna sweeper does."""
+        solutions = [(_params_by_key(row, sweep_task), list(row.values)) for row in handle.front()]
         best: dict[str, Any] = {"name": "trialplane", "run": handle.name}
-        if len(made.metrics) > 1:
+        if len(sweep_task.metrics) > 1:
             best["solutions"] = [{"params": params, "values": values} for params, values in solutions]
         elif solutions:
             best |= {"best_evaluated_params": solutions[0][0], "best_value": solutions[0][1][0]}
@@ -222,27 +228,29 @@ class TrialplaneSweeper(Sweeper):
         OmegaConf.save(OmegaConf.create(best), folder / "optimization_results.yaml")
 
 
-def _named(row: "TrialRow", made: task.Task) -> dict[str, Any]:
+def _params_by_key(row: "TrialRow", sweep_task: task.Task) -> dict[str, Any]:
     """A trial's parameters by the keys of the sweep."""
-    return {made.keys[name].lstrip("+"): value for name, value in row.params.items() if name in made.keys}
+    return {sweep_task.keys[name].lstrip("+"): value for name, value in row.params.items() if name in sweep_task.keys}
 
 
-async def _tell(handle: "RunHandle", made: task.Task) -> None:
+async def _tell(handle: "RunHandle", sweep_task: task.Task) -> None:
     from trialplane.client import events
 
     async for event in handle.events():
         if isinstance(event, events.TrialEnded):
             row = event.row
-            words = " ".join(space.text(key, value) for key, value in _named(row, made).items())
-            what = ", ".join(f"{value:g}" for value in row.values) or f"{row.state}: {row.message}"
-            log.info(f"#{row.trial} : {words} : {what}")
+            words = " ".join(space.text(key, value) for key, value in _params_by_key(row, sweep_task).items())
+            result = ", ".join(f"{value:g}" for value in row.values) or f"{row.state}: {row.message}"
+            log.info(f"#{row.trial} : {words} : {result}")
 
 
-def _points(found: space.Space) -> int:
-    """How many points a finite space has."""
+def _number_of_points(sweep_space: space.Space) -> int:
+    """The number of points of a finite space."""
     count = 1
-    for made in found.parameters.values():
-        size = len(made["choices"]) if "choices" in made else round((made["high"] - made["low"]) / made["step"]) + 1
+    for fields in sweep_space.parameters.values():
+        size = (
+            len(fields["choices"]) if "choices" in fields else round((fields["high"] - fields["low"]) / fields["step"]) + 1
+        )
         count *= size
     return count
 
@@ -253,5 +261,7 @@ def _job_name(name: str) -> str:
 
 def _run_name(name: str, folder: Path) -> str:
     """The run of a sweep's folder, so that a second start goes on with it."""
-    made = _job_name(name)
-    return f"{made if made[0].isalpha() else f'run-{made}'}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+    job_name = _job_name(name)
+    return (
+        f"{job_name if job_name[0].isalpha() else f'run-{job_name}'}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+    )

@@ -63,4 +63,4 @@ def _shown(line: AreaFinding) -> str:
     finding = line.finding
     verdict = output.paint(finding.verdict.value, fg=_COLOURS[finding.verdict], bold=finding.verdict is Verdict.FAIL)
     head = f"{verdict}  {line.area:9}  {finding.check:24}  {' '.join(finding.message.split())}"
-    return head if not finding.cure else f"{head}\n      {'':9}  cure: {' '.join(finding.cure.split())}"
+    return head if not finding.fix else f"{head}\n      {'':9}  fix: {' '.join(finding.fix.split())}"

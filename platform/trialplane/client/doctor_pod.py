@@ -65,7 +65,7 @@ def arguments(plan: Plan, site: Site, database: str) -> list[str]:
     """
     volumes = {volume["name"]: volume for volume in pods.trial(plan, site, doctor_verdicts.probed(plan))["spec"]["volumes"]}
     shm = int(preflight.amount(volumes["shm"]["emptyDir"]["sizeLimit"]))
-    mlflow_url = f"http://{site.gateway_host}:{site.gateway.port}{ledger.place(site.namespace)}{mlflow.UI}"
+    mlflow_url = f"http://{site.gateway_host}:{site.gateway.port}{ledger.namespace_path(site.namespace)}{mlflow.UI}"
     options = [f"--gpus={doctor_verdicts.probed(plan).resources.gpus}", f"--shm={shm}", f"--mlflow={mlflow_url}"]
     if site.data.claim:
         options.append(f"--data={names.DATA}")

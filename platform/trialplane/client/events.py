@@ -169,7 +169,7 @@ def history(target: Target, run: str) -> list[Moment]:
     job = target.job(run)
     observed, attempts, alive, _ = _look(target, run, 0)
     changes, status = target.changes(run), observed.status
-    moments = [Moment(change.at, change.what, change.by) for change in changes]
+    moments = [Moment(change.at, change.description, change.by) for change in changes]
     if not changes and status.created:
         moments.append(Moment(status.created, "submitted"))
     for attempt in attempts:

@@ -88,7 +88,7 @@ def job_of(function: Function, params: Collection[str]) -> FunctionJob:
         params: names of the parameters that will be fixed.
 
     Raises:
-        SpecError: it cannot be written as source, with every reason and its cure.
+        SpecError: it cannot be written as source, with every reason and its fix.
     """
     reason = _unfit(function)
     if reason:

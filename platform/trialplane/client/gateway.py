@@ -233,7 +233,7 @@ class Gateway:
 
     @property
     def _root_path(self) -> str:
-        return ledger.place(self._cluster.namespace)
+        return ledger.namespace_path(self._cluster.namespace)
 
     @property
     def _namespace(self) -> str:

@@ -33,7 +33,7 @@ def module_of(function: types.FunctionType) -> str:
     """Return the text of a module with a function and everything that it uses of its own module.
 
     Raises:
-        SpecError: something that it uses cannot be written as source; holds every reason, with its cure.
+        SpecError: something that it uses cannot be written as source; holds every reason, with its fix.
     """
     module_source = _Source(function)
     module_source.define(function, function.__name__, function.__name__)

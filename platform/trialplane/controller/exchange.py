@@ -16,7 +16,7 @@ from trialplane import errors
 from trialplane.controller.slots import Process, SlotPool
 from trialplane.wire import messages
 from trialplane.wire.records import TrialRequest
-from trialplane.wire.units import Parcel, Unit
+from trialplane.wire.units import Transfer, Unit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,10 +112,10 @@ class Exchange:
         was_found, weights = _fetch(process, messages.FetchWeights())
         self._pending[was_found] = event, weights
 
-    def feed(self, parcels: tuple[Parcel, ...], results: Any) -> None:
+    def feed(self, transfers: tuple[Transfer, ...], results: Any) -> None:
         """Pass the results of one `fetch` from the object store to the learner."""
         process = _running(self._learner, 0)
-        units, feed = tuple(parcel.unit for parcel in parcels), messages.encode(messages.FeedParcels(parcels))
+        units, feed = tuple(transfer.unit for transfer in transfers), messages.encode(messages.FeedTransfers(transfers))
         fed = process.actor.call("feed", process.serial, feed, [results])
         self._pending[fed] = lambda is_taken, error: ResultsFed(process.request, units, not is_taken, error), results
 

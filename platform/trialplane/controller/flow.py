@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Parcel
+from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Transfer
 
 AHEAD = 2  # results fed and not yet taken, whatever their size, so that the learner need not wait for the next
 SHARE = 4  # one call moves at most this fraction (1 / SHARE) of the limit, so that it does not stall the whole flow
@@ -23,9 +23,9 @@ SHARE = 4  # one call moves at most this fraction (1 / SHARE) of the limit, so t
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """Results that are one object in the object store: `reference` refers to a list in the order of `parcels`."""
+    """Results that are one object in the object store: `reference` refers to a list in the order of `transfers`."""
 
-    parcels: tuple[Parcel, ...]
+    transfers: tuple[Transfer, ...]
     reference: Any
 
 
@@ -39,46 +39,46 @@ class Flow:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.in_flight = 0
-        self._offered: collections.deque[Parcel] = collections.deque()
-        self._moving: dict[int, Parcel] = {}
+        self._offered: collections.deque[Transfer] = collections.deque()
+        self._moving: dict[int, Transfer] = {}
         self._stored: collections.deque[Load] = collections.deque()
-        self._fed: dict[int, Parcel] = {}
+        self._fed: dict[int, Transfer] = {}
 
-    def offer(self, parcel: Parcel) -> None:
+    def offer(self, transfer: Transfer) -> None:
         """Record a result that a worker offers."""
-        self._offered.append(parcel)
+        self._offered.append(transfer)
 
     def grants(self) -> dict[int, tuple[int, ...]]:
         """Worker → units of its offers to be fetched now, as many as there is room for, in the order of the offers.
 
         A worker gets no further grant until its previous results have been fetched.
         """
-        busy = {parcel.worker for parcel in self._moving.values()}
-        granted: dict[int, list[Parcel]] = collections.defaultdict(list)
-        deferred: collections.deque[Parcel] = collections.deque()
+        busy = {transfer.worker for transfer in self._moving.values()}
+        granted: dict[int, list[Transfer]] = collections.defaultdict(list)
+        deferred: collections.deque[Transfer] = collections.deque()
         while self._offered:
-            parcel = self._offered[0]
-            if parcel.worker in busy or not self._may_join(granted[parcel.worker], parcel):
-                busy.add(parcel.worker)  # its later ones keep their order
+            transfer = self._offered[0]
+            if transfer.worker in busy or not self._may_join(granted[transfer.worker], transfer):
+                busy.add(transfer.worker)  # its later ones keep their order
                 deferred.append(self._offered.popleft())
-            elif self.in_flight + parcel.bytes > self.limit:
+            elif self.in_flight + transfer.bytes > self.limit:
                 break  # smaller later ones do not overtake it, or it might wait forever
             else:
-                self.in_flight += parcel.bytes
-                self._moving[parcel.unit] = parcel
-                granted[parcel.worker].append(self._offered.popleft())
+                self.in_flight += transfer.bytes
+                self._moving[transfer.unit] = transfer
+                granted[transfer.worker].append(self._offered.popleft())
         self._offered.extendleft(reversed(deferred))
-        return {worker: tuple(parcel.unit for parcel in parcels) for worker, parcels in granted.items() if parcels}
+        return {worker: tuple(transfer.unit for transfer in transfers) for worker, transfers in granted.items() if transfers}
 
     def withdraw(self, worker: int) -> list[int]:
         """Remove and return the units of a worker's offers that are not being fetched, as the worker has ended."""
-        withdrawn = [parcel.unit for parcel in self._offered if parcel.worker == worker]
-        self._offered = collections.deque(parcel for parcel in self._offered if parcel.worker != worker)
+        withdrawn = [transfer.unit for transfer in self._offered if transfer.worker == worker]
+        self._offered = collections.deque(transfer for transfer in self._offered if transfer.worker != worker)
         return withdrawn
 
     def waits(self, worker: int) -> bool:
         """Whether a result of that worker is still in its memory."""
-        return any(parcel.worker == worker for parcel in (*self._offered, *self._moving.values()))
+        return any(transfer.worker == worker for transfer in (*self._offered, *self._moving.values()))
 
     def store(self, units: Iterable[int], reference: Any) -> None:
         """Record that granted results are in the object store."""
@@ -89,39 +89,39 @@ class Flow:
         loads = []
         while self._stored and (len(self._fed) < AHEAD or self._has_room_ahead(self._stored[0])):
             load = self._stored.popleft()
-            self._fed |= {parcel.unit: parcel for parcel in load.parcels}
+            self._fed |= {transfer.unit: transfer for transfer in load.transfers}
             loads.append(load)
         return loads
 
-    def fed(self, unit: int) -> Parcel | None:
+    def fed(self, unit: int) -> Transfer | None:
         """The result of a unit that was fed; None when the learner has already taken it."""
         return self._fed.get(unit)
 
-    def take(self, unit: int) -> Parcel | None:
+    def take(self, unit: int) -> Transfer | None:
         """Record that the learner has read a result; None when it was never fed."""
-        parcel = self._fed.pop(unit, None)
-        if parcel is not None:
-            self.in_flight -= parcel.bytes
-        return parcel
+        transfer = self._fed.pop(unit, None)
+        if transfer is not None:
+            self.in_flight -= transfer.bytes
+        return transfer
 
-    def lose(self, unit: int) -> Parcel | None:
+    def lose(self, unit: int) -> Transfer | None:
         """Record that a result was lost between worker and learner; None when it was not in flight."""
-        parcel = self._moving.pop(unit, None) or self._fed.pop(unit, None)
-        if parcel is not None:
-            self.in_flight -= parcel.bytes
-        return parcel
+        transfer = self._moving.pop(unit, None) or self._fed.pop(unit, None)
+        if transfer is not None:
+            self.in_flight -= transfer.bytes
+        return transfer
 
     @property
     def _together(self) -> int:
         """The most bytes that one call moves, unless a single result is larger."""
         return min(TOGETHER_BYTES, self.limit // SHARE)
 
-    def _may_join(self, parcels: list[Parcel], candidate: Parcel) -> bool:
+    def _may_join(self, transfers: list[Transfer], candidate: Transfer) -> bool:
         """Whether a result may be fetched together with these."""
-        size = sum(parcel.bytes for parcel in parcels) + candidate.bytes
-        return not parcels or (len(parcels) < TOGETHER and size <= self._together)
+        size = sum(transfer.bytes for transfer in transfers) + candidate.bytes
+        return not transfers or (len(transfers) < TOGETHER and size <= self._together)
 
     def _has_room_ahead(self, load: Load) -> bool:
         """Whether a load fits beside the results not yet taken: together at most twice what one call moves."""
-        parcels = (*self._fed.values(), *load.parcels)
-        return len(parcels) <= 2 * TOGETHER and sum(parcel.bytes for parcel in parcels) <= 2 * self._together
+        transfers = (*self._fed.values(), *load.transfers)
+        return len(transfers) <= 2 * TOGETHER and sum(transfer.bytes for transfer in transfers) <= 2 * self._together

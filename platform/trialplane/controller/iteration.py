@@ -20,7 +20,7 @@ from trialplane.wire import paths
 from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.wire.units import Offer, Parcel, Unit, WorkerStatus
+from trialplane.wire.units import Offer, Transfer, Unit, WorkerStatus
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Iteration:
             worker.failed += failed_unit is not None
             log.warning("iteration %d: worker %d: %s", self.request.trial, worker.index, self._too_large(offer))
             return False
-        self.flow.offer(Parcel(offer.unit, worker.index, offer.bytes, offer.items))
+        self.flow.offer(Transfer(offer.unit, worker.index, offer.bytes, offer.items))
         return True
 
     def fetched(self, units: tuple[int, ...], reference: Any, lost: tuple[int, ...], error: str) -> None:
@@ -122,17 +122,17 @@ class Iteration:
         for unit in units:
             if lost:
                 self._lose(unit, error or "the object store has lost it")
-            elif (parcel := self.flow.fed(unit)) is not None and self.book.arrive(unit):
-                self._count(parcel)
+            elif (transfer := self.flow.fed(unit)) is not None and self.book.arrive(unit):
+                self._count(transfer)
 
     def took(self, units: Iterable[int]) -> None:
         """Record that the learner has read results, or has kept those of a former attempt."""
         for unit in units:
-            parcel = self.flow.take(unit)
-            if parcel is None:
+            transfer = self.flow.take(unit)
+            if transfer is None:
                 self._reused += self.book.keep(unit)
             elif self.book.arrive(unit):  # before the event that it was fed
-                self._count(parcel)
+                self._count(transfer)
 
     def take_back(self, worker: WorkerSlot, begun: tuple[int, ...] | None) -> None:
         """Return the units that an ended worker had not begun, as if they had never been handed out."""
@@ -279,8 +279,8 @@ class Iteration:
         )
 
     def _lose(self, unit: int, reason: str) -> None:
-        if (parcel := self.flow.lose(unit)) is not None:
-            self._again(unit, parcel.worker, reason)
+        if (transfer := self.flow.lose(unit)) is not None:
+            self._again(unit, transfer.worker, reason)
 
     def _again(self, unit: int, worker: int, reason: str, *, counts: bool = True) -> None:
         failed = self.book.again(unit, f"its result was lost in transit: {reason}", counts=counts)
@@ -290,11 +290,11 @@ class Iteration:
             consequence = "it is retried" if failed is None else "its retries are used up, so the unit has failed"
             log.warning(text, self.request.trial, worker, unit, reason, consequence)
 
-    def _count(self, parcel: Parcel) -> None:
+    def _count(self, transfer: Transfer) -> None:
         self._newest = time.monotonic()
-        self._items += parcel.items
-        self._bytes += parcel.bytes
-        self.workers[parcel.worker].arrived(parcel.items, parcel.bytes, self._newest)
+        self._items += transfer.items
+        self._bytes += transfer.bytes
+        self.workers[transfer.worker].arrived(transfer.items, transfer.bytes, self._newest)
 
     def _seconds(self) -> float:
         """Seconds from the first unit to the newest result."""

@@ -50,11 +50,11 @@ class _Input:
 
     def wait(self, least: float, most: float) -> None:
         """Wait for a message, `most` seconds at most, and `least` seconds if it is an empty one."""
-        begun = time.monotonic()
-        while (left := begun + least - time.monotonic()) > 0 and not self.lines and not self.closed:
-            self._read(left)
+        start = time.monotonic()
+        while (remaining := start + least - time.monotonic()) > 0 and not self.lines and not self.closed:
+            self._read(remaining)
         if not self.lines and not self.closed:
-            self._read(max(0.0, begun + most - time.monotonic()))
+            self._read(max(0.0, start + most - time.monotonic()))
 
     def first(self) -> bytes | None:
         """Return the first line; None if the other end is closed before."""
@@ -103,9 +103,9 @@ def main() -> int:
     process.end_with_parent()
     run, uri = RunPaths(Path(sys.argv[1])), os.environ[env.MLFLOW_TRACKING_URI]
     messages = _Input()
-    if (first := messages.first()) is None:
+    if (first_line := messages.first()) is None:
         return errors.EXIT_OK
-    order = records.from_json(Order, first)
+    order = records.from_json(Order, first_line)
     is_copy = order.copy is not None
     if not is_copy:
         os.nice(NICENESS)
@@ -157,7 +157,7 @@ def main() -> int:
 
 
 def _reason(error: Exception, run: RunPaths, uri: str) -> str:
-    """Why nothing can be exported now."""
+    """The reason why nothing can be exported now."""
     if isinstance(error, BlockingIOError):
         return f"the exporter of this run's former controller has not ended and still holds {run.exporter}"
     if isinstance(error, errors.LedgerError):

@@ -25,7 +25,7 @@ class Adopted:
 
     Attributes:
         run_id: in the store.
-        above: `run_id` of the run that it is below; "" for one that stands for the trial's own.
+        above: `run_id` of its parent in the store; "" for one that stands for the trial's own.
         start: milliseconds since the epoch.
         batch: its contents.
     """
@@ -52,19 +52,21 @@ def take_over(store: Path, client: MlflowClient, run_id: str, batches: MutableMa
     except Exception as error:  # noqa: BLE001 - a killed trial may have left any file; an MLflow that is away is no reason
         write_log(f"what a trial logged into {store} cannot be read, so it is left out of MLflow: {describe(error)}")
         return
-    place: dict[str, str] = {}  # the runs' ids in the store → here
-    for own in adopted:
+    new_ids: dict[str, str] = {}  # the runs' ids in the store → here
+    for adopted_run in adopted:
         try:
-            place[own.run_id] = _below(client, place[own.above], own) if own.above else run_id
+            new_ids[adopted_run.run_id] = (
+                _below(client, new_ids[adopted_run.above], adopted_run) if adopted_run.above else run_id
+            )
         except MlflowException as error:
             if not is_refusal(error):
                 raise
             write_log(f"MLflow refuses runs below its run {run_id}, so those in {store} are left out: {describe(error)}")
             return
-        batch = batches[place[own.run_id]]
-        batch.add(own.batch)
-        if own.above:
-            batch.status, batch.end = own.batch.status, own.batch.end
+        batch = batches[new_ids[adopted_run.run_id]]
+        batch.add(adopted_run.batch)
+        if adopted_run.above:
+            batch.status, batch.end = adopted_run.batch.status, adopted_run.batch.end
 
 
 def read(store: Path) -> list[Adopted]:
@@ -74,21 +76,21 @@ def read(store: Path) -> list[Adopted]:
     client = MlflowClient(f"sqlite:///{store}")
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     runs = {run.info.run_id: run for run in client.search_runs(experiments, max_results=_MAX_RUNS)}
-    above = {run_id: run.data.tags.get(labels.PARENT, "") for run_id, run in runs.items()}
-    found = []
+    parents = {run_id: run.data.tags.get(labels.PARENT, "") for run_id, run in runs.items()}
+    adopted = []
     for run_id, run in runs.items():
-        own = Batch()
-        own.add_params(run.data.params)
-        own.add_tags({key: value for key, value in run.data.tags.items() if not key.startswith("mlflow.")})
+        batch = Batch()
+        batch.add_params(run.data.params)
+        batch.add_tags({key: value for key, value in run.data.tags.items() if not key.startswith("mlflow.")})
         for name in run.data.metrics:
-            own.metrics += client.get_metric_history(run_id, name)
-        own.artifacts += _artifacts(store, run.info.artifact_uri)
-        if above[run_id] in runs:
-            own.add_tags({_NAME: run.data.tags.get(_NAME, "")})
-            own.status = run.info.status if run.info.status in ENDED else "KILLED"
-            own.end = run.info.end_time
-        found.append(Adopted(run_id, above[run_id] if above[run_id] in runs else "", run.info.start_time, own))
-    return sorted(found, key=lambda one: _depth(one.run_id, above))
+            batch.metrics += client.get_metric_history(run_id, name)
+        batch.artifacts += _artifacts(store, run.info.artifact_uri)
+        if parents[run_id] in runs:
+            batch.add_tags({_NAME: run.data.tags.get(_NAME, "")})
+            batch.status = run.info.status if run.info.status in ENDED else "KILLED"
+            batch.end = run.info.end_time
+        adopted.append(Adopted(run_id, parents[run_id] if parents[run_id] in runs else "", run.info.start_time, batch))
+    return sorted(adopted, key=lambda adopted_run: _depth(adopted_run.run_id, parents))
 
 
 def _artifacts(store: Path, uri: str) -> list[Artifact]:
@@ -98,29 +100,29 @@ def _artifacts(store: Path, uri: str) -> list[Artifact]:
     this process or another host, is left out.
     """
     home, parts = store.with_suffix(".artifacts").resolve(), urllib.parse.urlsplit(uri)
-    place = Path(urllib.parse.unquote(parts.path))
-    if (parts.scheme, parts.netloc) != ("file", "") or not place.resolve().is_relative_to(home):
+    location = Path(urllib.parse.unquote(parts.path))
+    if (parts.scheme, parts.netloc) != ("file", "") or not location.resolve().is_relative_to(home):
         write_log(f"what a trial logged as artifacts at {uri:.200} is left out of MLflow: it is not beside {store}")
         return []
-    files = [file for file in sorted(place.rglob("*")) if file.is_file() and file.resolve().is_relative_to(home)]
-    folders = [file.parent.relative_to(place).as_posix() for file in files]
+    files = [file for file in sorted(location.rglob("*")) if file.is_file() and file.resolve().is_relative_to(home)]
+    folders = [file.parent.relative_to(location).as_posix() for file in files]
     return [Artifact("" if folder == "." else folder, str(file)) for folder, file in zip(folders, files, strict=True)]
 
 
-def _below(client: MlflowClient, above: str, own: Adopted) -> str:
+def _below(client: MlflowClient, parent: str, adopted: Adopted) -> str:
     """The id of a new run below another, or of the one that an interrupted copy has already created."""
-    experiment = client.get_run(above).info.experiment_id
-    query = f"tags.`{labels.PARENT}` = '{above}' and tags.`{labels.COPY_OF}` = '{own.run_id}'"
+    experiment = client.get_run(parent).info.experiment_id
+    query = f"tags.`{labels.PARENT}` = '{parent}' and tags.`{labels.COPY_OF}` = '{adopted.run_id}'"
     runs = client.search_runs([experiment], query)
     if runs:
         return str(runs[0].info.run_id)
-    tags = {labels.PARENT: above, labels.COPY_OF: own.run_id}
-    return str(client.create_run(experiment, start_time=own.start, tags=tags).info.run_id)
+    tags = {labels.PARENT: parent, labels.COPY_OF: adopted.run_id}
+    return str(client.create_run(experiment, start_time=adopted.start, tags=tags).info.run_id)
 
 
-def _depth(run_id: str, above: dict[str, str]) -> int:
-    """How many runs of the store a run is below."""
+def _depth(run_id: str, parents: dict[str, str]) -> int:
+    """The depth of a run: the number of runs of the store above it."""
     depth = 0
-    while (run_id := above[run_id]) in above and depth < len(above):  # a script may have made a cycle
+    while (run_id := parents[run_id]) in parents and depth < len(parents):  # a script may have made a cycle
         depth += 1
     return depth

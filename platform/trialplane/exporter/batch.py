@@ -66,9 +66,9 @@ class Batch:
 
     def add_metrics(self, values: Mapping[str, float], moment: float, step: int) -> None:
         """Add the values of one step, in order of their names; if two names map to the same key, the later wins."""
-        taken = {key_of(name): float(value) for name, value in sorted(values.items())}
+        by_key = {key_of(name): float(value) for name, value in sorted(values.items())}
         step = max(-MAX_STEP, min(step, MAX_STEP))
-        self.metrics += [Metric(name, value, milliseconds(moment), step) for name, value in taken.items()]
+        self.metrics += [Metric(name, value, milliseconds(moment), step) for name, value in by_key.items()]
 
     def add_params(self, values: Mapping[str, Any]) -> None:
         """Add parameters; if two names map to the same key, the later wins."""

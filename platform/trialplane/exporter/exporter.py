@@ -5,8 +5,8 @@ repeated: a run is looked up before it is created, tags and parameters follow fr
 several metrics that are equal in name, value, step and time. So an exporter that is killed, late or started twice leaves the
 same.
 
-Two exporters at the same time may create a run twice. Each enters itself in the parent run, so the last of them to end knows
-of the other one, deletes duplicates and writes all of the run again.
+Two exporters at the same time may create a run twice. Each enters itself in the parent run, so the last of them to end sees
+the other one there, deletes duplicates and writes all of the run again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PAGE = 1000  # runs that are searched together
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """How far the exporter is in the ledger.
+    """The position of an exporter in the ledger.
 
     Attributes:
         started: number of the last attempt that has a run in MLflow, if it was running; -1 for none.
@@ -93,7 +93,9 @@ class Exporter:
         self._experiment = ""
         self._parent = ""
         self._runs: dict[int, str] = {}  # number → id of the run, of attempts whose end is not in MLflow
-        self._known: dict[int | None, str] | None = {}  # the same of runs of former exporters; None when they must be listed
+        self._former_runs: (
+            dict[int | None, str] | None
+        ) = {}  # the same of runs of former exporters; None when they must be listed
         self._created: dict[int | None, str] = {}  # the same of runs that trials have created and that are not used here yet
         self._looked = 0.0  # when runs that trials have created were last searched; 0.0 before that
         self._position = Position()
@@ -102,7 +104,7 @@ class Exporter:
 
     @property
     def progress(self) -> Progress:
-        """How far the exporter is."""
+        """The exporter's progress."""
         return Progress(self._position.ended, self.files.left, self.files.trouble)
 
     def end(self, end: End) -> None:
@@ -125,7 +127,7 @@ class Exporter:
                 self._finish_attempts(ends)
             self._save(now=not ends and not has_grown)
         except Exception:
-            self._known = None  # an answer may be lost: what it was about may have been created
+            self._former_runs = None  # an answer may be lost although its run was created
             raise
         return bool(ends) or has_grown
 
@@ -142,7 +144,7 @@ class Exporter:
             self._save(now=True)
             return self._settle()
         except Exception:
-            self._known = None
+            self._former_runs = None
             raise
 
     # The parent run
@@ -162,9 +164,9 @@ class Exporter:
             tags[labels.STATE] = RunState.RUNNING.value
             self.client.create_run(self._experiment, milliseconds(submitted), tags, self._run.root.name)
             studies = self._studies()
-            self._known = {}
+            self._former_runs = {}
         else:
-            self._known = None
+            self._former_runs = None
         parent = studies[0]
         self._go_to(_position(parent.data.tags.get(labels.EXPORTED, "")))
         batch.add_tags({labels.EXPORTER: self._id})
@@ -177,8 +179,8 @@ class Exporter:
 
     def _studies(self) -> list[Any]:
         """Return the parent runs of the run: several if an answer of MLflow was lost, or if there were two exporters."""
-        found = self._search(f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.KIND}` = 'study'")
-        return sorted(found, key=lambda run: (labels.EXPORTED not in run.data.tags, run.info.run_id))
+        parents = self._search(f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.KIND}` = 'study'")
+        return sorted(parents, key=lambda run: (labels.EXPORTED not in run.data.tags, run.info.run_id))
 
     def _create_experiment(self) -> str:
         # A store in a file of this machine gets its artifacts beside it, not below wherever this process was started.
@@ -198,18 +200,18 @@ class Exporter:
 
     def _begin(self) -> bool:
         """Create runs for attempts that have started since and have not ended; whether there were any."""
-        begun = self._position.started
+        before = self._position.started
         while page := self._source.started(self._position.started):
             for attempt in page:
                 if attempt.outcome is None:
                     self._run_of(attempt)
             self._position = dataclasses.replace(self._position, started=page[-1].request.number)
-        return self._position.started > begun
+        return self._position.started > before
 
     def _report(self) -> bool:
         """Write the reports that have come since; whether there were any."""
-        begun, more = self._position.reports, True
-        while more:
+        before, has_more = self._position.reports, True
+        while has_more:
             page = self._source.reports(self._position.reports)
             by_attempt: dict[int, list[ReportRow]] = {}
             for row in page.rows:
@@ -224,8 +226,8 @@ class Exporter:
             if page.rows:
                 self._position = dataclasses.replace(self._position, reports=page.rows[-1].mark)
                 self._save()
-            more = page.more
-        return self._position.reports > begun
+            has_more = page.more
+        return self._position.reports > before
 
     def _finish_attempts(self, ends: Iterable[Attempt]) -> None:
         """Write the ends of attempts, in the order in which they ended."""
@@ -269,9 +271,9 @@ class Exporter:
         if outcome.arrays and (packed := self._run.packed(request.number)).exists():
             artifacts.append(Artifact("arrays", str(packed), "arrays"))
         adoption.take_over(self._run.trial_store(request.number), self.client, run_id, batches)
-        for own, batch in batches.items():
-            if self._write(own, batch):
-                self.files.add([(own, artifact) for artifact in batch.artifacts])
+        for target_run, batch in batches.items():
+            if self._write(target_run, batch):
+                self.files.add([(target_run, artifact) for artifact in batch.artifacts])
         if outcome.state is not TrialState.PAUSED:  # one that is dropped later ends once more
             del self._runs[request.number]
 
@@ -313,9 +315,9 @@ class Exporter:
         start = milliseconds(outcome.started) if outcome is not None and outcome.started else None
         state = {labels.STATE: TrialState.RUNNING.value}
         tags = {**batch.tags, **state} if len(batch.tags) < MAX_TAGS else {}
-        own = tags or {**self._identity, labels.NUMBER: str(attempt.request.number), **state}
+        run_tags = tags or {**self._identity, labels.NUMBER: str(attempt.request.number), **state}
         name = projection.name(self._job, attempt.request)
-        created = str(self.client.create_run(self._experiment, start, own, name).info.run_id)
+        created = str(self.client.create_run(self._experiment, start, run_tags, name).info.run_id)
         if not tags:
             self._write(created, batch)
         return created
@@ -325,22 +327,22 @@ class Exporter:
 
         Former exporters are looked for once: there is none beside this one. Trials create runs at any time.
         """
-        if self._known is None or time.monotonic() > self._looked + _LOOK:
+        if self._former_runs is None or time.monotonic() > self._looked + _LOOK:
             self._look()
-        assert self._known is not None
-        if number in self._known:
-            return self._known.pop(number), False
+        assert self._former_runs is not None
+        if number in self._former_runs:
+            return self._former_runs.pop(number), False
         return self._created.get(number, ""), number in self._created
 
     def _look(self) -> None:
         """Search runs that trials have created, and once those of former exporters."""
-        is_first, self._looked = self._known is None, time.monotonic()
+        is_first, self._looked = self._former_runs is None, time.monotonic()
         runs = self._attempts() if is_first else self._in_order(self._search(f"tags.`{labels.OWN}` = '{labels.NEW}'"))
-        self._known = self._known or {}
+        self._former_runs = self._former_runs or {}
         self._created = {}
         for run in runs:
             is_trials = run.data.tags.get(labels.OWN) == labels.NEW
-            (self._created if is_trials else self._known).setdefault(_number(run), run.info.run_id)
+            (self._created if is_trials else self._former_runs).setdefault(_number(run), run.info.run_id)
 
     def _attempts(self) -> list[Any]:
         """Return all runs of attempts, the one that counts before its duplicates."""
@@ -364,8 +366,8 @@ class Exporter:
         """Note the position in MLflow, unless that was a moment ago."""
         if not now and time.monotonic() < self._saved_at + _SAVE:
             return
-        done = self.files.done
-        ended, best = (self._saved.ended, self._saved.best) if done is None else done
+        done_files = self.files.done
+        ended, best = (self._saved.ended, self._saved.best) if done_files is None else done_files
         position = dataclasses.replace(self._position, ended=ended, best=best)
         if position != self._saved:
             self.client.set_tag(self._parent, labels.EXPORTED, records.to_json(position))
@@ -378,15 +380,15 @@ class Exporter:
         """Put runs that trials have created below theirs, and delete duplicates; False if all is to be written again."""
         strays = self._search(f"tags.`{labels.LOGGED_BY}` != ''") + self._search(f"tags.`{labels.OWN}` = '{labels.NEW}'")
         attempts = reversed(self._attempts()) if strays else ()
-        own = {_number(run): run.info.run_id for run in attempts if run.data.tags.get(labels.OWN) != labels.NEW}
+        runs_of_attempts = {_number(run): run.info.run_id for run in attempts if run.data.tags.get(labels.OWN) != labels.NEW}
         for run in strays:
             with _skipping(f"MLflow's run {run.info.run_id} stays where it is"):
-                self._adopt(run, own)
+                self._adopt(run, runs_of_attempts)
         studies = self._studies()
         is_alone = len(studies) == 1 and studies[0].data.tags.get(labels.EXPORTER) == self._id
         condition = f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.STATE}` = 'RUNNING'"
         # MLflow made these although its answers were lost, or late.
-        late = [run for run in self._search(f"{condition} and tags.`{labels.KIND}` = 'trial'") if self._is_left(run)]
+        late = [run for run in self._search(f"{condition} and tags.`{labels.KIND}` = 'trial'") if self._is_superfluous(run)]
         for run in late:
             self._delete(run)
         if not is_alone:
@@ -394,7 +396,7 @@ class Exporter:
         self.client.delete_tag(self._parent, labels.EXPORTER)
         return True
 
-    def _is_left(self, run: Any) -> bool:
+    def _is_superfluous(self, run: Any) -> bool:
         """Whether a run is not that of an attempt which is still to end."""
         number = _number(run)
         return number is None or run.info.run_id != self._runs.get(number)
@@ -403,24 +405,24 @@ class Exporter:
         """Delete duplicates; write all of the run again, into what is left."""
         for study in studies[1:]:
             self._delete(study)
-        counted: set[int | None] = set()
+        seen_numbers: set[int | None] = set()
         for run in self._attempts():
-            if _number(run) in counted:
+            if _number(run) in seen_numbers:
                 self._delete(run)
-            counted.add(_number(run))
+            seen_numbers.add(_number(run))
         self._runs.clear()
-        self._parent, self._known, self._has_ended = "", None, False
+        self._parent, self._former_runs, self._has_ended = "", None, False
         if studies and labels.EXPORTED in studies[0].data.tags:
             self.client.delete_tag(studies[0].info.run_id, labels.EXPORTED)
         return False
 
-    def _adopt(self, run: Any, own: dict[int | None, str]) -> None:
+    def _adopt(self, run: Any, runs_of_attempts: dict[int | None, str]) -> None:
         """Put a run that a trial's process has created below the trial's run."""
         tags, run_id = run.data.tags, run.info.run_id
-        above = own.get(_number(run, labels.NUMBER if labels.OWN in tags else labels.LOGGED_BY))
-        if above is not None and above != run_id:
+        parent = runs_of_attempts.get(_number(run, labels.NUMBER if labels.OWN in tags else labels.LOGGED_BY))
+        if parent is not None and parent != run_id:
             if labels.PARENT not in tags:
-                self.client.set_tag(run_id, labels.PARENT, above)
+                self.client.set_tag(run_id, labels.PARENT, parent)
             if run.info.status == "RUNNING":
                 self.client.set_terminated(run_id, "KILLED")
         for tag in (labels.NUMBER, labels.STATE, labels.OWN, labels.LOGGED_BY):
@@ -436,13 +438,13 @@ class Exporter:
 
     def _search(self, condition: str) -> list[Any]:
         """Return all MLflow runs of this run that meet a condition."""
-        found: list[Any] = []
+        runs: list[Any] = []
         token: str | None = ""
         while token is not None:
             page = self.client.search_runs([self._experiment], condition, max_results=_PAGE, page_token=token or None)
-            found += [run for run in page if self._identity.items() <= run.data.tags.items()]
+            runs += [run for run in page if self._identity.items() <= run.data.tags.items()]
             token = page.token or None
-        return found
+        return runs
 
     def _write(self, run_id: str, batch: Batch) -> bool:
         """Send a batch; whether MLflow accepts entries for this run."""
@@ -465,7 +467,7 @@ def _position(text: str) -> Position:
 
 
 @contextlib.contextmanager
-def _skipping(what: str) -> Iterator[None]:
+def _skipping(consequence: str) -> Iterator[None]:
     """Log an unexpected error and continue; otherwise every further exporter would fail at the same attempt.
 
     Errors of MLflow, of the ledger and of disks may be temporary, so they are raised and retried.
@@ -475,4 +477,4 @@ def _skipping(what: str) -> Iterator[None]:
     except (MlflowException, OSError, errors.LedgerError):
         raise
     except Exception as error:  # noqa: BLE001 - the border of the process
-        write_log(f"{what}; {describe(error)}")
+        write_log(f"{consequence}; {describe(error)}")

@@ -55,11 +55,11 @@ class Files:
         self._order: collections.deque[int] = collections.deque()  # the same in the order in which they are tried
         self._marks: collections.deque[tuple[int, Mark]] = collections.deque()
         self._count = 0
-        self._done: Mark | None = None
+        self._last_done: Mark | None = None
         self._failures = 0  # in a row
         self._due = 0.0
         self._left_out = 0
-        self._why = ""
+        self._reason = ""
 
     def add(self, files: Iterable[tuple[str, Artifact]]) -> None:
         """Queue files, each with the id of its run."""
@@ -75,24 +75,24 @@ class Files:
     @property
     def done(self) -> Mark | None:
         """The last mark before which all files are uploaded or given up."""
-        first = next(iter(self._waiting), self._count)
-        while self._marks and self._marks[0][0] <= first:
-            self._done = self._marks.popleft()[1]
-        return self._done
+        first_waiting = next(iter(self._waiting), self._count)
+        while self._marks and self._marks[0][0] <= first_waiting:
+            self._last_done = self._marks.popleft()[1]
+        return self._last_done
 
     @property
     def left(self) -> int:
-        """How many files are pending."""
+        """The number of pending files."""
         return len(self._waiting)
 
     @property
     def trouble(self) -> str:
-        """How many files MLflow lacks, and why; "" for none."""
+        """The number of files that MLflow lacks, and the reason; "" for none."""
         if self._failures and self.left:
             have = "has" if self.left == 1 else "have"
-            return f"{errors.counted(self.left, 'file')} {have} not reached MLflow yet and will be retried: {self._why}"
+            return f"{errors.counted(self.left, 'file')} {have} not reached MLflow yet and will be retried: {self._reason}"
         if self._left_out:
-            return f"MLflow has not taken {errors.counted(self._left_out, 'file')}, named in controller.log: {self._why}"
+            return f"MLflow has not taken {errors.counted(self._left_out, 'file')}, named in controller.log: {self._reason}"
         return ""
 
     def send(self) -> bool:
@@ -122,12 +122,12 @@ class Files:
     def _fail(self, number: int, error: Exception) -> None:
         """Count a failed attempt, give up files that reached the limit, and move the file behind the others."""
         self._failures += 1
-        self._why = describe(error)[:300]
+        self._reason = describe(error)[:300]
         self._due = time.monotonic() + backoff.pause(self._failures, MAX_PAUSE)
         self._waiting[number].tries += 1
         if self._failures >= TRIES:  # the artifact store is away
-            for other in list(self._waiting):
-                self._give_up(other, error)
+            for waiting_number in list(self._waiting):
+                self._give_up(waiting_number, error)
         elif self._waiting[number].tries >= TRIES:  # it is this file
             self._give_up(number, error)
         else:
@@ -135,10 +135,10 @@ class Files:
 
     def _give_up(self, number: int, error: Exception) -> None:
         waiting = self._waiting[number]
-        where = f"MLflow's run {waiting.run_id}"
-        write_log(f"{waiting.artifact.file} cannot be uploaded to {where}, so it stays where it is: {describe(error)}")
+        target = f"MLflow's run {waiting.run_id}"
+        write_log(f"{waiting.artifact.file} cannot be uploaded to {target}, so it stays where it is: {describe(error)}")
         self._left_out += 1
-        self._why = describe(error)[:300]
+        self._reason = describe(error)[:300]
         self._remove(number)
 
     def _remove(self, number: int) -> None:
@@ -149,9 +149,9 @@ class Files:
         file = Path(artifact.file)
         if artifact.kind == "arrays":
             if file.exists():  # else a writer was killed after it had sent it
-                for made in _converted(file):
-                    self.client.log_artifact(run_id, str(made), artifact.folder)
-                    made.unlink()
+                for converted in _converted(file):
+                    self.client.log_artifact(run_id, str(converted), artifact.folder)
+                    converted.unlink()
                 file.unlink()
         elif artifact.kind == "log" and file.stat().st_size > logs.KEPT:
             self._send_end(run_id, artifact.folder, file)
@@ -162,9 +162,9 @@ class Files:
         """Send the end of a log that is too long."""
         with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
             end = Path(scratch) / file.name
-            with file.open("rb") as whole:
-                left_out = whole.seek(-logs.KEPT, os.SEEK_END)
-                end.write_bytes(logs.notice(left_out) + whole.read(logs.KEPT))
+            with file.open("rb") as stream:
+                left_out = stream.seek(-logs.KEPT, os.SEEK_END)
+                end.write_bytes(logs.notice(left_out) + stream.read(logs.KEPT))
             self.client.log_artifact(run_id, str(end), folder)
 
 
@@ -188,22 +188,26 @@ def convert(packed: Path) -> list[Path]:
 
     tree = transport.unpack(np.fromfile(packed, dtype=np.uint8))
     leaves = {name: dict(_leaves(value, name)) for name, value in tree.items()}
-    arrays = [name for name, below in leaves.items() if any(isinstance(leaf, np.ndarray) for leaf in below.values())]
-    made = []
+    arrays = [
+        name
+        for name, leaves_of_value in leaves.items()
+        if any(isinstance(leaf, np.ndarray) for leaf in leaves_of_value.values())
+    ]
+    written = []
     if arrays:
-        made.append(packed.with_name("result.npz"))
-        with zipfile.ZipFile(made[-1], "w", zipfile.ZIP_DEFLATED) as parts:
+        written.append(packed.with_name("result.npz"))
+        with zipfile.ZipFile(written[-1], "w", zipfile.ZIP_DEFLATED) as parts:
             for name, leaf in ((name, leaf) for top in arrays for name, leaf in leaves[top].items()):
                 array = np.asarray(leaf)
                 if array.dtype.hasobject:  # None, or a whole number of more than 64 bits: `numpy.load` would require pickle
                     array = np.asarray(str(leaf))
-                with parts.open(f"{name}.npy", "w", force_zip64=True) as part:
-                    np.lib.format.write_array(part, array, allow_pickle=False)
+                with parts.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
     plain = {name: records.to_dict(value) for name, value in tree.items() if name not in arrays}
     if plain:
-        made.append(packed.with_name("result.json"))
-        made[-1].write_text(json.dumps(plain, indent=1))
-    return made
+        written.append(packed.with_name("result.json"))
+        written[-1].write_text(json.dumps(plain, indent=1))
+    return written
 
 
 def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:

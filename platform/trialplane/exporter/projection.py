@@ -1,4 +1,4 @@
-"""What MLflow shows of a run: its parent run, and a run for each attempt. Pure functions of the ledger's records.
+"""The form of a run in MLflow: its parent run, and a run for each attempt. Pure functions of the ledger's records.
 
 Tags and parameters of an attempt follow from its request, and what its end adds from its outcome. So they are the same
 whenever they are written.
@@ -140,8 +140,8 @@ def better(job: Job, best: Best | None, attempt: Attempt) -> Best | None:
     if row.state is not TrialState.COMPLETE or not row.feasible:
         return None
     before = [] if best is None else [TrialRow(best.trial, TrialState.COMPLETE, 1, 0, values=best.values)]
-    first = rows.best(job, [*before, row])
-    return Best(row.trial, tuple(row.values)) if first is row else None
+    best_row = rows.best(job, [*before, row])
+    return Best(row.trial, tuple(row.values)) if best_row is row else None
 
 
 def improvement(job: Job, best: Best, attempt: Attempt) -> Batch:

@@ -103,23 +103,25 @@ class Copied:
     idle = 1.0
 
     def __init__(self, copy: Copy) -> None:
-        attempts = [Attempt(one.request, one.outcome, one.place) for one in copy.attempts]
-        self._started = sorted(attempts, key=lambda one: one.request.number)
-        self._ended = sorted((one for one in attempts if one.place is not None), key=lambda one: one.place or 0)
-        self._reports = sorted(copy.reports, key=lambda one: one.mark)
+        attempts = [Attempt(record.request, record.outcome, record.place) for record in copy.attempts]
+        self._started = sorted(attempts, key=lambda record: record.request.number)
+        self._ended = sorted(
+            (record for record in attempts if record.place is not None), key=lambda record: record.place or 0
+        )
+        self._reports = sorted(copy.reports, key=lambda record: record.mark)
 
     def started(self, after: int, most: int = PAGE) -> list[Attempt]:
         """See `Source`."""
-        begin = bisect.bisect_right(self._started, after, key=lambda one: one.request.number)
+        begin = bisect.bisect_right(self._started, after, key=lambda attempt: attempt.request.number)
         return self._started[begin : begin + most]
 
     def ended(self, after: int) -> list[Attempt]:
         """See `Source`."""
-        begin = bisect.bisect_right(self._ended, after, key=lambda one: one.place or 0)
+        begin = bisect.bisect_right(self._ended, after, key=lambda attempt: attempt.place or 0)
         return self._ended[begin : begin + PAGE]
 
     def reports(self, after: int) -> Reports:
         """See `Source`."""
-        begin = bisect.bisect_right(self._reports, after, key=lambda one: one.mark)
+        begin = bisect.bisect_right(self._reports, after, key=lambda report: report.mark)
         end = begin + 10 * PAGE
         return Reports(self._reports[begin:end], end < len(self._reports))

@@ -11,7 +11,7 @@ from trialplane.gateway import server, upstream
 from trialplane.gateway.callers import ApiServer, Callers
 from trialplane.gateway.ledgers import MAX_RUNS, LedgerService
 from trialplane.gateway.logs import Controllers, Mlflow
-from trialplane.gateway.mlflow import Door
+from trialplane.gateway.mlflow import MlflowProxy
 from trialplane.gateway.routes import Gateway, Namespaces
 from trialplane.gateway.upstream import Upstream
 from trialplane.ledger.namespaces import Ledgers
@@ -23,7 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m trialplane.gateway", description=__doc__)
     parser.add_argument("--control", required=True, help="the namespace that the gateway itself is in")
     parser.add_argument("--namespaces", required=True, help="those that runs are in: a,b")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     url = os.environ.get(env.LEDGER, "")
     if not url:
         sys.stderr.write(f"{env.LEDGER} must be the URL of the database\n")
@@ -31,7 +31,7 @@ def main() -> int:
     try:
         callers, ledgers = (
             Callers(ApiServer.of_pod()),
-            Ledgers(url, given.control, given.namespaces.split(","), os.environ.get(env.BUDGETS, "")),
+            Ledgers(url, arguments.control, arguments.namespaces.split(","), os.environ.get(env.BUDGETS, "")),
         )
     except (KeyError, OSError) as error:
         sys.stderr.write(
@@ -50,9 +50,9 @@ def main() -> int:
         controllers = Controllers(f"http://{cluster.head_service('{run}')}.{namespace}.svc:{cluster.STATUS_PORT}")
         gateways[namespace] = Gateway(runs, callers, namespace, controllers, mlflow)
     answers = Namespaces(gateways)
-    door = Door(_upstream(), ledgers, answers.user)
+    proxy = MlflowProxy(_upstream(), ledgers, answers.user)
     service = LedgerService(ledgers, int(os.environ.get(env.MAX_RUNS) or MAX_RUNS))
-    server.server(answers, service, door, port=cluster.GATEWAY_PORT).run()
+    server.server(answers, service, proxy, port=cluster.GATEWAY_PORT).run()
     ledgers.close()
     return errors.EXIT_OK
 

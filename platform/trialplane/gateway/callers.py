@@ -1,9 +1,9 @@
-"""Who asks the gateway: users, by a token of their namespace's service account, which the API server checks.
+"""Authentication of users: by a token of their namespace's service account, which the API server checks.
 
-A laptop has the API server make a token of the service account `trialplane-user` in the namespace of its runs, or of
-`trialplane-viewer` for who only reads, good for this gateway (its audience) and for minutes. The API server says whose it
-is, and with that which namespace's runs its bearer may see. So rights are given by the Role that lets somebody make such
-tokens, and the gateway holds no secret of its own. (Runs have tokens of another kind: `ledgers`.)
+A laptop requests a token of the service account `trialplane-user` in the namespace of its runs from the API server, or of
+`trialplane-viewer` to read only, valid for this gateway (its audience) and for minutes. The API server's review of the token
+names its account, and so the namespace whose runs its bearer may see. So rights are given by the Role that allows making
+such tokens, and the gateway holds no secret of its own. (Runs have tokens of another kind: `ledgers`.)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _USER = re.compile(
 
 
 class Unknown(Exception):
-    """A request without a token that says who asks; `again` is whether another token may."""
+    """A request without a valid token; `again` is whether another token may be valid."""
 
     def __init__(self, text: str, *, again: bool = False) -> None:
         self.again = again
@@ -51,12 +51,12 @@ class Unknown(Exception):
 
 
 class Unchecked(Exception):
-    """The API server could not say whose a token is; it may at the next try."""
+    """The API server could not check a token; the next try may succeed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class User:
-    """Whoever may use the runs of one namespace, or only see them."""
+    """A user of the runs of one namespace; `views` is whether he may only see them."""
 
     namespace: str
     views: bool = False
@@ -66,31 +66,31 @@ class User:
         return namespace == self.namespace
 
     def may_change(self, namespace: str) -> bool:
-        """Whether this user may delete runs of a namespace; all else that changes a run is asked of the API server."""
+        """Whether this user may delete runs of a namespace; the API server authorizes all other changes of a run."""
         return self.may_see(namespace) and not self.views
 
 
 @dataclasses.dataclass(frozen=True)
 class Review:
-    """What the API server says of a token: the name of its bearer, "" if it is not valid, and why not."""
+    """The API server's review of a token: the name of its bearer, or "" if it is not valid, with the reason."""
 
     name: str
-    why: str = ""
+    reason: str = ""
 
 
 class Reviewer(Protocol):
-    """Has the API server check a token."""
+    """Reviews tokens, as the API server does."""
 
     def __call__(self, token: str) -> Review:
-        """What it says.
+        """Return the review of a token.
 
         Raises:
-            Unchecked: it says nothing.
+            Unchecked: there is no answer.
         """
 
 
 class Callers:
-    """Knows users by their tokens. May be used from several threads.
+    """Authenticates users by their tokens. May be used from several threads.
 
     Args:
         review: checks a token.
@@ -100,12 +100,12 @@ class Callers:
     def __init__(self, review: Reviewer, clock: Callable[[], float] = time.monotonic) -> None:
         self._review = review
         self._clock = clock
-        self._known: collections.OrderedDict[str, tuple[float, User]] = collections.OrderedDict()
+        self._cache: collections.OrderedDict[str, tuple[float, User]] = collections.OrderedDict()
         self._changing = threading.Lock()
         self._reviewing = threading.BoundedSemaphore(_REVIEWS)
 
     def user(self, token: str) -> User:
-        """Whose token it is.
+        """Return the user of a token.
 
         Raises:
             Unknown: it is of no user.
@@ -117,31 +117,31 @@ class Callers:
                 f"{cluster.VIEWER}, in your namespace: `kubectl create token {cluster.USER} --audience {cluster.AUDIENCE}` "
                 "makes one"
             )
-        if token.count(".") != 2 or len(token) > _LONGEST:  # nobody else's secret is shown to the API server
-            raise Unknown(f"what is in the header {cluster.TOKEN_HEADER} is no token of a service account")
+        if token.count(".") != 2 or len(token) > _LONGEST:  # no other secret is sent to the API server
+            raise Unknown(f"the header {cluster.TOKEN_HEADER} does not hold a token of a service account")
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
         with self._changing:
-            asked, user = self._known.get(digest, (0.0, None))
-            if user is not None and self._clock() - asked < REMEMBERED:
+            reviewed_at, user = self._cache.get(digest, (0.0, None))
+            if user is not None and self._clock() - reviewed_at < REMEMBERED:
                 return user
         if not self._reviewing.acquire(timeout=SECONDS):
             raise Unchecked("the gateway has other tokens to check; try again in a moment")
         try:
-            asked = self._clock()
+            reviewed_at = self._clock()
             review = self._review(token)
         finally:
             self._reviewing.release()
         if not review.name:
-            raise Unknown(f"the token is not valid (any more): {review.why or 'it has expired'}", again=True)
-        found = _USER.fullmatch(review.name)
-        if found is None:
-            raise Unknown(f"the token is of {review.name}; the gateway knows users by the service account {cluster.USER}")
-        user = User(found[1], found[3] == cluster.VIEWER)
+            raise Unknown(f"the token is not valid (any more): {review.reason or 'it has expired'}", again=True)
+        match = _USER.fullmatch(review.name)
+        if match is None:
+            raise Unknown(f"the token is of {review.name}; users need one of the service account {cluster.USER}")
+        user = User(match[1], match[3] == cluster.VIEWER)
         with self._changing:
-            self._known[digest] = (asked, user)
-            self._known.move_to_end(digest)
-            while len(self._known) > TOKENS:
-                self._known.popitem(last=False)
+            self._cache[digest] = (reviewed_at, user)
+            self._cache.move_to_end(digest)
+            while len(self._cache) > TOKENS:
+                self._cache.popitem(last=False)
         return user
 
 
@@ -168,7 +168,7 @@ class ApiServer:
 
     @classmethod
     def of_pod(cls) -> ApiServer:
-        """That of the cluster which this pod is in.
+        """Return the API server of the cluster that this pod is in.
 
         Raises:
             KeyError: this is no pod.
@@ -179,18 +179,18 @@ class ApiServer:
 
     def __call__(self, token: str) -> Review:
         """See `Reviewer`."""
-        asked = {
+        review = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenReview",
             "spec": {"token": token, "audiences": [cluster.AUDIENCE]},
         }
         try:
             headers = {"Authorization": f"Bearer {self._token.read_text().strip()}", "Content-Type": "application/json"}
-            request = urllib.request.Request(self._url, json.dumps(asked).encode(), headers)
+            request = urllib.request.Request(self._url, json.dumps(review).encode(), headers)
             with self._opener.open(request, timeout=SECONDS) as reply:
                 status = json.loads(reply.read(_ANSWER))["status"]
             user = status.get("user") or {}
-            # An API server that does not know of audiences says nothing of them, and has then checked none.
+            # An API server without support for audiences returns none, and has then checked none.
             if not status.get("authenticated") or cluster.AUDIENCE not in (status.get("audiences") or ()):
                 return Review("", str(status.get("error") or "")[:300])
             if not 0 <= _seconds(token) <= LONGEST:
@@ -209,8 +209,8 @@ class ApiServer:
 
 
 def _seconds(token: str) -> float:
-    """For how long a token was made, as it says itself; the API server has checked that it made it. Infinite if unsaid."""
+    """Return the lifetime of a token by its claims, whose signature the API server has checked; infinite without them."""
     payload = token.split(".")[1]
-    said = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    found = said.get("exp"), said.get("iat")
-    return found[0] - found[1] if all(isinstance(one, (int, float)) for one in found) else math.inf
+    claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    times = claims.get("exp"), claims.get("iat")
+    return times[0] - times[1] if all(isinstance(moment, (int, float)) for moment in times) else math.inf

@@ -2,7 +2,7 @@
 
 `OpenLedger` opens a `Storage` as a controller with the database's password would have it: it holds the run's lock and fences
 former controllers, and it is closed when the controller's connection ends. So locks, epochs and repeated requests are those
-of `store.study`, and the gateway itself keeps nothing. Beside the epoch each transaction checks the token, which may have
+of `ledger.study`, and the gateway itself keeps nothing. Beside the epoch each transaction checks the token, which may have
 been replaced or taken away since the connection was opened. (`wire.ledger` is the protocol.)
 """
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 CONNECTIONS = 4  # of one run at a time: its controller's, its exporter's, and those that are gone and not yet noticed to be
 MAX_RUNS = 100  # whose ledgers are open at a time, where the chart does not say: each holds a connection to PostgreSQL
-_RETURNING = 10  # one place in so many is for runs that come back, whose controllers give up after ten minutes
+_RETURNING = 10  # one connection in so many is for runs that return, whose controllers give up after ten minutes
 _LARGE = 1 << 18  # bytes of a body from which on one is decoded at a time: a hostile one takes thirty times its size
 _MAX_STATUS = 1 << 20  # bytes of a status, of which the operator and every list read all
 _MAX_RECORD = 1 << 20  # bytes of a request or an outcome, which is parsed for every read of the run
@@ -57,7 +57,7 @@ class Failure(Exception):
 
 
 class LedgerService:
-    """What the connections of all controllers share.
+    """The state that the connections of all controllers share.
 
     Args:
         all_runs: by namespace.
@@ -74,7 +74,7 @@ class LedgerService:
 
 
 class Connection:
-    """One connection of somebody who says that he is the controller of a run.
+    """One connection of a client that claims to be the controller of a run.
 
     Args:
         service: of the gateway.
@@ -82,7 +82,7 @@ class Connection:
 
     def __init__(self, service: LedgerService) -> None:
         self._service = service
-        self._whose: Address | None = None
+        self._address: Address | None = None
         self._run = ""
         self._digest = ""
         self._storage: Served | None = None
@@ -92,33 +92,33 @@ class Connection:
         """Whether it holds the lock of a run."""
         return self._storage is not None
 
-    def is_of(self, whose: Address, token: str) -> bool:
-        """Whether it was admitted with these, which each transaction checks again."""
-        return (whose, ledger.hashed(token)) == (self._whose, self._digest)
+    def is_of(self, address: Address, token: str) -> bool:
+        """Whether it was admitted with this address and token, which each transaction checks again."""
+        return (address, ledger.hashed(token)) == (self._address, self._digest)
 
-    def admit(self, whose: Address, token: str) -> None:
+    def admit(self, address: Address, token: str) -> None:
         """Check a request's run and token, before its body is read.
 
         Raises:
             Failure: the token does not open this run, whether or not there is one; or the database is away, or the run's
                 namespace is none of the gateway's.
         """
-        if self.is_of(whose, token):
+        if self.is_of(address, token):
             return
         self.close()
-        known = self._service.all_runs.of(whose.namespace)
-        if known is None:  # a team that was taken out of the chart's values: its runs wait until it is there again
+        archive_ = self._service.all_runs.of(address.namespace)
+        if archive_ is None:  # a team that was taken out of the chart's values: its runs wait until it is there again
             raise Failure(
                 ledger.UNAVAILABLE,
-                f"{whose.namespace:.63} is not among the gateway's namespaces; its runs wait until an administrator adds it "
-                "to `teams` in the chart's values again",
+                f"{address.namespace:.63} is not among the gateway's namespaces; its runs wait until an administrator adds "
+                "it to `teams` in the chart's values again",
             )
         with _failures():
-            if not known.opens(whose.run, token):
+            if not archive_.opens(address.run, token):
                 raise Failure(ledger.REFUSED, _REFUSAL)
-        if not self._service.connections.enter(whose, CONNECTIONS):
-            raise Failure(ledger.BUSY, f"{whose.run} has {CONNECTIONS} connections to its ledger already")
-        self._whose, self._run, self._digest = whose, whose.run, ledger.hashed(token)
+        if not self._service.connections.enter(address, CONNECTIONS):
+            raise Failure(ledger.BUSY, f"{address.run} has {CONNECTIONS} connections to its ledger already")
+        self._address, self._run, self._digest = address, address.run, ledger.hashed(token)
 
     def answer(self, body: bytes) -> bytes:
         """The answer to one request of the admitted run.
@@ -141,49 +141,49 @@ class Connection:
                 return ledger.encode(self._answer(request))
 
     def close(self) -> None:
-        """Release the lock, and the place among the run's connections."""
+        """Release the lock, and free one of the run's connections."""
         self._release()
-        if self._whose is not None:
-            self._service.connections.leave(self._whose)
-        self._whose, self._run, self._digest = None, "", ""
+        if self._address is not None:
+            self._service.connections.leave(self._address)
+        self._address, self._run, self._digest = None, "", ""
 
     def _release(self) -> None:
         storage, self._storage = self._storage, None
         if storage is not None:
-            assert self._whose is not None
+            assert self._address is not None
             storage.close()
-            self._service.open.leave(self._whose.namespace)
+            self._service.open.leave(self._address.namespace)
 
-    def _open(self, whose: Address, directions: tuple[str, ...], epoch: int | None) -> Served:
+    def _open(self, address: Address, directions: tuple[str, ...], epoch: int | None) -> Served:
         """The ledger, with a connection to the database of its own, which holds the run's lock."""
         service = self._service
-        # A run that comes back, from a gateway that is gone, has trials that work: newcomers leave some places to such.
+        # A run that returns from a lost gateway has running trials: new runs leave some connections to such runs.
         most, most_of_one = service.most_runs, service.most_of_one
         if epoch is None:
             most, most_of_one = most - most // _RETURNING, most_of_one - most_of_one // _RETURNING
-        if not service.open.enter(whose.namespace, most_of_one, most):
+        if not service.open.enter(address.namespace, most_of_one, most):
             is_full = service.open.total >= most
-            full = f"{most} runs open" if is_full else f"{most_of_one} runs of {whose.namespace} open"
-            rest = "" if epoch is not None else ", beside places for runs that come back from another gateway"
+            open_runs = f"{most} runs open" if is_full else f"{most_of_one} runs of {address.namespace} open"
+            suffix = "" if epoch is not None else ", beside connections for runs that return from another gateway"
             raise Failure(
                 ledger.UNAVAILABLE,
-                f"the gateway has the ledgers of {full}, which is all that it may{rest}; {whose.run} waits for one of them "
-                "to end, or for an administrator to raise gateway.maxRuns in the chart's values, and "
+                f"the gateway has the ledgers of {open_runs}, which is all that it may{suffix}; {address.run} waits for one "
+                "of them to end, or for an administrator to raise gateway.maxRuns in the chart's values, and "
                 "postgresql.parameters.max_connections with it",
             )
         try:
-            url, budget = service.all_runs.url(whose.namespace), service.all_runs.budgets[whose.namespace]
+            url, budget = service.all_runs.url(address.namespace), service.all_runs.budgets[address.namespace]
             return Served(url, self._run, _directions(directions), self._digest, budget, epoch)
         except BaseException:
-            service.open.leave(whose.namespace)
+            service.open.leave(address.namespace)
             raise
 
     def _answer(self, request: ledger.Request) -> ledger.Answer:
         match request:
             case ledger.OpenLedger(directions=directions, epoch=epoch):
                 self._release()
-                assert self._whose is not None  # its token was checked
-                self._storage = self._open(self._whose, directions, epoch)
+                assert self._address is not None  # its token was checked
+                self._storage = self._open(self._address, directions, epoch)
                 return ledger.LedgerOpened(self._storage.epoch)
             case ledger.CloseLedger():
                 self._release()
@@ -191,64 +191,76 @@ class Connection:
             case ledger.ReadAttempts(after=after, order=order, most=most):
                 attempts = _opened(self._archive().stored(self._run, self._digest, after, order, most))
                 return ledger.AttemptsLoaded(
-                    tuple(ledger.StoredAttempt(one.request, one.outcome, one.place, "{}") for one in attempts), "{}"
+                    tuple(
+                        ledger.StoredAttempt(attempt.request, attempt.outcome, attempt.place, "{}") for attempt in attempts
+                    ),
+                    "{}",
                 )
             case ledger.ReadReports(after=after):
-                read = _opened(self._archive().reported(self._run, self._digest, after))
-                return ledger.ReportsLoaded(tuple(read.rows), read.more)
+                page_ = _opened(self._archive().reported(self._run, self._digest, after))
+                return ledger.ReportsLoaded(tuple(page_.rows), page_.more)
         storage = self._storage
         if storage is None:
             raise Failure(ledger.UNOPENED, f"the ledger of {self._run} was not opened on this connection")
         match request:
             case ledger.LoadAttempts(after=after):
-                found, kept = storage.page(after, ledger.PAGE_BYTES)
-                stored = (ledger.StoredAttempt(one.request, one.outcome, one.place, json.dumps(one.optuna)) for one in found)
-                return ledger.AttemptsLoaded(tuple(stored), kept)
+                attempts_, study_attributes = storage.page(after, ledger.PAGE_BYTES)
+                stored = (
+                    ledger.StoredAttempt(attempt.request, attempt.outcome, attempt.place, json.dumps(attempt.optuna))
+                    for attempt in attempts_
+                )
+                return ledger.AttemptsLoaded(tuple(stored), study_attributes)
             case ledger.LoadReports(after=after):
                 page = storage.reports(after)
                 return ledger.ReportsLoaded(tuple(page.rows), page.more)
             case ledger.WriteReports(reports=reports, deleted=deleted):
                 storage.report(reports, deleted)
             case ledger.BeginAttempt():
-                storage.begin(Attempt(self._own(request.request), optuna=_object(request.optuna)), _kept(request.kept))
+                storage.begin(
+                    Attempt(self._checked(request.request), optuna=_object(request.optuna)),
+                    _optional_object(request.study_attributes),
+                )
             case ledger.DrawAttempt():
-                storage.draw(Attempt(self._own(request.request), optuna=_object(request.optuna)), _kept(request.kept))
+                storage.draw(
+                    Attempt(self._checked(request.request), optuna=_object(request.optuna)),
+                    _optional_object(request.study_attributes),
+                )
             case ledger.FinishAttempt():
-                attempt = Attempt(self._own(request.request), request.outcome, optuna=_object(request.optuna))
-                storage.finish(attempt, _kept(request.kept))
+                attempt = Attempt(self._checked(request.request), request.outcome, optuna=_object(request.optuna))
+                storage.finish(attempt, _optional_object(request.study_attributes))
             case ledger.WriteStatus(status=status):
-                storage.describe({labels.LEDGER_STATUS: records.to_dict(self._own(status))})
+                storage.describe({labels.LEDGER_STATUS: records.to_dict(self._checked(status))})
             case ledger.ReadColumn(name=name):
                 if name not in _COLUMNS:
                     raise Failure(ledger.INVALID, f"a run has no {name!r:.40}")
-                found = storage.described(name)
-                return ledger.ColumnRead("" if found is None else json.dumps(found))
+                attempts_ = storage.described(name)
+                return ledger.ColumnRead("" if attempts_ is None else json.dumps(attempts_))
         return ledger.Written()
 
     def _archive(self) -> archive.Archive:
         """The runs of the namespace, for a read without the lock."""
-        assert self._whose is not None  # its token was checked
-        known = self._service.all_runs.of(self._whose.namespace)
-        if known is None:
+        assert self._address is not None  # its token was checked
+        found_archive = self._service.all_runs.of(self._address.namespace)
+        if found_archive is None:
             raise Refused
-        return known
+        return found_archive
 
-    def _own(self, record: R) -> R:
-        """A record that says of itself that it is of this run."""
+    def _checked(self, record: R) -> R:
+        """Return a record, checked to be of this run."""
         if record.run != self._run:
             raise Failure(ledger.REFUSED, _REFUSAL)
         return record
 
 
 def _opened(read: T | None) -> T:
-    """What was read, if the token still opened the run."""
+    """Return what was read. Raises Refused if the token no longer opens the run."""
     if read is None:
         raise Refused
     return read
 
 
 def _check_status(status: RunStatus, size: int) -> None:
-    """Refuse a status that whoever reads those of all runs could not, or whose times would outlast every deadline."""
+    """Refuse a status that is too large for lists of all runs, or whose times would outlast every deadline."""
     if size > _MAX_STATUS:
         raise Failure(ledger.TOO_LARGE, f"a run's status may have {_MAX_STATUS} bytes, not {size}")
     times = (status.created, status.started, status.updated, status.ended, status.worked)
@@ -259,24 +271,24 @@ def _check_status(status: RunStatus, size: int) -> None:
 def _check_records(
     request: ledger.BeginAttempt | ledger.DrawAttempt | ledger.FinishAttempt | ledger.WriteReports,
 ) -> None:
-    """Refuse records that are larger than what a slot takes from a trial can make them."""
-    found: Iterable[Any]
+    """Refuse records that are larger than any that a slot accepts from a trial."""
+    written: Iterable[Any]
     if isinstance(request, ledger.WriteReports):
-        found = request.reports
+        written = request.reports
         if max(len(request.reports), len(request.deleted)) > ledger.MAX_BATCH:
             raise Failure(ledger.TOO_LARGE, f"a request may write {ledger.MAX_BATCH:,} reports, and delete as many")
         if not all(0 <= report.time <= time.time() + _AHEAD for report in request.reports):
             raise Failure(ledger.INVALID, "a report has a time that is in the future, or none at all")
     else:
-        found = (request.request, request.outcome if isinstance(request, ledger.FinishAttempt) else None)
-    for record in found:
+        written = (request.request, request.outcome if isinstance(request, ledger.FinishAttempt) else None)
+    for record in written:
         if (size := len(records.to_json(record))) > _MAX_RECORD:
             raise Failure(ledger.TOO_LARGE, f"a {type(record).__name__} may have {_MAX_RECORD:,} bytes, not {size:,}")
 
 
 @contextlib.contextmanager
 def _failures() -> Iterator[None]:
-    """Name errors by their codes."""
+    """Map errors to failures with codes."""
     try:
         yield
     except Refused as error:
@@ -291,27 +303,27 @@ def _failures() -> Iterator[None]:
         raise Failure(ledger.UNAVAILABLE, f"the ledger's database does not answer: {line}; all records are safe") from error
 
 
-def _directions(given: tuple[str, ...]) -> tuple[Literal["minimize", "maximize"], ...]:
-    made: list[Literal["minimize", "maximize"]] = []
-    for direction in given:
+def _directions(names: tuple[str, ...]) -> tuple[Literal["minimize", "maximize"], ...]:
+    directions: list[Literal["minimize", "maximize"]] = []
+    for direction in names:
         if direction == "minimize":
-            made.append("minimize")
+            directions.append("minimize")
         elif direction == "maximize":
-            made.append("maximize")
+            directions.append("maximize")
         else:
             raise Failure(ledger.INVALID, f"an objective is minimized or maximized, not {direction!r:.40}")
-    return tuple(made)
+    return tuple(directions)
 
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Failure(ledger.INVALID, f"a document is no JSON: {errors.first_line(error):.200}") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise Failure(ledger.INVALID, "a document is no JSON object")
-    return found
+    return value
 
 
-def _kept(text: str | None) -> dict[str, Any] | None:
+def _optional_object(text: str | None) -> dict[str, Any] | None:
     return None if text is None else _object(text)

@@ -1,4 +1,4 @@
-"""How much of something one peer, or one run, may have at a time."""
+"""Limits on what one peer, or one run, may have at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import collections
 import threading
 from collections.abc import Callable, Hashable
 
-# Is told the namespace that a connection's request was admitted to; False when that has as many connections as it may.
+# Called with the namespace that a connection's request was admitted to; False when that has as many connections as it may.
 Admit = Callable[[str], bool]
 
 
@@ -16,7 +16,7 @@ def crowded(namespace: str) -> str:
 
 
 class Limit:
-    """Counts what is under way by whose it is. May be used from several threads."""
+    """Counts what is under way, by holder. May be used from several threads."""
 
     def __init__(self) -> None:
         self._counting = threading.Condition()
@@ -24,35 +24,35 @@ class Limit:
 
     @property
     def total(self) -> int:
-        """Of all together."""
+        """The count of all holders together."""
         with self._counting:
             return self._under_way.total()
 
-    def enter(self, whose: Hashable, each: int, total: int | None = None, patience: float = 0.0) -> bool:
-        """Count one more, unless there are `each` of these or `total` of all already; `leave` must follow a True.
+    def enter(self, holder: Hashable, limit: int, total_limit: int | None = None, patience: float = 0.0) -> bool:
+        """Count one more, unless there are `limit` of these or `total_limit` of all already; `leave` must follow a True.
 
         Args:
-            whose: it is.
-            each: the most of one.
-            total: the most of all together; None for any number.
+            holder: it is.
+            limit: the most of one.
+            total_limit: the most of all together; None for any number.
             patience: seconds to wait for room.
         """
 
         def has_room() -> bool:
-            return self._under_way[whose] < each and (total is None or self._under_way.total() < total)
+            return self._under_way[holder] < limit and (total_limit is None or self._under_way.total() < total_limit)
 
         with self._counting:
             if not (has_room() or (patience and self._counting.wait_for(has_room, patience))):
-                if not self._under_way[whose]:
-                    del self._under_way[whose]
+                if not self._under_way[holder]:
+                    del self._under_way[holder]
                 return False
-            self._under_way[whose] += 1
+            self._under_way[holder] += 1
             return True
 
-    def leave(self, whose: Hashable) -> None:
+    def leave(self, holder: Hashable) -> None:
         """Count one as over."""
         with self._counting:
-            self._under_way[whose] -= 1
+            self._under_way[holder] -= 1
             self._counting.notify_all()
-            if not self._under_way[whose]:
-                del self._under_way[whose]
+            if not self._under_way[holder]:
+                del self._under_way[holder]

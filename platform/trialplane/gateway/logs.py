@@ -1,7 +1,7 @@
-"""Logs of runs: from the controller while there is one, afterwards from MLflow, which every controller gives them to.
+"""Logs of runs: from the controller while there is one, afterwards from MLflow, to which every controller uploads them.
 
-Whoever answers is not trusted. A controller's container runs beside Ray's, in which trials can start programs, and MLflow
-has what trials have written; so each answer is bounded in bytes and seconds, and no redirection is followed.
+Answers are not trusted. A controller's container runs beside Ray's, in which trials can start programs, and MLflow has what
+trials have written; so each answer is bounded in bytes and seconds, and no redirection is followed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CHUNK = 1 << 16
 
 
 class NoLog(Exception):
-    """Why there is no log, for people."""
+    """The reason why there is no log, as a message for users."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Chosen:
     def __str__(self) -> str:
         if self.trial is None:
             return "the controller's log"
-        who = f"attempt {self.attempt}" if self.worker is None else f"worker {self.worker}"
-        return f"the log of trial {self.trial}, {who},"
+        part = f"attempt {self.attempt}" if self.worker is None else f"worker {self.worker}"
+        return f"the log of trial {self.trial}, {part},"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +71,9 @@ class Controllers:
     def status(self, run: str) -> dict[str, Any] | None:
         """The status that a controller gives of this run; None if it gives none that can be read."""
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            found = json.loads(fetch(f"{self.url.format(run=run)}/status", STATUS_SECONDS, _whole(logs.PIECE)) or b"{}")
-            if isinstance(found, dict) and found.get("run") == run:
-                return found
+            status = json.loads(fetch(f"{self.url.format(run=run)}/status", STATUS_SECONDS, _bounded(logs.PIECE)) or b"{}")
+            if isinstance(status, dict) and status.get("run") == run:
+                return status
         return None
 
     def log(self, run: str, key: str, chosen: Chosen, start: int) -> Piece | None:
@@ -119,11 +119,11 @@ class Mlflow:
         login = base64.b64encode(f"{user}:{password}".encode()).decode()
         return cls(url, f"Basic {login}" if user else "")
 
-    def log(self, whose: Address, job: str, submission: Mapping[str, Any], chosen: Chosen, start: int) -> Piece:
+    def log(self, address: Address, job: str, submission: Mapping[str, Any], chosen: Chosen, start: int) -> Piece:
         """A piece of a log that has ended.
 
         Args:
-            whose: the run.
+            address: the run.
             job: the name of its job, and so of its experiment.
             submission: the facts of it.
             chosen: which log.
@@ -133,63 +133,65 @@ class Mlflow:
             NoLog: MLflow has none, or does not answer.
         """
         try:
-            found = self._run(whose, job, submission, chosen)
-            query = urllib.parse.urlencode({"path": f"logs/{chosen.file}", "run_uuid": found or ""})
-            piece = self._get(whose, f"/get-artifact?{query}", lambda reply: _piece(reply, start)) if found else None
+            run_id = self._run(address, job, submission, chosen)
+            query = urllib.parse.urlencode({"path": f"logs/{chosen.file}", "run_uuid": run_id or ""})
+            piece = self._get(address, f"/get-artifact?{query}", lambda reply: _piece(reply, start)) if run_id else None
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # the latter: JSON of another shape
-            where = escapes.without_passwords(self.url)
-            raise NoLog(f"MLflow at {where}, which keeps it, does not answer: {errors.first_line(error):.200}") from error
+            url = escapes.without_passwords(self.url)
+            raise NoLog(f"MLflow at {url}, which keeps it, does not answer: {errors.first_line(error):.200}") from error
         if piece is None:
-            text = f"MLflow has no such log of {whose.run}; what a killed controller had not handed over yet, the next one"
-            raise NoLog(f"{text} hands over (`platform resume {whose.run}`)")
+            text = f"MLflow has no such log of {address.run}; the log of a killed controller is uploaded by the next one"
+            raise NoLog(f"{text} (`platform resume {address.run}`)")
         return piece
 
-    def _run(self, whose: Address, job: str, submission: Mapping[str, Any], chosen: Chosen) -> str | None:
+    def _run(self, address: Address, job: str, submission: Mapping[str, Any], chosen: Chosen) -> str | None:
         """The id of the MLflow run that has the log."""
         query = urllib.parse.urlencode({"experiment_name": job})
-        found = self._json(whose, f"/api/2.0/mlflow/experiments/get-by-name?{query}")
-        experiment = found.get("experiment", {}).get("experiment_id")
+        answer = self._json(address, f"/api/2.0/mlflow/experiments/get-by-name?{query}")
+        experiment = answer.get("experiment", {}).get("experiment_id")
         if not isinstance(experiment, str):
             return None
-        identity = labels.identity(whose.run, submission)
-        studies = self._search(whose, experiment, f"tags.`{labels.RUN}` = '{whose.run}' and tags.`{labels.KIND}` = 'study'")
-        mine = [id_ for id_, tags in studies if identity.items() <= tags.items() and labels.STATE in tags]
-        if chosen.trial is None or not mine:
-            return mine[0] if mine else None
-        query = f"tags.`{labels.PARENT}` = '{mine[0]}' and tags.`{labels.NUMBER}` = '{chosen.number}'"
-        return next((id_ for id_, _ in self._search(whose, experiment, query)), None)
+        identity = labels.identity(address.run, submission)
+        studies = self._search(
+            address, experiment, f"tags.`{labels.RUN}` = '{address.run}' and tags.`{labels.KIND}` = 'study'"
+        )
+        parents = [id_ for id_, tags in studies if identity.items() <= tags.items() and labels.STATE in tags]
+        if chosen.trial is None or not parents:
+            return parents[0] if parents else None
+        query = f"tags.`{labels.PARENT}` = '{parents[0]}' and tags.`{labels.NUMBER}` = '{chosen.number}'"
+        return next((id_ for id_, _ in self._search(address, experiment, query)), None)
 
-    def _search(self, whose: Address, experiment: str, query: str) -> list[tuple[str, dict[str, str]]]:
+    def _search(self, address: Address, experiment: str, query: str) -> list[tuple[str, dict[str, str]]]:
         """Ids and tags of runs."""
-        asked = {"experiment_ids": [experiment], "filter": query, "max_results": 20}
-        found = self._json(whose, "/api/2.0/mlflow/runs/search", json.dumps(asked).encode())
+        request = {"experiment_ids": [experiment], "filter": query, "max_results": 20}
+        answer = self._json(address, "/api/2.0/mlflow/runs/search", json.dumps(request).encode())
         return [
-            (str(one["info"]["run_id"]), {str(tag["key"]): str(tag["value"]) for tag in one["data"].get("tags", [])})
-            for one in found.get("runs", [])
+            (str(run["info"]["run_id"]), {str(tag["key"]): str(tag["value"]) for tag in run["data"].get("tags", [])})
+            for run in answer.get("runs", [])
         ]
 
-    def _json(self, whose: Address, path: str, body: bytes | None = None) -> dict[str, Any]:
-        """An answer of the API; empty for what is not there."""
-        data = self._get(whose, path, _whole(_MOST_JSON), body)
+    def _json(self, address: Address, path: str, body: bytes | None = None) -> dict[str, Any]:
+        """An answer of the API; empty when MLflow answers 404."""
+        data = self._get(address, path, _bounded(_MOST_JSON), body)
         try:
-            found = json.loads(data or b"{}")
+            answer = json.loads(data or b"{}")
         except RecursionError as error:
             raise ValueError("it answered with JSON that is nested too deeply") from error
-        if not isinstance(found, dict):
+        if not isinstance(answer, dict):
             raise ValueError("it answered with something else than a JSON object")
-        return found
+        return answer
 
     def _get(
-        self, whose: Address, path: str, take: Callable[[http.client.HTTPResponse], T], body: bytes | None = None
+        self, address: Address, path: str, take: Callable[[http.client.HTTPResponse], T], body: bytes | None = None
     ) -> T | None:
-        headers = mlflow.caller(whose.namespace, mlflow.VIEWERS, "gateway")
+        headers = mlflow.caller(address.namespace, mlflow.VIEWERS, "gateway")
         headers |= {"Authorization": self.authorization} if self.authorization else {}
         headers |= {} if body is None else {"Content-Type": "application/json"}
         return fetch(f"{self.url}{path}", MLFLOW_SECONDS, take, headers, body)
 
 
 def _piece(reply: http.client.HTTPResponse, start: int) -> Piece:
-    """The piece of a log at an offset of the log as it was written, of which the end may be left."""
+    """The piece of a log at an offset of the log as it was written, of which MLflow may have the end only."""
     head = reply.read(logs.NOTICE_BYTES)
     missing, length = logs.left_out(head)
     if start <= missing:
@@ -200,14 +202,14 @@ def _piece(reply: http.client.HTTPResponse, start: int) -> Piece:
     if skipped < len(head):
         data = head[skipped:]
     else:
-        data, left = b"", skipped - len(head)
-        while left and (dropped := len(reply.read(min(left, _CHUNK)))):
-            left -= dropped
+        data, remaining = b"", skipped - len(head)
+        while remaining and (dropped := len(reply.read(min(remaining, _CHUNK)))):
+            remaining -= dropped
     data += reply.read(logs.PIECE - len(data))
     return Piece(data, start + len(data))
 
 
-def _whole(most: int) -> Callable[[http.client.HTTPResponse], bytes]:
+def _bounded(most: int) -> Callable[[http.client.HTTPResponse], bytes]:
     def take(reply: http.client.HTTPResponse) -> bytes:
         data = reply.read(most + 1)
         if len(data) > most:
@@ -224,7 +226,7 @@ def fetch(
     headers: Mapping[str, str] | None = None,
     body: bytes | None = None,
 ) -> T | None:
-    """What `take` makes of an answer's body; None for what is not there (404).
+    """Return what `take` reads from an answer's body; None without one (404).
 
     Args:
         url: with its query.
@@ -242,7 +244,7 @@ def fetch(
     is_late = threading.Event()
     with contextlib.closing(connection):
         connection.connect()
-        peer = connection.sock  # of which the answer may take the place
+        peer = connection.sock  # which the answer may take over
 
         def cut() -> None:
             is_late.set()
@@ -260,9 +262,9 @@ def fetch(
                 return None
             if reply.status != http.client.OK:
                 raise ConnectionError(f"it answered with HTTP status {reply.status}")
-            found = take(reply)
+            result = take(reply)
         except (OSError, http.client.HTTPException) as error:
-            # A peer that still writes to what was cut resets the connection; the socket's own limit may come first.
+            # A peer that still writes to a connection that was cut resets it; the socket's own limit may come first.
             if is_late.is_set() or isinstance(error, TimeoutError):
                 raise _late(seconds) from error
             if isinstance(error, OSError):
@@ -272,7 +274,7 @@ def fetch(
             timer.cancel()
     if is_late.is_set():
         raise _late(seconds)
-    return found
+    return result
 
 
 def _late(seconds: float) -> TimeoutError:

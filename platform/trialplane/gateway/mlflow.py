@@ -1,9 +1,9 @@
-"""MLflow's door: passes requests of runs and users on to MLflow's server, which nobody but the gateway can reach.
+"""The proxy of MLflow: passes requests of runs and users on to MLflow's server, which only the gateway can reach.
 
-A run comes with the token that is derived from its own (`wire.mlflow`), a user with that of a service account. MLflow is
-told who asks and for which namespace (`wire.mlflow.caller`), by headers that no caller can set, and asks RBAC what that may
-do in the workspace of the namespace. What is not known to be kept apart by workspaces does not pass (`mlflow_paths`).
-Artifacts pass in pieces; nothing is held in memory whose size has not been checked.
+A run sends the token that is derived from its own (`wire.mlflow`), a user that of a service account. The gateway sets
+headers with the caller and the namespace (`wire.mlflow.caller`), which no caller can set, and MLflow checks by RBAC what
+that caller may do in the workspace of the namespace. Only requests that workspaces are known to keep apart pass
+(`mlflow_paths`). Artifacts pass in pieces; nothing is held in memory whose size has not been checked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trialplane.ledger.archive import Archive
 from trialplane.ledger.namespaces import Ledgers
 from trialplane.wire import cluster, escapes, mlflow
 from trialplane.wire.ledger import Address
-from trialplane.wire.mlflow import Inside
+from trialplane.wire.mlflow import Destination
 
 # Errors as MLflow's client knows them.
 DENIED = "PERMISSION_DENIED"
@@ -57,13 +57,13 @@ _RECEIVED = (
 )  # fmt: skip
 
 
-class Door:
+class MlflowProxy:
     """Passes requests on to MLflow.
 
     Args:
         upstream: MLflow's server; None where there is none.
         all_runs: by namespace.
-        user: whose token it is that came to a namespace, or why it does not count there.
+        user: returns the user of a token in a namespace, or the response that refuses it.
     """
 
     def __init__(self, upstream: Upstream | None, all_runs: Ledgers, user: Callable[[str, str], User | Response]) -> None:
@@ -74,11 +74,13 @@ class Door:
         self._large = Limit()  # by address
         self._threads = anyio.CapacityLimiter(THREADS)
 
-    async def answer(self, inside: Inside, request: Request, send: Send, admit: Admit = lambda namespace: True) -> None:
+    async def answer(
+        self, destination: Destination, request: Request, send: Send, admit: Admit = lambda namespace: True
+    ) -> None:
         """Answer one request, whatever it is.
 
         Args:
-            inside: whose door it came to, and what is behind it.
+            destination: whose door it came to, and what is behind it.
             request: its body not read yet.
             send: takes the messages of the response.
             admit: is told the namespace whose token it shows.
@@ -89,22 +91,20 @@ class Door:
         """
         async with contextlib.AsyncExitStack() as stack:
             try:
-                response = await self._response(stack, inside, request, admit)
+                response = await self._response(stack, destination, request, admit)
             except Refused as refused:
                 response = refusal(refused.status, refused.code, str(refused))
             except errors.LedgerFull as error:
                 response = refusal(507, FULL, str(error))
             except archive.DATABASE_ERRORS as error:
                 line = archive.reason(error)
-                response = refusal(
-                    503, AWAY, f"the ledger's database, which knows this run's token, does not answer: {line}"
-                )
+                response = refusal(503, AWAY, f"the ledger's database, which has this run's token, does not answer: {line}")
             except errors.TrialplaneError as error:
                 response = refusal(403, DENIED, str(error))
             except ClientDisconnect:
                 raise
-            except Exception as error:  # what nobody thought of
-                _logger.exception("%s %s", request.method, escapes.visible(inside.target[:200]))
+            except Exception as error:  # unexpected
+                _logger.exception("%s %s", request.method, escapes.visible(destination.target[:200]))
                 response = refusal(502, "INTERNAL_ERROR", f"the gateway could not handle this: {type(error).__name__}")
             if isinstance(response, Response):
                 await response(request.scope, request.receive, send)
@@ -123,24 +123,24 @@ class Door:
             await self._upstream.close()
 
     async def _response(
-        self, stack: contextlib.AsyncExitStack, inside: Inside, request: Request, admit: Admit
+        self, stack: contextlib.AsyncExitStack, destination: Destination, request: Request, admit: Admit
     ) -> httpx.Response | Response:
         if self._upstream is None:
-            raise Refused(503, AWAY, "this gateway has no MLflow: the chart's values say where it is, in mlflow")
-        namespace = inside.namespace
+            raise Refused(503, AWAY, "this gateway has no MLflow: set mlflow in the chart's values")
+        namespace = destination.namespace
         runs = self._all_runs.of(namespace)
         if runs is None:
             text = f"{namespace:.63} is not among the gateway's namespaces"
-            if inside.run:  # its team was added and this gateway not started anew, or was taken out: it waits, as its ledger
-                raise Refused(503, AWAY, f"{text}; what {inside.run} logs waits until it is")
+            if destination.run:  # its team was added after the start, or removed: the run waits, as for its ledger
+                raise Refused(503, AWAY, f"{text}; what {destination.run} logs waits until it is")
             raise Refused(404, NO_ENDPOINT, text)
-        if not inside.run and (request.method, inside.target) == ("GET", "/health"):  # for anybody
+        if not destination.run and (request.method, destination.target) == ("GET", "/health"):  # for anybody
             await self._upstream.check(namespace)
             return Response(json.dumps({"mlflow": "answers"}), media_type="application/json")
-        if inside.run:
+        if destination.run:
             authorization = request.headers.get("Authorization", "")
-            await anyio.to_thread.run_sync(_check_token, runs, inside.run, authorization, limiter=self._threads)
-            caller = mlflow.caller(namespace, mlflow.RUNS, inside.run)
+            await anyio.to_thread.run_sync(_check_token, runs, destination.run, authorization, limiter=self._threads)
+            caller = mlflow.caller(namespace, mlflow.RUNS, destination.run)
         else:
             token = request.headers.get(cluster.TOKEN_HEADER, "")
             user = await anyio.to_thread.run_sync(self._user, namespace, token, limiter=self._threads)
@@ -150,12 +150,12 @@ class Door:
             caller = mlflow.caller(namespace, role, name)
         if not admit(namespace):
             raise Refused(429, BUSY, crowded(namespace))
-        return await self._passed_on(stack, Address(namespace, inside.run), runs, inside.target, request, caller)
+        return await self._passed_on(stack, Address(namespace, destination.run), runs, destination.target, request, caller)
 
     async def _passed_on(
         self,
         stack: contextlib.AsyncExitStack,
-        whose: Address,
+        address: Address,
         runs: Archive,
         target: str,
         request: Request,
@@ -165,12 +165,12 @@ class Door:
         assert self._upstream is not None  # checked before
         path = mlflow_paths.passing(target)
         if path is None:
-            text = "the gateway passes on what MLflow keeps apart by workspaces"
+            text = "the gateway passes on only what MLflow keeps apart by workspaces"
             raise Refused(404, NO_ENDPOINT, f"{text}, and {request.method} {target:.120} is not part of that")
-        if not self._requests.enter(whose, REQUESTS):
-            text = f"{whose.run or whose.namespace} has {REQUESTS} requests to MLflow under way already"
+        if not self._requests.enter(address, REQUESTS):
+            text = f"{address.run or address.namespace} has {REQUESTS} requests to MLflow under way already"
             raise Refused(429, BUSY, text)
-        stack.callback(self._requests.leave, whose)
+        stack.callback(self._requests.leave, address)
         method = request.method
         is_artifact = method == "PUT" and mlflow_paths.is_artifact(path)
         size = await _length(request, self._upstream.max_artifact if is_artifact else MAX_CALL)
@@ -181,12 +181,12 @@ class Door:
             cost, content, patience = size, _pieces(request, size), STORE_SECONDS
         else:
             if size > _LARGE:
-                if not self._large.enter(whose, _LARGE_CALLS_OF_ONE, _LARGE_CALLS):
+                if not self._large.enter(address, _LARGE_CALLS_OF_ONE, _LARGE_CALLS):
                     text = (
                         f"{_LARGE_CALLS} large requests to MLflow are under way already, or {_LARGE_CALLS_OF_ONE} of one run"
                     )
                     raise Refused(503, AWAY, text)
-                stack.callback(self._large.leave, whose)
+                stack.callback(self._large.leave, address)
             content = b"".join([piece async for piece in _pieces(request, size)])
             # Beside its body, MLflow keeps a row for each entry, which is an object in JSON.
             cost = len(content) + budget.ROW * (1 + content.count(b"{")) if mlflow_paths.adds(method, path) else 0
@@ -221,11 +221,11 @@ def _check_token(runs: Archive, run: str, authorization: str) -> None:
 async def _length(request: Request, most: int) -> int:
     """Bytes of a body, as its header says.
 
-    A client sends an empty file in chunks. Others in chunks are refused: MLflow's server would store nothing of them, and
-    say that it did.
+    A client sends an empty file in chunks. Other chunked bodies are refused: MLflow's server would store nothing of them,
+    and report success.
 
     Raises:
-        Refused: they are too many, or it does not say.
+        Refused: they are too many, or the header is missing.
     """
     if "transfer-encoding" in request.headers:
         async for piece in _pieces(request, most):
@@ -245,8 +245,8 @@ async def _pieces(request: Request, most: int) -> AsyncIterator[bytes]:
         Refused: it is larger, or does not come in time.
         ClientDisconnect: it ends early.
     """
-    more = most > 0
-    while more:
+    has_more = most > 0
+    while has_more:
         try:
             with anyio.fail_after(RECEIVE_SECONDS):
                 message = await request.receive()
@@ -254,7 +254,7 @@ async def _pieces(request: Request, most: int) -> AsyncIterator[bytes]:
             raise Refused(408, INVALID, "the body of the request did not arrive in time") from error
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        piece, more = message.get("body", b""), message.get("more_body", False)
+        piece, has_more = message.get("body", b""), message.get("more_body", False)
         most -= len(piece)
         if most < 0:
             raise Refused(413, INVALID, "the body has more bytes than may be sent here")

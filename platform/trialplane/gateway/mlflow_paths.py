@@ -7,8 +7,8 @@ import urllib.parse
 
 # What MLflow keeps apart by workspaces, and its plugin has rules for. The rest stays out: what makes the server connect
 # elsewhere (its gateway, webhooks), runs programs there (jobs, scorers, evaluations, assistants), or is shared by all
-# workspaces. So do uploads past the gateway, which would count for no budget, and `get-trace-artifact`, which reads whatever
-# place a tag of the trace names.
+# workspaces. So do uploads past the gateway, which would count for no budget, and `get-trace-artifact`, which reads any
+# path that a tag of the trace names.
 _CALLS = re.compile(
     r"/(?:ajax-)?api/[23]\.0/mlflow/(?:server-info|artifacts/(?:list|presigned-download-url)"
     r"|(?:datasets|experiments|logged-models|metrics|model-versions|registered-models|runs|traces|workspaces)(?:/.+)?)"

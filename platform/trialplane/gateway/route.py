@@ -17,7 +17,7 @@ ANY = "*"  # a method: whatever MLflow's protocol has
 
 
 class Authority(enum.Enum):
-    """Who may call a route."""
+    """The callers that a route admits."""
 
     ANYONE = "Anyone."
     VIEWER = "A user or viewer of the namespace, by a token of its service account."
@@ -86,17 +86,17 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
 
 
 def _operation(route: Route, path: str) -> dict[str, Any]:
-    named = [_parameter("path", name, "string") for name in re.findall(r"{(\w+)}", path)]
+    required = [_parameter("path", name, "string") for name in re.findall(r"{(\w+)}", path)]
     optional = [_parameter("query", name, "integer") for name in route.options]
     scheme = _SCHEMES.get(route.authority)
     return {
         "summary": route.summary,
         "description": route.authority.value,
-        "parameters": named + optional,
+        "parameters": required + optional,
         "security": [] if scheme is None else [{scheme: []}],
         "responses": {"200": {"description": "Done."}, "default": {"description": "JSON with the reason in `error`."}},
     }
 
 
-def _parameter(where: str, name: str, kind: str) -> dict[str, Any]:
-    return {"name": name, "in": where, "required": where == "path", "schema": {"type": kind}}
+def _parameter(location: str, name: str, kind: str) -> dict[str, Any]:
+    return {"name": name, "in": location, "required": location == "path", "schema": {"type": kind}}

@@ -1,9 +1,9 @@
-"""What laptops ask for: ledgers and logs of all runs.
+"""The routes of the gateway, and the answers to laptops: ledgers and logs of all runs.
 
-They come through the API server's service proxy, and have no password of the database. Each request but that for the
-gateway's health says by a token who asks (`callers`), and a user sees the runs of one namespace. What a run is to be is in
-its Run, which the operator follows. A run is served as long as its ledger exists, active or not. Answers are JSON except
-logs and code; an error is `{"error": text}`. (Controllers come directly, with their run's token: `ledgers`.)
+Requests of laptops come through the API server's service proxy, and have no password of the database. Each request but that
+for the gateway's health has a token of its user (`callers`), and a user sees the runs of one namespace. The desired state of
+a run is in its Run, which the operator follows. A run is served as long as its ledger exists, active or not. Answers are
+JSON except logs and code; an error is `{"error": text}`. (Controllers connect directly, with their run's token: `ledgers`.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 
 from trialplane import errors
-from trialplane.gateway import callers, route
+from trialplane.gateway import callers
+from trialplane.gateway import route as routing
 from trialplane.gateway.answers import as_json, failed
 from trialplane.gateway.callers import Callers, User
 from trialplane.gateway.limits import Admit, crowded
@@ -49,29 +50,29 @@ class Namespaces:
     """Answers requests of laptops about the runs of several namespaces, independently of sockets.
 
     Args:
-        gateways: one for each.
+        gateways: by namespace.
     """
 
     def __init__(self, gateways: Mapping[str, Gateway]) -> None:
         self._gateways = gateways
 
-    def answer(self, asked: Route, names: Mapping[str, str], options: Options, token: str, admit: Admit) -> Response:
+    def answer(self, route: Route, names: Mapping[str, str], options: Options, token: str, admit: Admit) -> Response:
         """The answer to one request, whatever it is.
 
         Args:
-            asked: its route.
+            route: its route.
             names: those in its address.
             options: its query.
-            token: of whoever asks.
-            admit: is told the namespace whose token it is.
+            token: of the user.
+            admit: called with the namespace of the token.
         """
         gateway = self._gateways.get(names["namespace"])
         if gateway is None:
             return _nowhere(names["namespace"])
-        return gateway.answer(asked, names.get("run", ""), options, token, admit)
+        return gateway.answer(route, names.get("run", ""), options, token, admit)
 
     def user(self, namespace: str, token: str) -> User | Response:
-        """Whose token it is that came to a namespace's MLflow, or why it does not count there."""
+        """Return the user of a token in a namespace's MLflow, or the response that refuses it."""
         gateway = self._gateways.get(namespace)
         return _nowhere(namespace) if gateway is None else gateway.user(token)
 
@@ -81,7 +82,7 @@ class Gateway:
 
     Args:
         runs: the database.
-        users: knows who asks.
+        users: authenticates callers.
         namespace: that the runs in the database are in.
         controllers: those that work.
         mlflow: has the logs of the others.
@@ -96,42 +97,42 @@ class Gateway:
         self._controllers = controllers
         self._mlflow = mlflow
 
-    def answer(self, asked: Route, run: str, options: Options, token: str, admit: Admit = lambda _: True) -> Response:
+    def answer(self, route: Route, run: str, options: Options, token: str, admit: Admit = lambda _: True) -> Response:
         """The answer to one request, whatever it is; see `Namespaces.answer`."""
 
-        def made() -> Response:
-            assert asked.answer is not None  # it is a laptop's
+        def respond() -> Response:
+            assert route.answer is not None  # it is a laptop's
             user = self._users.user(token)
             if not admit(user.namespace):
                 raise Refusal(429, crowded(user.namespace))
-            self._check(asked, user, run)
-            return asked.answer(self, run, options)
+            self._check(route, user, run)
+            return route.answer(self, run, options)
 
-        return _mapped(made)
+        return _mapped(respond)
 
     def user(self, token: str) -> User | Response:
-        """Whose token it is that came to MLflow, or why it does not count here."""
+        """Return the user of a token in MLflow, or the response that refuses it."""
 
-        def known() -> User:
+        def authorized() -> User:
             user = self._users.user(token)
             if not user.may_see(self._namespace):
                 raise Refusal(403, "MLflow's records here are for the users of another namespace")
             return user
 
-        return _mapped(known)
+        return _mapped(authorized)
 
-    def _check(self, asked: Route, user: User, run: str) -> None:
-        """Refuse users without the route's authority; of a run that is not theirs they are not told whether it exists."""
-        there = self._namespace
-        if "{run}" in asked.path:
+    def _check(self, route: Route, user: User, run: str) -> None:
+        """Refuse users without the route's authority. A run that is not theirs looks as if it did not exist."""
+        namespace = self._namespace
+        if "{run}" in route.path:
             if planning.check_name(run):
                 raise Refusal(404, f"{run!r} is not the name of a run")
-            if not user.may_see(there):
+            if not user.may_see(namespace):
                 raise errors.RunNotFound(f"the ledger has no run {run}")
-        elif not user.may_see(there):
-            raise Refusal(403, f"the runs in {there} are for its users, and your token is of {user.namespace}")
-        if asked.authority is Authority.USER and not user.may_change(there):
-            raise Refusal(403, f"you may view the runs of {there} and delete none; ask one of its users")
+        elif not user.may_see(namespace):
+            raise Refusal(403, f"the runs in {namespace} are for its users, and your token is of {user.namespace}")
+        if route.authority is Authority.USER and not user.may_change(namespace):
+            raise Refusal(403, f"you may view the runs of {namespace} and delete none; ask one of its users")
 
     def all(self, run: str, options: Options) -> Response:
         """All runs, the newest first."""
@@ -139,15 +140,15 @@ class Gateway:
 
     def job(self, run: str, options: Options) -> Response:
         """The job as resolved."""
-        return as_json(_there(self._runs.attribute(run, labels.LEDGER_JOB), run, "job"))
+        return as_json(_present(self._runs.attribute(run, labels.LEDGER_JOB), run, "job"))
 
     def submission(self, run: str, options: Options) -> Response:
         """The facts of the submission."""
-        return as_json(_there(self._runs.attribute(run, labels.LEDGER_SUBMISSION), run, "submission"))
+        return as_json(_present(self._runs.attribute(run, labels.LEDGER_SUBMISSION), run, "submission"))
 
     def code(self, run: str, options: Options) -> Response:
         """The packed code."""
-        return Response(_there(self._runs.code(run), run, "code"), media_type="application/gzip")
+        return Response(_present(self._runs.code(run), run, "code"), media_type="application/gzip")
 
     def attempts(self, run: str, options: Options) -> Response:
         """A page of attempts, in the order they started."""
@@ -163,8 +164,8 @@ class Gateway:
         """A page of reports, those of running attempts included, in the order they arrived."""
         limit = _number(options, "limit", reading.NO_LIMIT)
         page = self._runs.curves(run, _number(options, "after", 0), limit)
-        left = limit - len(page.rows)
-        following = {"after": page.rows[-1].mark, "limit": left} if page.more and left > 0 else None
+        remaining = limit - len(page.rows)
+        following = {"after": page.rows[-1].mark, "limit": remaining} if page.more and remaining > 0 else None
         return as_json({"reports": page.rows, "next": following})
 
     def changes(self, run: str, options: Options) -> Response:
@@ -180,14 +181,17 @@ class Gateway:
         recorded = self._runs.attribute(run, labels.LEDGER_STATUS)
         alive = self._runs.is_alive(run)
         # The service may be going away or have no process behind it: then the ledger's status serves.
-        own = self._controllers.status(run) if alive else None
-        status = _there(own or recorded, run, "status")
+        reported = self._controllers.status(run) if alive else None
+        status = _present(reported or recorded, run, "status")
         desired = self._runs.attribute(run, labels.LEDGER_DESIRED) or {}
-        with contextlib.suppress(ValueError):  # the laptop says what is wrong with a status that cannot be read
-            last = records.from_dict(RunStatus, status)
-            if not records.misfit(last):
-                target, begun = RunState(desired.get("state", RunState.RUNNING)), 0.0 if own else self._begun(run)
-                current = run_status.current(view := LedgerView(last, target, alive, begun))
+        with contextlib.suppress(ValueError):  # the laptop reports a status that cannot be read
+            recorded_status = records.from_dict(RunStatus, status)
+            if not records.misfit(recorded_status):
+                target, start_time = (
+                    RunState(desired.get("state", RunState.RUNNING)),
+                    0.0 if reported else self._start_time(run),
+                )
+                current = run_status.current(view := LedgerView(recorded_status, target, alive, start_time))
                 if view.is_killed:
                     current = run_status.recounted(current, *self._runs.counted(run))
                 status |= records.to_dict(current)  # a newer controller may have fields that this gateway does not know
@@ -203,16 +207,16 @@ class Gateway:
             for place, request, outcome, optuna in page.stored
         )
         following = None if page.next is None else {"number": page.next, "until": page.until}
-        rest = f'"place":{page.until},"alive":{json.dumps(page.alive)},"next":{json.dumps(following)}'
-        return Response(f'{{"attempts":[{",".join(texts)}],{rest}}}', media_type="application/json")
+        suffix = f'"place":{page.until},"alive":{json.dumps(page.alive)},"next":{json.dumps(following)}'
+        return Response(f'{{"attempts":[{",".join(texts)}],{suffix}}}', media_type="application/json")
 
-    def _begun(self, run: str) -> float:
-        """When the run's last start was recorded, in seconds since the epoch; 0 if none was."""
+    def _start_time(self, run: str) -> float:
+        """The time of the run's last recorded start, in seconds since the epoch; 0 if none was."""
         submission = self._runs.attribute(run, labels.LEDGER_SUBMISSION) or {}
         return float(submission.get(labels.BEGUN, 0.0))
 
     def log(self, run: str, options: Options) -> Response:
-        """A piece of a log: the controller's while it has the file, else what MLflow was given."""
+        """A piece of a log: the controller's while it has the file, otherwise from MLflow."""
         alive, start, growing = self._runs.is_alive(run), _number(options, "from", 0), True
         chosen = Chosen()
         if "trial" in options:
@@ -234,7 +238,7 @@ class Gateway:
         """A piece of a log.
 
         Raises:
-            NoLog: nobody has it.
+            NoLog: neither the controller nor MLflow has it.
         """
         job = self._runs.attribute(run, labels.LEDGER_JOB)  # raises for an unknown run
         if alive:
@@ -242,26 +246,26 @@ class Gateway:
                 if (piece := self._controllers.log(run, self._runs.key(run), chosen, start)) is not None:
                     return piece
             except OSError as error:
-                if growing:  # nobody else has it yet
-                    what = f"the controller of {run} does not answer: {errors.first_line(error):.200}"
-                    raise NoLog(f"{what}; `platform status {run}` shows how it is") from error
+                if growing:  # MLflow does not have it yet
+                    description = f"the controller of {run} does not answer: {errors.first_line(error):.200}"
+                    raise NoLog(f"{description}; `platform status {run}` shows how it is") from error
             if growing:
                 raise NoLog(
                     "it is empty so far" if chosen.worker is None else "no such worker, or it has printed nothing yet"
                 )
         if self._mlflow is None:
-            raise NoLog("its controller does not have it, and this gateway knows no MLflow that would")
+            raise NoLog("its controller does not have it, and this gateway has no MLflow")
         submission = self._runs.attribute(run, labels.LEDGER_SUBMISSION) or {}
         return self._mlflow.log(Address(self._namespace, run), str(job["name"]), submission, chosen, start)
 
     def delete(self, run: str, options: Options) -> Response:
-        """Has the operator remove a run, which then is unknown here; the same request may come until it is."""
+        """Mark a run for removal by the operator. It stays known here until then, and the request may be repeated."""
         self._runs.forget(run)
         return as_json({"deleting": run})
 
 
 def _mapped(do: Callable[[], T]) -> T | Response:
-    """What it returns, or the answer for its error."""
+    """Return the result of `do`, or the response for its error."""
     try:
         return do()
     except Refusal as refusal:
@@ -293,9 +297,9 @@ def _number(options: Options, name: str, default: int) -> int:
     return int(text)
 
 
-def _there(value: Any, run: str, what: str) -> Any:
+def _present(value: Any, run: str, column: str) -> Any:
     if value is None:
-        raise Refusal(404, f"the ledger has no {what} of {run}")
+        raise Refusal(404, f"the ledger has no {column} of {run}")
     return value
 
 
@@ -304,12 +308,12 @@ _RUN = f"{_NAMESPACE}/runs/{{run}}"
 # All that the gateway answers. The authority of controllers and trials is checked by `ledgers` and `mlflow`.
 ROUTES: tuple[Route, ...] = (
     Route("POST", f"{_RUN}/ledger", Authority.CONTROLLER, "One transaction of the run's ledger (`wire.ledger`)."),
-    Route(route.ANY, f"{_RUN}{mlflow.UI}", Authority.TRIAL, "MLflow, for the records of the run's namespace."),
+    Route(routing.ANY, f"{_RUN}{mlflow.UI}", Authority.TRIAL, "MLflow, for the records of the run's namespace."),
     # Before what it is an exception of.
     Route("GET", f"{_NAMESPACE}{mlflow.UI}/health", Authority.ANYONE, "Whether MLflow answers."),
-    Route(route.ANY, f"{_NAMESPACE}{mlflow.UI}", Authority.VIEWER, "MLflow, for the records of the namespace."),
+    Route(routing.ANY, f"{_NAMESPACE}{mlflow.UI}", Authority.VIEWER, "MLflow, for the records of the namespace."),
     Route("GET", "/health", Authority.ANYONE, "Whether the gateway answers.", lambda: as_json({"status": "ok"})),
-    Route("GET", "/openapi.json", Authority.ANYONE, "This document.", lambda: as_json(route.document(ROUTES))),
+    Route("GET", "/openapi.json", Authority.ANYONE, "This document.", lambda: as_json(routing.document(ROUTES))),
     Route("GET", f"{_NAMESPACE}/runs", Authority.VIEWER, "All runs, the newest first.", Gateway.all),
     Route("DELETE", _RUN, Authority.USER, "Have the operator remove a run.", Gateway.delete),
     Route("GET", f"{_RUN}/status", Authority.VIEWER, "The status, and the desired state.", Gateway.status),

@@ -1,12 +1,12 @@
-"""The gateway's HTTP: Starlette finds the route of `routes.ROUTES`, uvicorn serves it.
+"""The gateway's HTTP: Starlette matches the route of `routes.ROUTES`, uvicorn serves it.
 
-uvicorn's connection is extended by three things. It counts for its peer's address until a request has shown a token, for
-which there is little time and room, and then for the namespace of that: all laptops come from the API server's address. The
-ledger that is opened on it is closed with it, which releases the run's lock. And while one is open, it may be quiet for as
-long as its controller likes.
+uvicorn's connection is extended by three things. It counts for its peer's address until a request has shown a token, within
+a tight limit of time and number, and then for the token's namespace: all laptops connect from the API server's address. The
+ledger that is opened on it is closed with it, which releases the run's lock. And while a ledger is open, the connection may
+be idle without limit.
 
-What blocks is done in threads: one for each connection with a ledger, as that has its own to the database, a few in which
-ledgers are opened, and others for laptops, of which a namespace may have half at a time. What goes to MLflow takes none.
+Blocking calls run in threads: one for each connection with a ledger, as that has its own to the database, a few in which
+ledgers are opened, and others for laptops, of which a namespace may use half at a time. Requests for MLflow take none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from trialplane.gateway import routes
 from trialplane.gateway.answers import failed
 from trialplane.gateway.ledgers import LedgerService
 from trialplane.gateway.limits import Admit, Limit, crowded
-from trialplane.gateway.mlflow import RECEIVE_SECONDS, Door
+from trialplane.gateway.mlflow import RECEIVE_SECONDS, MlflowProxy
 from trialplane.gateway.route import ANY, Authority, Route
 from trialplane.gateway.routes import Namespaces
 from trialplane.ledger import locking
@@ -56,7 +56,7 @@ ADMISSIONS = 32  # threads for controllers that open a ledger, whatever the othe
 
 @dataclasses.dataclass(frozen=True)
 class _Namespace:
-    """What a connection counts for whose request has shown a token."""
+    """The holder of a connection whose request has shown a token."""
 
     name: str
 
@@ -70,13 +70,13 @@ class Peer(H11Protocol):
         given: uvicorn's.
 
     Attributes:
-        ledger: what a controller at the other end has open.
+        ledger: the one that a controller at the other end has open.
         uses_ledger: whether a request has asked for one.
         on_ledger: is held while a request for that is answered, at whose end it may be closed.
     """
 
-    def __init__(self, service: LedgerService, holders: Limit, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, service: LedgerService, holders: Limit, **options: Any) -> None:
+        super().__init__(**options)
         self.app_state = {"peer": self}
         self.ledger = services.Connection(service)
         self._holders = holders
@@ -91,7 +91,7 @@ class Peer(H11Protocol):
         return isinstance(self._holder, _Namespace)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Count it for its address, or refuse it."""
+        """Count the connection for its address, or refuse it."""
         super().connection_made(transport)
         connection = transport.get_extra_info("socket")
         locking.keep_alive(connection)
@@ -105,7 +105,7 @@ class Peer(H11Protocol):
         self._expect_more()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release what it holds."""
+        """Release the count and the ledger."""
         super().connection_lost(exc)
         with self._changing:
             holder, self._holder = self._holder, None
@@ -124,21 +124,21 @@ class Peer(H11Protocol):
             self._expect_more()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close it when it was quiet, or has not taken the last answer."""
+        """Close the connection when it was idle, or has not taken the last answer."""
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         elif not self.ledger.is_open:
             super().timeout_keep_alive_handler()
 
     def admit(self, namespace: str) -> bool:
-        """Has it count for a namespace from now on; returns False when that has as many as it may. From any thread."""
-        now = _Namespace(namespace)
+        """Count the connection for a namespace from now on; False when that has as many as it may. From any thread."""
+        holder = _Namespace(namespace)
         with self._changing:
-            if self._holder is not None and self._holder != now:
-                if not self._holders.enter(now, MAX_PER_NAMESPACE):
+            if self._holder is not None and self._holder != holder:
+                if not self._holders.enter(holder, MAX_PER_NAMESPACE):
                     return False
                 self._holders.leave(self._holder)
-                self._holder = now
+                self._holder = holder
         return True
 
     async def _close_ledger(self) -> None:
@@ -189,16 +189,16 @@ class _Answering:
 class _Requests:
     """Answers the requests to all routes."""
 
-    def __init__(self, laptops: Namespaces, service: LedgerService, door: Door) -> None:
+    def __init__(self, laptops: Namespaces, service: LedgerService, proxy: MlflowProxy) -> None:
         self._laptops = laptops
-        self._door = door
+        self._proxy = proxy
         self._threads = anyio.CapacityLimiter(THREADS)
         self._admissions = anyio.CapacityLimiter(ADMISSIONS)
         self._ledger_threads = anyio.CapacityLimiter(service.most_runs * services.CONNECTIONS)
         self._shares = Limit()  # by namespace
 
     def route(self, route: Route) -> routing.Route:
-        """Starlette's."""
+        """Return Starlette's route."""
         if route.authority is Authority.CONTROLLER:
             answer: Callable[[Request], Any] = self._ledger
         elif route.answer is None:
@@ -221,20 +221,20 @@ class _Requests:
         return await anyio.to_thread.run_sync(answer, limiter=self._threads)
 
     async def _ledger(self, request: Request) -> Response:
-        """The answer to a controller; its body is read once it is known whose it is."""
+        """The answer to a controller; the request's body is read once its token is checked."""
         peer, token = request.state.peer, request.headers.get(cluster.TOKEN_HEADER, "")
-        whose = ledger.Address(**request.path_params)
-        if not ledger.is_name(whose.run):
-            return failed(404, f"{whose.run!r:.80} is not the name of a run")
+        address = ledger.Address(**request.path_params)
+        if not ledger.is_name(address.run):
+            return failed(404, f"{address.run!r:.80} is not the name of a run")
         try:
             async with peer.on_ledger:
                 if peer.transport.is_closing():
                     raise ClientDisconnect
-                if not peer.ledger.is_of(whose, token):
+                if not peer.ledger.is_of(address, token):
                     peer.uses_ledger = True
-                    await anyio.to_thread.run_sync(peer.ledger.admit, whose, token, limiter=self._admissions)
-                if not peer.admit(whose.namespace):
-                    raise services.Failure(ledger.BUSY, crowded(whose.namespace))
+                    await anyio.to_thread.run_sync(peer.ledger.admit, address, token, limiter=self._admissions)
+                if not peer.admit(address.namespace):
+                    raise services.Failure(ledger.BUSY, crowded(address.namespace))
                 body = await _body(request)
                 data = await anyio.to_thread.run_sync(peer.ledger.answer, body, limiter=self._ledger_threads)
                 return Response(data, media_type="application/json")
@@ -250,21 +250,21 @@ class _Requests:
         """Pass a request on to MLflow, and its response back; an ASGI application."""
         query = scope["query_string"]
         target = (scope["raw_path"] + (b"?" + query if query else b"")).decode("ascii")
-        inside = mlflow.inside(target)
-        if inside is None:
+        destination = mlflow.destination(target)
+        if destination is None:
             await failed(404, f"there is no {scope['method']} {target:.200}")(scope, receive, send)
             return
         request = Request(scope, receive)
         peer: Peer = request.state.peer
         with self._admitting(peer) as admit:
             try:
-                await self._door.answer(inside, request, send, admit)
+                await self._proxy.answer(destination, request, send, admit)
             except (httpx.HTTPError, ClientDisconnect):
                 peer.transport.abort()  # without the end of the body, by which the client notices
 
     @contextlib.contextmanager
     def _admitting(self, peer: Peer) -> Iterator[Admit]:
-        """What is told the namespace of a request, which then counts as one of the namespace's until it is answered."""
+        """Yield a function that counts a request for its namespace, until the request is answered."""
         entered: list[str] = []
 
         def admit(namespace: str) -> bool:
@@ -281,23 +281,23 @@ class _Requests:
 
 
 def server(
-    laptops: Namespaces, service: LedgerService, door: Door, host: str = "", port: int = 0, **options: Any
+    laptops: Namespaces, service: LedgerService, proxy: MlflowProxy, host: str = "", port: int = 0, **options: Any
 ) -> uvicorn.Server:
     """The server, not yet running.
 
     Args:
         laptops: answers laptops.
         service: answers controllers.
-        door: answers what is for MLflow.
-        host: to bind to, unless it is given sockets when it is run; "" for all addresses.
+        proxy: answers requests for MLflow.
+        host: to bind to, unless the server runs on sockets that exist; "" for all addresses.
         port: to bind to.
-        options: more of uvicorn's.
+        options: further options of uvicorn.
     """
-    requests = _Requests(laptops, service, door)
+    requests = _Requests(laptops, service, proxy)
     app = Starlette(
-        routes=[requests.route(one) for one in routes.ROUTES],
-        exception_handlers={HTTPException: _not_there},
-        lifespan=functools.partial(_closing, door),
+        routes=[requests.route(route) for route in routes.ROUTES],
+        exception_handlers={HTTPException: _unrouted},
+        lifespan=functools.partial(_closing, proxy),
     )
     app.router.redirect_slashes = False
     config = uvicorn.Config(
@@ -321,9 +321,9 @@ def server(
 
 
 @contextlib.asynccontextmanager
-async def _closing(door: Door, _app: Starlette) -> AsyncIterator[None]:
+async def _closing(proxy: MlflowProxy, _app: Starlette) -> AsyncIterator[None]:
     yield
-    await door.close()
+    await proxy.close()
 
 
 async def _body(request: Request) -> bytes:
@@ -335,28 +335,28 @@ async def _body(request: Request) -> bytes:
     too_large = services.Failure(ledger.TOO_LARGE, f"a request's body may have {ledger.MAX_BYTES} bytes")
     if int(request.headers.get("Content-Length", "0")) > ledger.MAX_BYTES:
         raise too_large
-    found = bytearray()
+    body = bytearray()
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
             async for piece in request.stream():
-                found += piece
-                if len(found) > ledger.MAX_BYTES:
+                body += piece
+                if len(body) > ledger.MAX_BYTES:
                     raise too_large
     except TimeoutError as error:
         raise services.Failure(ledger.SLOW, f"the request did not arrive in {REQUEST_SECONDS:g} s") from error
-    return bytes(found)
+    return bytes(body)
 
 
-async def _not_there(request: Request, error: Exception) -> Response:
-    """For addresses and methods without a route."""
+async def _unrouted(request: Request, error: Exception) -> Response:
+    """Answer a request to an address or with a method without a route."""
     assert isinstance(error, HTTPException)
     return failed(error.status_code, f"there is no {request.method} {request.url.path}")
 
 
 def _log(scope: Scope, status: int) -> None:
     target = (scope["raw_path"] + b"?" + scope["query_string"]).decode("ascii", "replace").removesuffix("?")
-    inside = mlflow.inside(target)
-    of_a_run = ledger.address(scope["path"]) is not None or (inside is not None and inside.run)
+    destination = mlflow.destination(target)
+    of_a_run = ledger.address(scope["path"]) is not None or (destination is not None and destination.run)
     if scope["path"] != "/health" and not (status == 200 and of_a_run):  # not each transaction of each run
         address = scope["client"][0] if scope["client"] else "-"
         sys.stderr.write(f'{address} "{scope["method"]} {target}" {status}\n')

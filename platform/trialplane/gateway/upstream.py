@@ -1,4 +1,4 @@
-"""MLflow's server, which the gateway alone reaches, and which asks RBAC about each request."""
+"""MLflow's server, which only the gateway reaches, and which authorizes each request by RBAC."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_ARTIFACT = 512 << 20  # bytes of an artifact, where the chart does not say
 ANSWER_SECONDS = 120.0  # for MLflow to begin its answer: as long as its client waits for it
 AWAY = "TEMPORARILY_UNAVAILABLE"  # as MLflow's client knows it, which tries again
 _CONNECT_SECONDS = 5.0
-_CHECKED_SECONDS = 60.0  # for which MLflow's server counts as one that asks RBAC
+_CHECKED_SECONDS = 60.0  # for which a check that MLflow's server authorizes requests counts
 _PROBE = "/api/2.0/mlflow/experiments/search?max_results=1"
 
 
@@ -36,7 +36,7 @@ class Upstream:
         url: as pods reach it.
         user: of a basic authentication in front of it; "" for none.
         password: of that.
-        max_artifact: bytes of one that it gets.
+        max_artifact: bytes of the largest artifact.
 
     Attributes:
         max_artifact: see above.
@@ -72,7 +72,7 @@ class Upstream:
             patience: seconds for the response to begin.
 
         Raises:
-            Refused: there is none, or the server does not ask who may do what.
+            Refused: there is none, or the server does not authorize requests.
         """
         await self._check_authorizes()
         async with self._response(method, target, headers, content, patience) as response:
@@ -83,15 +83,15 @@ class Upstream:
         await self._client.aclose()
 
     async def check(self, namespace: str) -> None:
-        """Check that MLflow answers what needs its database and the API server.
+        """Check that MLflow answers a request that needs its database and the API server.
 
         Raises:
             Refused: it does not.
         """
         async with self.sent("GET", _PROBE, mlflow.caller(namespace, "", "health")) as response:
             if response.status_code != httpx.codes.OK:
-                said = (await response.aread())[:200].decode(errors="replace")
-                raise Refused(503, AWAY, f"MLflow answers {response.status_code}: {said}; the log of its pod says more")
+                text = (await response.aread())[:200].decode(errors="replace")
+                raise Refused(503, AWAY, f"MLflow answers {response.status_code}: {text}; the log of its pod says more")
 
     async def _check_authorizes(self) -> None:
         """Check that a request without a caller is refused, as Kubeflow's plugin does.
@@ -113,8 +113,8 @@ class Upstream:
     ) -> AsyncIterator[httpx.Response]:
         timeout = httpx.Timeout(ANSWER_SECONDS, connect=_CONNECT_SECONDS, read=patience)
         url = self._base.copy_with(raw_path=self._base.raw_path.rstrip(b"/") + target.encode())
-        sent = {**headers, "Accept-Encoding": "identity"}  # it passes through as it is
-        request = self._client.build_request(method, url, headers=sent, content=content, timeout=timeout)
+        request_headers = {**headers, "Accept-Encoding": "identity"}  # it passes through as it is
+        request = self._client.build_request(method, url, headers=request_headers, content=content, timeout=timeout)
         try:
             response = await self._client.send(request, stream=True)
         except httpx.HTTPError as error:

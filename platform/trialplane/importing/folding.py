@@ -23,11 +23,11 @@ def fold(tree: ast.Module) -> dict[str, int]:
         for field in ("body", "orelse", "finalbody"):
             block = getattr(node, field, None)
             if isinstance(block, list):
-                known: dict[str, ast.Dict] = {}
+                dicts_of_block: dict[str, ast.Dict] = {}
                 for statement in block:
-                    if _folds(statement, known):
+                    if _folds(statement, dicts_of_block):
                         folded.add(statement)
-                dicts |= set(known)
+                dicts |= set(dicts_of_block)
     changes = (
         (name, line)
         for node in ast.walk(tree)
@@ -37,25 +37,27 @@ def fold(tree: ast.Module) -> dict[str, int]:
     return {name: line for name, line in changes if name in dicts}
 
 
-def _folds(statement: ast.stmt, known: dict[str, ast.Dict]) -> bool:
+def _folds(statement: ast.stmt, dicts: dict[str, ast.Dict]) -> bool:
     """Take a statement that makes or fills a dict into those of its block; whether it fills one."""
     if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
         target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
         value = statement.value = _written(statement.value)
         if isinstance(target, ast.Name):
-            known.pop(target.id, None)
+            dicts.pop(target.id, None)
             if isinstance(value, ast.Dict):
-                known[target.id] = value
-        elif isinstance(target, ast.Subscript) and (place := _dict(target.value, known)):
-            return _put(place, target.slice, value)
+                dicts[target.id] = value
+        elif isinstance(target, ast.Subscript) and (filled := _dict(target.value, dicts)):
+            return _put(filled, target.slice, value)
     elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         call = statement.value
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "update" and (place := _dict(call.func.value, known)):
-            given = [_dict(one, known) for one in call.args]
-            if all(given) and all(word.arg for word in call.keywords):
-                pairs = [pair for one in given if one for pair in zip(one.keys, one.values, strict=True)]
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "update" and (filled := _dict(call.func.value, dicts)):
+            merged = [_dict(argument, dicts) for argument in call.args]
+            if all(merged) and all(word.arg for word in call.keywords):
+                pairs = [
+                    pair for argument in merged if argument for pair in zip(argument.keys, argument.values, strict=True)
+                ]
                 pairs += [(ast.copy_location(ast.Constant(word.arg), word), word.value) for word in call.keywords]
-                return all(key is not None and _put(place, key, _written(value)) for key, value in pairs)
+                return all(key is not None and _put(filled, key, _written(value)) for key, value in pairs)
     return False
 
 
@@ -69,13 +71,13 @@ def _written(value: ast.expr) -> ast.expr:
     return ast.copy_location(ast.Dict(keys, [word.value for word in value.keywords]), value)
 
 
-def _dict(node: ast.expr, known: Mapping[str, ast.Dict]) -> ast.Dict | None:
+def _dict(node: ast.expr, dicts: Mapping[str, ast.Dict]) -> ast.Dict | None:
     """The dict that an expression stands for."""
     if isinstance(node, ast.Name):
-        return known.get(node.id)
-    if isinstance(node, ast.Subscript) and (outer := _dict(node.value, known)):
-        found = [value for key, value in zip(outer.keys, outer.values, strict=True) if _same(key, node.slice)]
-        return _dict(found[-1], known) if found else None
+        return dicts.get(node.id)
+    if isinstance(node, ast.Subscript) and (outer := _dict(node.value, dicts)):
+        values = [value for key, value in zip(outer.keys, outer.values, strict=True) if _same(key, node.slice)]
+        return _dict(values[-1], dicts) if values else None
     return node if isinstance(node, ast.Dict) else None
 
 
@@ -83,25 +85,25 @@ def _same(key: ast.expr | None, other: ast.expr) -> bool:
     return isinstance(key, ast.Constant) and isinstance(other, ast.Constant) and key.value == other.value
 
 
-def _put(place: ast.Dict, key: ast.expr, value: ast.expr) -> bool:
+def _put(node: ast.Dict, key: ast.expr, value: ast.expr) -> bool:
     """Put a value into a dict; whether its key is known."""
     if not isinstance(key, ast.Constant):
         return False
-    at = next((index for index, one in enumerate(place.keys) if _same(one, key)), len(place.keys))
-    place.keys[at:] = [key, *place.keys[at + 1 :]]
-    place.values[at:] = [value, *place.values[at + 1 :]]
+    position = next((index for index, existing in enumerate(node.keys) if _same(existing, key)), len(node.keys))
+    node.keys[position:] = [key, *node.keys[position + 1 :]]
+    node.values[position:] = [value, *node.values[position + 1 :]]
     return True
 
 
 def _changed(statement: ast.stmt) -> Iterator[tuple[str, int]]:
     """The names of the dicts that a statement changes itself, and not those in it."""
     targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
-    places = [one.value for one in targets if isinstance(one, ast.Subscript)]
+    changed = [target.value for target in targets if isinstance(target, ast.Subscript)]
     call = statement.value if isinstance(statement, ast.Expr) else None
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _CHANGES:
-        places.append(call.func.value)
-    for place in places:
-        while isinstance(place, ast.Subscript):
-            place = place.value
-        if isinstance(place, ast.Name):
-            yield place.id, statement.lineno
+        changed.append(call.func.value)
+    for node in changed:
+        while isinstance(node, ast.Subscript):
+            node = node.value
+        if isinstance(node, ast.Name):
+            yield node.id, statement.lineno

@@ -67,30 +67,30 @@ def _words(name: str) -> list[str]:
 
 def space(options: Sequence[Option]) -> dict[str, tuple[dict[str, Any], str]]:
     """The parameters that could be searched, by the option's name: the most likely first, each with its range's reason."""
-    found: list[tuple[int, int, Option, tuple[dict[str, Any], str]]] = []
+    ranked: list[tuple[int, int, Option, tuple[dict[str, Any], str]]] = []
     for option in options:
         words = _words(option.name)
-        if made := parameter(option):
-            found.append((_rank(option, set(words)), len(words), option, made))
-    found.sort(key=lambda one: one[:2])  # stable: otherwise in the script's order
-    return {option.name: made for _, _, option, made in found}
+        if parameter_ := parameter(option):
+            ranked.append((_rank(option, set(words)), len(words), option, parameter_))
+    ranked.sort(key=lambda entry: entry[:2])  # stable: otherwise in the script's order
+    return {option.name: parameter_ for _, _, option, parameter_ in ranked}
 
 
 def _rank(option: Option, words: Collection[str]) -> int:
-    """How likely an option is one to search, from 0: a learning rate, then what regularizes, then sizes, then the rest."""
-    named = set(words)
-    if _is_rate(named) and not named & _SCHEDULED:
+    """The order in which options are proposed, from 0: a learning rate, then regularization, then sizes, then the rest."""
+    word_set = set(words)
+    if _is_rate(word_set) and not word_set & _SCHEDULED:
         return 0
-    if named & _DECAYS or named & {"dropout", "drop"}:
+    if word_set & _DECAYS or word_set & {"dropout", "drop"}:
         return 1
-    if "batch" in named:
+    if "batch" in word_set:
         return 2
-    return 5 if option.kind == "bool" or option.choices else 3 if named & (_SIZES | _COUNTS | {"momentum"}) else 4
+    return 5 if option.kind == "bool" or option.choices else 3 if word_set & (_SIZES | _COUNTS | {"momentum"}) else 4
 
 
 def _is_rate(words: Collection[str]) -> bool:
-    named = set(words)
-    return "lr" in named or {"learning", "rate"} <= named
+    word_set = set(words)
+    return "lr" in word_set or {"learning", "rate"} <= word_set
 
 
 def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
@@ -129,18 +129,20 @@ def _whole(words: Collection[str], default: int) -> tuple[dict[str, Any], str] |
 
 
 def _real(words: Collection[str], default: float) -> tuple[dict[str, Any], str] | None:
-    named = set(words)
-    if named & _SHARES and not _is_rate(named) and "decay" not in named:
-        if "momentum" in named:
+    word_set = set(words)
+    if word_set & _SHARES and not _is_rate(word_set) and "decay" not in word_set:
+        if "momentum" in word_set:
             return (search.span("float", 0.5, 0.99), f"around {default:g}") if default < 1 else None
         return search.span("float", 0.0, 0.6 if default <= 0.6 else 1.0), f"a share; {default:g} by default"
-    if not named & (_LOGARITHMIC | {"gamma", "temperature", "margin"}):
+    if not word_set & (_LOGARITHMIC | {"gamma", "temperature", "margin"}):
         return None
-    if "decay" in named and not named & _DECAYS and default >= 0.5:  # of an average, or a schedule: nearly 1
+    if "decay" in word_set and not word_set & _DECAYS and default >= 0.5:  # of an average, or a schedule: nearly 1
         return None
     if default == 0:
         return search.span("float", 1e-6, 1e-1, log=True), "0 by default, which a logarithmic range cannot include"
-    if named & {"gamma", "temperature", "margin"} or ("lambda" in named and 0.5 <= default <= 1):  # of an average: at most 1
+    if word_set & {"gamma", "temperature", "margin"} or (
+        "lambda" in word_set and 0.5 <= default <= 1
+    ):  # of an average: at most 1
         return search.span("float", _rounded(default / 2), 1.0 if 0.5 <= default <= 1 else _rounded(2 * default)), (
             f"around {default:g}"
         )
@@ -179,7 +181,7 @@ def is_held_out(metric: str) -> bool:
 
 
 def _is_known(metric: str) -> bool:
-    """Whether a metric's name is one of what is optimized: a loss, or a score; a variable like `HYDRA_FULL_ERROR` is not."""
+    """Whether a metric's name is that of a loss or a score; a variable like `HYDRA_FULL_ERROR` is not."""
     is_variable = "_" in metric and metric.isupper()
     return not is_variable and bool(set(_words(metric)) & (_LOSSES | _SCORES))
 

@@ -114,12 +114,12 @@ def has_sweep(text: str, name: str) -> bool:
 
 def _sweeper(source: Source) -> str:
     """Return the sweeper: ax, nevergrad, optuna, or basic."""
-    named = f"{source.text(*_SWEEPER, '_target_')}{source.look('defaults')}".lower()
-    if "nevergrad" in named or source.look(*_NEVERGRAD) is not None:
+    description = f"{source.text(*_SWEEPER, '_target_')}{source.look('defaults')}".lower()
+    if "nevergrad" in description or source.look(*_NEVERGRAD) is not None:
         return "nevergrad"
-    if "sweeper: ax" in named.replace("'", "") or "ax_sweeper" in named or source.look(*_AX) is not None:
+    if "sweeper: ax" in description.replace("'", "") or "ax_sweeper" in description or source.look(*_AX) is not None:
         return "ax"
-    return "optuna" if "optuna" in named or source.look(*_SWEEPER, "n_trials") is not None else "basic"
+    return "optuna" if "optuna" in description or source.look(*_SWEEPER, "n_trials") is not None else "basic"
 
 
 def _script(source: Source, scripts: Mapping[str, str]) -> tuple[str, bool]:
@@ -284,27 +284,29 @@ def _parsed(value: Any, includes_end: bool, depth: int = 0) -> dict[str, Any]:
     call = _CALL.fullmatch(value)
     if call is None:
         parts = _split(value)
-        values = [document.scalar(part, "") for part in parts]
+        values = [document.scalar(argument, "") for argument in parts]
         return search.categorical(values) if len(values) > 1 else {"value": values[0] if values else ""}
     if depth > _DEEPEST:
         raise ValueError("is nested too deeply")
     word, parts = call[1], _split(call[2])
-    plain = [part for part in parts if not re.match(r"\w+\s*=", part)]
-    named = {part.partition("=")[0].strip(): part.partition("=")[2] for part in parts if part not in plain}
+    plain = [argument for argument in parts if not re.match(r"\w+\s*=", argument)]
+    keywords = {
+        argument.partition("=")[0].strip(): argument.partition("=")[2] for argument in parts if argument not in plain
+    }
     if word == "choice":
-        return search.categorical([document.scalar(part, "") for part in plain])
+        return search.categorical([document.scalar(argument, "") for argument in plain])
     if word in ("shuffle", "sort", "tag", "int", "float"):
         parameter = _parsed(plain[-1] if word in ("tag", "int", "float") else ",".join(plain), includes_end, depth + 1)
         if word == "int" and parameter.get("type") == "float":
             parameter = search.span("int", parameter["low"], parameter["high"], log=parameter.get("log", False))
-        is_log = word == "tag" and "log" in [part.strip() for part in plain[:-1]]
+        is_log = word == "tag" and "log" in [argument.strip() for argument in plain[:-1]]
         return parameter | {"log": True} if is_log else parameter
-    numbers = [document.scalar(part, "") for part in plain]
+    numbers = [document.scalar(argument, "") for argument in plain]
     if word == "interval":
         return search.span("float", *numbers)
     if word == "range":
         keys = dict(zip(("start", "stop", "step"), numbers, strict=False)) | {
-            key: document.scalar(text, "") for key, text in named.items()
+            key: document.scalar(text, "") for key, text in keywords.items()
         }
         start, stop = (keys["start"], keys["stop"]) if "stop" in keys else (0, keys["start"])
         step = keys.get("step", 1)

@@ -31,210 +31,235 @@ _REPLICAS = {
 _KINDS = ("Job", "TrainJob", *_REPLICAS)
 
 
-def program(given: Source, space: Mapping[str, Any]) -> dict[str, Any]:
+def program(source: Source, space: Mapping[str, Any]) -> dict[str, Any]:
     """The command of the primary container, and what it runs on."""
-    references = _references(given, space)
-    kind = given.text(*_TRIAL, "kind")
-    given.take(*_TRIAL, "apiVersion")
-    if given.look(*_TEMPLATE, "configMap") is not None:
-        given.skip("the template of the trial is not in this file: write its command into job.yaml", *_TEMPLATE, "configMap")
-    container = _container(given, given.text(*_TEMPLATE, "primaryContainerName"))
+    references = _references(source, space)
+    kind = source.text(*_TRIAL, "kind")
+    source.take(*_TRIAL, "apiVersion")
+    if source.look(*_TEMPLATE, "configMap") is not None:
+        source.skip(
+            "the template of the trial is not in this file: write its command into job.yaml", *_TEMPLATE, "configMap"
+        )
+    container = _container(source, source.text(*_TEMPLATE, "primaryContainerName"))
     if container is None:
-        if given.look(*_TEMPLATE, "configMap") is None:
-            given.note("has no container with a command: write the command into job.yaml", *_TRIAL)
+        if source.look(*_TEMPLATE, "configMap") is None:
+            source.note("has no container with a command: write the command into job.yaml", *_TRIAL)
         return {"command": [_UNKNOWN], "arguments": [f"--{name}={{{name}}}" for name in space]}
-    made: dict[str, Any] = {}
-    command = [_filled(given, item, references, at) for item, at in _items(given, (*container, "command"))]
-    rest = [_filled(given, item, references, at) for item, at in _items(given, (*container, "args"))]
+    fields: dict[str, Any] = {}
+    command = [_filled(source, item, references, item_field) for item, item_field in _items(source, (*container, "command"))]
+    argument_items = [
+        _filled(source, item, references, item_field) for item, item_field in _items(source, (*container, "args"))
+    ]
     if not command:
-        given.note(
+        source.note(
             f"runs the image's own program, which the file does not name: write it in place of {_UNKNOWN}", *container
         )
         command = [_UNKNOWN]
-    if (variables := list(_environment(given, (*container, "env"), references))) != []:
+    if (variables := list(_environment(source, (*container, "env"), references))) != []:
         command = ["env", *variables, *command]
     for name in space:
-        if not any(f"{{{name}}}" in item for item in [*command, *rest]):
-            given.note(f"no argument of the primary container uses {name}: write {{{name}}} where it belongs", *container)
+        if not any(f"{{{name}}}" in item for item in [*command, *argument_items]):
+            source.note(f"no argument of the primary container uses {name}: write {{{name}}} where it belongs", *container)
     if kind not in _KINDS:
-        given.note(
+        source.note(
             f"of a {kind}, only this container runs as the trial; what the others pass to it must be written out", *container
         )
-    image = given.text(*container, "image")
+    image = source.text(*container, "image")
     if image:
-        given.note("must be built from trialplane's trial image: `platform image build`", *container, "image")
-        made["cluster"] = {"image": image}
-    made |= {"command": command, "arguments": rest, "resources": _resources(given, container)}
-    nodes = _nodes(given, kind, container)
-    gpus = made["resources"].get("gpus", 0)
+        source.note("must be built from trialplane's trial image: `platform image build`", *container, "image")
+        fields["cluster"] = {"image": image}
+    fields |= {"command": command, "arguments": argument_items, "resources": _resources(source, container)}
+    nodes = _nodes(source, kind, container)
+    gpus = fields["resources"].get("gpus", 0)
     ranks = (
-        given.whole(*_TRIAL, "spec", "nprocPerNode") if str(given.look(*_TRIAL, "spec", "nprocPerNode")).isdigit() else None
+        source.whole(*_TRIAL, "spec", "nprocPerNode")
+        if str(source.look(*_TRIAL, "spec", "nprocPerNode")).isdigit()
+        else None
     )
     if ranks is not None or gpus > 1:
-        made["ranks"] = ranks or 1
+        fields["ranks"] = ranks or 1
     if nodes > 1:
-        made["nodes"] = nodes
-    return made
+        fields["nodes"] = nodes
+    return fields
 
 
-def _items(given: Source, place: Place) -> list[tuple[str, Place]]:
-    value = given.look(*place)
+def _items(source: Source, field: Place) -> list[tuple[str, Place]]:
+    value = source.look(*field)
     if isinstance(value, str):  # Argo takes one
-        return [(given.text(*place), place)]
-    return [(given.text(*place, index), (*place, index)) for index in given.indices(*place)]
+        return [(source.text(*field), field)]
+    return [(source.text(*field, index), (*field, index)) for index in source.indices(*field)]
 
 
-def _references(given: Source, space: Mapping[str, Any]) -> dict[str, str]:
-    """What stands for each of the template's parameters: a placeholder, or text."""
-    made: dict[str, str] = {}
-    for index in given.indices(*_TEMPLATE, "trialParameters"):
-        place = (*_TEMPLATE, "trialParameters", index)
-        given.take(*place, "description")
-        name, reference = given.text(*place, "name"), given.text(*place, "reference")
+def _references(source: Source, space: Mapping[str, Any]) -> dict[str, str]:
+    """The replacement of each of the template's parameters: a placeholder, or text."""
+    replacements: dict[str, str] = {}
+    for index in source.indices(*_TEMPLATE, "trialParameters"):
+        parameter_field = (*_TEMPLATE, "trialParameters", index)
+        source.take(*parameter_field, "description")
+        name, reference = source.text(*parameter_field, "name"), source.text(*parameter_field, "reference")
         meta = _META.fullmatch(reference)
         if meta is None:
-            parameter = given.name(reference, *place, "reference")
+            parameter = source.name(reference, *parameter_field, "reference")
             if parameter not in space:
-                given.note(f"{reference!r} is not one of the parameters; it stays as text", *place, "reference")
-            made[name] = f"{{{parameter}}}" if parameter in space else reference
+                source.note(f"{reference!r} is not one of the parameters; it stays as text", *parameter_field, "reference")
+            replacements[name] = f"{{{parameter}}}" if parameter in space else reference
             continue
         field, key = meta.groups()
         fields = {"Name": "{run}-{trial}", "Kind": "kind", "APIVersion": "apiVersion", "Namespace": "namespace"}
         if field == "Name":
-            made[name] = fields[field]
+            replacements[name] = fields[field]
         elif field in ("Kind", "APIVersion"):
-            made[name] = _escaped(given.text(*_TRIAL, fields[field]))
-        elif field in ("Labels", "Annotations") and given.look(*_TRIAL, "metadata", field.lower(), key or "") is not None:
-            made[name] = _escaped(given.text(*_TRIAL, "metadata", field.lower(), key or ""))
-        elif field == "Namespace" and (namespace := given.look("metadata", "namespace")):
-            made[name] = _escaped(str(namespace))
-            given.note("is the namespace that the Experiment names, wherever the job runs", *place, "reference")
+            replacements[name] = _escaped(source.text(*_TRIAL, fields[field]))
+        elif field in ("Labels", "Annotations") and source.look(*_TRIAL, "metadata", field.lower(), key or "") is not None:
+            replacements[name] = _escaped(source.text(*_TRIAL, "metadata", field.lower(), key or ""))
+        elif field == "Namespace" and (namespace := source.look("metadata", "namespace")):
+            replacements[name] = _escaped(str(namespace))
+            source.note("is the namespace that the Experiment names, wherever the job runs", *parameter_field, "reference")
         else:
-            given.note(f"{reference} is not known here; it stays as text", *place, "reference")
-            made[name] = _escaped(reference)
-    return made
+            source.note(f"{reference} is not known here; it stays as text", *parameter_field, "reference")
+            replacements[name] = _escaped(reference)
+    return replacements
 
 
 def _escaped(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def _filled(given: Source, text: str, references: Mapping[str, str], place: Place) -> str:
+def _filled(source: Source, text: str, references: Mapping[str, str], field: Place) -> str:
     """An argument with our placeholders."""
 
-    def one(match: re.Match[str]) -> str:
+    def replacement(match: re.Match[str]) -> str:
         if match[1] is None:
             return match[0] * 2
         if match[1] not in references:
-            given.note(f"{match[0]} is not one of trialParameters; it stays as text", *place)
+            source.note(f"{match[0]} is not one of trialParameters; it stays as text", *field)
             return _escaped(match[0])
         return references[match[1]]
 
-    return _MACRO.sub(one, text)
+    return _MACRO.sub(replacement, text)
 
 
-def _container(given: Source, name: str) -> Place | None:
-    """The place of the primary container; of one without a name, the first that takes parameters, or the first."""
-    found = list(_containers(given.look(*_TRIAL), _TRIAL))
+def _container(source: Source, name: str) -> Place | None:
+    """The path of the primary container; of one without a name, the first that takes parameters, or the first."""
+    containers = list(_containers(source.look(*_TRIAL), _TRIAL))
     names = (name, name.removeprefix("step-"))  # Tekton names the container of a step so
-    named = [place for place in found if name and (given.look(*place, "name") in names or place[-1] in names)]
-    asked = [place for place in found if "${trialParameters." in str(given.look(*place))]
-    chosen = next((place for place in [*(one for one in named if one in asked), *named, *asked, *found]), None)
+    named_containers = [
+        container
+        for container in containers
+        if name and (source.look(*container, "name") in names or container[-1] in names)
+    ]
+    parameterized = [container for container in containers if "${trialParameters." in str(source.look(*container))]
+    chosen = next(
+        (
+            container
+            for container in [
+                *(candidate for candidate in named_containers if candidate in parameterized),
+                *named_containers,
+                *parameterized,
+                *containers,
+            ]
+        ),
+        None,
+    )
     if chosen is not None:
-        given.take(*chosen, "name")
+        source.take(*chosen, "name")
     return chosen
 
 
-def _containers(value: Any, place: Place) -> Iterator[Place]:
+def _containers(value: Any, field: Place) -> Iterator[Place]:
     if isinstance(value, dict):
         if isinstance(value.get("image"), str) and ("command" in value or "args" in value):
-            yield place
-        for key, below in value.items():
-            yield from _containers(below, (*place, key))
+            yield field
+        for key, child in value.items():
+            yield from _containers(child, (*field, key))
     elif isinstance(value, list):
-        for index, below in enumerate(value):
-            yield from _containers(below, (*place, index))
+        for index, child in enumerate(value):
+            yield from _containers(child, (*field, index))
 
 
-def _environment(given: Source, place: Place, references: Mapping[str, str]) -> Iterator[str]:
+def _environment(source: Source, field: Place, references: Mapping[str, str]) -> Iterator[str]:
     """The variables of the container as arguments of `env`."""
-    for index in given.indices(*place):
-        name = given.text(*place, index, "name")
-        if given.look(*place, index, "value") is None:
-            given.skip(
+    for index in source.indices(*field):
+        name = source.text(*field, index, "name")
+        if source.look(*field, index, "value") is None:
+            source.skip(
                 f"the value of {name} is not in the file, and trials get no secrets of their own",
-                *place,
+                *field,
                 index,
                 "valueFrom",
             )
             continue
-        at = (*place, index, "value")
-        yield f"{name}={_filled(given, given.text(*at), references, at)}"
+        value_field = (*field, index, "value")
+        yield f"{name}={_filled(source, source.text(*value_field), references, value_field)}"
 
 
-def _resources(given: Source, container: Place) -> dict[str, Any]:
-    """What the container may use: its limits, else its requests."""
-    made: dict[str, Any] = {}
-    fields = (*container, "resources") if given.look(*container, "resources") else (*container, "resourcesPerNode")
+def _resources(source: Source, container: Place) -> dict[str, Any]:
+    """The resources of the container: its limits, else its requests."""
+    resources: dict[str, Any] = {}
+    fields = (*container, "resources") if source.look(*container, "resources") else (*container, "resourcesPerNode")
     for part in ("limits", "requests"):
-        for key in given.keys(*fields, part):
-            at = (*fields, part, key)
-            if key == "cpu" and values.cores(search.scalar(given.text(*at))) is not None:
-                made.setdefault("cpus", values.cores(search.scalar(given.text(*at))))
-            elif key == "memory" and values.times(given.text(*at), 1) is not None:
-                made.setdefault("memory", given.text(*at))
+        for key in source.keys(*fields, part):
+            amount_field = (*fields, part, key)
+            if key == "cpu" and values.cores(search.scalar(source.text(*amount_field))) is not None:
+                resources.setdefault("cpus", values.cores(search.scalar(source.text(*amount_field))))
+            elif key == "memory" and values.times(source.text(*amount_field), 1) is not None:
+                resources.setdefault("memory", source.text(*amount_field))
             elif key == "nvidia.com/gpu":
-                made.setdefault("gpus", given.whole(*at) or 0)
+                resources.setdefault("gpus", source.whole(*amount_field) or 0)
             else:
-                given.skip("a trial has cores, memory and GPUs; `cluster.gpu_resource` names another kind of GPU", *at)
-    return made
+                source.skip(
+                    "a trial has cores, memory and GPUs; `cluster.gpu_resource` names another kind of GPU", *amount_field
+                )
+    return resources
 
 
-def _nodes(given: Source, kind: str, container: Place) -> int:
-    """How many machines a trial has."""
+def _nodes(source: Source, kind: str, container: Place) -> int:
+    """The number of nodes of a trial."""
     if kind == "TrainJob":
-        return given.whole(*_TRIAL, "spec", "trainer", "numNodes") or 1
+        return source.whole(*_TRIAL, "spec", "trainer", "numNodes") or 1
     replicas = (*_TRIAL, "spec", _REPLICAS.get(kind, ""))
-    counts = {role: given.whole(*replicas, role, "replicas") or 1 for role in given.keys(*replicas)}
+    counts = {role: source.whole(*replicas, role, "replicas") or 1 for role in source.keys(*replicas)}
     for role in counts:
-        for at in _containers(given.look(*replicas, role), (*replicas, role)):
-            if at != container and _same(given, at, container):
-                given.take(*at)
+        for other in _containers(source.look(*replicas, role), (*replicas, role)):
+            if other != container and _same(source, other, container):
+                source.take(*other)
     if kind in ("PyTorchJob", "XGBoostJob", "PaddleJob"):
         if kind != "PyTorchJob":
-            why = f"nodes find each other by torchrun's variables here (MASTER_ADDR, RANK, …), not by those of {kind}"
-            given.note(why, *replicas)
+            reason = f"nodes find each other by torchrun's variables here (MASTER_ADDR, RANK, …), not by those of {kind}"
+            source.note(reason, *replicas)
         return sum(counts.values())
     if sum(counts.values()) > 1:
         variable = "TF_CONFIG" if kind == "TFJob" else "mpirun's hosts" if kind == "MPIJob" else "the job's own variables"
-        given.note(f"{sum(counts.values())} pods become one node: nothing here sets {variable}", *replicas)
+        source.note(f"{sum(counts.values())} pods become one node: nothing here sets {variable}", *replicas)
     return 1
 
 
-def _same(given: Source, one: Place, other: Place) -> bool:
+def _same(source: Source, first: Place, second: Place) -> bool:
     """Whether two containers run the same: then the second has been read with the first."""
-    return all(given.look(*one, key) == given.look(*other, key) for key in ("image", "command", "args", "resources", "env"))
+    return all(
+        source.look(*first, key) == source.look(*second, key) for key in ("image", "command", "args", "resources", "env")
+    )
 
 
-def runnable(job: dict[str, Any], scripts: Mapping[str, str], given: Source) -> tuple[dict[str, Any], list[str]]:
+def runnable(job: dict[str, Any], scripts: Mapping[str, str], source: Source) -> tuple[dict[str, Any], list[str]]:
     """The job with a script that lies beside the file, and the names of such scripts.
 
     Such a script is the job's `script`, which starts from the warm template. One with variables stays a command.
     """
     variables = list(itertools.takewhile(lambda item: item == "env" or "=" in item, job["command"]))
     command = job["command"][len(variables) :]
-    named = command[1] if len(command) > 1 and re.fullmatch(r"(?:/\S+/)?python[\d.]*", command[0]) else ""
-    script, rest = named.removeprefix("./"), command[2:]
-    if named.startswith("/") and (script := posixpath.basename(named)) in scripts:
-        given.note(f"{named} lies in the image there; {script} beside the file travels with the run here", *_TRIAL)
+    named_script = command[1] if len(command) > 1 and re.fullmatch(r"(?:/\S+/)?python[\d.]*", command[0]) else ""
+    script, remaining = named_script.removeprefix("./"), command[2:]
+    if named_script.startswith("/") and (script := posixpath.basename(named_script)) in scripts:
+        source.note(f"{named_script} lies in the image there; {script} beside the file travels with the run here", *_TRIAL)
     if script in scripts and variables:
-        return {**job, "command": [*variables, command[0], script, *rest]}, [script]
+        return {**job, "command": [*variables, command[0], script, *remaining]}, [script]
     if script in scripts:
-        made = {"script": script, "arguments": [*rest, *job["arguments"]] or "none"}
-        return {**{key: value for key, value in job.items() if key not in ("command", "arguments")}, **made}, [script]
-    inside = [item for item in command[1:2] if "." in item and not item.startswith(("/", "-"))]
-    if inside:
-        given.note(
-            f"{inside[0]} lies in the image's folder there; the command runs in a copy of the job's folder here", *_TRIAL
+        fields = {"script": script, "arguments": [*remaining, *job["arguments"]] or "none"}
+        return {**{key: value for key, value in job.items() if key not in ("command", "arguments")}, **fields}, [script]
+    relative = [item for item in command[1:2] if "." in item and not item.startswith(("/", "-"))]
+    if relative:
+        source.note(
+            f"{relative[0]} lies in the image's folder there; the command runs in a copy of the job's folder here", *_TRIAL
         )
     return job, []

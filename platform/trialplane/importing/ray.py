@@ -52,7 +52,7 @@ _MAX_T = {"ASHAScheduler": 100, "AsyncHyperBandScheduler": 100, "HyperBandSchedu
 _LONGEST_TRIAL = "1h"  # of a trial whose end is not in the file
 _ITERATIONS = "training_iteration"  # what schedulers count unless they are told otherwise, MedianStoppingRule excepted
 _REASONS = {
-    "run_config": "a run's name and place are given when the job is submitted; `budget` and `retries` say what failures do",
+    "run_config": "a run's name and target are set when the job is submitted; `budget` and `retries` limit failures",
     "name": "is given when the job is submitted: --name",
     "storage_path": "runs are kept in TRIALPLANE_HOME, and on a cluster in the chart's volume",
     "local_dir": "runs are kept in TRIALPLANE_HOME, and on a cluster in the chart's volume",
@@ -78,40 +78,40 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     if call is None:
         raise SpecError([Issue(("file",), "has no tune.Tuner(…) and no tune.run(…)", name)])
     reader = _Reader(tree, name, call, folding.fold(tree))
-    given = Source(Document(reader.data(call, ()), reader.lines, name))
-    for at, text in reader.assumed:
-        given.note(f"{text} is taken, as only running the file would show whether another value is used", *at)
-    for at, text in reader.changed:
-        given.note(f"{text}, and only running the file would show how: write that into job.yaml", *at)
-    for other in list(_searches(tree))[1:]:
-        given.note(f"only the first search in the file is taken; that of line {other.lineno} is not")
-    given.take(CALL)
+    source = Source(Document(reader.data(call, ()), reader.lines, name))
+    for noted_field, text in reader.assumed:
+        source.note(f"{text} is taken, as only running the file would show whether another value is used", *noted_field)
+    for noted_field, text in reader.changed:
+        source.note(f"{text}, and only running the file would show how: write that into job.yaml", *noted_field)
+    for other_search in list(_searches(tree))[1:]:
+        source.note(f"only the first search in the file is taken; that of line {other_search.lineno} is not")
+    source.take(CALL)
     tuner = _tail(call.func) == "Tuner"
     config = ("tune_config",) if tuner else ()
-    for at in (config, ("run_config",)):
-        given.take(*at, CALL)
+    for noted_field in (config, ("run_config",)):
+        source.take(*noted_field, CALL)
     space: dict[str, Any] = {}
     params: dict[str, Any] = {}
-    place = ("param_space",) if tuner else ("config",)
+    space_field = ("param_space",) if tuner else ("config",)
     defined = {name for node in tree.body for name in _defined(node)}
-    sampler, parallel, drawn = _sampler(given, (*config, "search_alg"))
-    grids = _parameters(given, place, (), space, params) if given.look(*place) is not None else []
-    function, resources = _trainable(given, ("trainable" if tuner else "run_or_experiment",))
-    if grids and len(grids) == len(space) and given.look(*config, "search_alg") is None:
+    sampler, parallel, drawn = _sampler(source, (*config, "search_alg"))
+    grids = _parameters(source, space_field, (), space, params) if source.look(*space_field) is not None else []
+    function, resources = _trainable(source, ("trainable" if tuner else "run_or_experiment",))
+    if grids and len(grids) == len(space) and source.look(*config, "search_alg") is None:
         sampler = {"name": "grid"}
     elif grids:
-        for at in grids:
-            given.note("every value is tried num_samples times there; here values are drawn", *at)
-    pruner = _pruner(given, (*config, "scheduler"))
-    stop, budget = _ends(given, (*config, "scheduler"), ("run_config", "stop") if tuner else ("stop",))
-    if (limit := given.number(*config, "time_budget_s")) is not None:
+        for noted_field in grids:
+            source.note("every value is tried num_samples times there; here values are drawn", *noted_field)
+    pruner = _pruner(source, (*config, "scheduler"))
+    stop, budget = _ends(source, (*config, "scheduler"), ("run_config", "stop") if tuner else ("stop",))
+    if (limit := source.number(*config, "time_budget_s")) is not None:
         budget["time"] = limit
-    objectives, samples = _objectives(given, config), given.whole(*config, "num_samples")
-    points = math.prod(len(space[given.name(".".join(path))]["choices"]) for path in map(_path, grids)) if grids else 1
-    is_open = given.look(*config, "num_samples") is not None and (samples is None or samples < 1)
+    objectives, samples = _objectives(source, config), source.whole(*config, "num_samples")
+    points = math.prod(len(space[source.name(".".join(path))]["choices"]) for path in map(_path, grids)) if grids else 1
+    is_open = source.look(*config, "num_samples") is not None and (samples is None or samples < 1)
     trials = search.trials(None if is_open and not grids else max(1, samples or 1) * points, sampler, space)
     if is_open:
-        given.note(f"is unlimited there, or not known, but a study must end: trials is {trials}", *config, "num_samples")
+        source.note(f"is unlimited there, or not known, but a study must end: trials is {trials}", *config, "num_samples")
     job = {
         "kind": "hpo",
         "params": params,
@@ -121,7 +121,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
         "sampler": search.short(sampler),
         "pruner": pruner,
         "trials": trials,
-        "parallel": given.whole(*config, "max_concurrent_trials") or parallel,
+        "parallel": source.whole(*config, "max_concurrent_trials") or parallel,
         "stop": stop,
         "budget": budget,
         "resources": resources,
@@ -130,18 +130,20 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     stem = re.sub(r"\W", "_", PurePath(name).stem, flags=re.ASCII)
     stem = stem if stem.isidentifier() and not keyword.iskeyword(stem) else f"search_{stem}"
     if _imported(tree).get(function, "").startswith("ray."):
-        given.refuse(f"{function} is a class of Ray's, and a trial calls a function: write a function(config) that uses it")
+        source.refuse(f"{function} is a class of Ray's, and a trial calls a function: write a function(config) that uses it")
     elif function and function not in defined:
-        given.note(f"{function} is not defined at the top level of the file, where a trial finds it: move it there", CALL)
+        source.note(f"{function} is not defined at the top level of the file, where a trial finds it: move it there", CALL)
     if not space and drawn in defined:  # a function that draws with Optuna's trial
         job["space"] = f"{stem}:{drawn}"
     checkpoints = {}
     if _saves(tree):
-        given.note("saves checkpoints: `checkpoints` has one that is paused, killed or lost go on from its newest", CALL)
+        source.note(
+            "saves checkpoints: with `checkpoints`, a paused, killed or lost trial continues from its newest one", CALL
+        )
         checkpoints = {"grace": "30s"}
-    own = PurePath(name).name
-    made = {**job, "entrypoint": f"ray:{stem}:{function or 'run'}", "checkpoints": checkpoints}
-    return given.imported(made, _REASONS, {} if f"{stem}.py" == own else {f"{stem}.py": text}, copies=[own])
+    file_name = PurePath(name).name
+    fields = {**job, "entrypoint": f"ray:{stem}:{function or 'run'}", "checkpoints": checkpoints}
+    return source.imported(fields, _REASONS, {} if f"{stem}.py" == file_name else {f"{stem}.py": text}, copies=[file_name])
 
 
 def _saves(tree: ast.Module) -> bool:
@@ -161,12 +163,12 @@ def is_search(text: str) -> bool:
     except SpecError:
         return False
     names = _imported(tree)
-    called = (_full(node.func, names) for node in _executed(tree) if isinstance(node, ast.Call))
-    return any(name.startswith("ray.") and _is_search(name) for name in called)
+    called_names = (_full(node.func, names) for node in _executed(tree) if isinstance(node, ast.Call))
+    return any(name.startswith("ray.") and _is_search(name) for name in called_names)
 
 
 def _executed(tree: ast.Module) -> Iterator[ast.AST]:
-    """What is executed when the file is run, with the functions that are called by their names."""
+    """The nodes that are executed when the file is run, with the functions that are called by their names."""
     functions = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
     todo: list[ast.AST] = list(tree.body)
     while todo:
@@ -180,31 +182,31 @@ def _executed(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _imported(tree: ast.AST) -> dict[str, str]:
-    """What names of the file stand for that it imports, with the module before it."""
-    found: dict[str, str] = {}
+    """The names that the file imports → the full names that they stand for."""
+    names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            found |= {alias.asname or alias.name: f"{node.module or ''}.{alias.name}" for alias in node.names}
+            names |= {alias.asname or alias.name: f"{node.module or ''}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
-            found |= {
+            names |= {
                 alias.asname or alias.name.partition(".")[0]: alias.name if alias.asname else alias.name.partition(".")[0]
                 for alias in node.names
             }
-    return found
+    return names
 
 
 def _full(node: ast.expr, names: Mapping[str, str]) -> str:
     """The dotted name of an expression, as the module has it that the name is imported from."""
-    first, dot, rest = _dotted(node).partition(".")
-    return names.get(first, first) + dot + rest
+    root, dot, tail = _dotted(node).partition(".")
+    return names.get(root, root) + dot + tail
 
 
 def _is_search(name: str) -> bool:
     return name in ("tune.run", "ray.tune.run") or name.rpartition(".")[2] == "Tuner"
 
 
-def _path(place: Place) -> tuple[str, ...]:
-    return tuple(map(str, place[1:]))
+def _path(field: Place) -> tuple[str, ...]:
+    return tuple(map(str, field[1:]))
 
 
 def _tree(text: str, name: str) -> ast.Module:
@@ -220,7 +222,7 @@ def _searches(tree: ast.AST) -> Iterator[ast.Call]:
     """The calls of Tuner and of tune.run, in the order of the file."""
     names = _imported(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    for node in sorted(calls, key=lambda one: (one.lineno, one.col_offset)):
+    for node in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
         name = _full(node.func, names)
         if _is_search(name) and (name.startswith("ray.") or name.partition(".")[0] in ("tune", "Tuner")):
             yield node
@@ -243,17 +245,17 @@ class _Reader:
 
     Args:
         tree: of the file.
-        source: its name, for messages.
+        file_name: of the file, for messages.
         call: that is read; the function around it has arguments.
         changes: the names of dicts that are changed by code that cannot be read → a line of it.
     """
 
-    def __init__(self, tree: ast.Module, source: str, call: ast.Call, changes: Mapping[str, int]) -> None:
+    def __init__(self, tree: ast.Module, file_name: str, call: ast.Call, changes: Mapping[str, int]) -> None:
         self.changed: list[tuple[Place, str]] = []  # places where such a dict is read, with what is said of it
         self._changes = changes
         self.lines: dict[Place, int] = {}
         self.assumed: list[tuple[Place, str]] = []  # places where one of two values was chosen, with its text
-        self._source = source
+        self._file_name = file_name
         self._count = 0
         self._values: dict[str, list[tuple[int, int, ast.expr]]] = {}  # by name: the block, the line, and the value
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -264,66 +266,66 @@ class _Reader:
                 if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
                     self._values.setdefault(node.targets[0].id, []).append((index, node.lineno, node.value))
         for node in tree.body:
-            if isinstance(node, ast.FunctionDef) and any(one is call for one in ast.walk(node)):
+            if isinstance(node, ast.FunctionDef) and any(descendant is call for descendant in ast.walk(node)):
                 for name, value in _called_with(node, calls).items():
                     self._values.setdefault(name, [(-1, node.lineno, value)])
 
-    def data(self, node: ast.expr, place: Place, depth: int = 0) -> Any:
-        """The value of an expression; of one that only running it would tell, its text in a mapping."""
-        self.lines.setdefault(place, node.lineno)
+    def data(self, node: ast.expr, field: Place, depth: int = 0) -> Any:
+        """The value of an expression; for one that only running it would show, its text in a mapping."""
+        self.lines.setdefault(field, node.lineno)
         self._count += 1
         if self._count > _MOST_NODES or depth > _DEEPEST:
-            why = f"has more than {_MOST_NODES:,} values, or is nested more than {_DEEPEST} levels deep"
-            raise SpecError([Issue(("file",), why, self._source, node.lineno)])
+            reason = f"has more than {_MOST_NODES:,} values, or is nested more than {_DEEPEST} levels deep"
+            raise SpecError([Issue(("file",), reason, self._file_name, node.lineno)])
         if isinstance(node, ast.Name) and (value := self._assigned(node)) is not None:
             if node.id in self._changes:
-                self.changed.append((place, f"{node.id} is changed in line {self._changes[node.id]}"))
-            return self.data(value, place, depth + 1)
+                self.changed.append((field, f"{node.id} is changed in line {self._changes[node.id]}"))
+            return self.data(value, field, depth + 1)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in self._flags:
-            return self.data(self._flags[node.attr], place, depth + 1)
+            return self.data(self._flags[node.attr], field, depth + 1)
         if isinstance(node, ast.Constant) and isinstance(node.value, (str, int, float, type(None))):
             return node.value
         if isinstance(node, (ast.List, ast.Tuple)):
-            return [self.data(one, (*place, index), depth + 1) for index, one in enumerate(node.elts)]
+            return [self.data(element, (*field, index), depth + 1) for index, element in enumerate(node.elts)]
         if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
             pairs = [
-                (str(key.value), one)
-                for key, one in zip(node.keys, node.values, strict=True)
+                (str(key.value), element)
+                for key, element in zip(node.keys, node.values, strict=True)
                 if isinstance(key, ast.Constant)
             ]
-            return {key: self.data(one, (*place, key), depth + 1) for key, one in pairs}
+            return {key: self.data(element, (*field, key), depth + 1) for key, element in pairs}
         if isinstance(node, ast.IfExp):
-            holds = self._holds(node.test, place, depth)
+            holds = self._holds(node.test, field, depth)
             if holds is None:
-                self.assumed.append((place, errors.shortened(ast.unparse(node.orelse), 60)))
-            return self.data(node.body if holds else node.orelse, place, depth + 1)
+                self.assumed.append((field, errors.shortened(ast.unparse(node.orelse), 60)))
+            return self.data(node.body if holds else node.orelse, field, depth + 1)
         if isinstance(node, ast.Call) and _tail(node.func) in ("int", "float") and len(node.args) == 1:
-            value = self.data(node.args[0], place, depth + 1)
+            value = self.data(node.args[0], field, depth + 1)
             if isinstance(value, (int, float)):
                 return int(value) if _tail(node.func) == "int" and math.isfinite(value) else float(value)
         elif isinstance(node, ast.Call) and not any(word.arg is None for word in node.keywords):
             names = [*_ARGUMENTS.get(_tail(node.func), ()), *(f"argument {index + 1}" for index in range(len(node.args)))]
             arguments = [*zip(names, node.args, strict=False)]
             arguments += [(word.arg, word.value) for word in node.keywords if word.arg]
-            made = {key: self.data(one, (*place, key), depth + 1) for key, one in arguments}
-            return {CALL: _tail(node.func), **made}
+            values = {key: self.data(element, (*field, key), depth + 1) for key, element in arguments}
+            return {CALL: _tail(node.func), **values}
         number = _number(node)
         return {CALL: "", "text": ast.unparse(node)[:200]} if number is None else number
 
     def _assigned(self, name: ast.Name) -> ast.expr | None:
-        """What a name stands for; None where it may be one of several values."""
-        found = self._values.get(name.id, [])
-        before = [value for _, line, value in found if line < name.lineno]
-        if len(found) == 1:
-            return found[0][2]
-        return before[-1] if before and len({block for block, _, _ in found}) == 1 else None
+        """The value that a name stands for; None where it may be one of several."""
+        assignments = self._values.get(name.id, [])
+        before = [value for _, line, value in assignments if line < name.lineno]
+        if len(assignments) == 1:
+            return assignments[0][2]
+        return before[-1] if before and len({block for block, _, _ in assignments}) == 1 else None
 
-    def _holds(self, test: ast.expr, place: Place, depth: int) -> bool | None:
-        """Whether a test holds; None where only running it would tell."""
+    def _holds(self, test: ast.expr, field: Place, depth: int) -> bool | None:
+        """Whether a test holds; None where only running it would show."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            inner = self._holds(test.operand, place, depth)
+            inner = self._holds(test.operand, field, depth)
             return None if inner is None else not inner
-        value = self.data(test, place, depth + 1)
+        value = self.data(test, field, depth + 1)
         return None if isinstance(value, dict) else bool(value)
 
 
@@ -331,24 +333,30 @@ def _flags(calls: Sequence[ast.Call]) -> Iterator[tuple[str, ast.expr]]:
     """The arguments of the file's parsers, with their defaults."""
     for call in calls:
         if _tail(call.func) == "add_argument" and call.args and isinstance(call.args[0], ast.Constant):
-            named = {word.arg: word.value for word in call.keywords}
-            action = ast.unparse(named["action"]).strip("'") if "action" in named else ""
+            keywords = {word.arg: word.value for word in call.keywords}
+            action = ast.unparse(keywords["action"]).strip("'") if "action" in keywords else ""
             switch = ast.Constant(action == "store_false") if action in ("store_true", "store_false") else None
-            flags = [str(one.value) for one in call.args if isinstance(one, ast.Constant)]
-            flag = next((one for one in flags if one.startswith("--")), flags[0]).lstrip("-").replace("-", "_")
-            if default := named.get("default", switch):
+            flags = [str(argument.value) for argument in call.args if isinstance(argument, ast.Constant)]
+            flag = (
+                next((argument for argument in flags if argument.startswith("--")), flags[0]).lstrip("-").replace("-", "_")
+            )
+            if default := keywords.get("default", switch):
                 yield flag, ast.copy_location(default, call)
 
 
 def _called_with(function: ast.FunctionDef, calls: Sequence[ast.Call]) -> dict[str, ast.expr]:
     """The arguments of a function: those of the one call of it, over their defaults."""
-    names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
-    found: dict[str, ast.expr | None] = dict(zip(reversed(names), reversed(function.args.defaults), strict=False))
-    found |= {one.arg: value for one, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)}
-    own = [call for call in calls if _dotted(call.func) == function.name]
-    if len(own) == 1:
-        found |= dict(zip(names, own[0].args, strict=False)) | {word.arg: word.value for word in own[0].keywords if word.arg}
-    return {name: value for name, value in found.items() if value is not None}
+    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    values: dict[str, ast.expr | None] = dict(zip(reversed(names), reversed(function.args.defaults), strict=False))
+    values |= {
+        argument.arg: value for argument, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+    }
+    own_calls = [call for call in calls if _dotted(call.func) == function.name]
+    if len(own_calls) == 1:
+        values |= dict(zip(names, own_calls[0].args, strict=False)) | {
+            word.arg: word.value for word in own_calls[0].keywords if word.arg
+        }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _number(node: ast.expr) -> int | float | None:
@@ -365,8 +373,8 @@ def _number(node: ast.expr) -> int | float | None:
         return None
     try:
         if isinstance(node.op, ast.Pow) and abs(right) <= 64:
-            made = left**right
-            return made if isinstance(made, (int, float)) else None
+            power = left**right
+            return power if isinstance(power, (int, float)) else None
         operations = {ast.Add: left + right, ast.Sub: left - right, ast.Mult: left * right}
         return left / right if isinstance(node.op, ast.Div) else operations.get(type(node.op))
     except (ZeroDivisionError, OverflowError):
@@ -374,36 +382,39 @@ def _number(node: ast.expr) -> int | float | None:
 
 
 def _parameters(
-    given: Source,
-    place: Place,
-    above: tuple[str, ...],
+    source: Source,
+    field: Place,
+    prefix: tuple[str, ...],
     space: dict[str, Any],
     params: dict[str, Any],
 ) -> list[Place]:
     """Sort the values of a configuration into searched and fixed ones; give the places of those of a grid."""
     grids: list[Place] = []
-    if not isinstance(given.look(*place), dict) or CALL in given.keys(*place):
-        given.refuse("is not a dict that can be read: write out its keys and values in the file", *place)
+    if not isinstance(source.look(*field), dict) or CALL in source.keys(*field):
+        source.refuse("is not a dict that can be read: write out its keys and values in the file", *field)
         return []
-    for key in given.keys(*place):
-        at, path = (*place, key), (*above, key)
-        value = given.look(*at)
+    for key in source.keys(*field):
+        key_field, path = (*field, key), (*prefix, key)
+        value = source.look(*key_field)
         if isinstance(value, dict) and CALL not in value:
-            grids += _parameters(given, at, path, space, params)
+            grids += _parameters(source, key_field, path, space, params)
             continue
-        name = given.name(".".join(path), *at)
+        name = source.name(".".join(path), *key_field)
         if tuple(name.split(".")) != path:
-            given.note(
-                f"the function gets it as {_subscripts(name.split('.'))}, not as {_subscripts(path)}; change that", *at
+            source.note(
+                f"the function gets it as {_subscripts(name.split('.'))}, not as {_subscripts(path)}; change that",
+                *key_field,
             )
-        if isinstance(value, list) and any(_is_drawn(one) for one in value):
-            given.skip("values are drawn in a list here; give each a key of its own, or a parameter in job.yaml", *at)
+        if isinstance(value, list) and any(_is_drawn(element) for element in value):
+            source.skip(
+                "values are drawn in a list here; give each a key of its own, or a parameter in job.yaml", *key_field
+            )
             continue
         if not isinstance(value, dict):
-            params[name] = given.take(*at)
-        elif (made := _domain(given, at)) is not None:
-            space[name] = made
-            grids += [at] if value[CALL] == "grid_search" else []
+            params[name] = source.take(*key_field)
+        elif (parameter := _domain(source, key_field)) is not None:
+            space[name] = parameter
+            grids += [key_field] if value[CALL] == "grid_search" else []
     return grids
 
 
@@ -413,60 +424,62 @@ def _subscripts(keys: Sequence[str]) -> str:
 
 def _is_drawn(value: Any) -> bool:
     """Whether a value is not plain: a call, or has one in it."""
-    below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return (isinstance(value, dict) and CALL in value) or any(_is_drawn(one) for one in below)
+    elements = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (isinstance(value, dict) and CALL in value) or any(_is_drawn(element) for element in elements)
 
 
-def _domain(given: Source, place: Place) -> dict[str, Any] | None:
-    """What a function of `tune` draws, as a parameter; None with a note."""
-    word = given.text(*place, CALL)
+def _domain(source: Source, field: Place) -> dict[str, Any] | None:
+    """The parameter that a function of `tune` draws; None with a note."""
+    word = source.text(*field, CALL)
     if word in ("choice", "grid_search"):
         key = "categories" if word == "choice" else "values"
-        if not isinstance(given.look(*place, key), list):
-            given.refuse("needs a list of values that can be read", *place)
+        if not isinstance(source.look(*field, key), list):
+            source.refuse("needs a list of values that can be read", *field)
             return None
-        return search.categorical(given.take(*place, key))
+        return search.categorical(source.take(*field, key))
     if word == "sample_from":
-        why = "a function of the other values cannot be read; compute it in the trainable, or write space: module:function"
-        given.skip(why, *place)
+        reason = (
+            "a function of the other values cannot be read; compute it in the trainable, or write space: module:function"
+        )
+        source.skip(reason, *field)
         return None
     integer = word.endswith("randint")
     if word.removeprefix("q") not in ("uniform", "loguniform", "randint", "lograndint", "randn"):
-        given.skip(f"{_UNREADABLE}; write the parameter into job.yaml", *place)
+        source.skip(f"{_UNREADABLE}; write the parameter into job.yaml", *field)
         return None
-    step = given.number(*place, "q") if word.startswith("q") else None
+    step = source.number(*field, "q") if word.startswith("q") else None
     if word.endswith("randn"):
-        mean, deviation = given.number(*place, "mean"), given.number(*place, "sd")
+        mean, deviation = source.number(*field, "mean"), source.number(*field, "sd")
         if step is not None:
-            given.note(f"becomes a range of {search.SIGMAS} standard deviations on both sides, drawn uniformly", *place)
+            source.note(f"becomes a range of {search.SIGMAS} standard deviations on both sides, drawn uniformly", *field)
         return search.normal(mean or 0.0, 1.0 if deviation is None else deviation, step=step)
-    first, second = given.number(*place, "lower"), given.number(*place, "upper")
-    if first is None or second is None:
-        given.refuse("needs two bounds that can be read", *place)
+    lower, upper = source.number(*field, "lower"), source.number(*field, "upper")
+    if lower is None or upper is None:
+        source.refuse("needs two bounds that can be read", *field)
         return None
     log = "log" in word
-    given.take(*place, "base")  # of the scale: the same values are drawn
+    source.take(*field, "base")  # of the scale: the same values are drawn
     is_open = integer and (step is None or step == 1)  # Ray leaves out the upper bound, unless there is a larger step
-    low, high = first, second - 1 if is_open else second
+    low, high = lower, upper - 1 if is_open else upper
     if step is not None and log:
-        given.note("a logarithmic range has no step here, so it is left out", *place)
+        source.note("a logarithmic range has no step here, so it is left out", *field)
     elif step is not None:
-        low, high = search.multiples(first, high, step, inward=True)
-        if (low, high) != (first, second - is_open):
-            given.note(f"values are multiples of {step:g}, so the range is {low:g} to {high:g}", *place)
+        low, high = search.multiples(lower, high, step, inward=True)
+        if (low, high) != (lower, upper - is_open):
+            source.note(f"values are multiples of {step:g}, so the range is {low:g} to {high:g}", *field)
     return search.span("int" if integer else "float", low, high, log=log, step=step)
 
 
-def _objectives(given: Source, config: Place) -> list[dict[str, str]]:
+def _objectives(source: Source, config: Place) -> list[dict[str, str]]:
     places = (config, (*config, "scheduler"), (*config, "search_alg"), (*config, "search_alg", "searcher"))
-    found: dict[str, list[str]] = {}
+    words_by_key: dict[str, list[str]] = {}
     for key in ("metric", "mode"):
-        for at in places:
-            words = given.texts(*at, key) if isinstance(given.look(*at, key), list) else [given.text(*at, key)]
-            found[key] = found.get(key) or [word for word in words if word]
-    if not found["metric"]:
-        given.note("names no metric: write the objective into job.yaml", *(config or (CALL,)))
-    metrics, modes = found["metric"] or ["loss"], found["mode"] or ["min"]
+        for field in places:
+            words = source.texts(*field, key) if isinstance(source.look(*field, key), list) else [source.text(*field, key)]
+            words_by_key[key] = words_by_key.get(key) or [word for word in words if word]
+    if not words_by_key["metric"]:
+        source.note("names no metric: write the objective into job.yaml", *(config or (CALL,)))
+    metrics, modes = words_by_key["metric"] or ["loss"], words_by_key["mode"] or ["min"]
     modes = modes if len(modes) == len(metrics) else modes[:1] * len(metrics)
     return [
         {"metric": metric, "direction": "maximize" if mode == "max" else "minimize"}
@@ -474,121 +487,125 @@ def _objectives(given: Source, config: Place) -> list[dict[str, str]]:
     ]
 
 
-def _sampler(given: Source, place: Place) -> tuple[dict[str, Any], int | None, str]:
+def _sampler(source: Source, field: Place) -> tuple[dict[str, Any], int | None, str]:
     """The sampler, how many trials run at the same time where the file limits them, and the name of the sampler's space."""
     parallel = None
-    word = given.text(*place, CALL) if isinstance(given.look(*place), dict) else given.text(*place)
+    word = source.text(*field, CALL) if isinstance(source.look(*field), dict) else source.text(*field)
     if word == "ConcurrencyLimiter":
-        parallel = given.whole(*place, "max_concurrent")
-        place = (*place, "searcher")
-        word = given.text(*place, CALL)
+        parallel = source.whole(*field, "max_concurrent")
+        field = (*field, "searcher")
+        word = source.text(*field, CALL)
     sampler = search.sampler(word) if word else {"name": "random"}
     if sampler is None:
-        given.note(f"{word} has no counterpart; tpe is used", *place)
-    space = given.look(*place, "space")
+        source.note(f"{word} has no counterpart; tpe is used", *field)
+    space = source.look(*field, "space")
     drawn = space.get("text", "") if isinstance(space, dict) else ""
     if drawn.isidentifier():
-        given.take(*place, "space")
+        source.take(*field, "space")
     return sampler or {"name": "tpe"}, parallel, drawn
 
 
-def _pruner(given: Source, place: Place) -> Any:
-    if not isinstance(given.look(*place), dict):
-        given.skip(_UNREADABLE, *place)
+def _pruner(source: Source, field: Place) -> Any:
+    if not isinstance(source.look(*field), dict):
+        source.skip(_UNREADABLE, *field)
         return None
-    word = given.text(*place, CALL)
+    word = source.text(*field, CALL)
     if word == "FIFOScheduler":
         return None
     if word not in _PRUNERS:
-        why = "population based training is not a pruner" if word.startswith(("Population", "PB")) else "has no counterpart"
-        given.note(f"{word}: {why}; trials run to their end", *place)
+        reason = (
+            "population based training is not a pruner" if word.startswith(("Population", "PB")) else "has no counterpart"
+        )
+        source.note(f"{word}: {reason}; trials run to their end", *field)
         return None
     name, options = _PRUNERS[word]
-    made: dict[str, Any] = {"name": name}
+    pruner: dict[str, Any] = {"name": name}
     if name == "successive_halving":
-        made |= {"min_resource": 1, "reduction_factor": 4}  # Ray's
-    counted = _counted(given, place)
+        pruner |= {"min_resource": 1, "reduction_factor": 4}  # Ray's
+    progress_unit = _progress_unit(source, field)
     for key, option in options.items():
-        if key in ("grace_period", "max_t") and counted != _ITERATIONS:
-            what = "seconds" if counted.startswith("time_") and counted.endswith("_s") else counted
-            given.skip(
-                f"is in {what} there, and steps are counted here: write {option} of the pruner into job.yaml", *place, key
+        if key in ("grace_period", "max_t") and progress_unit != _ITERATIONS:
+            unit = "seconds" if progress_unit.startswith("time_") and progress_unit.endswith("_s") else progress_unit
+            source.skip(
+                f"is in {unit} there, and steps are counted here: write {option} of the pruner into job.yaml", *field, key
             )
-        elif (value := given.whole(*place, key)) is not None:
-            made[option] = value
-    return search.short(made)
+        elif (value := source.whole(*field, key)) is not None:
+            pruner[option] = value
+    return search.short(pruner)
 
 
-def _counted(given: Source, scheduler: Place) -> str:
-    """What a scheduler counts as progress."""
-    is_median = given.look(*scheduler, CALL) == "MedianStoppingRule"
-    return given.text(*scheduler, "time_attr") or ("time_total_s" if is_median else _ITERATIONS)
+def _progress_unit(source: Source, scheduler: Place) -> str:
+    """The unit in which a scheduler counts progress."""
+    is_median = source.look(*scheduler, CALL) == "MedianStoppingRule"
+    return source.text(*scheduler, "time_attr") or ("time_total_s" if is_median else _ITERATIONS)
 
 
-def _ends(given: Source, scheduler: Place, place: Place) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _ends(source: Source, scheduler: Place, field: Place) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The rules that end a trial, as `stop` and `budget` of the job."""
     rules: list[dict[str, Any]] = []
     budget: dict[str, Any] = {}
-    limits = given.look(*place)
+    limits = source.look(*field)
     if isinstance(limits, dict) and CALL not in limits:
         for metric in limits:
-            if isinstance(given.look(*place, metric), bool):
-                given.skip("is not a number: have the trainable return there", *place, metric)
+            if isinstance(source.look(*field, metric), bool):
+                source.skip("is not a number: have the trainable return there", *field, metric)
                 continue
-            bound = given.number(*place, metric)
+            bound = source.number(*field, metric)
             if bound is None:
                 continue
             if metric == _ITERATIONS:
                 rules.append({"step": max(0, math.ceil(bound))})
             elif metric == "time_total_s":
                 budget["timeout"] = bound
-                given.note("ends a trial as complete there, and as failed here: see `budget.timeout`", *place, metric)
+                source.note("ends a trial as complete there, and as failed here: see `budget.timeout`", *field, metric)
             else:
                 rules.append({"metric": metric, "above": bound})
     elif limits is not None:
-        given.skip(f"{_UNREADABLE}: a trial ends when its code returns, or after {_LONGEST_TRIAL}", *place)
+        source.skip(f"{_UNREADABLE}: a trial ends when its code returns, or after {_LONGEST_TRIAL}", *field)
         budget["timeout"] = _LONGEST_TRIAL
-    default = _MAX_T.get(str(given.look(*scheduler, CALL)))
-    if default and _counted(given, scheduler) == _ITERATIONS:
-        rules.append({"step": given.whole(*scheduler, "max_t") or default})
+    default = _MAX_T.get(str(source.look(*scheduler, CALL)))
+    if default and _progress_unit(source, scheduler) == _ITERATIONS:
+        rules.append({"step": source.whole(*scheduler, "max_t") or default})
     steps = [rule["step"] for rule in rules if "step" in rule]
     return [*(rule for rule in rules if "step" not in rule), *([{"step": min(steps)}] if steps else [])], budget
 
 
-def _trainable(given: Source, place: Place) -> tuple[str, dict[str, Any]]:
-    """The name of the function, or "", and what one call of it may use."""
-    resources = _resources(given, ("resources_per_trial",))
-    while isinstance(given.look(*place), dict) and given.look(*place, CALL) in ("with_resources", "with_parameters"):
-        if given.text(*place, CALL) == "with_resources":
-            resources |= _resources(given, (*place, "resources"))
+def _trainable(source: Source, field: Place) -> tuple[str, dict[str, Any]]:
+    """The name of the function, or "", and the resources of one call."""
+    resources = _resources(source, ("resources_per_trial",))
+    while isinstance(source.look(*field), dict) and source.look(*field, CALL) in ("with_resources", "with_parameters"):
+        if source.text(*field, CALL) == "with_resources":
+            resources |= _resources(source, (*field, "resources"))
         else:
-            cure = "at the top level of the file, and name that in the entrypoint"
-            given.note(f"passes further arguments: write NAME = tune.with_parameters(…) {cure}", *place)
-        place = (*place, "trainable")
-    value = given.take(*place)
+            advice = "at the top level of the file, and name that in the entrypoint"
+            source.note(f"passes further arguments: write NAME = tune.with_parameters(…) {advice}", *field)
+        field = (*field, "trainable")
+    value = source.take(*field)
     text = value.get("text", "") if isinstance(value, dict) else ""
     if not text.isidentifier():
-        what = f"{errors.shortened(text, 60)} is" if text else "the trainable is"
-        given.note(f"{what} not a function of this file by its name: define one, and name it in the entrypoint", *place)
+        description = f"{errors.shortened(text, 60)} is" if text else "the trainable is"
+        source.note(
+            f"{description} not a function of this file by its name: define one, and name it in the entrypoint", *field
+        )
         return "", resources
     return text, resources
 
 
-def _resources(given: Source, place: Place) -> dict[str, Any]:
-    if given.look(*place) is None:
+def _resources(source: Source, field: Place) -> dict[str, Any]:
+    if source.look(*field) is None:
         return {}
-    if not isinstance(given.look(*place), dict) or given.look(*place, CALL):
-        given.skip(f"{_UNREADABLE}; write `resources` into job.yaml", *place)
+    if not isinstance(source.look(*field), dict) or source.look(*field, CALL):
+        source.skip(f"{_UNREADABLE}; write `resources` into job.yaml", *field)
         return {}
-    made: dict[str, Any] = {}
-    for key, field in (("cpu", "cpus"), ("CPU", "cpus"), ("gpu", "gpus"), ("GPU", "gpus")):
-        amount = given.number(*place, key)
-        if amount and field == "gpus" and amount != int(amount):
-            given.note(f"{amount:g} of a GPU becomes a whole one here", *place, key)
+    resources: dict[str, Any] = {}
+    for key, option in (("cpu", "cpus"), ("CPU", "cpus"), ("gpu", "gpus"), ("GPU", "gpus")):
+        amount = source.number(*field, key)
+        if amount and option == "gpus" and amount != int(amount):
+            source.note(f"{amount:g} of a GPU becomes a whole one here", *field, key)
             amount = math.ceil(amount)
         if amount:
-            made[field] = int(amount) if amount == int(amount) else amount
-    return made
+            resources[option] = int(amount) if amount == int(amount) else amount
+    return resources
 
 
 def _defined(node: ast.stmt) -> Iterator[str]:

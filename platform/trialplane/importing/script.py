@@ -23,13 +23,13 @@ POSITIONS = "positions"  # by `sys.argv[1]`, `sys.argv[2]`, …
 ENVIRONMENT = "environment"  # by `os.environ["LR"]`
 SETTINGS = "settings"  # from a file of settings
 COMMAND = "command"  # by a command line: a shell script, or an MLproject
-PARSED = "parsed"  # by argparse, click or what stands on these: the script itself knows its arguments
+PARSED = "parsed"  # by argparse, click or a library based on these: the script itself declares its arguments
 _PARSERS = re.compile(
     r"\b(parse_args|parse_known_args|parse_args_into_dataclasses|simple_parsing|tyro|jsonargparse|LightningCLI|"
     r"click\.(command|group)|typer\.(run|Typer)|@command|@\w+\.command|plac\.call|docopt|cli_parse_args|CliApp|"
     r"DEFINE_\w+)\b"
 )
-# What of a script shows that it reads arguments, by a parser that is none of these, too.
+# Text that shows that a script reads arguments, also by a parser that is none of these.
 ARGUMENTS = re.compile(
     r"argparse|ArgumentParser|sys\.argv|\bclick\b|\bfire\b|absl|hydra|tyro|typer|simple_parsing|docopt|getopt|sacred|\bplac\b"
 )
@@ -41,7 +41,7 @@ _SWEPT = ("hydra", "defaults")  # of a configuration of Hydra: its own
 
 @dataclasses.dataclass(frozen=True)
 class Script:
-    """What the text of a script says.
+    """The facts that the text of a script shows.
 
     Attributes:
         style: how it takes arguments: OPTUNA, WANDB, SACRED, POSITIONS, PARSED, ATTRIBUTES, ENVIRONMENT, COMMAND, "hydra",
@@ -72,13 +72,13 @@ class Script:
     command: tuple[str, ...] = ()
 
 
-def read(text: str, name: str, others: str = "") -> Script:
+def read(text: str, name: str, module_text: str = "") -> Script:
     """Read a script.
 
     Args:
         text: of the script.
         name: of it, for messages.
-        others: the text of its own modules, in which its parser may be.
+        module_text: the text of its own modules, in which its parser may be.
 
     Raises:
         SpecError: it is no Python.
@@ -90,15 +90,15 @@ def read(text: str, name: str, others: str = "") -> Script:
         too_deep = isinstance(error, (RecursionError, MemoryError))  # with no text: Python's own parser gives up like this
         reason = "it is nested too deeply for Python's parser" if too_deep else getattr(error, "msg", error)
         raise SpecError([Issue(("script",), f"is not Python: {reason}", name, line)]) from error
-    changed = folding.fold(tree)
+    changed_dicts = folding.fold(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     hydra_mains = _hydra_mains(tree)
     style, options, config, returned = "", tuple[Option, ...](), "", ""
     notes: list[str] = []
-    both = f"{text}\n{others}"
+    both = f"{text}\n{module_text}"
     if search := _study(tree, calls, name, notes):
         style = OPTUNA
-    elif search := _sweep(tree, calls, changed):
+    elif search := _sweep(tree, calls, changed_dicts):
         style = WANDB
     elif hydra := next((call for call in calls if _called(call.func) in hydra_mains), None):
         style, config, returned = arguments.HYDRA, _config(hydra), _returned(tree, hydra)
@@ -148,7 +148,7 @@ def of_settings(text: str, name: str) -> list[Option]:
 
 
 def _called(function: ast.expr) -> str:
-    """The dotted name of what is called, or ""."""
+    """The dotted name of a called function, or ""."""
     if isinstance(function, ast.Attribute):
         return f"{_called(function.value)}.{function.attr}"
     return function.id if isinstance(function, ast.Name) else ""
@@ -181,10 +181,10 @@ def _returned(tree: ast.Module, decorator: ast.expr) -> str:
 
 def _config(call: ast.Call) -> str:
     """The configuration that `hydra.main(…)` names, or ""."""
-    given = dict(zip(("config_path", "config_name"), call.args, strict=False))
-    given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+    options = dict(zip(("config_path", "config_name"), call.args, strict=False))
+    options |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
     folder, name = (
-        value.value if isinstance(value := given.get(key), ast.Constant) and isinstance(value.value, str) else ""
+        value.value if isinstance(value := options.get(key), ast.Constant) and isinstance(value.value, str) else ""
         for key in ("config_path", "config_name")
     )
     return f"{folder}/{name.removesuffix('.yaml')}".lstrip("/") if name else ""
@@ -204,8 +204,8 @@ def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[s
     targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
     functions |= {target.id for target in targets if isinstance(target, ast.Name)}
     for call in calls:
-        given = _arguments(call, "func", "n_trials")
-        objective = given.get("func")
+        optimize_arguments = _arguments(call, "func", "n_trials")
+        objective = optimize_arguments.get("func")
         if _called(call.func).endswith(".optimize") and isinstance(objective, ast.Name) and objective.id in functions:
             break
     else:
@@ -217,11 +217,13 @@ def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[s
             "at the top level, as in `objective = …` or `def objective(trial)`, and pass that to optimize"
         )
         raise SpecError([Issue(("script",), text, name, optimized[0].lineno)])
-    made = next((_arguments(one) for one in calls if _called(one.func).rpartition(".")[2] == "create_study"), {})
-    directions = _literal(made.get("directions")) or [_direction(made.get("direction"))]
+    study_arguments = next(
+        (_arguments(call_) for call_ in calls if _called(call_.func).rpartition(".")[2] == "create_study"), {}
+    )
+    directions = _literal(study_arguments.get("directions")) or [_direction(study_arguments.get("direction"))]
     names = ["value"] if len(directions) == 1 else [f"value_{index}" for index in range(len(directions))]
-    objectives = [{"metric": one, "direction": way} for one, way in zip(names, directions, strict=True)]
-    trials = _literal(given.get("n_trials"))
+    objectives = [{"metric": call_, "direction": direction} for call_, direction in zip(names, directions, strict=True)]
+    trials = _literal(optimize_arguments.get("n_trials"))
     stem = PurePath(name).stem
     if not stem.isidentifier():
         renamed = re.sub(r"\W", "_", f"_{stem}" if stem[:1].isdigit() else stem)
@@ -231,7 +233,9 @@ def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[s
         "kind": "hpo",
         "entrypoint": f"optuna:{stem}:{objective.id}",
         **({"objective": objectives[0]} if len(objectives) == 1 else {"objectives": objectives}),
-        **({"pruner": "median"} if any(_called(one.func).endswith(".should_prune") for one in calls) else {}),  # Optuna's
+        **(
+            {"pruner": "median"} if any(_called(call_.func).endswith(".should_prune") for call_ in calls) else {}
+        ),  # Optuna's
         "trials": trials if isinstance(trials, int) and trials > 0 else 20,
     }
     assigned = {
@@ -241,20 +245,20 @@ def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[s
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    for field, known in (("sampler", optuna_options.SAMPLERS), ("pruner", optuna_options.PRUNERS)):
-        if field in made:
-            job |= _named(field, made[field], assigned, known, notes)
-    if isinstance(jobs := _literal(given.get("n_jobs")), int) and jobs > 0:
+    for field, choices in (("sampler", optuna_options.SAMPLERS), ("pruner", optuna_options.PRUNERS)):
+        if field in study_arguments:
+            job |= _component(field, study_arguments[field], assigned, choices, notes)
+    if isinstance(jobs := _literal(optimize_arguments.get("n_jobs")), int) and jobs > 0:
         job["parallel"] = jobs
-    if isinstance(seconds := _literal(given.get("timeout")), int | float) and seconds > 0:
+    if isinstance(seconds := _literal(optimize_arguments.get("timeout")), int | float) and seconds > 0:
         job["budget"] = {"time": f"{max(1, int(seconds))}s"}
-    if "storage" in made:
+    if "storage" in study_arguments:
         notes.append("storage: a run has a ledger; `platform export` writes it as an Optuna study")
     return job
 
 
-def _named(
-    field: str, node: ast.expr, assigned: Mapping[str, ast.expr], known: Mapping[str, Any], notes: list[str]
+def _component(
+    field: str, node: ast.expr, assigned: Mapping[str, ast.expr], choices: Mapping[str, Any], notes: list[str]
 ) -> dict[str, Any]:
     """The job's sampler or pruner, and its seed, from the call that makes Optuna's."""
     node = assigned.get(node.id, node) if isinstance(node, ast.Name) else node
@@ -264,32 +268,34 @@ def _named(
         notes.append(f"{field}: {ast.unparse(node)} cannot be read; write `{field}` into job.yaml")
         return {}
     cls = _called(node.func).rpartition(".")[2]
-    name = next((name for name, choice in known.items() if choice.cls == cls), "")
+    name = next((name for name, choice in choices.items() if choice.cls == cls), "")
     if not name:
-        notes.append(f"{field}: {cls} is none of {', '.join(known)}; write `{field}` into job.yaml")
+        notes.append(f"{field}: {cls} is none of {', '.join(choices)}; write `{field}` into job.yaml")
         return {}
-    given = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-    given = {key: value for key, value in given.items() if not (isinstance(value, ast.Constant) and value.value is None)}
-    options = {key: _literal(value) for key, value in given.items() if key in known[name].options}
-    lost = [ast.unparse(argument) for argument in node.args]
-    lost += [key for key in given if key not in options and key != "seed"]
-    lost += [key for key, value in options.items() if value is None]
+    options_given = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+    options_given = {
+        key: value for key, value in options_given.items() if not (isinstance(value, ast.Constant) and value.value is None)
+    }
+    options = {key: _literal(value) for key, value in options_given.items() if key in choices[name].options}
+    unreadable = [ast.unparse(argument) for argument in node.args]
+    unreadable += [key for key in options_given if key not in options and key != "seed"]
+    unreadable += [key for key, value in options.items() if value is None]
     options = {key: value for key, value in options.items() if value is not None}
-    seed = _literal(given.get("seed"))
+    seed = _literal(options_given.get("seed"))
     has_seed = isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0
-    if "seed" in given and not has_seed:
-        lost.append("seed")
-    if lost:
-        notes.append(f"{field}: {', '.join(lost)} of {cls} cannot be read; write `{field}` into job.yaml")
-    is_whole = name != "grid" and all(key in options for key, option in known[name].options.items() if option.required)
-    made = {field: {"name": name, **options} if options else name} if is_whole and not node.args else {}
-    return {**made, **({"seed": seed} if has_seed else {})}
+    if "seed" in options_given and not has_seed:
+        unreadable.append("seed")
+    if unreadable:
+        notes.append(f"{field}: {', '.join(unreadable)} of {cls} cannot be read; write `{field}` into job.yaml")
+    is_whole = name != "grid" and all(key in options for key, option in choices[name].options.items() if option.required)
+    fields = {field: {"name": name, **options} if options else name} if is_whole and not node.args else {}
+    return {**fields, **({"seed": seed} if has_seed else {})}
 
 
 def _direction(node: ast.expr | None) -> str:
     """The direction of a study, as a text or a member of `StudyDirection`; Optuna's default is minimize."""
-    way = node.attr if isinstance(node, ast.Attribute) else _literal(node)
-    return "maximize" if str(way).lower() == "maximize" else "minimize"
+    direction = node.attr if isinstance(node, ast.Attribute) else _literal(node)
+    return "maximize" if str(direction).lower() == "maximize" else "minimize"
 
 
 def _sweep(tree: ast.Module, calls: Sequence[ast.Call], changed: Collection[str]) -> dict[str, Any]:
@@ -299,11 +305,13 @@ def _sweep(tree: ast.Module, calls: Sequence[ast.Call], changed: Collection[str]
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
     values = {name: node.value for node in reversed(assigned) if (name := ast.unparse(node.targets[0])) not in changed}
     try:
-        found = _value(sweep, values) if sweep and agent else {}
+        sweep_fields = _value(sweep, values) if sweep and agent else {}
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return {}
     count = _literal(agent.get("count"))
-    return {**found, **({"run_cap": count} if isinstance(count, int) else {})} if isinstance(found, dict) else {}
+    return (
+        {**sweep_fields, **({"run_cap": count} if isinstance(count, int) else {})} if isinstance(sweep_fields, dict) else {}
+    )
 
 
 def _value(node: ast.expr | None, values: Mapping[str, ast.expr]) -> Any:
@@ -317,7 +325,7 @@ def _value(node: ast.expr | None, values: Mapping[str, ast.expr]) -> Any:
     if isinstance(node, ast.Dict):
         return {_value(key, values): _value(value, values) for key, value in zip(node.keys, node.values, strict=True)}
     if isinstance(node, (ast.List, ast.Tuple)):
-        return [_value(one, values) for one in node.elts]
+        return [_value(element, values) for element in node.elts]
     if node is None:
         raise ValueError
     return ast.literal_eval(node)
@@ -330,25 +338,25 @@ def _arguments(call: ast.Call, *names: str) -> dict[str, ast.expr]:
 
 def _attributes(tree: ast.Module) -> Iterator[Option]:
     """The plain values that the script assigns to attributes: `config.trainer.lr = 0.1`, whose flag is `--trainer.lr`."""
-    seen = set()
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute):
             root, _, name = _called(node.targets[0]).partition(".")
             value = _literal(node.value)
-            if root not in ("", "self", "cls") and value is not None and name not in seen:
-                seen.add(name)
+            if root not in ("", "self", "cls") and value is not None and name not in names:
+                names.add(name)
                 yield _option(name, value, _kind(value))
 
 
-def _of_function(tree: ast.Module, called: ast.expr) -> Iterator[Option]:
+def _of_function(tree: ast.Module, function_node: ast.expr) -> Iterator[Option]:
     """The arguments of the function that is given to fire."""
-    name = called.id if isinstance(called, ast.Name) else ""
+    name = function_node.id if isinstance(function_node, ast.Name) else ""
     function = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name), None)
     if function is None:
         return
-    given = [*function.args.posonlyargs, *function.args.args]
-    defaults: list[ast.expr | None] = [None] * (len(given) - len(function.args.defaults))
-    pairs = [*zip(given, [*defaults, *function.args.defaults], strict=True)]
+    parameters = [*function.args.posonlyargs, *function.args.args]
+    defaults: list[ast.expr | None] = [None] * (len(parameters) - len(function.args.defaults))
+    pairs = [*zip(parameters, [*defaults, *function.args.defaults], strict=True)]
     pairs += zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
     for argument, default in pairs:
         value = _literal(default)
@@ -368,64 +376,65 @@ def _before_the_configurator(tree: ast.Module) -> Iterator[Option]:
 
 def _globals(tree: ast.Module) -> Iterator[Option]:
     """The numbers, texts and booleans that a script assigns at its top level, and of those elsewhere the likely ones."""
-    above = arguments.assigned(tree)
+    assigned = arguments.assigned(tree)
     for name, spot in arguments.spots(tree).items():
         value = _literal(spot.value)
         if value is not None and not isinstance(value, list) and not name.startswith("_"):
             option = Option(name, value, _kind(value), f"--{name}")
-            if name in above or guess.parameter(option):
+            if name in assigned or guess.parameter(option):
                 yield option
 
 
 def _of_environment(tree: ast.Module) -> Iterator[Option]:
     """The variables that a script reads: `os.environ["LR"]`, `os.environ.get("LR", 0.1)`, `os.getenv("LR")`."""
-    found: dict[str, Option] = {}
+    variables: dict[str, Option] = {}
     kinds: dict[ast.expr, str] = {}  # of what `float(…)` or `int(…)` converts
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             if _called(node.func) in ("float", "int") and node.args:
                 kinds[node.args[0]] = _called(node.func)
-            of, given = _called(node.func), _arguments(node, "key", "default")
-            is_read = of.endswith(("environ.get", "getenv"))
+            called_name, call_arguments = _called(node.func), _arguments(node, "key", "default")
+            is_read = called_name.endswith(("environ.get", "getenv"))
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            is_read, given = _called(node.value).endswith("environ"), {"key": node.slice}
+            is_read, call_arguments = _called(node.value).endswith("environ"), {"key": node.slice}
         else:
             continue
-        name, value = _literal(given.get("key")), _literal(given.get("default"))
+        name, value = _literal(call_arguments.get("key")), _literal(call_arguments.get("default"))
         if is_read and isinstance(name, str):
             kind = kinds.get(node) or _kind(value)
             try:
                 value = {"float": float, "int": int}.get(kind, lambda value: value)(value)
             except (TypeError, ValueError):  # there is none, or it is not converted itself
                 value = None
-            is_needed = "default" not in given and kind in ("float", "int")  # others may be the machine's, as HOME is
-            found.setdefault(name, Option(name, value, kind, name, required=is_needed))
-    yield from found.values()
+            # Others may be the machine's, as HOME is.
+            is_needed = "default" not in call_arguments and kind in ("float", "int")
+            variables.setdefault(name, Option(name, value, kind, name, required=is_needed))
+    yield from variables.values()
 
 
 def _of_sacred(tree: ast.Module) -> Iterator[Option]:
-    """What the functions below `@ex.config` assign."""
+    """The variables that the functions below `@ex.config` assign."""
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
-        if any(_called(one).endswith(".config") for one in function.decorator_list):
+        if any(_called(decorator).endswith(".config") for decorator in function.decorator_list):
             for name, node in arguments.assigned(ast.Module(function.body, [])).items():
                 if (value := _literal(node.value)) is not None:
                     yield Option(name, value, _kind(value), name)
 
 
 def _positions(tree: ast.Module) -> Iterator[Option]:
-    """What is assigned from `sys.argv[1]`, `sys.argv[2]`, …, with what is assigned to it otherwise."""
-    found: dict[int, Option] = {}
+    """The variables assigned from `sys.argv[1]`, `sys.argv[2]`, …, with the values assigned otherwise as defaults."""
+    by_position: dict[int, Option] = {}
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
-    others = {ast.unparse(node.targets[0]): value for node in assigned if (value := _literal(node.value)) is not None}
+    defaults = {ast.unparse(node.targets[0]): value for node in assigned if (value := _literal(node.value)) is not None}
     for node in assigned:
         match = re.search(r"\bsys\.argv\[(\d+)\]", text := ast.unparse(node.value))
         name = ast.unparse(node.targets[0])
-        default = _literal(node.value.orelse) if isinstance(node.value, ast.IfExp) else others.get(name)
+        default = _literal(node.value.orelse) if isinstance(node.value, ast.IfExp) else defaults.get(name)
         kind = next((kind for kind in ("float", "int") if f"{kind}(sys.argv[" in text), "str")
         if match and int(match[1]) > 0:
-            found.setdefault(int(match[1]), Option(name, default, kind, required=default is None))
-    for place, option in enumerate((found[place] for place in sorted(found)), start=1):
-        if place not in found:  # the others have no name
+            by_position.setdefault(int(match[1]), Option(name, default, kind, required=default is None))
+    for position, option in enumerate((by_position[position] for position in sorted(by_position)), start=1):
+        if position not in by_position:  # the others have no name
             return
         yield option
 
@@ -443,12 +452,12 @@ def _literal(node: ast.expr | None) -> Any:
         return None
     value = list(value) if isinstance(value, tuple) else value
     items = value if isinstance(value, list) else [value]
-    return value if items and all(type(one) in (int, float, str, bool) for one in items) else None
+    return value if items and all(type(item) in (int, float, str, bool) for item in items) else None
 
 
 def _kind(value: Any) -> str:
-    one = value[0] if isinstance(value, list) else value
-    return _TYPES.get(type(one).__name__, "str")
+    first_value = value[0] if isinstance(value, list) else value
+    return _TYPES.get(type(first_value).__name__, "str")
 
 
 def _runs_a_file(call: ast.Call) -> bool:
@@ -481,33 +490,35 @@ def of_hydra(text: str, name: str, groups: Mapping[str, Mapping[str, str]]) -> l
     data = document.parse(text, name).data
     if not isinstance(data, dict):
         return []
-    made = []
+    options_found = []
     for entry in data.get("defaults") or ():
         for key, chosen in entry.items() if isinstance(entry, dict) else ():
             group = key.removeprefix("optional ")
             options = groups.get(group, {})
             if isinstance(chosen, str) and chosen in options:
-                made.append(Option(group, chosen, choices=tuple(options) if len(options) > 1 else (), flag=group))
-                others = [set(_of_group(group, text)) for text in options.values()]
-                made += [
-                    one for key, one in _of_group(group, options[chosen]).items() if all(key in some for some in others)
+                options_found.append(Option(group, chosen, choices=tuple(options) if len(options) > 1 else (), flag=group))
+                siblings = [set(_of_group(group, text)) for text in options.values()]
+                options_found += [
+                    option
+                    for key, option in _of_group(group, options[chosen]).items()
+                    if all(key in leaves for leaves in siblings)
                 ]
-    return made + list(_leaves({key: value for key, value in data.items() if key not in _SWEPT}))
+    return options_found + list(_leaves({key: value for key, value in data.items() if key not in _SWEPT}))
 
 
 def _of_group(group: str, text: str) -> dict[str, Option]:
-    """The leaves of a file of a group, by name; none of one that is no YAML, or is laid elsewhere by `@package`."""
+    """The leaves of a file of a group, by name; none of one that is no YAML, or that `@package` moves elsewhere."""
     try:
         data = {} if "# @package" in text else document.parse(text, group).data
     except SpecError:
         return {}
     leaves = _leaves(data, f"{group.replace('/', '.')}.") if isinstance(data, dict) else ()
-    return {one.name: one for one in leaves if not one.required and not one.name.endswith("_target_")}
+    return {leaf.name: leaf for leaf in leaves if not leaf.required and not leaf.name.endswith("_target_")}
 
 
-def _leaves(data: Mapping[str, Any], above: str = "") -> Iterator[Option]:
+def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[Option]:
     for key, value in data.items():
-        name = f"{above}{key}"
+        name = f"{prefix}{key}"
         if isinstance(value, dict):
             yield from _leaves(value, f"{name}.")
         elif value == "???":

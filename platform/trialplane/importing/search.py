@@ -1,4 +1,4 @@
-"""The words that other tools have for samplers, pruners and ranges, as fields of a job. One table for all of them."""
+"""The terms of other tools for samplers, pruners and ranges, as fields of a job. One table for all of them."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _PARAMETER: TypeAdapter[Any] = TypeAdapter(spaces.Parameter)
 
 def sampler(word: str) -> dict[str, Any] | None:
     """The sampler that another tool calls `word`, or None."""
-    found = SAMPLERS.get(re.sub(r"[^a-z0-9]", "", word.lower()))
-    return None if found is None else dict(found)
+    known_sampler = SAMPLERS.get(re.sub(r"[^a-z0-9]", "", word.lower()))
+    return None if known_sampler is None else dict(known_sampler)
 
 
-def short(named: Mapping[str, Any]) -> Any:
+def short(choice: Mapping[str, Any]) -> Any:
     """A sampler or pruner without options as its name."""
-    return named["name"] if len(named) == 1 else dict(named)
+    return choice["name"] if len(choice) == 1 else dict(choice)
 
 
 def span(
@@ -62,12 +62,12 @@ def span(
 ) -> dict[str, Any]:
     """A parameter between two bounds, both included; with log a step is left out, as they do not go together."""
     number: Any = int if kind == "int" else float
-    made: dict[str, Any] = {"type": kind, "low": number(low), "high": number(high)}
+    fields: dict[str, Any] = {"type": kind, "low": number(low), "high": number(high)}
     if log:
-        made["log"] = True
+        fields["log"] = True
     elif step is not None and not (kind == "int" and step == 1):
-        made["step"] = number(step)
-    return made
+        fields["step"] = number(step)
+    return fields
 
 
 def multiples(low: float, high: float, step: float, *, inward: bool = False) -> tuple[float, float]:
@@ -75,11 +75,11 @@ def multiples(low: float, high: float, step: float, *, inward: bool = False) -> 
     if not step > 0 or not math.isfinite(max(abs(low), abs(high)) / step):
         return low, high
     indices = [low / step, high / step]
-    for at, rounded in enumerate((math.ceil, math.floor)):
-        is_multiple = math.isclose(indices[at], round(indices[at]), rel_tol=1e-9)
-        indices[at] = rounded(indices[at]) if inward and not is_multiple else round(indices[at])
-    first, last = (float(f"{index * step:.12g}") for index in indices)  # 3 * 0.1 is not 0.3
-    return first, last
+    for position, rounded in enumerate((math.ceil, math.floor)):
+        is_multiple = math.isclose(indices[position], round(indices[position]), rel_tol=1e-9)
+        indices[position] = rounded(indices[position]) if inward and not is_multiple else round(indices[position])
+    low_multiple, high_multiple = (float(f"{index * step:.12g}") for index in indices)  # 3 * 0.1 is not 0.3
+    return low_multiple, high_multiple
 
 
 def normal(mean: float, deviation: float, *, log: bool = False, step: float | None = None) -> dict[str, Any] | None:
@@ -111,15 +111,15 @@ def categorical(values: list[Any]) -> dict[str, Any]:
 
 
 def points(space: Mapping[str, Any]) -> int | None:
-    """How many points a space has, or None where there is no end of them or it is invalid."""
+    """The number of points of a space; None if it is infinite or the space is invalid."""
     try:
-        made = {name: _PARAMETER.validate_python(parameter) for name, parameter in space.items()}
+        parameters = {name: _PARAMETER.validate_python(parameter) for name, parameter in space.items()}
     except ValidationError:
         return None
-    return spaces.count_points(made)
+    return spaces.count_points(parameters)
 
 
-def trials(given: int | None, sampler_: Mapping[str, Any], space: Mapping[str, Any]) -> int:
+def trials(requested: int | None, sampler_: Mapping[str, Any], space: Mapping[str, Any]) -> int:
     """The number of trials: as given, and of a grid not more than it has points."""
     count = points(space) if sampler_["name"] in ("grid", "bruteforce") else None
-    return min(given or count or _MOST_TRIALS, count or given or _MOST_TRIALS)
+    return min(requested or count or _MOST_TRIALS, count or requested or _MOST_TRIALS)

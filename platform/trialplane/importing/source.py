@@ -1,4 +1,4 @@
-"""A file of another tool while it is read, so that what nothing has read is known at the end, and what comes of it."""
+"""The file of another tool, which marks values as they are read, so that each unread one gets a note; and the import."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Note:
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """What an importer makes.
+    """The result of an importer.
 
     Attributes:
         job: the fields of job.yaml.
-        notes: what of the source is not in it, in the order of the source.
+        notes: parts of the source that are not in it, in the order of the source.
         files: generated files of the job's folder, name → text.
         copies: files beside the source that the job's folder needs, if they are there.
         above: whether these lie above the source's folder, which then is needed as well.
@@ -64,101 +64,101 @@ class Source:
         self._issues: list[Issue] = []
         self._names: dict[str, str] = {}
 
-    def look(self, *place: str | int) -> Any:
-        """The value at a place, or None; it still counts as unread."""
-        here = self._document.data
-        for step in place:
-            is_index = isinstance(here, list) and isinstance(step, int) and step < len(here)
-            if not is_index and not (isinstance(here, dict) and step in here):
+    def look(self, *path: str | int) -> Any:
+        """The value at a path, or None; it still counts as unread."""
+        value = self._document.data
+        for step in path:
+            is_index = isinstance(value, list) and isinstance(step, int) and step < len(value)
+            if not is_index and not (isinstance(value, dict) and step in value):
                 return None
-            here = here[step]
-        return here
+            value = value[step]
+        return value
 
-    def take(self, *place: str | int) -> Any:
-        """The value at a place, or None; it is read with all below."""
-        self._read.add(place)
-        return self.look(*place)
+    def take(self, *path: str | int) -> Any:
+        """The value at a path, or None; it is read with all below."""
+        self._read.add(path)
+        return self.look(*path)
 
-    def keys(self, *place: str | int) -> list[str]:
-        """The keys of the mapping at a place; none where there is nothing, an issue where there is another value."""
-        value = self.look(*place)
+    def keys(self, *path: str | int) -> list[str]:
+        """The keys of the mapping at a path; none where there is nothing, an issue where there is another value."""
+        value = self.look(*path)
         if value is not None and not isinstance(value, dict):
-            self.refuse("must be a mapping", *place)
+            self.refuse("must be a mapping", *path)
         return list(value) if isinstance(value, dict) else []
 
-    def indices(self, *place: str | int) -> range:
-        """The indices of the list at a place; none where there is nothing, an issue where there is another value."""
-        value = self.look(*place)
+    def indices(self, *path: str | int) -> range:
+        """The indices of the list at a path; none where there is nothing, an issue where there is another value."""
+        value = self.look(*path)
         if value is not None and not isinstance(value, list):
-            self.refuse("must be a list", *place)
+            self.refuse("must be a list", *path)
         return range(len(value) if isinstance(value, list) else 0)
 
-    def text(self, *place: str | int) -> str:
+    def text(self, *path: str | int) -> str:
         """A string or another scalar as a string; "" where there is nothing."""
-        value = self.take(*place)
+        value = self.take(*path)
         if isinstance(value, dict) and CALL in value:
-            self.note(f"only running the file would show what {shown(value)} is", *place)
+            self.note(f"only running the file would show what {shown(value)} is", *path)
             return ""
         if isinstance(value, (dict, list)):
-            self.refuse("must be one value", *place)
+            self.refuse("must be one value", *path)
             return ""
         return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
-    def number(self, *place: str | int) -> float | None:
+    def number(self, *path: str | int) -> float | None:
         """A finite number, or a string that is one; None where there is nothing."""
-        value = self.take(*place)
+        value = self.take(*path)
         if value is None:
             return None
         if isinstance(value, dict) and CALL in value:
-            self.note(f"only running the file would show what {shown(value)} is", *place)
+            self.note(f"only running the file would show what {shown(value)} is", *path)
             return None
         try:
-            made = math.nan if isinstance(value, (bool, dict, list)) or str(value).lower() in _NO_NUMBERS else float(value)
+            number = math.nan if isinstance(value, (bool, dict, list)) or str(value).lower() in _NO_NUMBERS else float(value)
         except (ValueError, OverflowError):
-            made = math.nan
-        if not math.isfinite(made):
-            self.refuse(f"must be a number, not {errors.shortened(repr(value), 60)}", *place)
+            number = math.nan
+        if not math.isfinite(number):
+            self.refuse(f"must be a number, not {errors.shortened(repr(value), 60)}", *path)
             return None
-        return made
+        return number
 
-    def whole(self, *place: str | int) -> int | None:
+    def whole(self, *path: str | int) -> int | None:
         """A whole number, or a string that is one; None where there is nothing."""
-        value = self.number(*place)
+        value = self.number(*path)
         if value is not None and value != int(value):
-            self.refuse(f"must be a whole number, not {value:g}", *place)
+            self.refuse(f"must be a whole number, not {value:g}", *path)
             return None
         return None if value is None else int(value)
 
-    def texts(self, *place: str | int) -> list[str]:
+    def texts(self, *path: str | int) -> list[str]:
         """The scalars of a list as strings."""
-        return [self.text(*place, index) for index in self.indices(*place)]
+        return [self.text(*path, index) for index in self.indices(*path)]
 
-    def skip(self, reason: str, *place: str | int) -> None:
+    def skip(self, reason: str, *path: str | int) -> None:
         """Mark a value as read that the job does not hold, with a note, where there is one."""
-        if self.look(*place) is not None:
-            self.take(*place)
-            self.note(reason, *place)
+        if self.look(*path) is not None:
+            self.take(*path)
+            self.note(reason, *path)
 
-    def note(self, reason: str, *place: str | int) -> None:
-        """Add a note on a place of the source."""
-        self._notes.append(Note(_field(place), " ".join(reason.split()), self._line(place)))
+    def note(self, reason: str, *path: str | int) -> None:
+        """Add a note on a path of the source."""
+        self._notes.append(Note(_field(path), " ".join(reason.split()), self._line(path)))
 
-    def refuse(self, message: str, *place: str | int) -> None:
-        """Add an issue, because of which nothing is made of the file."""
-        self._issues.append(Issue(place or ("file",), message, self._document.source, self._line(place)))
+    def refuse(self, message: str, *path: str | int) -> None:
+        """Add an issue, which makes `imported` fail."""
+        self._issues.append(Issue(path or ("file",), message, self._document.source, self._line(path)))
 
-    def name(self, given: str, *place: str | int) -> str:
+    def name(self, key: str, *path: str | int) -> str:
         """The name of a parameter as a space has it, with a note where it is another one."""
-        if given in self._names:
-            return self._names[given]
-        made = values.parameter(given, self._names.values())
-        if made != given:
+        if key in self._names:
+            return self._names[key]
+        name = values.parameter(key, self._names.values())
+        if name != key:
             self.note(
-                f"becomes the parameter {made}: names in a space have letters, digits, _ and -, with . and / between them",
-                *place,
+                f"becomes the parameter {name}: names in a space have letters, digits, _ and -, with . and / between them",
+                *path,
             )
-        self._names[given] = made
-        return made
+        self._names[key] = name
+        return name
 
     def imported(
         self,
@@ -186,27 +186,27 @@ class Source:
             raise SpecError(self._issues)
         self._leftover((), reasons)
         notes = sorted(dict.fromkeys(self._notes), key=lambda note: note.line)
-        kept = {field: value for field, value in job.items() if value not in (None, "", [], {})}
-        return Imported(kept, tuple(notes), files or {}, tuple(copies), above)
+        fields = {field: value for field, value in job.items() if value not in (None, "", [], {})}
+        return Imported(fields, tuple(notes), files or {}, tuple(copies), above)
 
-    def _leftover(self, place: Place, reasons: Mapping[str, str]) -> None:
+    def _leftover(self, path: Place, reasons: Mapping[str, str]) -> None:
         """Add a note on each value that nothing has read, on a mapping or list as a whole where nothing in it was."""
-        value = self.look(*place)
-        if place in self._read or value in ({}, []):
+        value = self.look(*path)
+        if path in self._read or value in ({}, []):
             return
-        if place and not any(read[: len(place)] == place for read in self._read):
-            path = f".{_field(place)}."
-            fit = [part for part in reasons if f".{part}." in path]
-            nearest = max(fit, key=lambda part: (path.rfind(f".{part}.") + len(part), len(part)), default="")
-            self.note(reasons.get(nearest, _UNREAD), *place)
+        if path and not any(read[: len(path)] == path for read in self._read):
+            dotted = f".{_field(path)}."
+            matching = [part for part in reasons if f".{part}." in dotted]
+            nearest = max(matching, key=lambda part: (dotted.rfind(f".{part}.") + len(part), len(part)), default="")
+            self.note(reasons.get(nearest, _UNREAD), *path)
             return
-        below = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-        for step in below:
-            self._leftover((*place, step), reasons)
+        steps = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+        for step in steps:
+            self._leftover((*path, step), reasons)
 
-    def _line(self, place: Place) -> int:
+    def _line(self, path: Place) -> int:
         lines = self._document.lines
-        return next((lines[place[:size]] for size in range(len(place), 0, -1) if place[:size] in lines), 0)
+        return next((lines[path[:size]] for size in range(len(path), 0, -1) if path[:size] in lines), 0)
 
 
 def shown(call: Mapping[str, Any]) -> str:
@@ -214,5 +214,5 @@ def shown(call: Mapping[str, Any]) -> str:
     return errors.shortened(str(call.get("text") or f"{call[CALL]}(…)"), 60)
 
 
-def _field(place: Place) -> str:
-    return ".".join(str(step) for step in place if step != CALL) or "file"
+def _field(path: Place) -> str:
+    return ".".join(str(step) for step in path if step != CALL) or "file"

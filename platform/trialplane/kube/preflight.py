@@ -97,12 +97,12 @@ def install(job: Job, is_allowed: bool) -> list[Issue]:
     """
     if is_allowed or not job.install:
         return []
-    cures = (
+    advice = (
         "an administrator allows it with helm upgrade --set studies.install.enabled=true,studies.install.index=URL and with "
         "rules in studies.install.egress by which pods reach the index; without that, `platform image build --job NAME` "
         "builds an image that has the packages; see `platform docs studies`"
     )
-    return [Issue(("install",), f"the chart does not let trial pods install packages; {cures}")]
+    return [Issue(("install",), f"the chart does not let trial pods install packages; {advice}")]
 
 
 def notify(job: Job) -> list[Issue]:
@@ -141,9 +141,9 @@ def promotion(job: Job, has_place: bool) -> list[Issue]:
     """
     if job.search.ladder is None or has_place or job.checkpoints.url:
         return []
-    cures = "run helm upgrade --set checkpoints.enabled=true, set checkpoints.url in the job, or write pruner: asha"
+    advice = "run helm upgrade --set checkpoints.enabled=true, set checkpoints.url in the job, or write pruner: asha"
     return [
-        Issue(("pruner", "promote"), f"needs checkpoints that all pods reach, and the chart has no place for them; {cures}")
+        Issue(("pruner", "promote"), f"needs checkpoints that all pods reach, and the chart has no place for them; {advice}")
     ]
 
 

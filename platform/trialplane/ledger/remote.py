@@ -252,7 +252,7 @@ class Storage(Reader):
         while page.attempts:
             attempts += [Attempt(row.request, row.outcome, row.place, json.loads(row.optuna)) for row in page.attempts]
             page = self._request(ledger.LoadAttempts(attempts[-1].request.number), ledger.AttemptsLoaded)
-        return attempts, json.loads(first.kept)
+        return attempts, json.loads(first.study_attributes)
 
     def reports(self, after: int) -> Reports:
         """A page of the reports with marks above `after`, 0 at first."""

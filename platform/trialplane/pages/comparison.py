@@ -237,11 +237,11 @@ def _quantile(probability: float, freedom: float) -> float:
     steps = 2000
     width = math.pi / 2 / steps
     middles = [math.cos((index + 0.5) * width) ** power for index in range(steps)]
-    rest = (2 * probability - 1) * sum(middles)
+    remaining = (2 * probability - 1) * sum(middles)
     for index, middle in enumerate(middles):
-        if rest <= middle:
-            return math.sqrt(freedom) * math.tan((index + rest / middle) * width)
-        rest -= middle
+        if remaining <= middle:
+            return math.sqrt(freedom) * math.tan((index + remaining / middle) * width)
+        remaining -= middle
     return math.inf
 
 
@@ -363,10 +363,10 @@ def _pairs(groups: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     best = next((group for group in ranked if group["deviation"] is not None), ranked[0])
     others = [group for group in ranked if group is not best][:_MOST_PAIRS]
     for other in others:
-        found = interval(best["values"], other["values"], 1 - (1 - _CONFIDENCE) / len(others))
-        if found is None:
+        bounds = interval(best["values"], other["values"], 1 - (1 - _CONFIDENCE) / len(others))
+        if bounds is None:
             verdict = "cannot be told: repeat each with other seeds"
-        elif found[0] <= 0 <= found[1]:
+        elif bounds[0] <= 0 <= bounds[1]:
             verdict = "may be noise"
         else:
             verdict = "differs"
@@ -374,8 +374,8 @@ def _pairs(groups: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             "a": other["name"],
             "b": best["name"],
             "difference": other["mean"] - best["mean"],
-            "low": None if found is None else found[0],
-            "high": None if found is None else found[1],
+            "low": None if bounds is None else bounds[0],
+            "high": None if bounds is None else bounds[1],
             "verdict": verdict,
         }
 

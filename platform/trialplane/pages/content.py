@@ -30,7 +30,7 @@ Content = tuple[dict[str, Any], list[Column]]  # facts and columns of a run
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """What is recorded of a run.
+    """The records of a run.
 
     Attributes:
         job: its job.
@@ -47,7 +47,7 @@ class Recorded:
 
 @dataclasses.dataclass(frozen=True)
 class Surroundings:
-    """What commands on the page depend on, beside the run.
+    """The context of a page: all that commands on it depend on, beside the run.
 
     Attributes:
         flags: of the run's target: `--local`.
@@ -72,13 +72,13 @@ def content(recorded: Recorded, around: Surroundings, shares: importances.Shares
     """
     job, status = recorded.job, recorded.status
     lineages = lineage.lineages(job, recorded.attempts)
-    trials = [each.row for each in lineages]
+    trials = [lineage_.row for lineage_ in lineages]
     ranked = rows.ranked(job, trials)
     reports = lineage.joined(job, lineages, recorded.reports)
     last_steps = _last_steps(reports)
-    begun = _begun(recorded)
+    start_time = _start_time(recorded)
     best = _front(job, trials)
-    importance, why = shares or importances.importances(job, trials)
+    importance, no_importances = shares or importances.importances(job, trials)
     first = [job.watched_metric, *job.required_metrics]
     metrics = curves.metrics(reports, first)
     whole = {row.number for row in ranked[:BEST]}
@@ -93,7 +93,7 @@ def content(recorded: Recorded, around: Surroundings, shares: importances.Shares
         "active": status.state.is_active,
         "reason": errors.shortened(status.reason, _LONGEST),
         "warnings": [errors.shortened(warning, _LONGEST) for warning in status.warnings],
-        "begun": begun,
+        "begun": start_time,
         "now": around.now,
         "trials": job.trials,
         "width": job.width,
@@ -106,7 +106,7 @@ def content(recorded: Recorded, around: Surroundings, shares: importances.Shares
         "commands": [[label, command] for label, command in _commands(recorded, around, best)],
         "log": f"platform logs {shlex.quote(status.run)} {around.flags}".strip(),
         "importances": importance,
-        "no_importances": why,
+        "no_importances": no_importances,
         "curve_metrics": metrics,
         "failures": _failures(recorded.attempts),
         "rungs": [dataclasses.asdict(count) for count in lineage.funnel(job, lineages)],
@@ -114,8 +114,8 @@ def content(recorded: Recorded, around: Surroundings, shares: importances.Shares
         "workers": records.to_dict(getattr(status.progress, "workers", ())),
     }
     table = [
-        *_trials(job, lineages, ranked, last_steps, begun),
-        *_attempts(recorded, begun, around.now),
+        *_trials(job, lineages, ranked, last_steps, start_time),
+        *_attempts(recorded, start_time, around.now),
         *_pauses(lineages),
         *curves.tables(reports, metrics, whole),
     ]
@@ -136,7 +136,7 @@ def _trained(last_steps: dict[int, int], reports: Sequence[ReportRow]) -> dict[i
     return {number: step + offset for number, step in last_steps.items()}
 
 
-def _begun(recorded: Recorded) -> float:
+def _start_time(recorded: Recorded) -> float:
     """Return the time from which times on the page count: that of the first attempt or report, or of the submission."""
     starts = [attempt.started for attempt in recorded.attempts if attempt.started]
     starts += [report.time for report in recorded.reports[:1]]
@@ -265,7 +265,7 @@ def _trials(
     job: Job, lineages: Sequence[Lineage], ranked: Sequence[TrialRow], last_steps: dict[int, int], begun: float
 ) -> Iterator[Column]:
     """Yield the columns of the newest attempt of each trial."""
-    trials = [each.row for each in lineages]
+    trials = [lineage_.row for lineage_ in lineages]
     ranks = {row.trial: rank for rank, row in enumerate(ranked)}
     several = len(job.objectives) > 1
     front = {row.trial for row in rows.front(job, trials)} if several else set()
@@ -280,7 +280,9 @@ def _trials(
     yield Column("trials", "started", "", columns.offsets((row.started for row in trials), begun))
     yield Column("trials", "ended", "", columns.offsets((row.ended for row in trials), begun))
     yield Column("trials", "step", "", columns.numbers(last_steps.get(row.number) for row in trials))
-    yield Column("trials", "rung", "", columns.numbers(each.rungs[-1] if each.rungs else None for each in lineages))
+    yield Column(
+        "trials", "rung", "", columns.numbers(lineage_.rungs[-1] if lineage_.rungs else None for lineage_ in lineages)
+    )
     yield _coded("trials", "failure", [row.failure and row.failure.value for row in trials])
     yield _coded("trials", "message", [row.message or None for row in trials])
     yield _coded("trials", "node", [row.node or None for row in trials])

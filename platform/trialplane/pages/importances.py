@@ -84,9 +84,9 @@ def _is_numeric(values: Sequence[Any]) -> bool:
 
 
 def _trial(row: TrialRow, distributions: dict[str, Any], optuna: Any) -> Any:
-    known = {name: distribution for name, distribution in distributions.items() if name in row.params}
+    used = {name: distribution for name, distribution in distributions.items() if name in row.params}
     params = {
         name: columns.text(row.params[name]) if hasattr(distribution, "choices") else row.params[name]
-        for name, distribution in known.items()
+        for name, distribution in used.items()
     }
-    return optuna.trial.create_trial(values=list(row.values), params=params, distributions=known)
+    return optuna.trial.create_trial(values=list(row.values), params=params, distributions=used)

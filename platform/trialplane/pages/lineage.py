@@ -34,7 +34,7 @@ class Lineage:
 
 @dataclasses.dataclass(frozen=True)
 class RungCount:
-    """How many trials have reached a rung, and what became of them there."""
+    """The number of trials that have reached a rung, and how they left it."""
 
     step: int
     reached: int
@@ -51,26 +51,26 @@ def lineages(job: Job, attempts: Sequence[TrialRow]) -> list[Lineage]:
     return [_lineage(job, by_trial[trial]) for trial in sorted(by_trial)]
 
 
-def joined(job: Job, found: Sequence[Lineage], reports: Sequence[ReportRow]) -> Sequence[ReportRow]:
+def joined(job: Job, lineages_: Sequence[Lineage], reports: Sequence[ReportRow]) -> Sequence[ReportRow]:
     """Return reports in which those of all segments of a trial belong to its newest one, so that they are one curve."""
     if job.search.ladder is None:
         return reports
-    newest = {lineage.row.trial: lineage.row.number for lineage in found}
+    newest = {lineage.row.trial: lineage.row.number for lineage in lineages_}
     return [dataclasses.replace(report, number=newest.get(report.trial, report.number)) for report in reports]
 
 
-def funnel(job: Job, found: Sequence[Lineage]) -> list[RungCount]:
+def funnel(job: Job, lineages_: Sequence[Lineage]) -> list[RungCount]:
     """Return a count for each rung, from the lowest, and one for whole trials; empty without promotion."""
     ladder = job.search.ladder
     if ladder is None:
         return []
     counts = []
     for step in sorted({rung for bracket in range(ladder.brackets) for rung in ladder.rungs(bracket)}):
-        here = [lineage for lineage in found if step in lineage.rungs]
-        stopped = [lineage.row.state for lineage in here if lineage.stopped == step]
+        reaching = [lineage for lineage in lineages_ if step in lineage.rungs]
+        stopped = [lineage.row.state for lineage in reaching if lineage.stopped == step]
         paused, dropped = stopped.count(TrialState.PAUSED), stopped.count(TrialState.PRUNED)
-        counts.append(RungCount(step, len(here), len(here) - len(stopped), paused, dropped))
-    complete = sum(lineage.row.state is TrialState.COMPLETE for lineage in found)
+        counts.append(RungCount(step, len(reaching), len(reaching) - len(stopped), paused, dropped))
+    complete = sum(lineage.row.state is TrialState.COMPLETE for lineage in lineages_)
     return [*counts, RungCount(ladder.top, complete, 0, 0, 0)]
 
 

@@ -1,4 +1,4 @@
-"""What a run has cost, and what pruning and promotion have saved: estimates, with their method in words."""
+"""The costs of a run, and the savings of pruning and promotion: estimates, with their method in words."""
 
 from __future__ import annotations
 

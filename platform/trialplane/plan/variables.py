@@ -36,7 +36,7 @@ def head(site: Site) -> list[dict[str, Any]]:
 
 def controller(plan: Plan, site: Site, saving: Saving | None = None) -> list[dict[str, Any]]:
     """Return the variables of the controller: those of Ray's container, and its token."""
-    gateway, ledger_path = f"http://{site.gateway_host}:{site.gateway.port}", ledger.place(site.namespace)
+    gateway, ledger_path = f"http://{site.gateway_host}:{site.gateway.port}", ledger.namespace_path(site.namespace)
     values = {
         # A sampler's matrices are small. torch would use as many threads as the node has cores, and wait for them.
         "OMP_NUM_THREADS": "1",

@@ -212,8 +212,8 @@ class Reconciler:
         with contextlib.suppress(LedgerCorrupt):
             recorded = self._archive.recorded(name)
             last = None if recorded is None else recorded.change
-            if last is not None and last.asked.get("state") != _DELETED:
-                desired = {**last.asked, "state": _DELETED}
+            if last is not None and last.requested.get("state") != _DELETED:
+                desired = {**last.requested, "state": _DELETED}
                 self._archive.note(name, Change(self.clock(), "", text, last.uid, last.generation + 1, desired))
 
     def _post(self, observed: Observation, change: Change) -> None:
@@ -229,7 +229,7 @@ class Reconciler:
             },
             "involvedObject": {**about, "namespace": self.cluster.namespace},
             "reason": "Changed",
-            "message": f"{change.what}{who}",
+            "message": f"{change.description}{who}",
             "type": "Normal",
             "source": {"component": "trialplane-operator"},
             "firstTimestamp": when,

@@ -28,7 +28,7 @@ def change(observed: Observation) -> Change | None:
         return None
     state = _requested(observed.spec, observed.read.job)
     if before is not None:
-        text = ", ".join(_differences(before.asked, state)) or "fields without effect"
+        text = ", ".join(_differences(before.requested, state)) or "fields without effect"
     else:
         text = "submitted" if not observed.spec.resumes else "resumed, as a new Run"
     if observed.generation - last_generation > 1:

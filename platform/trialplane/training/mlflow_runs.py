@@ -1,4 +1,4 @@
-"""Whatever a job does with MLflow's fluent interface lands in its trial's MLflow run, or below it.
+"""Redirects MLflow's fluent interface, so that all that a job logs is in its trial's MLflow run, or below it.
 
 A script that ran by itself names its server and its experiment, starts runs and ends them. In a trial all of that is
 given. So a few of MLflow's functions are replaced, where MLflow defines them and before anybody can have another reference
@@ -200,7 +200,7 @@ def enter(environ: Mapping[str, str], number: int = 0, store: Path | None = None
 
 
 def report_to(report: Callable[[int, Mapping[str, float]], None]) -> None:
-    """Has metrics that the job logs into its trial's run reported instead, by which they come there too, and only once."""
+    """Report metrics that the job logs into its trial's run, through which they reach that run too, and only once."""
     global _report
     _report = report
 
@@ -226,9 +226,9 @@ def _end_what_is_left() -> None:
 
 
 @functools.cache  # once is enough
-def _tell(what: str, cure: str) -> None:
-    """A line in the trial's log, or the slot's."""
-    sys.stderr.write(f"trialplane: {what} is ignored: {cure}\n")
+def _tell(call: str, advice: str) -> None:
+    """Write a line to the trial's log, or the slot's."""
+    sys.stderr.write(f"trialplane: {call} is ignored: {advice}\n")
 
 
 def _replace_in_service(module: ModuleType) -> None:
@@ -239,8 +239,8 @@ def _replace_in_service(module: ModuleType) -> None:
     @functools.wraps(module.set_tracking_uri)
     def set_tracking_uri(uri: Any) -> None:
         if str(uri) != module.get_tracking_uri():
-            cure = "a trial's runs are where the study is recorded, as MLFLOW_TRACKING_URI said when it was submitted"
-            _tell(f"mlflow.set_tracking_uri({str(uri)!r})", cure)
+            advice = "a trial's runs are where the study is recorded, as MLFLOW_TRACKING_URI said when it was submitted"
+            _tell(f"mlflow.set_tracking_uri({str(uri)!r})", advice)
 
     module.set_tracking_uri = set_tracking_uri  # type: ignore[attr-defined]
 
@@ -302,24 +302,24 @@ def _replace_in_client(module: ModuleType) -> None:
         value: float,
         timestamp: int | None = None,
         step: int | None = None,
-        *given: Any,
-        **named: Any,
+        *rest: Any,
+        **options: Any,
     ) -> Any:
         if _report is None or run_id != current():
-            return log_metric(client, run_id, key, value, timestamp, step, *given, **named)
+            return log_metric(client, run_id, key, value, timestamp, step, *rest, **options)
         _report(step or 0, {key: float(value)})
         return None
 
     @functools.wraps(log_batch)
-    def reported_batch(client: Any, run_id: str, metrics: Sequence[Any] = (), *given: Any, **named: Any) -> Any:
+    def reported_batch(client: Any, run_id: str, metrics: Sequence[Any] = (), *rest: Any, **options: Any) -> Any:
         if _report is None or run_id != current():
-            return log_batch(client, run_id, metrics, *given, **named)
+            return log_batch(client, run_id, metrics, *rest, **options)
         by_step: dict[int, dict[str, float]] = {}
         for metric in metrics:
             by_step.setdefault(metric.step or 0, {})[metric.key] = float(metric.value)
         for step, values in by_step.items():
             _report(step, values)
-        return log_batch(client, run_id, (), *given, **named)
+        return log_batch(client, run_id, (), *rest, **options)
 
     module.MlflowClient.log_metric, module.MlflowClient.log_batch = reported_metric, reported_batch
 
@@ -331,14 +331,14 @@ def _replace_in_fluent(module: ModuleType) -> None:
 
     @functools.wraps(set_experiment)
     def kept_experiment(experiment_name: str | None = None, experiment_id: str | None = None, **_: Any) -> Any:
-        kept = os.environ.get(env.MLFLOW_EXPERIMENT_NAME, "") if _trial is None else _trial.name
-        if experiment_name != kept:
-            which = experiment_id if experiment_name is None else experiment_name
-            _tell(f"mlflow.set_experiment({which!r})", f"a trial's runs are in its job's experiment, {kept}")
+        experiment_name_ = os.environ.get(env.MLFLOW_EXPERIMENT_NAME, "") if _trial is None else _trial.name
+        if experiment_name != experiment_name_:
+            requested = experiment_id if experiment_name is None else experiment_name
+            _tell(f"mlflow.set_experiment({requested!r})", f"a trial's runs are in its job's experiment, {experiment_name_}")
         if _trial is None:  # a template, which asks no server and makes no experiment
             from mlflow.entities import Experiment
 
-            return Experiment("", kept, "", "active")
+            return Experiment("", experiment_name_, "", "active")
         return set_experiment(experiment_id=_trial.experiment_of(module.MlflowClient()))
 
     @functools.wraps(start_run)
@@ -349,15 +349,15 @@ def _replace_in_fluent(module: ModuleType) -> None:
         nested: bool = False,
         parent_run_id: str | None = None,
         tags: dict[str, Any] | None = None,
-        *given: Any,
+        *rest: Any,
         **options: Any,
     ) -> Any:
         if _trial is not None:
             _trial.locate()
-        # The trial's run has the name by which the trial is known everywhere; the job's becomes a tag.
+        # The trial's run has the same name everywhere; the job's name for it becomes a tag.
         if run_name and _trial is not None and (run_id or os.environ.get(env.MLFLOW_RUN_ID)) == _trial.run:
             tags, run_name = {**(tags or {}), labels.RUN_NAME: run_name}, None
-        return start_run(run_id, experiment_id, run_name, nested, parent_run_id, tags, *given, **options)
+        return start_run(run_id, experiment_id, run_name, nested, parent_run_id, tags, *rest, **options)
 
     @functools.wraps(get_or_start_run)
     def trials_run() -> Any:

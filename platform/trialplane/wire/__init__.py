@@ -1,1 +1,1 @@
-"""What crosses a process boundary: names, paths, states and records. Standard library only, and no I/O but `paths`."""
+"""Names, paths, states and records that cross process boundaries. Standard library only, and no I/O but `paths`."""

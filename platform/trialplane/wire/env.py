@@ -43,5 +43,5 @@ MLFLOW_EXPERIMENT_NAME = "MLFLOW_EXPERIMENT_NAME"
 
 
 def own_mlflow(store: Path) -> dict[str, str]:
-    """What makes a trial log into an MLflow store of its own."""
+    """The environment variables with which a trial logs into an MLflow store of its own."""
     return {MLFLOW_TRACKING_URI: f"sqlite:///{store}", MLFLOW_ARTIFACT_ROOT: store.with_suffix(".artifacts").as_uri()}

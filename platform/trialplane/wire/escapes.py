@@ -35,7 +35,7 @@ def visible(text: str, *, colours: bool = False) -> str:
         return text
     if not colours:
         return _CONTROL.sub(_escape, text)
-    return _CONTROL_OR_COLOUR.sub(lambda found: found[1] or _escape(found), text)
+    return _CONTROL_OR_COLOUR.sub(lambda match: match[1] or _escape(match), text)
 
 
 def plain(text: str) -> str:
@@ -48,5 +48,5 @@ def without_passwords(text: str) -> str:
     return _PASSWORD.sub(r"\1***", text)
 
 
-def _escape(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+def _escape(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"

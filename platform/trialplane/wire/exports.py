@@ -1,4 +1,4 @@
-"""The messages between an exporter and whoever has started it: one line of JSON each.
+"""The messages between an exporter and the process that started it: one line of JSON each.
 
 The exporter gets an `Order` first. After it, an empty line means that the ledger has grown, and an `End` that it grows no
 more. It answers with `Progress`, and ends by itself once all is in MLflow.
@@ -38,7 +38,7 @@ class Copy:
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """Where the ledger of a run is, and how to export it.
+    """The ledger to export, and how.
 
     Attributes:
         ledger: URL of the database, or of the gateway with the run's token.

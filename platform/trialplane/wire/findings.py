@@ -1,4 +1,4 @@
-"""One line of `platform doctor`: the check, its verdict, and the cure. Pods print them as JSON."""
+"""A line of `platform doctor`: the check, its verdict, and the fix. Pods print them as JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import enum
 
 
 class Verdict(enum.StrEnum):
-    """How one check ended."""
+    """The result of one check."""
 
     PASS = "pass"
     WARN = "warn"  # runs will work, but something is not as it should be, or could not be checked
@@ -22,25 +22,25 @@ class Finding:
         check: a short name of the check.
         verdict: its result.
         message: what was observed.
-        cure: what to do; "" when nothing is wrong.
+        fix: what to do; "" when nothing is wrong.
     """
 
     check: str
     verdict: Verdict
     message: str
-    cure: str = ""
+    fix: str = ""
 
 
 def passed(check: str, message: str) -> Finding:
-    """The check passed."""
+    """A finding that nothing is wrong."""
     return Finding(check, Verdict.PASS, message)
 
 
-def warned(check: str, message: str, cure: str) -> Finding:
-    """Something is not as it should be."""
-    return Finding(check, Verdict.WARN, message, cure)
+def warned(check: str, message: str, fix: str) -> Finding:
+    """A finding that something is not as it should be."""
+    return Finding(check, Verdict.WARN, message, fix)
 
 
-def failed(check: str, message: str, cure: str) -> Finding:
-    """Run will not work, or not safely."""
-    return Finding(check, Verdict.FAIL, message, cure)
+def failed(check: str, message: str, fix: str) -> Finding:
+    """A finding that runs will not work, or not safely."""
+    return Finding(check, Verdict.FAIL, message, fix)

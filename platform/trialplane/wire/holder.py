@@ -61,17 +61,17 @@ class Holder:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process is there, for one that `is_here`; another one that got its pid is not it."""
+        """Whether the process runs, for one that `is_here`; another process with its pid does not count."""
         return self.is_here and self.ticks == _started(self.pid)
 
     @property
     def where(self) -> str:
-        """For messages: `pid 4711 on node7`."""
+        """The process in words, for messages: `pid 4711 on node7`."""
         return f"pid {self.pid} on {self.host}" if self.pid else "a process that its lock does not name"
 
-    def facts(self, **others: Any) -> Mapping[str, Any]:
-        """It and other facts as plain JSON values, for `read`."""
-        return {**records.to_dict(self), **others}
+    def facts(self, **other_facts: Any) -> Mapping[str, Any]:
+        """The holder and other facts as plain JSON values, for `read`."""
+        return {**records.to_dict(self), **other_facts}
 
 
 def _boot() -> str:
@@ -89,7 +89,7 @@ def _namespace() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """When a process of this namespace started; None for one that is gone, or that has ended and is yet to be waited for."""
+    """Return the start of a process of this namespace, in clock ticks; None for one that has ended, also as a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -52,7 +52,7 @@ STATUSES = {
 
 
 def hashed(token: str) -> str:
-    """What the ledger keeps of a token: its SHA-256, in hexadecimal digits."""
+    """Return the SHA-256 of a token, in hexadecimal digits: the form in which the ledger keeps it."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -64,20 +64,20 @@ class Address:
     run: str
 
 
-def place(namespace: str) -> str:
-    """Where the gateway has what belongs to a namespace; a controller finds its own in its environment."""
+def namespace_path(namespace: str) -> str:
+    """Return the path at the gateway of a namespace; a controller has that of its own in its environment."""
     return f"/namespaces/{namespace}"
 
 
-def path(place: str, run: str) -> str:
-    """Where the ledger of a run is at the gateway."""
-    return f"{place}/runs/{run}/ledger"
+def path(namespace_path: str, run: str) -> str:
+    """Return the path at the gateway of a run's ledger."""
+    return f"{namespace_path}/runs/{run}/ledger"
 
 
 def address(path: str) -> Address | None:
-    """The run whose ledger is there; None if it is something else."""
-    found = _ADDRESS.fullmatch(path)
-    return None if found is None or not is_name(found[2]) else Address(found[1], found[2])
+    """Return the run whose ledger has this path; None for any other path."""
+    match = _ADDRESS.fullmatch(path)
+    return None if match is None or not is_name(match[2]) else Address(match[1], match[2])
 
 
 def is_name(run: str) -> bool:
@@ -91,7 +91,7 @@ class OpenLedger:
 
     Attributes:
         directions: "minimize" or "maximize" per objective.
-        epoch: that the controller was given before, when its connection broke; None fences every other controller.
+        epoch: the controller's, from before its connection broke; None fences every other controller.
     """
 
     directions: tuple[str, ...]
@@ -141,17 +141,17 @@ class ReadReports:
 
 @dataclasses.dataclass(frozen=True)
 class BeginAttempt:
-    """Write an attempt that is about to start; in this and the next two `optuna` and `kept` are JSON, as rows hold them.
+    """Write an attempt that is about to start; here and in the next two `optuna` and `study_attributes` are JSON.
 
     Attributes:
         request: the attempt's.
         optuna: Optuna's view of it.
-        kept: what samplers store beside the trials; None if unchanged.
+        study_attributes: what samplers store beside the trials; None if unchanged.
     """
 
     request: TrialRequest
     optuna: str
-    kept: str | None
+    study_attributes: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +160,7 @@ class DrawAttempt:
 
     request: TrialRequest
     optuna: str
-    kept: str | None
+    study_attributes: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +170,7 @@ class FinishAttempt:
     request: TrialRequest
     outcome: TrialOutcome
     optuna: str
-    kept: str | None
+    study_attributes: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +183,7 @@ class WriteReports:
 
 @dataclasses.dataclass(frozen=True)
 class WriteStatus:
-    """Write the run's status, the one fact about it that is the controller's to say."""
+    """Write the run's status, the one fact about it that a controller may write."""
 
     status: RunStatus
 
@@ -214,10 +214,10 @@ class StoredAttempt:
 
 @dataclasses.dataclass(frozen=True)
 class AttemptsLoaded:
-    """Attempts in order of their numbers, none when there are no more; `kept`, at the first time, is what samplers store."""
+    """Attempts in order of their numbers, none when there are no more; in the first page with what samplers store."""
 
     attempts: tuple[StoredAttempt, ...]
-    kept: str
+    study_attributes: str
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,9 +35,9 @@ def notice(left_out: int) -> bytes:
 
 
 def left_out(beginning: bytes) -> tuple[int, int]:
-    """How many bytes a log's first line says are left out, and the length of that line; 0 and 0 of a whole log."""
-    found = _NOTICE.match(beginning)
-    return (int(found[1]), found.end()) if found else (0, 0)
+    """Return the number of bytes left out by a log's first line, and the length of that line; 0 and 0 for a whole log."""
+    match = _NOTICE.match(beginning)
+    return (int(match[1]), match.end()) if match else (0, 0)
 
 
 def follow(read: Callable[[int], Piece], pause: float) -> Iterator[bytes]:
@@ -59,9 +59,9 @@ def follow(read: Callable[[int], Piece], pause: float) -> Iterator[bytes]:
 def lines(pieces: Iterable[bytes]) -> Iterator[str]:
     """Yield the lines of a log that comes in pieces; each state of a progress bar is a line."""
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
-    rest = ""
+    remainder = ""
     for piece in pieces:
-        *whole, rest = (rest + decoder.decode(piece)).split("\n")
-        yield from (f"{line}\n" for line in whole)
-    if rest := rest + decoder.decode(b"", final=True):
-        yield rest
+        *complete, remainder = (remainder + decoder.decode(piece)).split("\n")
+        yield from (f"{line}\n" for line in complete)
+    if remainder := remainder + decoder.decode(b"", final=True):
+        yield remainder

@@ -1,7 +1,7 @@
 """The messages between the processes of a run, and the one codec that writes and reads them.
 
     controller  ↔ slot          StartAttempt, AnswerReport; at any time KillTrial, StopTrial, FetchResults, FetchWeights,
-                                FeedParcels, HandUnits, ReleaseResults, ReleaseWeights, EndFeed · SlotStarted; of its trial
+                                FeedTransfers, HandUnits, ReleaseResults, ReleaseWeights, EndFeed · SlotStarted; of its trial
                                 LogGrown, TrialReport, Suggest, UnitsWanted, ResultsOffered, WeightsOffered, ResultsTaken
                                 Exiting and at last TrialEnded
     slot        ↔ template      LoadJob (to its standard input), StartTrial · JobLoaded | JobFailed, TrialStarted,
@@ -32,7 +32,7 @@ from trialplane import __version__, errors
 from trialplane.wire import records
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass
-from trialplane.wire.units import Offer, Parcel, Unit
+from trialplane.wire.units import Offer, Transfer, Unit
 
 M = TypeVar("M")
 
@@ -164,10 +164,10 @@ class FetchWeights:
 
 
 @dataclasses.dataclass(frozen=True)
-class FeedParcels:
+class FeedTransfers:
     """Pass these results, which come beside as a reference to a list in this order, to the learner."""
 
-    parcels: tuple[Parcel, ...]
+    transfers: tuple[Transfer, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +189,7 @@ class SlotStarted:
 
 @dataclasses.dataclass(frozen=True)
 class LogGrown:
-    """What the log of a trial has grown by, of a slot that ships it (`SlotConfig.ship`)."""
+    """New bytes of the log of a trial, from a slot that ships it (`SlotConfig.ship`)."""
 
     data: bytes
 
@@ -203,7 +203,7 @@ class ResultsOffered:
 
 @dataclasses.dataclass(frozen=True)
 class Exiting:
-    """The process of a trial has sent its result a while ago, and still runs: one of its exit hooks, say."""
+    """The process of a trial has sent its result a while ago, and still runs: an exit hook, for example."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,8 +211,8 @@ class TrialEnded:
     """A trial has ended, and nothing of it is alive.
 
     Attributes:
-        outcome: how.
-        begun: units that the job of a worker had and had not given; None of any other trial.
+        outcome: the trial's.
+        begun: units that the job of a worker had begun without offering their results; None for any other trial.
         arrays: the file, on the slot's node, that holds the packed arrays of the result.
         store: the file there that holds the trial's own MLflow store, of a slot that ships it.
     """
@@ -227,8 +227,8 @@ class TrialEnded:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lent:
-    """What the process of a collection gets from its slot: a folder for results, and the file of a worker's weights."""
+class SharedFiles:
+    """Files that a slot shares with a collection's process: a folder for results, and the file of a worker's weights."""
 
     folder: str
     weights: str | None
@@ -241,7 +241,7 @@ class RunTrial:
     config: SlotConfig
     request: TrialRequest
     workdir: str
-    lent: Lent | None = None
+    shared_files: SharedFiles | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,7 +317,7 @@ class Suggest:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """How the job's function ended; the process only has to exit."""
+    """The end of the job's function; the process only has to exit."""
 
     outcome: TrialOutcome
 
@@ -414,7 +414,7 @@ class UnitsBegun:
 
 @dataclasses.dataclass(frozen=True)
 class ResultOffered:
-    """A packed result, in a file of the lent folder or of the work folder."""
+    """A packed result, in a file of the shared folder or of the work folder."""
 
     offer: Offer
     file: str
@@ -426,7 +426,7 @@ class WeightsOffered:
 
     Attributes:
         bytes: of the packed tree; 0 when there are none, as before the first iteration has ended.
-        file: that holds them, of the lent folder; "" when there are none, and from the slot to the controller.
+        file: that holds them, of the shared folder; "" when there are none, and from the slot to the controller.
     """
 
     bytes: int
@@ -487,7 +487,7 @@ SEND_FILES = Direction[SendFiles]("a controller", SendFiles)
 FILES_SENT = Direction[FilesSent]("a slot", FilesSent)
 CONTROL = Direction[Control]("a controller", Control)
 FETCH = Direction[Fetch]("a controller", Fetch)
-FEED = Direction[FeedParcels]("a controller", FeedParcels)
+FEED = Direction[FeedTransfers]("a controller", FeedTransfers)
 FROM_STARTING = Direction[SlotStarted]("a slot", SlotStarted)
 FROM_SLOT = Direction[FromSlot]("a slot", FromSlot)
 LOAD = Direction[LoadJob]("a slot", LoadJob)
@@ -533,8 +533,8 @@ def decode(data: bytes, direction: Direction[M]) -> M:
             )
         message = records.from_dict(kind, {**fields, _BESIDE: beside} if newline else fields)
     except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
-        why = f"sent an invalid message to trialplane {__version__}: {errors.first_line(error):.200}"
-        raise errors.MessageError(f"{sender} {why}") from error
+        problem = f"sent an invalid message to trialplane {__version__}: {errors.first_line(error):.200}"
+        raise errors.MessageError(f"{sender} {problem}") from error
     if wrong := records.misfit(message):
         raise errors.MessageError(f"{sender} sent {tag} with a value of another type as {wrong}")
     return message

@@ -15,20 +15,20 @@ import re
 from trialplane.wire import ledger
 
 UI = "/mlflow"
-_INSIDE = re.compile(r"/namespaces/([^/?]+)(?:/runs/([^/?]+))?/mlflow(/.*)", re.DOTALL)
+_DESTINATION = re.compile(r"/namespaces/([^/?]+)(?:/runs/([^/?]+))?/mlflow(/.*)", re.DOTALL)
 _PURPOSE = b"mlflow"
 USERS, VIEWERS, RUNS = "users", "viewers", "runs"  # the roles that ask MLflow
 WORKSPACE = "X-MLFLOW-WORKSPACE"
 
 
 @dataclasses.dataclass(frozen=True)
-class Inside:
-    """What a request to MLflow is for.
+class Destination:
+    """The destination of a request to MLflow.
 
     Attributes:
         namespace: of the run, or of the user.
-        run: whose door it came to; "" for that of users.
-        target: what is behind the door.
+        run: the run whose address it has; "" for that of users.
+        target: path and query at MLflow's server.
     """
 
     namespace: str
@@ -37,10 +37,10 @@ class Inside:
 
 
 def caller(namespace: str, role: str, name: str) -> dict[str, str]:
-    """Return the headers by which MLflow's server knows who asks, and in which workspace; nobody but the gateway sets them.
+    """Return the headers with the caller and the workspace for MLflow's server; only the gateway can set them.
 
     Args:
-        namespace: whose workspace it is.
+        namespace: of the workspace.
         role: of the caller there; "" for none.
         name: of the caller, for MLflow's records.
     """
@@ -48,19 +48,19 @@ def caller(namespace: str, role: str, name: str) -> dict[str, str]:
     return {"X-Remote-User": name, **groups, WORKSPACE: namespace}
 
 
-def path(place: str, run: str) -> str:
-    """Where the MLflow of a run is at the gateway: with its address in front, the tracking URI of controller and trials."""
-    return f"{place}/runs/{run}{UI}"
+def path(namespace_path: str, run: str) -> str:
+    """Return the path at the gateway of a run's MLflow: after its address, the tracking URI of controller and trials."""
+    return f"{namespace_path}/runs/{run}{UI}"
 
 
-def inside(target: str) -> Inside | None:
-    """Which door a request comes to; None if to none."""
-    found = _INSIDE.fullmatch(target)
-    if found is None or (found[2] is not None and not ledger.is_name(found[2])):
+def destination(target: str) -> Destination | None:
+    """Return the destination of a request by its path and query; None if it is not for MLflow."""
+    match = _DESTINATION.fullmatch(target)
+    if match is None or (match[2] is not None and not ledger.is_name(match[2])):
         return None
-    return Inside(found[1], found[2] or "", found[3])
+    return Destination(match[1], match[2] or "", match[3])
 
 
 def token(run_token: str) -> str:
-    """What opens MLflow's door for a run, and not its ledger: trials have it, and cannot compute the run's token from it."""
+    """Return the token of a run for MLflow alone: trials have it, and cannot compute the run's token from it."""
     return hmac.new(run_token.encode("utf-8", "surrogateescape"), _PURPOSE, hashlib.sha256).hexdigest()

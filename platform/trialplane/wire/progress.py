@@ -1,4 +1,4 @@
-"""How far a run is: what only a study, a training or a collection has. Frozen values, told apart by `kind`, the job's.
+"""The progress of a run: the part of a status that depends on the kind of its job, which `kind` names. Frozen values.
 
 `slots_aside` is how many slots a run of the kind has beside those that `RunStatus.parallel` counts.
 """
@@ -24,7 +24,7 @@ class RungProgress:
 
 @dataclasses.dataclass(frozen=True)
 class StudyProgress:
-    """Of a study; its status counts its trials and has the best of them.
+    """The progress of a study; its status counts its trials and has the best of them.
 
     Attributes:
         steps: that its trials have trained between rungs.
@@ -42,13 +42,13 @@ class StudyProgress:
 
     @property
     def numbers(self) -> Mapping[str, float]:
-        """None: they are for the display of one training."""
+        """An empty mapping: only trainings and collections have numbers to display."""
         return {}
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingProgress:
-    """Of a training: what the attempt that runs, or ran last, has reported.
+    """The progress of a training: the reports of the attempt that runs, or ran last.
 
     Attributes:
         step: the newest; None before the first report.
@@ -71,7 +71,7 @@ class TrainingProgress:
 
 @dataclasses.dataclass(frozen=True)
 class CollectionProgress:
-    """Of a collection: the iteration that runs, or ran last.
+    """The progress of a collection: the iteration that runs, or ran last.
 
     Attributes:
         iteration: its number; None before the first.
@@ -109,7 +109,9 @@ class CollectionProgress:
 
 RunProgress = StudyProgress | TrainingProgress | CollectionProgress
 
-_KINDS: Mapping[str, type[RunProgress]] = {one.kind: one for one in (StudyProgress, TrainingProgress, CollectionProgress)}
+_KINDS: Mapping[str, type[RunProgress]] = {
+    progress.kind: progress for progress in (StudyProgress, TrainingProgress, CollectionProgress)
+}
 
 
 def initial(kind: str) -> RunProgress:

@@ -31,7 +31,7 @@ STEPS = 2**31  # a report is of a step below this; databases keep no larger ones
 
 @dataclasses.dataclass(frozen=True)
 class StopRule:
-    """What ends a trial early, as complete; see `spec.search.Stop`. Without a metric it is a step."""
+    """A rule that ends a trial early, as complete; see `job.search.Stop`. Without a metric it is a step."""
 
     metric: str = ""
     above: float | None = None
@@ -136,7 +136,7 @@ class TrialRequest:
 
 @dataclasses.dataclass(frozen=True)
 class SlotConfig:
-    """What every trial of a slot has in common.
+    """The configuration that all trials of a slot share.
 
     Attributes:
         run: name of the run.
@@ -160,7 +160,7 @@ class SlotConfig:
         ship: whether the slot shares no folder with the controller. Then `code`, `root` and `cache` are below the slot's
             own home, and events carry what the trial writes into files: its log, and its own MLflow store.
         role: "trial"; of a collection "worker" or "learner".
-        write: for the learner that writes files: how and where, as `spec.jobs.collection.Write` says.
+        write: for the learner that writes files: how and where, see `job.kinds.collection.Write`.
         program: the script or command that its trials run instead of the entrypoint, or None.
         capture: libraries whose calls become reports: wandb, mlflow, tensorboard, hf; None for wandb where its package is
             missing.
@@ -239,7 +239,7 @@ class BestReport:
 
 @dataclasses.dataclass(frozen=True)
 class TrialOutcome:
-    """How one attempt ended.
+    """The end of one attempt.
 
     Attributes:
         number: the ledger's number of the attempt.
@@ -311,12 +311,12 @@ class TrialOutcome:
 
 @dataclasses.dataclass(frozen=True)
 class Desired:
-    """What the user wants of a run that lives in a cluster.
+    """The desired state of a run on a cluster.
 
     Attributes:
         state: RUNNING, PAUSED, CANCELLED, or FAILED when a deadline of the run is over.
         parallel: slots, or None for as many as the job says.
-        again: number of the newest attempt when the user had the run go on; a training that failed for good with it is tried
+        again: number of the newest attempt when the user resumed the run; a training that failed for good with it is tried
             again.
     """
 
@@ -469,23 +469,23 @@ class RunStatus:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A change of what a run is to be; on a cluster with what the API server vouches for: who and when.
+    """A change of the desired state of a run; on a cluster with the user and the time that the API server has recorded.
 
     Attributes:
         at: when it was made.
         by: who made it, as the API server knows its users; "" on a laptop, and for a Run without an owner.
-        what: in words: "state: Running → Paused".
+        description: in words: "state: Running → Paused".
         uid: of the Run; "" on a laptop.
         generation: of the Run's spec since then; with the uid it identifies the change.
-        asked: what the Run asks for since then, by field; the words of the next change compare with it.
+        requested: fields of the Run since then, by field; the words of the next change compare with it.
     """
 
     at: float
     by: str
-    what: str
+    description: str
     uid: str = ""
     generation: int = 0
-    asked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    requested: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def to_json(record: Any) -> str:
@@ -567,23 +567,27 @@ def _names(cls: Any) -> tuple[str, ...]:
 
 @functools.cache
 def _readers(cls: Any) -> dict[str, _Reader]:
-    """What turns the JSON value of each field but a tag into the field's type; None where they are the same."""
+    """Return for each field but a tag the function from its JSON value to its type; None where they are the same."""
     hints = typing.get_type_hints(cls)
     return {field.name: _reader(hints[field.name]) for field in dataclasses.fields(cls) if field.init}
 
 
 def _reader(hint: Any) -> _Reader:
-    """For enums, nested records, tuples and mappings of floats. A ledger holds thousands, so it is made once a type."""
+    """Return a reader of enums, nested records, tuples and mappings of floats; created once for each type, as it is slow."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
-        some = [argument for argument in arguments if argument is not type(None)]
-        return _reader(some[0]) if len(some) == 1 else functools.partial(_read_tagged, {one.kind: one for one in some})
+        members = [argument for argument in arguments if argument is not type(None)]
+        return (
+            _reader(members[0])
+            if len(members) == 1
+            else functools.partial(_read_tagged, {record_type.kind: record_type for record_type in members})
+        )
     if origin is tuple:
         item = _reader(arguments[0])
         return lambda value: tuple(_listed(value) if item is None else map(item, _listed(value)))
     if origin is Mapping:
-        below = _reader(arguments[1])
-        return None if below is None else lambda value: {key: below(each) for key, each in value.items()}
+        item_reader = _reader(arguments[1])
+        return None if item_reader is None else lambda value: {key: item_reader(item_) for key, item_ in value.items()}
     if hint is float or (isinstance(hint, type) and issubclass(hint, enum.Enum)):
         return hint
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
@@ -595,7 +599,7 @@ def _read_tagged(tagged: Mapping[str, type[R]], data: Mapping[str, Any]) -> R:
     """The record of the type that `kind` names, of several."""
     kind = data["kind"]
     if kind not in tagged:
-        raise ValueError(f"it is of kind {kind!r}, and this version knows {', '.join(tagged)}: another version wrote it")
+        raise ValueError(f"it is of kind {kind!r}, and this version supports {', '.join(tagged)}: another version wrote it")
     return _read(tagged[kind], data)
 
 
@@ -614,7 +618,7 @@ def misfit(record: Any) -> str:
 
 @functools.cache
 def _checks(cls: Any) -> tuple[tuple[str, _Check], ...]:
-    """What says of each field whether a value is of its type; made once a type, as the readers are."""
+    """Return a check of its type for each field; created once for each type, as the readers are."""
     hints = typing.get_type_hints(cls)
     return tuple((field.name, _check(hints[field.name])) for field in dataclasses.fields(cls))
 
@@ -624,16 +628,16 @@ def _check(hint: Any) -> _Check:
     if hint is Any:
         return lambda value: True
     if origin is types.UnionType:
-        either = [_check(argument) for argument in arguments]
-        return lambda value: any(fits(value) for fits in either)
+        checks = [_check(argument) for argument in arguments]
+        return lambda value: any(fits(value) for fits in checks)
     if origin is typing.Literal:
         return lambda value: value in arguments
     if origin is tuple:
         item = _check(arguments[0])
         return lambda value: isinstance(value, tuple) and all(map(item, value))
     if origin is Mapping:
-        below = _check(arguments[1])
-        return lambda value: isinstance(value, Mapping) and all(map(below, value.values()))
+        item_check = _check(arguments[1])
+        return lambda value: isinstance(value, Mapping) and all(map(item_check, value.values()))
     if hint is int:
         return lambda value: isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < _INT_BITS
     if hint is float:

@@ -47,7 +47,7 @@ class Offer:
 
 
 @dataclasses.dataclass(frozen=True)
-class Parcel:
+class Transfer:
     """One result on its way from a worker to the learner; `bytes` and `items` are those of its offer."""
 
     unit: int

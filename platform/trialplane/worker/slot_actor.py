@@ -95,8 +95,8 @@ class SlotActor:
             return tuple(results), list(results.values())
 
     def feed(self, serial: int, data: bytes, results: Sequence[Any]) -> bool:
-        """Handle FeedParcels, with the results referred to by `results`; False when they are lost."""
-        parcels = messages.decode(data, messages.FEED).parcels
+        """Handle FeedTransfers, with the results referred to by `results`; False when they are lost."""
+        transfers = messages.decode(data, messages.FEED).transfers
         assert self._store is not None, "a collection has a Ray"
         try:
             arrays = self._store.get(results[0])
@@ -105,7 +105,7 @@ class SlotActor:
         with self._about(serial) as runs:
             exchange = self._slot.exchange if runs else None
         if exchange is not None:  # a large copy, outside of the lock; it does nothing when the process has ended
-            exchange.feed(parcels, arrays)
+            exchange.feed(transfers, arrays)
         return True
 
     def remove(self, data: bytes) -> None:

@@ -52,7 +52,10 @@ def main() -> None:
         os.environ[env.MLFLOW_TOKEN] = wire.token(TOKEN)
         artifact = folder / "artifact"
         artifact.write_bytes(os.urandom(size))
-        ways = {"direct": server.uri, "door": f"http://127.0.0.1:{door.port}{wire.path(ledger.place(NAMESPACE), RUN)}"}
+        ways = {
+            "direct": server.uri,
+            "door": f"http://127.0.0.1:{door.port}{wire.path(ledger.namespace_path(NAMESPACE), RUN)}",
+        }
         clients = {name: MlflowClient(uri) for name, uri in ways.items()}
         experiments = {name: client.create_experiment(JOB) for name, client in clients.items()}
         parents = {name: client.create_run(experiments[name]).info.run_id for name, client in clients.items()}

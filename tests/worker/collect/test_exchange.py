@@ -16,7 +16,7 @@ from trialplane import errors
 from trialplane.policies import transport
 from trialplane.wire import messages
 from trialplane.wire.records import TrialRequest
-from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Offer, Parcel, Unit
+from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Offer, Transfer, Unit
 from trialplane.worker.collect import exchange as exchanges
 from trialplane.worker.collect import segments
 from trialplane.worker.collect.exchange import AHEAD, GATHER, Exchange
@@ -142,7 +142,7 @@ def test_one_with_as_much_on_offer_as_may_be_is_not_late(exchange: Exchange) -> 
 def test_the_memory_of_results_is_free_when_their_trial_has_ended(tmp_path: Path) -> None:
     made = Exchange(TrialRequest("toy", 0, 1, 0, {}, 0, ()), lambda message: None, None, tmp_path / "work")
     folder = made.shared_files.folder
-    made.feed([Parcel(0, 0, 0, 1.0)], [transport.pack({"states": np.zeros(1000)})])
+    made.feed([Transfer(0, 0, 0, 1.0)], [transport.pack({"states": np.zeros(1000)})])
     assert folder in Path("/proc/self/maps").read_text()
     made.close()
     assert folder not in Path("/proc/self/maps").read_text(), "a mapped file keeps its pages, also one without a name"
@@ -153,11 +153,11 @@ def test_the_memory_of_results_is_free_when_their_trial_has_ended(tmp_path: Path
     [
         (messages.UnitsWanted(0), "requested 0 units"),
         (messages.UnitsWanted(-5), "requested -5 units"),
-        (messages.ResultOffered(Offer(-1, 10), "{lent}/weights"), "a worker offered 10 bytes and 0 items of unit -1"),
+        (messages.ResultOffered(Offer(-1, 10), "{folder}/weights"), "a worker offered 10 bytes and 0 items of unit -1"),
         (messages.ResultOffered(Offer(0, 10), "/etc/passwd"), "offered in '/etc/passwd', where this process has no folder"),
-        (messages.ResultOffered(Offer(0, 10), "{lent}/../other/file"), "where this process has no folder"),
-        (messages.ResultOffered(Offer(0, -10), "{lent}/file"), "a worker offered -10 bytes"),
-        (messages.ResultOffered(Offer(0, 0), "{lent}/file"), "a worker offered 0 bytes"),
+        (messages.ResultOffered(Offer(0, 10), "{folder}/../other/file"), "where this process has no folder"),
+        (messages.ResultOffered(Offer(0, -10), "{folder}/file"), "a worker offered -10 bytes"),
+        (messages.ResultOffered(Offer(0, 0), "{folder}/file"), "a worker offered 0 bytes"),
         (messages.WeightsOffered(-1), "offered weights of -1 bytes"),
         (messages.WeightsOffered(10, "/etc/passwd"), "where this process has no folder"),
         (messages.FilesFree((3,)), "freed files of results that it does not have"),
@@ -165,7 +165,7 @@ def test_the_memory_of_results_is_free_when_their_trial_has_ended(tmp_path: Path
 )
 def test_what_a_process_may_not_claim_is_an_error(exchange: Exchange, message: messages.OfWorker, said: str) -> None:
     if isinstance(message, messages.ResultOffered):
-        file = message.file.replace("{lent}", exchange.shared_files.folder)
+        file = message.file.replace("{folder}", exchange.shared_files.folder)
         message = messages.ResultOffered(message.offer, file)
     exchange.news()
     with pytest.raises(errors.MessageError, match=said):

@@ -361,7 +361,7 @@ class CollectionWorkload(Workload):
         if not iteration.is_ending:
             self._make(iteration)
         for load in iteration.flow.feeds():
-            self._exchange.feed(load.parcels, load.reference)
+            self._exchange.feed(load.transfers, load.reference)
         if iteration.book.is_done and not iteration.is_all_fed:
             iteration.is_all_fed = True
             self._exchange.end_feed(len(iteration.book.failed))

@@ -80,9 +80,9 @@ class Exchange:
         self._published: messages.WeightsOffered | None = None
 
     @property
-    def shared_files(self) -> messages.Lent:
+    def shared_files(self) -> messages.SharedFiles:
         """The files passed to the process at its start."""
-        return messages.Lent(str(self._folder.path), None if self._weights is None else str(self._weights.path))
+        return messages.SharedFiles(str(self._folder.path), None if self._weights is None else str(self._weights.path))
 
     @property
     def deadline(self) -> float | None:
@@ -206,7 +206,7 @@ class Exchange:
             file = None if self._closed else self._offered_weights
             return None if file is None else segments.read(file)
 
-    def feed(self, parcels: Sequence[units.Parcel], packed: Sequence[Bytes]) -> None:
+    def feed(self, transfers: Sequence[units.Transfer], packed: Sequence[Bytes]) -> None:
         """Pass results to a learner: all of them or, if one does not fit, none.
 
         Raises:
@@ -217,14 +217,14 @@ class Exchange:
             if self._closed:
                 return
             try:
-                for fed_result, array in zip(parcels, packed, strict=True):
+                for fed_result, array in zip(transfers, packed, strict=True):
                     files[fed_result.unit], _ = self._segments.copy(array)
             except errors.TransportError:
                 for file in files.values():
                     self._segments.release(file)
                 raise
             self._fed |= files
-        fed = (messages.FedResult(each.unit, each.worker, each.items, files[each.unit]) for each in parcels)
+        fed = (messages.FedResult(each.unit, each.worker, each.items, files[each.unit]) for each in transfers)
         self._send(messages.FeedResults(tuple(fed)))
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ class _Role:
     """
 
     def __init__(
-        self, config: records.SlotConfig, request: records.TrialRequest, line: Line, shared_files: messages.Lent
+        self, config: records.SlotConfig, request: records.TrialRequest, line: Line, shared_files: messages.SharedFiles
     ) -> None:
         self._config = config
         self._request = request
@@ -119,7 +119,7 @@ def _call(function: Callable[..., Any], ctx: context.Context, *arguments: Any) -
 
 def perform(run: context.Run | None, message: messages.RunTrial, channel: TrialChannel) -> records.TrialOutcome:
     """The role of a worker or the learner of a collection."""
-    config, request, shared_files = message.config, message.request, message.lent
+    config, request, shared_files = message.config, message.request, message.shared_files
     assert shared_files is not None, "a collection's process gets its files from the slot"
     stop = stopping.Stop(config.grace)
     role = WorkerRole if config.role == "worker" else LearnerRole
