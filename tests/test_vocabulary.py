@@ -1,6 +1,6 @@
-"""Names and docstrings of the packages in `CLEAN`: words that say nothing about a value do not come back.
+"""Names and docstrings of the platform: words that say nothing about a value do not come back.
 
-The glossary (`platform/docs/reference/glossary.md`) has the terms to use. Add a package here when it is clean.
+The glossary (`platform/docs/reference/glossary.md`) has the terms to use.
 """
 
 from __future__ import annotations
@@ -12,34 +12,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "platform" / "trialplane"
-CLEAN = (
-    "cli",
-    "client",
-    "integrations",
-    "job",
-    "kube",
-    "ledger",
-    "plan",
-    "policies",
-    "reconciler",
-    "training/batches.py",
-    "training/building.py",
-    "training/checkpoint",
-    "training/final_model.py",
-    "training/imports.py",
-    "training/lines",
-    "training/mapping",
-    "training/process.py",
-    "training/snapshots",
-    "training/states.py",
-    "training/steps",
-    "training/tokens",
-    "wire/labels.py",
-    "wire/paths.py",
-    "wire/rows.py",
-    "wire/states.py",
-)
+PLATFORM = Path(__file__).parents[1] / "platform"
 NAMES = {
     *(
         "found",
@@ -88,14 +61,10 @@ def problems(source: str) -> list[str]:
     return [*found_names, *(f"{line}: {text}" for text, line in summaries(tree) if SUMMARY.match(text))]
 
 
-def files(part: str) -> list[Path]:
-    return [PACKAGE / part] if part.endswith(".py") else sorted((PACKAGE / part).rglob("*.py"))
-
-
-@pytest.mark.parametrize("part", CLEAN)
-def test_removed_words_do_not_come_back(part: str) -> None:
-    assert files(part)
-    assert {file.name: lines for file in files(part) if (lines := problems(file.read_text(encoding="utf-8")))} == {}
+def test_removed_words_do_not_come_back() -> None:
+    files = sorted(PLATFORM.rglob("*.py"))
+    assert files
+    assert {str(file): lines for file in files if (lines := problems(file.read_text(encoding="utf-8")))} == {}
 
 
 @pytest.mark.parametrize(

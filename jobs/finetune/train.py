@@ -153,7 +153,7 @@ def run(ctx):
     scores = look(start) if begins or start == total else {}
     model.train()
     for step in range(start, total):
-        with meter.own():
+        with meter.own_work():
             parts = [next(read) for _ in range(sampler.per_step)]
             length = sum(int(part["attention_mask"].sum()) for part in parts)
             parts = [to(part, accelerator.device) for part in parts]
@@ -168,7 +168,7 @@ def run(ctx):
         for number, part in enumerate(parts):
             alone = number < len(parts) - 1  # gradients are exchanged with the last part only
             with accelerator.no_sync(model) if alone else contextlib.nullcontext():
-                with meter.own():
+                with meter.own_work():
                     loss = loss_of(model, part)[0]
                 accelerator.backward(loss * ctx.world_size / tally[0])  # DDP takes the mean over ranks
             summed += loss.detach()

@@ -66,7 +66,7 @@ class Iteration(RuleBasedStateMachine):
 
     @rule(worker=WORKERS, unit=st.integers(FIRST - 1, FIRST + COUNT))
     def make(self, worker: int, unit: int) -> None:
-        assert self.book.made(worker, unit) is (unit in self.out[worker])
+        assert self.book.offer(worker, unit) is (unit in self.out[worker])
         if unit in self.out[worker]:
             self.out[worker].discard(unit)
             self.way.append(unit)
@@ -118,7 +118,7 @@ class Iteration(RuleBasedStateMachine):
         for unit in self.way:
             self.book.arrive(unit)
         while given := self.book.hand(0, 1):
-            assert self.book.made(0, given[0].number)
+            assert self.book.offer(0, given[0].number)
             assert self.book.arrive(given[0].number)
         assert self.book.is_done
         super().teardown()
@@ -161,9 +161,9 @@ def test_of_several_none_is_faulty_and_each_is_done_again_alone() -> None:
     assert not units.hand(0, 3), "and nothing beside it"
     assert [unit.number for unit in units.hand(1, 3)] == [21], "it works on nothing yet"
     assert units.lose(0, end(FailureClass.ERROR)).faulty == 20
-    units.made(1, 21)
+    units.offer(1, 21)
     assert [unit.number for unit in units.hand(1, 3)] == [22]
-    units.made(1, 22)
+    units.offer(1, 22)
     assert [unit.number for unit in units.hand(1, 3)] == [23]
 
 
@@ -187,7 +187,7 @@ def test_a_result_that_is_lost_on_its_way_again_and_again_has_failed() -> None:
     units = book(1, lost=2)
     for attempt in range(3):
         units.hand(0, 1)
-        units.made(0, 20)
+        units.offer(0, 20)
         failed = units.again(20, "the disk is full")
         assert (failed is None) is (attempt < 2)
     assert failed is not None
@@ -197,7 +197,7 @@ def test_a_result_that_is_lost_on_its_way_again_and_again_has_failed() -> None:
 def test_a_result_on_its_way_is_nothing_to_the_end_of_its_worker() -> None:
     units = book(2)
     units.hand(0, 2)
-    units.made(0, 20)
+    units.offer(0, 20)
     assert units.lose(0, end(FailureClass.ERROR)).faulty == 21, "the only one it worked on"
     assert units.arrive(20)
     assert units.is_done

@@ -138,7 +138,7 @@ def test_units_that_failed_are_done_too() -> None:
     iteration = Iteration(request(7, trial=0), collecting.job(units=80), 0)  # type: ignore[arg-type]  # a collection
     assert iteration.done == 0
     for unit in iteration.book.hand(0, 24):
-        assert iteration.book.made(0, unit.number)
+        assert iteration.book.offer(0, unit.number)
         if unit.number:
             assert iteration.book.arrive(unit.number)
         else:

@@ -111,7 +111,7 @@ def test_a_file_that_is_refused_holds_nothing_up(
     write(exporter, attempts=10)
     assert store.took() == ["attempt-2.log", "job.json"]
     assert {run.info.status for run in failed.runs()} == {"FAILED"}
-    assert exporter.files.left == 0
+    assert exporter.files.pending == 0
     log = str(failed.run.trial_log(0, 1))
     assert capsys.readouterr().err.count(log) == 1
     assert str(status) in exporter.files.trouble
@@ -135,7 +135,7 @@ def test_a_file_waits_for_a_store_that_is_away_and_nothing_waits_for_the_file(
     exporter = failed.exporter()
     write(exporter)
     assert store.took() == ["attempt-1.log", "attempt-2.log", "job.json"], "the next exporter knows of it"
-    assert (exporter.files.left, exporter.files.trouble) == (0, "")
+    assert (exporter.files.pending, exporter.files.trouble) == (0, "")
     assert '"ended":2' in position(failed)
 
 
@@ -146,7 +146,7 @@ def test_a_file_that_never_comes_through_is_given_up_alone(
     exporter = failed.exporter()
     write(exporter)
     assert store.took() == ["attempt-2.log", "job.json"]
-    assert exporter.files.left == 0
+    assert exporter.files.pending == 0
     assert capsys.readouterr().err.count(str(failed.run.trial_log(0, 1))) == 1
     assert '"ended":2' in position(failed)
 
@@ -155,11 +155,11 @@ def test_a_store_that_stays_away_gets_one_attempt_for_what_comes_later(failed: P
     store.refusals.update({"job.json": 503, "attempt-1.log": 503, "attempt-2.log": 503, "attempt-3.log": 503})
     exporter = failed.exporter()
     write(exporter, attempts=files.TRIES)
-    assert exporter.files.left == 0
+    assert exporter.files.pending == 0
     assert "3 files" in exporter.files.trouble
     fail(failed, 2)
     write(exporter, attempts=1)
-    assert exporter.files.left == 0
+    assert exporter.files.pending == 0
     store.refusals.clear()
     fail(failed, 3)
     write(exporter)

@@ -44,7 +44,7 @@ class Job:
 
 def drive(job: Job, clock: Clock, meter: progress.Meter, steps: range, seconds: float = 0.5) -> None:
     for step in steps:
-        with meter.own():
+        with meter.own_work():
             clock.now += seconds * 0.4
         clock.now += seconds * 0.6
         meter.step(step, samples=32, tokens=1000, loss=torch.tensor(float(step)), lr=1e-3, grad_norm=torch.tensor(2.5))

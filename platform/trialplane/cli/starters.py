@@ -116,7 +116,7 @@ def run(ctx):
     wrapped = DistributedDataParallel(model) if ctx.world_size > 1 else model
     meter = progress.Meter(ctx, total_steps=p["steps"], start=start, every=2.0)
     for step in range(start, p["steps"]):
-        with meter.own():
+        with meter.own_work():
             x = points[order.indices(step, ctx.rank, ctx.world_size)].to(device)
         loss = nn.functional.mse_loss(wrapped(x), 3 * x + 1)
         optimizer.zero_grad()

@@ -99,7 +99,7 @@ class Iteration:
 
     def offered(self, worker: WorkerSlot, offer: Offer) -> bool:
         """Record a result that a worker offers; False when it will not be fetched."""
-        if not self.book.made(worker.index, offer.unit):
+        if not self.book.offer(worker.index, offer.unit):
             log.warning("worker %d offered a result of unit %d, which was not assigned to it", worker.index, offer.unit)
             return False
         if offer.bytes > self.flow.limit:

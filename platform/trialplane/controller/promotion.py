@@ -152,7 +152,7 @@ class Promotion:
         fitting = [stretch for stretch in candidates if self._fits(stretch)]
         if not fitting and not self._running and not self._complete:
             fitting = [stretch for stretch in self._best() if self._fits(stretch)]
-        self.is_spent = not fitting and not self._running and (bool(candidates) or self._left() <= 0)
+        self.is_spent = not fitting and not self._running and (bool(candidates) or self._steps_left() <= 0)
         return fitting[0] if fitting else None
 
     def hopeless(self) -> list[int]:
@@ -219,7 +219,7 @@ class Promotion:
     def _size(self, stretch: Stretch) -> int:
         return max(0, (stretch.rung or self._ladder.top) - stretch.done)
 
-    def _left(self) -> float:
+    def _steps_left(self) -> float:
         return self._budget - self.used - sum(self._size(stretch) for stretch in self._running.values())
 
     def _fits(self, stretch: Stretch) -> bool:
@@ -228,4 +228,4 @@ class Promotion:
         if not self._complete and all(segment.rung for segment in (stretch, *self._running.values())):
             paused = [self._done[trial] for trial in self._at]
             needed = self._ladder.top - max(stretch.rung, *(segment.rung for segment in self._running.values()), *paused, 0)
-        return self._size(stretch) + max(0, needed) <= self._left()
+        return self._size(stretch) + max(0, needed) <= self._steps_left()

@@ -127,10 +127,10 @@ class Pruning:
         """The reason why no trial can be pruned, once the watched metric should have been reported; otherwise ""."""
         if self._job.search.pruner.name == "none" or self.has_come or not (self._has_result or self._reports >= MANY):
             return ""
-        self._complaint = self._complaint or self._why()  # fixed at that moment, so that it stays one complaint
+        self._complaint = self._complaint or self._complaint_text()  # fixed at that moment, so that it stays one complaint
         return self._complaint
 
-    def _why(self) -> str:
+    def _complaint_text(self) -> str:
         watched = self._watched.metric
         advice = f"report it, ctx.report(step, {watched}=…)" if watched.isidentifier() else "report it"
         if self._names:

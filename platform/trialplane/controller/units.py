@@ -121,7 +121,7 @@ class Units:
                 self._out[worker].discard(unit)
                 self._return(unit)
 
-    def made(self, worker: int, unit: int) -> bool:
+    def offer(self, worker: int, unit: int) -> bool:
         """Record that a worker offers the result of a unit; False when the unit is not assigned to it."""
         if unit not in self._out[worker]:
             return False

@@ -105,7 +105,7 @@ class Exporter:
     @property
     def progress(self) -> Progress:
         """The exporter's progress."""
-        return Progress(self._position.ended, self.files.left, self.files.trouble)
+        return Progress(self._position.ended, self.files.pending, self.files.trouble)
 
     def end(self, end: End) -> None:
         """Take the end of the run, which is written after everything else."""
@@ -139,7 +139,7 @@ class Exporter:
                 if not self._keeps_folder:
                     self.files.add([(self._parent, Artifact("logs", str(self._run.controller_log), "log"))])
                 self._has_ended = True
-            if self.files.left:
+            if self.files.pending:
                 return False
             self._save(now=True)
             return self._settle()

@@ -81,16 +81,18 @@ class Files:
         return self._last_done
 
     @property
-    def left(self) -> int:
+    def pending(self) -> int:
         """The number of pending files."""
         return len(self._waiting)
 
     @property
     def trouble(self) -> str:
         """The number of files that MLflow lacks, and the reason; "" for none."""
-        if self._failures and self.left:
-            have = "has" if self.left == 1 else "have"
-            return f"{errors.counted(self.left, 'file')} {have} not reached MLflow yet and will be retried: {self._reason}"
+        if self._failures and self.pending:
+            have = "has" if self.pending == 1 else "have"
+            return (
+                f"{errors.counted(self.pending, 'file')} {have} not reached MLflow yet and will be retried: {self._reason}"
+            )
         if self._left_out:
             return f"MLflow has not taken {errors.counted(self._left_out, 'file')}, named in controller.log: {self._reason}"
         return ""

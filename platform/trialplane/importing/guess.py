@@ -1,4 +1,4 @@
-"""What to search of a script's arguments, and what to optimize, guessed from their names and defaults."""
+"""Guesses which of a script's arguments to search and what to optimize, from their names and defaults."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def _is_rate(words: Collection[str]) -> bool:
 def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
     """A parameter to search for an argument, and why; None for one that is better left as it is."""
     words = set(_words(option.name))
-    own = set(_words(option.name.rpartition(".")[2]))  # `train.dropout` is not about `train`
-    if option.lists or (own & _NO_SEARCH and not words & (_LOGARITHMIC | _SIZES | _TREES)):
+    last_words = set(_words(option.name.rpartition(".")[2]))  # `train.dropout` is not about `train`
+    if option.lists or (last_words & _NO_SEARCH and not words & (_LOGARITHMIC | _SIZES | _TREES)):
         return None
     if words & _SIZES and words & _OF_DATA:
         return None
@@ -171,8 +171,8 @@ def objective(metrics: Mapping[str, float]) -> dict[str, str] | None:
 
 def candidates(text: str) -> list[str]:
     """The names in a program's output that are named like an objective: of `0.98 accuracy` and `Acc@1 55.2`, too."""
-    found = dict.fromkeys(re.sub(r"\W+", "_", of.lower() + name).strip("_") for of, name in _NAMED.findall(text))
-    return [name for name in found if _is_known(name)][:_MOST_CANDIDATES]
+    names = dict.fromkeys(re.sub(r"\W+", "_", prefix.lower() + name).strip("_") for prefix, name in _NAMED.findall(text))
+    return [name for name in names if _is_known(name)][:_MOST_CANDIDATES]
 
 
 def is_held_out(metric: str) -> bool:

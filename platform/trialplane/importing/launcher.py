@@ -58,10 +58,10 @@ def _of_shell(text: str, file: PurePath) -> tuple[list[Option], list[str]]:
     for name, position, default in _ARGUMENT.findall(text):
         if int(position) > 0:
             arguments.setdefault(int(position), _option(name, default, required=not default))
-    positional = [arguments[at] for at in range(1, len(arguments) + 1) if at in arguments]
+    positional = [arguments[index] for index in range(1, len(arguments) + 1) if index in arguments]
     names = {option.name for option in positional}
-    found = dict(reversed([(name, default) for name, default in _VARIABLE.findall(text) if not name.isdigit()]))
-    variables = [_option(name, found[name]) for name in reversed(found) if name not in names]
+    defaults = dict(reversed([(name, default) for name, default in _VARIABLE.findall(text) if not name.isdigit()]))
+    variables = [_option(name, defaults[name]) for name in reversed(defaults) if name not in names]
     shell = "sh" if re.match(r"#!\S*(?:/|env )sh\b", text) else "bash"
     command = [
         *(["env", *(f"{option.name}={{{option.name}}}" for option in variables)] if variables else []),
@@ -88,8 +88,8 @@ def _of_mlproject(text: str, name: str) -> tuple[list[Option], list[str]]:
 
 
 def _declared(parameters: dict[str, Any], command: str) -> Iterator[Option]:
-    for name, given in parameters.items():
-        fields = given if isinstance(given, dict) else {"type": given}
+    for name, declaration in parameters.items():
+        fields = declaration if isinstance(declaration, dict) else {"type": declaration}
         if f"{{{name}}}" in command:
             yield _option(name, fields.get("default"), required="default" not in fields, kind=str(fields.get("type", "")))
 

@@ -368,15 +368,15 @@ def _number(node: ast.expr) -> int | float | None:
         return None if value is None else -value
     if not isinstance(node, ast.BinOp):
         return None
-    left, right = _number(node.left), _number(node.right)
-    if left is None or right is None or max(abs(left), abs(right)) > 1e15:
+    first, second = _number(node.left), _number(node.right)
+    if first is None or second is None or max(abs(first), abs(second)) > 1e15:
         return None
     try:
-        if isinstance(node.op, ast.Pow) and abs(right) <= 64:
-            power = left**right
+        if isinstance(node.op, ast.Pow) and abs(second) <= 64:
+            power = first**second
             return power if isinstance(power, (int, float)) else None
-        operations = {ast.Add: left + right, ast.Sub: left - right, ast.Mult: left * right}
-        return left / right if isinstance(node.op, ast.Div) else operations.get(type(node.op))
+        operations = {ast.Add: first + second, ast.Sub: first - second, ast.Mult: first * second}
+        return first / second if isinstance(node.op, ast.Div) else operations.get(type(node.op))
     except (ZeroDivisionError, OverflowError):
         return None
 

@@ -37,14 +37,14 @@ _RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "
 MEMORY = "the system sends SIGKILL mostly when memory is short: run it again, with fewer processes; what is complete is kept"
 
 
-def run(module: str, message: Any, name: str, hear: Callable[[dict[str, Any]], object] = lambda told: None) -> None:
+def run(module: str, message: Any, name: str, hear: Callable[[dict[str, Any]], object] = lambda answer: None) -> None:
     """Do the work of a module.
 
     Args:
         module: Has the function `work`.
         message: For it.
         name: Name of the process in errors.
-        hear: Called with what it tells.
+        hear: Called with each message of it.
 
     Raises:
         TrialplaneError: the one that the work ended with.
@@ -62,10 +62,10 @@ def run(module: str, message: Any, name: str, hear: Callable[[dict[str, Any]], o
             with contextlib.suppress(BrokenPipeError), worker.stdin as stdin:  # its exit code reports its death
                 stdin.write(data)
             for line in worker.stdout:
-                told = json.loads(line)
-                if "failed" in told:
-                    raise getattr(errors, told["failed"])(told["message"])
-                hear(told)
+                answer = json.loads(line)
+                if "failed" in answer:
+                    raise getattr(errors, answer["failed"])(answer["message"])
+                hear(answer)
             code = worker.wait()
         finally:
             if worker.poll() is None:

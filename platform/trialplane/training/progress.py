@@ -2,7 +2,7 @@
 
     meter = progress.Meter(ctx, total_steps=10_000, start=found.step)
     for step in range(start, total):
-        with meter.own():
+        with meter.own_work():
             batch = next(batches); loss = model(batch)
         ...
         meter.step(step + 1, samples=32, tokens=batch_tokens, loss=loss, lr=lr, grad_norm=norm)
@@ -76,7 +76,7 @@ class Meter:
         self._gpu = _Gpu()
 
     @contextlib.contextmanager
-    def own(self) -> Iterator[None]:
+    def own_work(self) -> Iterator[None]:
         """Context manager around the rank's own work, such as data and forward pass, without collectives."""
         began = self._clock()
         started = self._gpu.mark()

@@ -80,7 +80,7 @@ class Loop:
         """Seconds of so many steps with it, and one checkpoint."""
         began = time.perf_counter()
         for number in range(steps):
-            with meter.own():
+            with meter.own_work():
                 loss = self.loss(next(batches))
             norm = self.update(loss)
             self.step += 1
@@ -165,7 +165,7 @@ def meters(rounds: int) -> dict[str, Any]:
         meter = progress.Meter(job, total_steps=10**9, every=1e9)
         began = time.perf_counter()
         for step in range(1, 1001):
-            with meter.own():
+            with meter.own_work():
                 pass
             meter.step(step, samples=32, tokens=32, loss=loss, lr=1e-3, grad_norm=loss)
         taken.append(1e6 * (time.perf_counter() - began) / 1000)
