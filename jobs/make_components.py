@@ -34,15 +34,15 @@ def radicals() -> frozenset[str]:
 
 def characters() -> list[str]:
     """The characters of GB 2312 and of Big5's first level, in the order of their code points."""
-    found = set()
+    decoded = set()
     for first in range(0xB0, 0xF8):
         for second in range(0xA1, 0xFF):
-            found.add(bytes([first, second]).decode("gb2312", errors="ignore"))
+            decoded.add(bytes([first, second]).decode("gb2312", errors="ignore"))
     for first in range(0xA4, 0xC7):
         for second in (*range(0x40, 0x7F), *range(0xA1, 0xFF)):
             if (first, second) <= (0xC6, 0x7E):
-                found.add(bytes([first, second]).decode("big5", errors="ignore"))
-    return sorted(char for char in found if len(char) == 1 and "\u4e00" <= char <= "\u9fff")
+                decoded.add(bytes([first, second]).decode("big5", errors="ignore"))
+    return sorted(char for char in decoded if len(char) == 1 and "\u4e00" <= char <= "\u9fff")
 
 
 def is_character(text: str) -> bool:
@@ -69,18 +69,18 @@ def table() -> str:
 
 
 def main() -> int:
-    """Writes the file, or compares it."""
+    """Write the file, or compare it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare with the file that is there")
     check = parser.parse_args().check
-    made = table().encode()
-    if TABLE.is_file() and TABLE.read_bytes() == made:
+    data = table().encode()
+    if TABLE.is_file() and TABLE.read_bytes() == data:
         return 0
     if check:
         print(f"{TABLE} is not what {Path(__file__).name} makes; run it without --check")
         return 1
     TABLE.parent.mkdir(exist_ok=True)
-    TABLE.write_bytes(made)
+    TABLE.write_bytes(data)
     return 0
 
 

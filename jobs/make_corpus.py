@@ -117,16 +117,16 @@ def lines(seed: int) -> Iterator[str]:
 
 def shipped() -> str:
     """The shipped file's text: lines that all differ."""
-    made: dict[str, None] = {}
+    distinct: dict[str, None] = {}
     for line in lines(SEED):
-        made[line] = None
-        if len(made) == COUNT:
+        distinct[line] = None
+        if len(distinct) == COUNT:
             break
-    return "".join(f"{line}\n" for line in made)
+    return "".join(f"{line}\n" for line in distinct)
 
 
 def main() -> int:
-    """Writes the file, compares it, or writes another."""
+    """Write the file, compare it, or write another."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare with the file that is there")
     parser.add_argument("--lines", type=int, default=COUNT, help="how many, with --out")
@@ -137,14 +137,14 @@ def main() -> int:
         with arguments.out.open("w", encoding="utf-8", newline="\n") as file:
             file.writelines(f"{line}\n" for line, _ in zip(lines(arguments.seed), range(arguments.lines), strict=False))
         return 0
-    made = shipped().encode()
-    if SHIPPED.is_file() and SHIPPED.read_bytes() == made:
+    data = shipped().encode()
+    if SHIPPED.is_file() and SHIPPED.read_bytes() == data:
         return 0
     if arguments.check:
         print(f"{SHIPPED} is not what {Path(__file__).name} makes; run it without --check")
         return 1
     SHIPPED.parent.mkdir(exist_ok=True)
-    SHIPPED.write_bytes(made)
+    SHIPPED.write_bytes(data)
     return 0
 
 

@@ -190,23 +190,23 @@ def pairs(count: int, seed: int) -> str:
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
     table.writerow(["post", "criterion", "label", "source"])
-    seen: set[tuple[str, str]] = set()
-    while len(seen) < count:
-        asked = draw.choice(list(CRITERIA))
+    rows: set[tuple[str, str]] = set()
+    while len(rows) < count:
+        criterion_name = draw.choice(list(CRITERIA))
         label = int(draw.random() < 0.45)
-        about = asked
+        about = criterion_name
         if not label and draw.random() < 0.5:  # an easy negative: another criterion is met
-            about = draw.choice([name for name in CRITERIA if name != asked])
-        text, _ = clause(draw, about, met=bool(label) or about != asked)
+            about = draw.choice([name for name in CRITERIA if name != criterion_name])
+        text, _ = clause(draw, about, met=bool(label) or about != criterion_name)
         if draw.random() < 0.4:
             parts = [text, fill(draw, draw.choice(NEUTRAL))]
             draw.shuffle(parts)
             text = draw.choice(JOINTS).join(parts)
-        if (text, asked) in seen:
+        if (text, criterion_name) in rows:
             continue
-        seen.add((text, asked))
+        rows.add((text, criterion_name))
         wrong = draw.random() < WRONG_LABELS
-        table.writerow([sentence(text), asked, 1 - label if wrong else label, "synthetic"])
+        table.writerow([sentence(text), criterion_name, 1 - label if wrong else label, "synthetic"])
     return out.getvalue()
 
 
@@ -215,10 +215,14 @@ def posts(count: int, seed: int) -> str:
     draw = random.Random(seed)
     lines: dict[str, str] = {}
     while len(lines) < count:
-        asked = draw.choice(list(CRITERIA))
+        criterion_name = draw.choice(list(CRITERIA))
         label = int(draw.random() < 0.6)
-        other = draw.choice([name for name in CRITERIA if name != asked])
-        parts = [clause(draw, asked, met=True)] if label else [clause(draw, asked, met=False)] * (draw.random() < 0.5)
+        other = draw.choice([name for name in CRITERIA if name != criterion_name])
+        parts = (
+            [clause(draw, criterion_name, met=True)]
+            if label
+            else [clause(draw, criterion_name, met=False)] * (draw.random() < 0.5)
+        )
         parts.append((clause(draw, other, met=draw.random() < 0.7)[0], ""))
         if draw.random() < 0.2:
             parts.append((fill(draw, draw.choice(NEUTRAL)), ""))
@@ -233,8 +237,8 @@ def posts(count: int, seed: int) -> str:
             post += sentence(text)
         if spans and draw.random() < WRONG_LABELS:  # the annotator overlooked it
             label, spans = 0, []
-        row = {"post": post, "criterion": asked, "label": label, "spans": spans, "source": "synthetic"}
-        lines.setdefault(post + asked, json.dumps(row))
+        row = {"post": post, "criterion": criterion_name, "label": label, "spans": spans, "source": "synthetic"}
+        lines.setdefault(post + criterion_name, json.dumps(row))
     return "".join(line + "\n" for line in lines.values())
 
 
@@ -267,7 +271,7 @@ def files() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Writes the files, or compares them."""
+    """Write the files, or compare them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare with the files that are there")
     check = parser.parse_args().check

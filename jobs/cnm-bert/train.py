@@ -123,24 +123,24 @@ def run(ctx):
 
     saves = checkpoint.Checkpoints(ctx.checkpoints, keep_last=p["keep_last"], keep_best=p["keep_best"])
     start = 0
-    found = saves.resume(rank=ctx.rank, world_size=ctx.world_size, like=bare, otherwise=ctx.resume_from)
-    if found is not None:
-        start = order.start(found.state["order"])
+    resumed = saves.resume(rank=ctx.rank, world_size=ctx.world_size, like=bare, otherwise=ctx.resume_from)
+    if resumed is not None:
+        start = order.start(resumed.state["order"])
         if start > total:
             raise errors.InputError(
-                f"{found.saved.place} has done {start:,} steps, and this training has {total:,}: raise params.max_steps or "
-                "params.epochs, or give it another place for its checkpoints"
+                f"{resumed.saved.location} has done {start:,} steps, and this training has {total:,}: raise "
+                "params.max_steps or params.epochs, or give it another location for its checkpoints"
             )
-        bare.load_state_dict(found.state["model"])
-        optimizer.load_state_dict(found.state["optimizer"])
-        schedule.load_state_dict(found.state["schedule"])
-        if accelerator.scaler is not None and found.state["scaler"]:
-            accelerator.scaler.load_state_dict(found.state["scaler"])
-        if found.rank_state is not None:
-            checkpoint.set_rng_state(found.rank_state["rng"])
+        bare.load_state_dict(resumed.state["model"])
+        optimizer.load_state_dict(resumed.state["optimizer"])
+        schedule.load_state_dict(resumed.state["schedule"])
+        if accelerator.scaler is not None and resumed.state["scaler"]:
+            accelerator.scaler.load_state_dict(resumed.state["scaler"])
+        if resumed.rank_state is not None:
+            checkpoint.set_rng_state(resumed.rank_state["rng"])
         else:
             checkpoint.reseed(ctx.seed, ctx.rank, start)
-        for note in found.notes if ctx.is_main else ():
+        for note in resumed.notes if ctx.is_main else ():
             print(note, flush=True)
 
     def save(step, metric=None):
@@ -152,8 +152,8 @@ def run(ctx):
             "scaler": scaler,
             "order": order.state_dict(step),
         }
-        own = {"rng": checkpoint.rng_state()}
-        saves.save(step, state, rank_state=own, metric=metric, rank=ctx.rank, world_size=ctx.world_size)
+        rank_state = {"rng": checkpoint.rng_state()}
+        saves.save(step, state, rank_state=rank_state, metric=metric, rank=ctx.rank, world_size=ctx.world_size)
 
     # -------------------------------------------------------------------------------------------------------------
     # train
@@ -236,16 +236,18 @@ def loss_of(model, part):
 @torch.no_grad()
 def evaluate(model, masked, count, size, accelerator, ctx):
     """Loss, perplexity and accuracy on the first `count` lines, with the same masks every time; each rank does a share."""
-    own = [(masking.EVALUATION, number) for number in range(ctx.rank, count, ctx.world_size)]
+    own_keys = [(masking.EVALUATION, number) for number in range(ctx.rank, count, ctx.world_size)]
     model.eval()
     sums = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
-    for first in range(0, len(own), size):
-        part = torch.utils.data.default_convert(masked[own[first : first + size]])
-        loss, right = loss_of(model, to(part, accelerator.device))
-        sums += torch.stack([loss.double(), right.double(), torch.tensor(len(part["targets"]), device=sums.device).double()])
+    for first in range(0, len(own_keys), size):
+        part = torch.utils.data.default_convert(masked[own_keys[first : first + size]])
+        loss, correct = loss_of(model, to(part, accelerator.device))
+        sums += torch.stack(
+            [loss.double(), correct.double(), torch.tensor(len(part["targets"]), device=sums.device).double()]
+        )
     model.train()
-    loss, right, chosen = accelerator.reduce(sums).tolist()
-    return {"loss": loss / chosen, "perplexity": math.exp(min(loss / chosen, 700)), "accuracy": right / chosen}
+    loss, correct, chosen = accelerator.reduce(sums).tolist()
+    return {"loss": loss / chosen, "perplexity": math.exp(min(loss / chosen, 700)), "accuracy": correct / chosen}
 
 
 if __name__ == "__main__":

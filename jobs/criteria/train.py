@@ -46,8 +46,8 @@ class PairClassifier(nn.Module):
         elif self.pooling == "mean":
             pooled = encoders.mean_over(states, mask)
         else:
-            asked, said = (encoders.mean_over(states, segments == part) for part in (pairs.FIRST, pairs.SECOND))
-            pooled = torch.cat([asked, said, asked * said, (asked - said).abs()], dim=-1)
+            criterion, post = (encoders.mean_over(states, segments == part) for part in (pairs.FIRST, pairs.SECOND))
+            pooled = torch.cat([criterion, post, criterion * post, (criterion - post).abs()], dim=-1)
         return self.head(self.dropout(pooled))
 
 
@@ -129,11 +129,11 @@ def run(ctx):
 def predict(model, dataset, device):
     """Logits of all rows, on the CPU."""
     model.eval()
-    found = []
+    logits = []
     for *batch, _ in DataLoader(dataset, batch_size=256):
         longest = int(batch[1].sum(1).max())
-        found.append(model(*(part[:, :longest].to(device) for part in batch)).float().cpu())
-    return torch.cat(found)
+        logits.append(model(*(part[:, :longest].to(device) for part in batch)).float().cpu())
+    return torch.cat(logits)
 
 
 def evaluate(logits, labels):

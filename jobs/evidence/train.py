@@ -81,8 +81,8 @@ def run(ctx):
     held_out = np.array([tables.is_validation(row["post"], p["folds"], p["fold"]) for row in rows])
     training = TensorDataset(*(tensor[~held_out] for tensor in tensors))
     validation = TensorDataset(*(tensor[held_out] for tensor in tensors))
-    asked = np.flatnonzero(held_out)
-    posts, truth = [rows[row]["post"] for row in asked], [truth[row] for row in asked]
+    validation_rows = np.flatnonzero(held_out)
+    posts, truth = [rows[row]["post"] for row in validation_rows], [truth[row] for row in validation_rows]
     offsets = coded.offsets[held_out]
 
     # -------------------------------------------------------------------------------------------------------------
@@ -113,10 +113,10 @@ def run(ctx):
                 schedule.step()
                 optimizer.zero_grad()
         logits = predict(model, validation, accelerator.device)
-        metrics, found = evaluate(logits, validation.tensors, offsets, posts, truth)
+        metrics, predicted = evaluate(logits, validation.tensors, offsets, posts, truth)
         ctx.report(epoch, **metrics)
         if not best or metrics["span_f1"] > best["span_f1"]:
-            best, best_found = metrics, found
+            best, best_found = metrics, predicted
         state = encoders.training_state(accelerator, model, optimizer, schedule)
         ctx.save(epoch, {**state, "best": best, "best_found": best_found})
 
@@ -128,13 +128,13 @@ def run(ctx):
 def predict(model, dataset, device):
     """Logits of all rows, (rows, tokens, 3), on the CPU."""
     model.eval()
-    whole = dataset.tensors[0].shape[1]
-    found = []
+    longest_row = dataset.tensors[0].shape[1]
+    padded = []
     for batch in DataLoader(dataset, batch_size=256):
         longest = int(batch[1].sum(1).max())
         logits = model(*(part[:, :longest].to(device) for part in batch[:3])).float().cpu()
-        found.append(nn.functional.pad(logits, (0, 0, 0, whole - longest)))
-    return torch.cat(found)
+        padded.append(nn.functional.pad(logits, (0, 0, 0, longest_row - longest)))
+    return torch.cat(padded)
 
 
 def evaluate(logits, tensors, offsets, posts, truth):
@@ -142,18 +142,18 @@ def evaluate(logits, tensors, offsets, posts, truth):
     inside = (tensors[2] == pairs.SECOND).numpy()
     guess = np.where(inside, logits.argmax(-1).numpy(), spans.IGNORED)
     chance = np.where(inside, 1 - logits.softmax(-1)[..., spans.OUTSIDE].numpy(), 0.0)
-    found = [spans.decode(guess[row], offsets[row], post) for row, post in enumerate(posts)]
+    predicted = [spans.decode(guess[row], offsets[row], post) for row, post in enumerate(posts)]
     sentences = [
         pair for row, post in enumerate(posts) for pair in spans.sentence_scores(post, truth[row], chance[row], offsets[row])
     ]
     holds, score = np.array([held for held, _ in sentences]), np.array([value for _, value in sentences])
     metrics = {
-        "span_f1": scores.span_f1([set(gold) for gold in truth], found),
+        "span_f1": scores.span_f1([set(gold) for gold in truth], predicted),
         "macro_f1": scores.macro_f1(holds, score > 0.5),
         "pr_auc": scores.average_precision(holds, score),
         "loss": float(loss_of(logits, tensors[3], 1.0, 0.0)),
     }
-    return metrics, found
+    return metrics, predicted
 
 
 if __name__ == "__main__":

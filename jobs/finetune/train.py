@@ -96,24 +96,24 @@ def run(ctx):
 
     saves = checkpoint.Checkpoints(ctx.checkpoints, keep_last=p["keep_last"], keep_best=p["keep_best"])
     start = 0
-    found = saves.resume(rank=ctx.rank, world_size=ctx.world_size, like=bare, otherwise=ctx.resume_from)
-    if found is not None:
-        start = order.start(found.state["order"])
+    resumed = saves.resume(rank=ctx.rank, world_size=ctx.world_size, like=bare, otherwise=ctx.resume_from)
+    if resumed is not None:
+        start = order.start(resumed.state["order"])
         if start > total:
             raise errors.InputError(
-                f"{found.saved.place} has done {start:,} steps, and this training has {total:,}: raise params.max_steps or "
-                "params.epochs, or give it another place for its checkpoints"
+                f"{resumed.saved.location} has done {start:,} steps, and this training has {total:,}: raise "
+                "params.max_steps or params.epochs, or give it another location for its checkpoints"
             )
-        bare.load_state_dict(found.state["model"])
-        optimizer.load_state_dict(found.state["optimizer"])
-        schedule.load_state_dict(found.state["schedule"])
-        if accelerator.scaler is not None and found.state["scaler"]:
-            accelerator.scaler.load_state_dict(found.state["scaler"])
-        if found.rank_state is not None:
-            checkpoint.set_rng_state(found.rank_state["rng"])
+        bare.load_state_dict(resumed.state["model"])
+        optimizer.load_state_dict(resumed.state["optimizer"])
+        schedule.load_state_dict(resumed.state["schedule"])
+        if accelerator.scaler is not None and resumed.state["scaler"]:
+            accelerator.scaler.load_state_dict(resumed.state["scaler"])
+        if resumed.rank_state is not None:
+            checkpoint.set_rng_state(resumed.rank_state["rng"])
         else:
             checkpoint.reseed(ctx.seed, ctx.rank, start)
-        for note in found.notes if ctx.is_main else ():
+        for note in resumed.notes if ctx.is_main else ():
             print(note, flush=True)
 
     def save(step, metric=None):
@@ -124,11 +124,11 @@ def run(ctx):
             "scaler": accelerator.scaler.state_dict() if accelerator.scaler is not None else {},
             "order": order.state_dict(step),
         }
-        own = {"rng": checkpoint.rng_state()}
-        saves.save(step, state, rank_state=own, metric=metric, rank=ctx.rank, world_size=ctx.world_size)
+        rank_state = {"rng": checkpoint.rng_state()}
+        saves.save(step, state, rank_state=rank_state, metric=metric, rank=ctx.rank, world_size=ctx.world_size)
 
     # The snapshots lie beside the checkpoints, and outlive an attempt as these do.
-    kept = snapshots.Snapshots(f"{ctx.checkpoints}/snapshots", keep=p["snapshots"], max_bytes=p["snapshot_bytes"])
+    store = snapshots.Snapshots(f"{ctx.checkpoints}/snapshots", keep=p["snapshots"], max_bytes=p["snapshot_bytes"])
 
     def look(step):
         """The model's metrics, and itself as a snapshot."""
@@ -136,7 +136,7 @@ def run(ctx):
         if step:  # reports begin with the first step
             ctx.report(step, **{f"eval_{name}": value for name, value in scores.items()})
         if ctx.is_main:
-            kept.save(step, bare, scores)
+            store.save(step, bare, scores)
         return scores
 
     # -------------------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def run(ctx):
     read = iter(DataLoader(data, sampler=chosen, batch_size=None, collate_fn=collated, **options))
     meter = progress.Meter(ctx, total_steps=total, start=start, every_steps=p["report_every"])
     # How it begins is the first snapshot. All ranks must agree whether to look, so none lists what rank 0 may be writing.
-    begins = found is None or not found.saved.place.startswith(f"{saves.place}/")
+    begins = resumed is None or not resumed.saved.location.startswith(f"{saves.location}/")
     scores = look(start) if begins or start == total else {}
     model.train()
     for step in range(start, total):
@@ -198,7 +198,7 @@ def run(ctx):
         target = Path(p["output_dir"]) if p["output_dir"] else ctx.workdir / "model"
         bare.save_pretrained(target)
         tokenizer.save_pretrained(target)
-        evolution = report.write(kept.place, target / "evolution")
+        evolution = report.write(store.location, target / "evolution")
         final_model.export_model(target, register=p["register"] or "", tags={"job": "finetune"})
         print((evolution / "snapshots.md").read_text(), flush=True)
     return {**scores, "steps": total}
@@ -231,21 +231,21 @@ def loss_of(model, part):
 def evaluate(model, data, numbers, size, collated, accelerator, ctx):
     """Metrics on the held-out samples; each rank does a share."""
     causal = "label" not in data.column_names
-    own = numbers[ctx.rank :: ctx.world_size]
+    own_numbers = numbers[ctx.rank :: ctx.world_size]
     classes = 1 if causal else model.config.num_labels
     sums = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
     table = torch.zeros(classes * classes, dtype=torch.float64, device=accelerator.device)  # of true and guessed labels
     model.eval()
-    for first in range(0, len(own), size):
-        part = to(collated(data[own[first : first + size].tolist()]), accelerator.device)
+    for first in range(0, len(own_numbers), size):
+        part = to(collated(data[own_numbers[first : first + size].tolist()]), accelerator.device)
         loss, guessed, targets = loss_of(model, part)
         counts = targets != IGNORED
         sums += torch.stack([loss.double(), (guessed == targets)[counts].sum().double(), counts.sum().double()])
         if not causal:
             table += torch.bincount(targets * classes + guessed, minlength=len(table))
     model.train()
-    loss, right, count = accelerator.reduce(sums).tolist()
-    metrics = {"loss": loss / count, "accuracy": right / count}
+    loss, correct, count = accelerator.reduce(sums).tolist()
+    metrics = {"loss": loss / count, "accuracy": correct / count}
     if causal:
         return {**metrics, "perplexity": math.exp(min(loss / count, 700))}
     table = accelerator.reduce(table).reshape(classes, classes)

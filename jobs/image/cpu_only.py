@@ -39,7 +39,7 @@ extern void _ZSt21__throw_runtime_errorPKc(const char *);  /* std::__throw_runti
 
 
 def main() -> None:
-    """Does all three steps and prints what it saved."""
+    """Do all three steps and print what it saved."""
     distribution = importlib.metadata.distribution("torch")
     metadata = Path(str(distribution.locate_file(f"torch-{distribution.version}.dist-info/METADATA")))
     torch = Path(str(distribution.locate_file("torch")))
@@ -47,7 +47,7 @@ def main() -> None:
     if not any(_CUDA.match(line) for line in lines):
         print(f"torch {distribution.version} has no CUDA")
         return
-    toolkit = next((found[1] for line in lines if (found := _TOOLKIT.match(line))), None)
+    toolkit = next((match[1] for line in lines if (match := _TOOLKIT.match(line))), None)
     if toolkit is None:
         sys.exit(f"torch {distribution.version} does not name its cuda-toolkit as expected; build with DEVICE=cuda")
     metadata.write_text("".join(line for line in lines if not _CUDA.match(line)))
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def stand_in(libraries: list[Path], present: set[str], folder: Path) -> None:
-    """Makes one library with all functions of CUDA that others ask for in vain, under the name of each that is missing.
+    """Make one library with all functions of CUDA that others ask for in vain, under the name of each that is missing.
 
     Args:
         libraries: torch's own.
@@ -98,7 +98,7 @@ def stand_in(libraries: list[Path], present: set[str], folder: Path) -> None:
 
 
 def empty(library: Path) -> None:
-    """Removes symbol tables, and makes zeros of the GPU's machine code."""
+    """Remove symbol tables, and make zeros of the GPU's machine code."""
     subprocess.run(["strip", library], check=True)
     ranges = [(int(offset, 16), int(size, 16)) for offset, size in _FATBIN.findall(_read("readelf", "-SW", library))]
     with library.open("r+b") as file:

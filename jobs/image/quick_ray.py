@@ -34,7 +34,7 @@ def answers(host: str, port: int) -> bool:
 
 
 def main(words: list[str]) -> int:
-    """Runs a command line of `ray`; gives its exit status."""
+    """Run a command line of `ray`; give its exit status."""
     if words[:2] == ["health-check", "--address"] and len(words) == 3 and os.environ.get("RAY_USE_TLS", "0") == "0":
         host, _, port = words[2].rpartition(":")
         if port.isdigit():

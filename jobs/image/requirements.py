@@ -19,9 +19,9 @@ OPERATORS_ONLY = {"kubernetes"}
 
 def name(requirement: str) -> str:
     """The distribution a requirement is about, normalized."""
-    found = re.match(r"[A-Za-z0-9._-]+", requirement)
-    assert found, f"pyproject.toml holds a requirement without a name: {requirement!r}"
-    return re.sub(r"[-_.]+", "-", found.group()).lower()
+    match = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert match, f"pyproject.toml holds a requirement without a name: {requirement!r}"
+    return re.sub(r"[-_.]+", "-", match.group()).lower()
 
 
 def lists(pyproject: str) -> dict[str, list[str]]:

@@ -41,8 +41,8 @@ class TwoEncoders(nn.Module):
         """Logits of labels (batch, 2) and of tags (batch, tokens, 3) from two (ids, mask, segments)."""
         ids, mask, segments = label_inputs
         states = self.labeller(input_ids=ids, attention_mask=mask).last_hidden_state
-        asked, said = (encoders.mean_over(states, segments == part) for part in (pairs.FIRST, pairs.SECOND))
-        pooled = torch.cat([asked, said, asked * said, (asked - said).abs()], dim=-1)
+        criterion, post = (encoders.mean_over(states, segments == part) for part in (pairs.FIRST, pairs.SECOND))
+        pooled = torch.cat([criterion, post, criterion * post, (criterion - post).abs()], dim=-1)
         ids, mask, segments = tag_inputs
         states = self.tagger(input_ids=ids, attention_mask=mask).last_hidden_state
         met = torch.cat([states, states * encoders.mean_over(states, segments == pairs.FIRST)[:, None]], dim=-1)
@@ -81,11 +81,11 @@ def run(ctx):
     labels = torch.tensor([tables.integer(row, "label", path, 2) for row in rows])
     truth = [spans.parse(row, path) for row in rows]
     corpus = [text for row in rows for text in (row["post"], row["criterion"])]
-    asked, posts = [row["criterion"] for row in rows], [row["post"] for row in rows]
+    criteria, posts = [row["criterion"] for row in rows], [row["post"] for row in rows]
     names = p["model"], p["model"] if p["evidence_model"] == "same" else p["evidence_model"]
     label_tokenizer, tag_tokenizer = (tokenizers.load_tokenizer(name, ctx.cache, corpus) for name in names)
-    label_coded = pairs.encode(label_tokenizer, asked, posts, p["max_length"])
-    tag_coded = pairs.encode(tag_tokenizer, asked, posts, p["max_length"])
+    label_coded = pairs.encode(label_tokenizer, criteria, posts, p["max_length"])
+    tag_coded = pairs.encode(tag_tokenizer, criteria, posts, p["max_length"])
     tags = spans.tag(tag_coded, truth)
     inputs = [array for coded in (label_coded, tag_coded) for array in (coded.ids, coded.mask, coded.segments)]
     tensors = [*map(torch.from_numpy, [*inputs, tags]), labels]
@@ -125,10 +125,10 @@ def run(ctx):
                 schedule.step()
                 optimizer.zero_grad()
         by_label, by_tag = predict(model, validation, accelerator.device)
-        metrics, found = evaluate(by_label, by_tag, validation.tensors, offsets, posts, truth, p["agreement"])
+        metrics, predicted = evaluate(by_label, by_tag, validation.tensors, offsets, posts, truth, p["agreement"])
         ctx.report(epoch, **metrics)
         if not best or metrics["score"] > best["score"]:
-            best, best_found = metrics, found
+            best, best_found = metrics, predicted
         state = encoders.training_state(accelerator, model, optimizer, schedule)
         ctx.save(epoch, {**state, "best": best, "best_found": best_found})
 
@@ -164,9 +164,9 @@ def evaluate(by_label, by_tag, tensors, offsets, posts, truth, agreement):
     label_chance, tag_chance = chances(by_label, by_tag, segments)
     chance = ((label_chance + tag_chance) / 2).numpy()
     guess = np.where((segments == pairs.SECOND).numpy(), by_tag.argmax(-1).numpy(), spans.IGNORED)
-    found = [spans.decode(guess[row], offsets[row], post) for row, post in enumerate(posts)]
+    predicted = [spans.decode(guess[row], offsets[row], post) for row, post in enumerate(posts)]
     macro_f1 = scores.macro_f1(labels.numpy(), chance > 0.5)
-    span_f1 = scores.span_f1([set(gold) for gold in truth], found)
+    span_f1 = scores.span_f1([set(gold) for gold in truth], predicted)
     metrics = {
         "score": (macro_f1 + span_f1) / 2,
         "macro_f1": macro_f1,
@@ -174,7 +174,7 @@ def evaluate(by_label, by_tag, tensors, offsets, posts, truth, agreement):
         "span_f1": span_f1,
         "loss": float(loss_of(by_label, by_tag, segments, labels, tags, agreement, 1.0)),
     }
-    return metrics, found
+    return metrics, predicted
 
 
 if __name__ == "__main__":

@@ -83,8 +83,8 @@ def move_of(action: int, board: chess.Board) -> chess.Move:
 def legal(board: chess.Board) -> tuple[list[chess.Move], np.ndarray]:
     """The legal moves and their actions, in the order of the actions."""
     turn = board.turn
-    found = sorted((action_of(move, turn), move) for move in board.legal_moves)
-    return [move for _, move in found], np.array([action for action, _ in found], dtype=np.int64)
+    moves = sorted((action_of(move, turn), move) for move in board.legal_moves)
+    return [move for _, move in moves], np.array([action for action, _ in moves], dtype=np.int64)
 
 
 def mask(actions: np.ndarray) -> np.ndarray:
@@ -95,7 +95,7 @@ def mask(actions: np.ndarray) -> np.ndarray:
 
 
 class Position(NamedTuple):
-    """What stays of a position for the planes of later ones.
+    """The part of a position that is encoded in the planes of later ones.
 
     Attributes:
         pieces: a bit board for each plane, White's six and Black's six, uint64.
@@ -135,22 +135,22 @@ class Line:
         self.board = chess.Board() if board is None else board
         self._positions: list[Position] = []
         self._keys: list[tuple] = []
-        self._seen: dict[tuple, int] = {}
+        self._occurrences: dict[tuple, int] = {}
         self._note()
 
     def push(self, move: chess.Move) -> None:
-        """Makes a move."""
+        """Make a move."""
         self.board.push(move)
         self._note()
 
     def pop(self) -> None:
-        """Takes the last move back."""
+        """Take the last move back."""
         self.board.pop()
         self._positions.pop()
-        self._seen[self._keys.pop()] -= 1
+        self._occurrences[self._keys.pop()] -= 1
 
     def view(self) -> View:
-        """What the network is to see."""
+        """The input of the network."""
         board = self.board
         castling = tuple(
             bool(right(color))
@@ -176,8 +176,8 @@ class Line:
         # By the rules, positions are the same if the same moves are possible, including castling and en passant.
         passant = board.ep_square if board.ep_square is not None and board.has_legal_en_passant() else None
         key = (bits, board.turn, board.clean_castling_rights(), passant)
-        before = self._seen.get(key, 0)
-        self._seen[key] = before + 1
+        before = self._occurrences.get(key, 0)
+        self._occurrences[key] = before + 1
         self._keys.append(key)
         self._positions.append(Position(np.array(bits, dtype=np.uint64), before))
 

@@ -53,7 +53,7 @@ class Game:
         self.over: tuple[int, str] | None = None
 
     def move(self) -> None:
-        """Makes the most visited move; in the first moves of a game one by chance, in proportion to its visits."""
+        """Make the most visited move; in the first moves of a game one by chance, in proportion to its visits."""
         root = self.search.root
         early = len(self._actions) < self._p["temperature_moves"]
         index = choice(root, self._rng) if early else int(root.visits.argmax())

@@ -27,7 +27,7 @@ class Block(nn.Module):
         self.second_norm = nn.BatchNorm2d(channels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of the same shape as `x`."""
+        """Return a tensor of the same shape as `x`."""
         inner = torch.relu(self.first_norm(self.first(x)))
         return torch.relu(x + self.second_norm(self.second(inner)))
 

@@ -1,4 +1,4 @@
-"""How much stronger new weights are than old ones: a match with both colours from each opening, and Elo from its score."""
+"""The gain in strength of new weights: a match with both colours from each opening, and Elo from its score."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Pairing:
 
     @property
     def points(self) -> float:
-        """Of network 0, once the game is over: 1, 0.5 or 0."""
+        """The points of network 0, once the game is over: 1, 0.5 or 0."""
         outcome = self.over[0]
         return (1 + (outcome if self._white == 0 else -outcome)) / 2
 
     def move(self) -> None:
-        """Makes a move of the network that is to move.
+        """Make a move of the network that is to move.
 
         By chance, but the most visited one nearly always where the search is sure. Where it is not, always taking that one
         would have two beginners move their rooks to and fro until the game is a draw by repetition.

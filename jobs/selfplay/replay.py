@@ -24,7 +24,7 @@ class Replay:
         self._games: dict[int, tuple[np.ndarray, ...]] = {}
 
     def add(self, unit: int, game: Mapping[str, Any]) -> None:
-        """Takes what is needed of a game's record.
+        """Take what is needed of a game's record.
 
         Args:
             unit: its number; also what the choice of positions is seeded with.

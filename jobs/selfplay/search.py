@@ -54,15 +54,15 @@ class Search:
         self._path: list[tuple[Node, int]] = []  # from the root to the open leaf
         self._open: Node | None = None
         self.root: Node | None = None
-        self._left = simulations
+        self._simulations_left = simulations
 
     @property
     def done(self) -> bool:
         """Whether all simulations for this move are done."""
-        return self.root is not None and self._left == 0
+        return self.root is not None and self._simulations_left == 0
 
     def descend(self) -> encoding.View | None:
-        """Does one simulation down to a leaf: what the network is to look at, or None when the rules know its value."""
+        """Do one simulation down to a leaf: the input of the network, or None when the rules know its value."""
         node = self.root
         while node is not None and not node.over:
             index = self._choose(node)
@@ -77,7 +77,7 @@ class Search:
         return None
 
     def expand(self, logits: np.ndarray, value: float) -> None:
-        """Gives the open leaf the network's evaluation.
+        """Give the open leaf the network's evaluation.
 
         Args:
             logits: of the 4672 actions.
@@ -92,11 +92,11 @@ class Search:
         self._back(node)
 
     def advance(self, move: chess.Move) -> None:
-        """Goes on to where a move leads that the caller makes on the line; it may be one that this tree never tried."""
+        """Go on to where a move leads that the caller makes on the line; it may be one that this tree never tried."""
         root, self.root = self.root, None
         if root is not None:
             self.root = root.children[root.moves.index(move)]
-        self._left = self._simulations
+        self._simulations_left = self._simulations
         self._stir()
 
     def _leaf(self) -> Node:
@@ -119,7 +119,7 @@ class Search:
         return int((mean + bonus).argmax())
 
     def _back(self, node: Node) -> None:
-        """Adds the leaf's value to all moves on the way to it, and takes them back."""
+        """Add the leaf's value to all moves on the way to it, and take them back."""
         self._open, value = None, node.value
         if not self._path:  # the first position of a tree: no simulation of any move yet
             self.root = node
@@ -131,10 +131,10 @@ class Search:
             parent.totals[index] += value
             self._line.pop()
         self._path.clear()
-        self._left -= 1
+        self._simulations_left -= 1
 
     def _stir(self) -> None:
-        """Mixes noise into the root's priors, so that each move has a chance to be tried."""
+        """Mix noise into the root's priors, so that each move has a chance to be tried."""
         if self.root is not None and self._noise and len(self.root.moves):
             noise = self._rng.dirichlet([self._dirichlet] * len(self.root.moves))
             self.root.priors = (1 - self._noise) * self.root.priors + self._noise * noise

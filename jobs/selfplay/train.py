@@ -32,7 +32,7 @@ KEPT = ("outcome", "termination", "move_count", "legal_move_rate")  # of each ga
 
 
 def play(ctx):
-    """Plays games until the iteration has enough of them; every worker runs this."""
+    """Play games until the iteration has enough of them; every worker runs this."""
     p = ctx.params
     torch.set_num_threads(ctx.cpus)
     evaluate = network.Evaluator(network.build(p, ctx.weights), p["batch"])
@@ -59,7 +59,7 @@ def play(ctx):
 
 
 def learn(ctx, results):
-    """Trains on the games as they came from the workers; its weights are what the next iteration plays with."""
+    """Train on the games as they came from the workers; its weights are what the next iteration plays with."""
     p = ctx.params
     torch.set_num_threads(ctx.cpus)
 
@@ -121,12 +121,12 @@ def learn(ctx, results):
         "positions": len(replay),
         **of_games(played),
         "weights": weights,
-        "state": {"optimizer": kept(optimizer), "steps": done},
+        "state": {"optimizer": optimizer_arrays(optimizer), "steps": done},
     }
 
 
 def of_games(played):
-    """How an iteration's games went, in shares of them and means."""
+    """Statistics of an iteration's games: shares and means."""
     outcomes, endings = [game["outcome"] for game in played], [game["termination"] for game in played]
     lengths = [game["move_count"] for game in played]
     return {
@@ -138,13 +138,13 @@ def of_games(played):
     }
 
 
-def kept(optimizer):
+def optimizer_arrays(optimizer):
     """The optimizer's numbers for each parameter, in the order of the parameters."""
     return [{name: tensor.numpy(force=True) for name, tensor in entry.items()} for entry in optimizer.state.values()]
 
 
 def restore(optimizer, entries):
-    """Gives the optimizer back what `kept` took."""
+    """Give the optimizer back what `optimizer_arrays` took."""
     for parameter, entry in zip(optimizer.param_groups[0]["params"], entries, strict=True):
         numbers = {name: torch.tensor(array) for name, array in entry.items()}
         optimizer.state[parameter] = {

@@ -82,8 +82,8 @@ def run(ctx):
     held_out = np.array([tables.is_validation(row["post"], p["folds"], p["fold"]) for row in rows])
     training = TensorDataset(*(tensor[~held_out] for tensor in tensors))
     validation = TensorDataset(*(tensor[held_out] for tensor in tensors))
-    asked = np.flatnonzero(held_out)
-    posts, truth = [rows[row]["post"] for row in asked], [truth[row] for row in asked]
+    validation_rows = np.flatnonzero(held_out)
+    posts, truth = [rows[row]["post"] for row in validation_rows], [truth[row] for row in validation_rows]
     offsets = coded.offsets[held_out]
 
     # -------------------------------------------------------------------------------------------------------------
@@ -114,10 +114,10 @@ def run(ctx):
                 schedule.step()
                 optimizer.zero_grad()
         by_label, by_tag = predict(model, validation, accelerator.device)
-        metrics, found = evaluate(by_label, by_tag, validation.tensors, offsets, posts, truth, p["span_weight"])
+        metrics, predicted = evaluate(by_label, by_tag, validation.tensors, offsets, posts, truth, p["span_weight"])
         ctx.report(epoch, **metrics)
         if not best or metrics["macro_f1"] + metrics["span_f1"] > best["macro_f1"] + best["span_f1"]:
-            best, best_found = metrics, found
+            best, best_found = metrics, predicted
         state = encoders.training_state(accelerator, model, optimizer, schedule)
         ctx.save(epoch, {**state, "best": best, "best_found": best_found})
 
@@ -143,14 +143,14 @@ def evaluate(by_label, by_tag, tensors, offsets, posts, truth, span_weight):
     """Metrics, and the spans found in each post."""
     _, _, segments, tags, labels = tensors
     guess = np.where((segments == pairs.SECOND).numpy(), by_tag.argmax(-1).numpy(), spans.IGNORED)
-    found = [spans.decode(guess[row], offsets[row], post) for row, post in enumerate(posts)]
+    predicted = [spans.decode(guess[row], offsets[row], post) for row, post in enumerate(posts)]
     metrics = {
         "macro_f1": scores.macro_f1(labels.numpy(), by_label.argmax(-1).numpy()),
         "pr_auc": scores.average_precision(labels.numpy(), by_label.softmax(-1)[:, 1].numpy()),
-        "span_f1": scores.span_f1([set(gold) for gold in truth], found),
+        "span_f1": scores.span_f1([set(gold) for gold in truth], predicted),
         "loss": float(loss_of(by_label, by_tag, labels, tags, span_weight, 1.0)),
     }
-    return metrics, found
+    return metrics, predicted
 
 
 if __name__ == "__main__":

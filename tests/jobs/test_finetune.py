@@ -56,7 +56,7 @@ def test_a_language_model_learns_and_its_evolution_is_told(training, tmp_path):
     rows = list(csv.DictReader(io.StringIO((out / "evolution" / "snapshots.csv").read_text())))
     assert [float(row["from_start"]) > 0 for row in rows] == [False, True, True, True, True]
     assert {"layer:transformer.h.0", "layer:transformer.h.1", "layer:transformer.wte"} <= set(rows[0])
-    last = AutoModelForCausalLM.from_pretrained(kept[-1].place)
+    last = AutoModelForCausalLM.from_pretrained(kept[-1].location)
     assert all(torch.equal(tensor, last.state_dict()[name]) for name, tensor in model.state_dict().items())
 
 
@@ -104,7 +104,7 @@ def test_a_training_that_is_stopped_saves_itself_and_says_at_which_step(training
 def test_what_goes_on_from_a_relative_place_is_no_new_beginning(training, monkeypatch):
     train = training()
     monkeypatch.chdir(train.folder)
-    train.checkpoints = types.SimpleNamespace(place="checkpoints")
+    train.checkpoints = types.SimpleNamespace(location="checkpoints")
     few = {"max_steps": 9, "report_every": 3, "save_every": 1000, "snapshot_every": 1000}
     with pytest.raises(Stopped):
         train(stop_at=3, **few)

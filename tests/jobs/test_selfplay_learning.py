@@ -67,7 +67,7 @@ def test_an_optimizer_comes_back_as_it_was(playing):
     logits, values = model(torch.ones(2, 119, 8, 8))
     (logits.sum() + values.sum()).backward()
     optimizer.step()
-    entries = transport.unpack(transport.pack(playing.train.kept(optimizer)), copy=True)
+    entries = transport.unpack(transport.pack(playing.train.optimizer_arrays(optimizer)), copy=True)
     other = torch.optim.AdamW(model.parameters())
     playing.train.restore(other, entries)
     before, after = optimizer.state_dict()["state"], other.state_dict()["state"]

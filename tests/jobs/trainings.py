@@ -101,7 +101,7 @@ class Training:
             cache=self.cache,
             workdir=self.folder,
             _reporter=report,
-            checkpoints=self.checkpoints.place,
+            checkpoints=self.checkpoints.location,
         )
         return self.train.run(context)
 

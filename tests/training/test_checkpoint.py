@@ -75,7 +75,7 @@ def test_what_is_known_without_the_tensors(place: str) -> None:
     newest = checkpoints.newest()
     assert newest is not None
     assert (newest.step, newest.metric, newest.meta, newest.world_size) == (1200, 0.5, {"run": "cnm"}, 1)
-    assert newest.place == f"{place}/step-0000001200"
+    assert newest.location == f"{place}/step-0000001200"
     assert newest.size == sum(part.size for part in newest.parts.values()) > 0
     state, own = checkpoints.load(newest)
     assert state["note"] == "x"
@@ -238,7 +238,7 @@ def test_a_record_survives_a_moved_folder(tmp_path: Path) -> None:
     saved(tmp_path / "a", 1)
     shutil.move(tmp_path / "a", tmp_path / "b")
     (found,) = Checkpoints(tmp_path / "b").all()
-    assert found.place == str(tmp_path / "b" / "step-0000000001")
+    assert found.location == str(tmp_path / "b" / "step-0000000001")
     assert record.name_of(1, ["step-0000000001", "step-0000000001.4"]) == "step-0000000001.5"
 
 

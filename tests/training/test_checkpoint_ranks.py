@@ -41,7 +41,7 @@ def test_ranks_write_together_and_each_gets_its_own_back(place: str) -> None:
     newest = checkpoints.newest()
     assert newest is not None
     assert sorted(newest.parts) == [*(f"rank-{rank:05d}.pt" for rank in range(4)), "state.pt"]
-    assert names(newest.place) == ["COMPLETE", *sorted(newest.parts)]
+    assert names(newest.location) == ["COMPLETE", *sorted(newest.parts)]
 
 
 def test_nothing_is_complete_before_every_rank_has_written(tmp_path: Path) -> None:

@@ -99,8 +99,8 @@ def test_what_is_saved_is_what_the_model_was(tmp_path: Path) -> None:
         model.h[0].weight.zero_()  # type: ignore[union-attr]
     assert kept.all() == [saved]
     assert saved.metrics == {"loss": 1.5}
-    assert saved.size == (Path(saved.place) / "model.safetensors").stat().st_size
-    written = load_file(Path(saved.place) / "model.safetensors")
+    assert saved.size == (Path(saved.location) / "model.safetensors").stat().st_size
+    written = load_file(Path(saved.location) / "model.safetensors")
     assert "head.weight" not in written, "tied weights are written once"
     assert all(torch.equal(written[name], before[name]) for name in written)
 

@@ -1,4 +1,4 @@
-"""What the text jobs share: labelled rows, tokenizers, encoders, spans and scores. A job of another kind needs none.
+"""Library of the text jobs: labelled rows, tokenizers, encoders, spans and scores.
 
 It travels with each of these jobs, by `packages` in job.yaml. trialplane never imports it.
 """

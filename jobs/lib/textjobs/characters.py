@@ -42,7 +42,7 @@ def vocabulary(corpus: Iterable[str], size: int = VOCABULARY) -> dict[str, int]:
 
 
 def write(corpus: Iterable[str], folder: Path) -> None:
-    """Writes the tokenizer of this text to `folder`, as `from_pretrained` reads it."""
+    """Write the tokenizer of this text to `folder`, as `from_pretrained` reads it."""
     from transformers import BertTokenizer
 
     tokenizer = BertTokenizer(vocab=vocabulary(corpus), do_lower_case=False, strip_accents=False, model_max_length=512)

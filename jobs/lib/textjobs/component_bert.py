@@ -89,10 +89,10 @@ class ComponentEmbeddings(modeling_bert.BertEmbeddings):  # type: ignore[misc]
     def forward(self, input_ids: torch.Tensor | None = None, inputs_embeds: torch.Tensor | None = None, **rest: Any) -> Any:
         """States of shape (batch, tokens, hidden); `inputs_embeds` are taken as they are, for they name no token."""
         if inputs_embeds is None:
-            own = self.word_embeddings(input_ids)
-            pooled = self.pool(self.component_ids[input_ids].flatten(0, 1)).view_as(own)
-            together = self.fusion(torch.cat([own, pooled], dim=-1))
-            inputs_embeds = own + (torch.sigmoid(together) * pooled if self.gated else together)
+            word_states = self.word_embeddings(input_ids)
+            pooled = self.pool(self.component_ids[input_ids].flatten(0, 1)).view_as(word_states)
+            together = self.fusion(torch.cat([word_states, pooled], dim=-1))
+            inputs_embeds = word_states + (torch.sigmoid(together) * pooled if self.gated else together)
         return super().forward(inputs_embeds=inputs_embeds, **rest)
 
     def pool(self, ids: torch.Tensor) -> torch.Tensor:
@@ -164,7 +164,7 @@ class ComponentBertForMaskedLM(BertForMaskedLM):  # type: ignore[misc]
         return modeling_outputs.MaskedLMOutput(logits=self.cls(states.flatten(0, 1)[positions]))
 
     def set_components(self, ids: npt.NDArray[Any]) -> None:
-        """Takes the component ids of the vocabulary, of shape (vocabulary, places).
+        """Take the component ids of the vocabulary, of shape (vocabulary, places).
 
         Raises:
             ValueError: another shape, or ids that the embedding does not have.

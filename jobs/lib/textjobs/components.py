@@ -37,7 +37,7 @@ class Components:
 
     @property
     def count(self) -> int:
-        """How many ids there are, with that of the empty place."""
+        """The number of ids, with that of padding."""
         return len(self.ids) + 1
 
     def of(self, token: str, most: int) -> list[str]:
@@ -50,17 +50,17 @@ class Components:
         char = token.removeprefix("##")
         if len(char) != 1:
             return []
-        found: list[str] = []
-        seen, ahead = {char}, deque([char])
-        while ahead and len(found) < most:
+        components: list[str] = []
+        visited, ahead = {char}, deque([char])
+        while ahead and len(components) < most:
             part = ahead.popleft()
             if part in self.ids:
-                found.append(part)
-            for below in self.parts.get(part, ""):
-                if below not in seen:
-                    seen.add(below)
-                    ahead.append(below)
-        return found
+                components.append(part)
+            for component in self.parts.get(part, ""):
+                if component not in visited:
+                    visited.add(component)
+                    ahead.append(component)
+        return components
 
     def of_vocabulary(self, tokens: Sequence[str], most: int) -> npt.NDArray[np.int32]:
         """Ids of shape (tokens, most), filled up with `EMPTY`."""
@@ -72,7 +72,7 @@ class Components:
 
 
 def read(path: Path, *, min_uses: int = 2) -> Components:
-    """Reads a table: a line per character, its parts after a tab; lines that begin with `#` are comments.
+    """Read a table: a line per character, its parts after a tab; lines that begin with `#` are comments.
 
     Args:
         path: UTF-8 text.

@@ -50,7 +50,7 @@ def load_encoder(name: str, tokenizer: PreTrainedTokenizerBase, *, seed: int, dr
 
 
 def mean_over(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Means of shape (batch, size) over the tokens where the mask, (batch, tokens), is set."""
+    """Mean of shape (batch, size) over the tokens where the mask, (batch, tokens), is set."""
     weight = mask.unsqueeze(-1).to(states.dtype)
     return (states * weight).sum(1) / weight.sum(1).clamp(min=1)
 
@@ -62,7 +62,7 @@ def prepare(
     rows: torch.utils.data.Dataset[Any],
     p: Mapping[str, Any],
 ) -> tuple[Any, ...]:
-    """What accelerate prepares: the model, AdamW with a learning rate per layer, the loader of rows, and the schedule.
+    """Prepare the model, AdamW with a learning rate per layer, the loader of rows, and the schedule with accelerate.
 
     Args:
         accelerator: of the trial.
@@ -86,15 +86,15 @@ def prepare(
 def training_state(accelerator: Accelerator, *objects: Any) -> dict[str, Any]:
     """The state of what `prepare` returned, for `ctx.save`: the model first, then optimizer and schedule."""
     model, *others = objects
-    return {"model": accelerator.unwrap_model(model).state_dict(), "others": [one.state_dict() for one in others]}
+    return {"model": accelerator.unwrap_model(model).state_dict(), "others": [stateful.state_dict() for stateful in others]}
 
 
 def load_training_state(accelerator: Accelerator, state: Mapping[str, Any], *objects: Any) -> None:
-    """Continues from `training_state`, with the same objects."""
+    """Continue from `training_state`, with the same objects."""
     model, *others = objects
     accelerator.unwrap_model(model).load_state_dict(state["model"])
-    for one, saved in zip(others, state["others"], strict=True):
-        one.load_state_dict(saved)
+    for stateful, saved in zip(others, state["others"], strict=True):
+        stateful.load_state_dict(saved)
 
 
 def parameter_groups(

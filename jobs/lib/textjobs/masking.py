@@ -42,12 +42,12 @@ class Tokens(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """How tokens are masked.
+    """The rule by which tokens are masked.
 
     Attributes:
         padding: id of [PAD].
         mask: id of [MASK].
-        plain: ids that may be masked and may be put in another's place: all but the special ones.
+        plain: ids that may be masked and may replace others: all but the special ones.
         special: for each id, whether it is a special one.
         continues: for each id, whether it continues the word of the token before it (`##` in front).
         seed: of all masks.
@@ -83,8 +83,8 @@ class Masking:
         order = np.where(candidate, np.take_along_axis(score, first, axis=1), np.uint64(2**64 - 1))
         rank = np.empty_like(first)
         np.put_along_axis(rank, np.argsort(order, axis=1, kind="stable"), np.broadcast_to(position, ids.shape), axis=1)
-        wanted = np.maximum(np.rint(self.rate * candidate.sum(axis=1)), 1)
-        chosen = candidate & (np.take_along_axis(rank, first, axis=1) < wanted[:, None])
+        number_chosen = np.maximum(np.rint(self.rate * candidate.sum(axis=1)), 1)
+        chosen = candidate & (np.take_along_axis(rank, first, axis=1) < number_chosen[:, None])
 
         other = self.plain[batches.mixed(score + np.uint64(1)) % np.uint64(len(self.plain))]
         fate = (batches.mixed(score + np.uint64(2)) >> np.uint64(11)).astype(np.float64) * 2.0**-53  # in [0, 1)

@@ -49,16 +49,16 @@ class Pieces:
     def __call__(self, batch: Batch) -> Batch:
         """A row for each piece of at least two tokens: one to predict the other from."""
         texts = _texts(batch, self.column)
-        made: Batch = {"input_ids": [], "held_out": []}
+        rows: Batch = {"input_ids": [], "held_out": []}
         for text, encoded in zip(
             texts, _load(self.tokenizer).encode_batch_fast(texts, add_special_tokens=False), strict=True
         ):
             ids = [*encoded.ids, self.end]
             pieces = [ids[first : first + self.max_length] for first in range(0, len(ids), self.max_length)]
             pieces = [piece for piece in pieces if len(piece) > 1]
-            made["input_ids"] += pieces
-            made["held_out"] += [is_held_out(text, self.held_out)] * len(pieces)
-        return made
+            rows["input_ids"] += pieces
+            rows["held_out"] += [is_held_out(text, self.held_out)] * len(pieces)
+        return rows
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,6 +44,6 @@ def average_precision(truth: npt.ArrayLike, score: npt.ArrayLike) -> float:
 
 def span_f1(truth: Sequence[Set[Span]], predicted: Sequence[Set[Span]]) -> float:
     """F1 over all texts of spans that match exactly, both ends; 0 when nothing is there to find."""
-    hits = sum(len(gold & found) for gold, found in zip(truth, predicted, strict=True))
+    hits = sum(len(gold & guess) for gold, guess in zip(truth, predicted, strict=True))
     total = sum(map(len, truth)) + sum(map(len, predicted))
     return 2 * hits / total if total else 0.0

@@ -67,16 +67,16 @@ def decode(tags: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], post: st
         offsets: (tokens, 2).
         post: the text that offsets refer to.
     """
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     before = OUTSIDE
-    for now, (start, end) in zip(tags.tolist(), offsets.tolist(), strict=True):
-        if now == BEGIN or (now == INSIDE and before not in (BEGIN, INSIDE)):
-            found.append([start, end])
-        elif now == INSIDE:
-            found[-1][1] = end
-        before = now
+    for tag, (start, end) in zip(tags.tolist(), offsets.tolist(), strict=True):
+        if tag == BEGIN or (tag == INSIDE and before not in (BEGIN, INSIDE)):
+            ranges.append([start, end])
+        elif tag == INSIDE:
+            ranges[-1][1] = end
+        before = tag
     spans = set()
-    for start, end in found:
+    for start, end in ranges:
         text = post[start:end]
         if text.strip():
             spans.add((end - len(text.lstrip()), start + len(text.rstrip())))
@@ -84,14 +84,14 @@ def decode(tags: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], post: st
 
 
 def sentences(post: str) -> list[Span]:
-    """Where the sentences of a post are: each ends with '.', '!' or '?' before a space, or with the text."""
+    """The ranges of a post's sentences: each ends with '.', '!' or '?' before a space, or with the text."""
     return [match.span() for match in _SENTENCE.finditer(post)]
 
 
 def sentence_scores(
     post: str, spans: Sequence[Span], chance: npt.NDArray[np.float32], offsets: npt.NDArray[np.int64]
 ) -> list[tuple[bool, float]]:
-    """For each sentence: whether a span touches it, and the largest chance of evidence among its tokens.
+    """Return for each sentence whether a span touches it, and the largest chance of evidence among its tokens.
 
     Args:
         post: the text.
@@ -107,14 +107,14 @@ def sentence_scores(
     return rows
 
 
-def log_examples(posts: Sequence[str], truth: Sequence[Sequence[Span]], found: Sequence[Set[Span]]) -> None:
-    """Writes the first posts with their true and their found spans into the trial's MLflow run, where it has one."""
+def log_examples(posts: Sequence[str], truth: Sequence[Sequence[Span]], predicted: Sequence[Set[Span]]) -> None:
+    """Write the first posts with their true and their found spans into the trial's MLflow run, where it has one."""
     if not os.environ.get("MLFLOW_TRACKING_URI"):  # the trial's store, or one that you have named
         return
     import mlflow
 
     examples = [
         {"post": post, "true": sorted(gold), "found": sorted(guess)}
-        for post, gold, guess in zip(posts[:50], truth, found, strict=False)
+        for post, gold, guess in zip(posts[:50], truth, predicted, strict=False)
     ]
     mlflow.log_dict({"held_out": examples}, "spans.json")

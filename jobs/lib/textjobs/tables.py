@@ -36,8 +36,8 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
     for number, row in enumerate(rows, start=1):
         missing = [column for column in columns if row.get(column) is None]
         if missing:
-            there = ", ".join(str(name) for name in row)
-            raise errors.InputError(f"data file {path}: row {number} has no {', '.join(missing)}; it has: {there}")
+            column_names = ", ".join(str(name) for name in row)
+            raise errors.InputError(f"data file {path}: row {number} has no {', '.join(missing)}; it has: {column_names}")
     return rows
 
 

@@ -51,7 +51,7 @@ def config(tokenizer: PreTrainedTokenizerBase, dropout: float) -> DebertaV2Confi
 
 
 def write(corpus: Sequence[str], folder: Path) -> None:
-    """Trains a small unigram model laid out as DeBERTa-v3's, and writes what `from_pretrained` needs to convert it.
+    """Train a small unigram model laid out as DeBERTa-v3's, and write what `from_pretrained` needs to convert it.
 
     The same text gives the same files, byte for byte: `spm.model`, `config.json` and `tokenizer_config.json`.
 

@@ -42,7 +42,7 @@ def config(tokenizer: PreTrainedTokenizerBase, dropout: float) -> GPT2Config:
 
 
 def write(corpus: Sequence[str], folder: Path) -> None:
-    """Writes the tokenizer of this text to `folder`, as `from_pretrained` reads it.
+    """Write the tokenizer of this text to `folder`, as `from_pretrained` reads it.
 
     Raises:
         InputError: the text holds nothing.
@@ -52,9 +52,9 @@ def write(corpus: Sequence[str], folder: Path) -> None:
 
     if not any(line.strip() for line in corpus):
         raise errors.InputError(f"{NAME} could not train its tokenizer: the text it was given is empty; look at params.data")
-    made = ByteLevelBPETokenizer()
-    made.train_from_iterator(corpus, vocab_size=VOCABULARY, min_frequency=2, special_tokens=[END], show_progress=False)
+    trained = ByteLevelBPETokenizer()
+    trained.train_from_iterator(corpus, vocab_size=VOCABULARY, min_frequency=2, special_tokens=[END], show_progress=False)
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=made._tokenizer, bos_token=END, eos_token=END, unk_token=END, model_max_length=1024
+        tokenizer_object=trained._tokenizer, bos_token=END, eos_token=END, unk_token=END, model_max_length=1024
     )
     tokenizer.save_pretrained(folder)

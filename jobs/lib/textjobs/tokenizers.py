@@ -86,7 +86,7 @@ def folder(name: str, cache: Path, corpus: Sequence[str] = ()) -> Path:
 
 
 def convert(source: str | Path) -> PreTrainedTokenizerBase:
-    """Loads a tokenizer from its own files, as `tokens.loading` does, which knows no presets.
+    """Load a tokenizer from its own files, as `tokens.loading` does, which knows no presets.
 
     Raises:
         InputError: there is no such tokenizer, or it cannot be reached.
@@ -99,7 +99,7 @@ def convert(source: str | Path) -> PreTrainedTokenizerBase:
 
 
 def _fill(entry: Path, name: str, corpus: Sequence[str]) -> None:
-    """Converts into a temporary folder beside `entry`, and renames: `entry` is whole or absent at every moment."""
+    """Convert into a temporary folder beside `entry`, and rename: `entry` is whole or absent at every moment."""
     scratch = Path(tempfile.mkdtemp(dir=entry.parent, prefix=f".{entry.name}-"))
     source = scratch / "source"
     source.mkdir()
@@ -107,11 +107,11 @@ def _fill(entry: Path, name: str, corpus: Sequence[str]) -> None:
         if name in _PRESETS:
             _PRESETS[name].write(corpus, source)
         tokenizer = convert(source if name in _PRESETS else name)
-        made = scratch / "made"
-        tokenizer.save_pretrained(made)
-        if not (made / "tokenizer.json").is_file():
+        converted = scratch / "converted"
+        tokenizer.save_pretrained(converted)
+        if not (converted / "tokenizer.json").is_file():
             raise errors.InputError(f"the tokenizer {name!r} has no fast form; a job needs one that has")
-        made.rename(entry)
+        converted.rename(entry)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -80,7 +80,7 @@ class Saves:
             ctx.saved(step)
         except OSError as error:
             raise errors.CheckpointError(
-                f"the checkpoint of step {step} could not be written to {store.place}: {error.strerror or error}. Free "
+                f"the checkpoint of step {step} could not be written to {store.location}: {error.strerror or error}. Free "
                 "some space there, then continue from the previous checkpoint with `platform resume`"
             ) from error
 
@@ -112,8 +112,8 @@ class Saves:
                 continue
             if self._file not in saved.parts:
                 raise errors.CheckpointError(
-                    f"{saved.place} contains {', '.join(saved.parts)}, but not {self._file}, which this library reads. Give "
-                    "the run another name, or set another location for its checkpoints"
+                    f"{saved.location} contains {', '.join(saved.parts)}, but not {self._file}, which this library "
+                    "reads. Give the run another name, or set another location for its checkpoints"
                 )
             copy = workdir / f"{saved.name}-{self._file}"
             crc = 0
@@ -123,7 +123,7 @@ class Saves:
                     target.write(piece)
             if (crc, copy.stat().st_size) == (saved.parts[self._file].crc, saved.parts[self._file].size):
                 return SavedFile(saved.step, copy)
-            damaged.append(errors.CheckpointDamaged(f"{saved.place}/{self._file} is truncated or changed"))
+            damaged.append(errors.CheckpointDamaged(f"{saved.location}/{self._file} is truncated or changed"))
             warnings.warn(f"skipping a damaged checkpoint, and using the previous one: {damaged[-1]}", stacklevel=4)
         if damaged:
             raise errors.CheckpointDamaged(

@@ -117,12 +117,12 @@ class States:
             tree, rank_state = self._checkpoints.load(saved, rank=self._rank, world_size=self._world_size)
             if "state" not in tree:
                 raise errors.CheckpointError(
-                    f"{saved.place} was not saved by ctx.save; read it with trialplane.training.checkpoint"
+                    f"{saved.location} was not saved by ctx.save; read it with trialplane.training.checkpoint"
                 )
             return tree["state"], lambda: None if rank_state is None else checkpoint.set_rng_state(rank_state["rng"])
         store = stores.open_store(self._location)
         with store.local(saved.name, _PACKED) as path:
-            stores.verify(path, saved.parts[_PACKED], f"{saved.place}/{_PACKED}")
+            stores.verify(path, saved.parts[_PACKED], f"{saved.location}/{_PACKED}")
             tree = transport.unpack(np.fromfile(path, dtype=np.uint8), copy=True)
         return tree["state"], lambda: generators.set_state(tree["rng"])
 

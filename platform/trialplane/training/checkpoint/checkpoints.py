@@ -54,7 +54,7 @@ class Checkpoints:
     """The checkpoints of a training.
 
     Args:
-        place: Folder that all ranks can reach, or fsspec URL; usually `ctx.checkpoints`.
+        location: Folder that all ranks can reach, or fsspec URL; usually `ctx.checkpoints`.
         keep_last: Number of newest checkpoints to keep. With 2, there is another one if the newest is damaged.
         keep_best: Number of best checkpoints to keep, by `metric` of `save`.
         keep_every: Keep all checkpoints whose step is a multiple of this.
@@ -62,12 +62,12 @@ class Checkpoints:
         background: Write in a thread. With False, `save` returns when everything is written.
 
     Raises:
-        InputError: The rules keep no checkpoint, or `place` cannot be used.
+        InputError: The rules keep no checkpoint, or `location` cannot be used.
     """
 
     def __init__(
         self,
-        place: str | Path,
+        location: str | Path,
         *,
         keep_last: int = 2,
         keep_best: int = 0,
@@ -75,7 +75,7 @@ class Checkpoints:
         direction: Direction = "minimize",
         background: bool = True,
     ) -> None:
-        self._store = stores.open_store(str(place))
+        self._store = stores.open_store(str(location))
         self._rules = record.Rules(keep_last, keep_best, keep_every, direction)
         self._copier = tensors.Copier()
         self._background = background
@@ -83,9 +83,9 @@ class Checkpoints:
         self._writing: concurrent.futures.Future[None] | None = None
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Folder or URL of the checkpoints."""
-        return self._store.place
+        return self._store.location
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -137,7 +137,7 @@ class Checkpoints:
         if (waited := time.perf_counter() - began) > _SLOW:
             warnings.warn(
                 f"the checkpoint of step {step} waited {waited:.1f} s until the one before was written; save less often, or "
-                f"to faster storage than {self.place}",
+                f"to faster storage than {self.location}",
                 stacklevel=2,
             )
         trees = {}
@@ -202,7 +202,7 @@ class Checkpoints:
         """
         for file, part in saved.parts.items():
             with self._store.local(saved.name, file) as path:
-                stores.verify(path, part, f"{saved.place}/{file}")
+                stores.verify(path, part, f"{saved.location}/{file}")
 
     def load(
         self,
@@ -235,14 +235,14 @@ class Checkpoints:
         world_size = world_size or saved.world_size
         if saved.sharded and world_size != saved.world_size:
             raise errors.CheckpointMismatch(
-                f"{saved.place} was saved in {saved.world_size} parts, one of each rank (sharded=True), and these are "
+                f"{saved.location} was saved in {saved.world_size} parts, one of each rank (sharded=True), and these are "
                 f"{world_size} ranks. Go on with {saved.world_size} ranks, or save with sharded=False once there"
             )
         file = saved.state_file(rank)
         shapes = tensors.shapes(like)
         if shapes and (other := record.difference(saved.parts[file].shapes, shapes)):
             raise errors.CheckpointMismatch(
-                f"{saved.place} is of another model: {other}. Give the parameters it was trained with, or another run a "
+                f"{saved.location} is of another model: {other}. Give the parameters it was trained with, or another run a "
                 "new name"
             )
         state = self._read(saved, file, map_location, verify)
@@ -295,7 +295,7 @@ class Checkpoints:
         state, rank_state = self.load(
             chosen, rank=rank, world_size=world_size, like=like, map_location=map_location, verify=False
         )
-        notes = [f"continues from {chosen.place}, after step {chosen.step}"]
+        notes = [f"continues from {chosen.location}, after step {chosen.step}"]
         if world_size != chosen.world_size:
             notes.append(
                 f"it was saved by {errors.counted(chosen.world_size, 'rank')} and these are {world_size}: model, "
@@ -310,7 +310,7 @@ class Checkpoints:
         return None if newest is None else newest[0]
 
     def _read(self, saved: Saved, file: str, map_location: Any, verify: bool) -> dict[str, Any]:
-        location = f"{saved.place}/{file}"
+        location = f"{saved.location}/{file}"
         with self._store.local(saved.name, file) as path:
             part = saved.parts[file] if verify else None
             state: dict[str, Any] = tensors.read(path, part, location, map_location)

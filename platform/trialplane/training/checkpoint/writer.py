@@ -112,7 +112,7 @@ def _complete(store: Store, rules: Rules, name: str, share: Share, parts: dict[s
     saved = Saved(
         step=share.step,
         name=name,
-        place=store.url(name),
+        location=store.url(name),
         world_size=share.world_size,
         sharded=share.sharded,
         metric=share.metric,
@@ -126,7 +126,7 @@ def _complete(store: Store, rules: Rules, name: str, share: Share, parts: dict[s
             store.remove(old.name)
     except OSError as error:  # the new one is complete all the same
         warnings.warn(
-            f"an old checkpoint at {store.place} could not be deleted, and still takes space: {error}", stacklevel=1
+            f"an old checkpoint at {store.location} could not be deleted, and still takes space: {error}", stacklevel=1
         )
 
 
@@ -156,7 +156,7 @@ def _described(store: Store, share: Share, failure: Exception) -> errors.Checkpo
             if before is None
             else f"The checkpoint of step {before} is complete and unchanged"
         )
-    head = f"the checkpoint of step {share.step} at {store.place} was not written"
+    head = f"the checkpoint of step {share.step} at {store.location} was not written"
     if not isinstance(failure, OSError) or failure.errno not in (errno.ENOSPC, errno.EDQUOT):
         name = "" if isinstance(failure, errors.CheckpointError) else f"{type(failure).__name__}: "
         return errors.CheckpointError(f"{head}: {name}{errors.first_line(failure)}. {last}")

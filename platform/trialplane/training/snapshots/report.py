@@ -68,7 +68,7 @@ def compare(location: str | Path) -> list[Row]:
     store = snapshots.Snapshots(location)
     saved = store.all()
     if not saved:
-        raise errors.InputError(f"there are no snapshots in {store.place}; name the folder that holds the step-… folders")
+        raise errors.InputError(f"there are no snapshots in {store.location}; name the folder that holds the step-… folders")
     with contextlib.ExitStack() as files:
         opened = [_open(files.enter_context(store.weights(snapshot)), files) for snapshot in saved]
         before = [opened[0], *opened]
@@ -79,7 +79,7 @@ def _row(snapshot: snapshots.Snapshot, now: Any, first: Any, previous: Any) -> R
     names = list(first.keys())
     if sorted(now.keys()) != sorted(names):
         raise errors.InputError(
-            f"{snapshot.place} holds other weights than the first snapshot: they are of different models"
+            f"{snapshot.location} holds other weights than the first snapshot: they are of different models"
         )
     start: dict[str, float] = defaultdict(float)  # squares, by layer
     moved: dict[str, float] = defaultdict(float)
@@ -87,7 +87,7 @@ def _row(snapshot: snapshots.Snapshot, now: Any, first: Any, previous: Any) -> R
     for name in names:
         start_values, values = first.get_tensor(name), now.get_tensor(name)
         if start_values.shape != values.shape:
-            raise errors.InputError(f"{snapshot.place}: {name} has another shape than in the first snapshot")
+            raise errors.InputError(f"{snapshot.location}: {name} has another shape than in the first snapshot")
         if not start_values.is_floating_point():  # position ids and the like
             continue
         layer = layer_of(name)
@@ -160,14 +160,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m trialplane.training.snapshots", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("place", help="folder or fsspec URL that holds the step-… folders")
+    parser.add_argument("location", help="folder or fsspec URL that holds the step-… folders")
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="write snapshots.md and snapshots.csv there")
     arguments = parser.parse_args(argv)
     try:
         if arguments.to:
-            write(arguments.place, arguments.to)
+            write(arguments.location, arguments.to)
         else:
-            sys.stdout.write(markdown(compare(arguments.place)))
+            sys.stdout.write(markdown(compare(arguments.location)))
     except errors.TrialplaneError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

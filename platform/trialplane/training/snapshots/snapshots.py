@@ -42,14 +42,14 @@ class Snapshot:
     Attributes:
         step: Number of optimizer steps done.
         name: Name of its folder.
-        place: Path or URL of its folder.
+        location: Path or URL of its folder.
         size: Size of the weights, in bytes.
         metrics: Metrics at this step, by name.
     """
 
     step: int
     name: str
-    place: str
+    location: str
     size: int
     metrics: Mapping[str, float]
 
@@ -58,31 +58,31 @@ class Snapshots:
     """The snapshots of a training.
 
     Args:
-        place: Folder or fsspec URL, used for nothing else.
+        location: Folder or fsspec URL, used for nothing else.
         keep: Maximum number of snapshots, at least 2. The first and the last are always kept.
         max_bytes: Maximum size of all weights, in bytes. The first and the last are kept even if they are larger. Default:
             no limit.
         spacing: "geometric" for steps that are denser at the start, or "even".
 
     Raises:
-        InputError: An argument is out of range, or `place` cannot be used.
+        InputError: An argument is out of range, or `location` cannot be used.
     """
 
     def __init__(
-        self, place: str | Path, *, keep: int = 12, max_bytes: int | None = None, spacing: Spacing = "geometric"
+        self, location: str | Path, *, keep: int = 12, max_bytes: int | None = None, spacing: Spacing = "geometric"
     ) -> None:
         if keep < 2 or (max_bytes is not None and max_bytes < 1) or spacing not in ("geometric", "even"):
             raise errors.InputError(
                 f"snapshots: keep={keep}, max_bytes={max_bytes}, spacing={spacing!r}: keep is at least 2, the first and the "
                 "last; max_bytes is at least 1 or null; spacing is geometric or even"
             )
-        self._store = stores.open_store(str(place))
+        self._store = stores.open_store(str(location))
         self._keep, self._max_bytes, self._spacing = keep, max_bytes, spacing
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Folder or URL of the snapshots."""
-        return self._store.place
+        return self._store.location
 
     def all(self) -> list[Snapshot]:
         """List the complete snapshots, by step.
@@ -137,8 +137,8 @@ class Snapshots:
             store.sweep()
         except OSError as error:
             raise errors.CheckpointError(
-                f"the snapshot of step {step} could not be written to {self.place}: {error.strerror or error}. Make room, "
-                "keep fewer, or take none"
+                f"the snapshot of step {step} could not be written to {self.location}: {error.strerror or error}. Make "
+                "room, keep fewer, or take none"
             ) from error
         return Snapshot(step, name, store.url(name), size, values)
 

@@ -46,7 +46,7 @@ class Saved:
     Attributes:
         step: Number of optimizer steps done.
         name: Name of its folder.
-        place: Path or URL of its folder.
+        location: Path or URL of its folder.
         world_size: Number of ranks that saved it.
         sharded: Whether each rank wrote a part of the state.
         metric: Value for `keep_best`. None without a value.
@@ -56,7 +56,7 @@ class Saved:
 
     step: int
     name: str
-    place: str
+    location: str
     world_size: int
     sharded: bool
     metric: float | None
@@ -105,12 +105,12 @@ def order(name: str) -> tuple[int, int]:
 def dump(saved: Saved) -> bytes:
     """Return the content of the COMPLETE file."""
     fields = {"format": FORMAT, **dataclasses.asdict(saved)}
-    del fields["name"], fields["place"]  # the folder may be moved
+    del fields["name"], fields["location"]  # the folder may be moved
     body = json.dumps(fields).encode()
     return body + f"\ncrc32 {zlib.crc32(body):08x}\n".encode()
 
 
-def load(data: bytes, name: str, place: str) -> Saved:
+def load(data: bytes, name: str, location: str) -> Saved:
     """Return the checkpoint that a COMPLETE file describes.
 
     Raises:
@@ -119,12 +119,12 @@ def load(data: bytes, name: str, place: str) -> Saved:
     """
     body, _, tail = data.partition(b"\n")
     if tail != f"crc32 {zlib.crc32(body):08x}\n".encode():
-        raise errors.CheckpointDamaged(f"{place}/{COMPLETE} is cut or changed")
+        raise errors.CheckpointDamaged(f"{location}/{COMPLETE} is cut or changed")
     fields = json.loads(body)
     if fields.pop("format") != FORMAT:
-        raise errors.CheckpointError(f"{place} was written by a newer trialplane; read it with that one")
+        raise errors.CheckpointError(f"{location} was written by a newer trialplane; read it with that one")
     parts = {file: Part(**part) for file, part in fields.pop("parts").items()}
-    return Saved(name=name, place=place, parts=parts, **fields)
+    return Saved(name=name, location=location, parts=parts, **fields)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -69,7 +69,7 @@ class Sink:
 class Store(Protocol):
     """One folder of checkpoints."""
 
-    place: str
+    location: str
 
     def complete(self) -> list[str]:
         """Return the names of complete checkpoints, oldest first."""
@@ -154,8 +154,8 @@ def newest(
             warnings.warn(f"a damaged checkpoint is skipped, and the one before it is used: {error}", stacklevel=4)
     if damaged:
         raise errors.CheckpointDamaged(
-            f"all checkpoints at {store.place} are damaged ({errors.counted(len(damaged), 'checkpoint')}). To start again "
-            "from step 0, delete or move that folder"
+            f"all checkpoints at {store.location} are damaged ({errors.counted(len(damaged), 'checkpoint')}). To start "
+            "again from step 0, delete or move that folder"
         )
     return None
 
@@ -183,7 +183,7 @@ class FolderStore:
     """Checkpoints in a folder that all ranks can reach: of one machine, or of a shared volume."""
 
     def __init__(self, folder: Path) -> None:
-        self.place = str(folder)
+        self.location = str(folder)
         self._folder = folder
 
     def complete(self) -> list[str]:
@@ -267,9 +267,9 @@ class UrlStore:
     def __init__(self, location: str) -> None:
         import fsspec  # only needed for URLs
 
-        self.place = location.rstrip("/")
+        self.location = location.rstrip("/")
         try:
-            self._files, self._root = fsspec.url_to_fs(self.place)
+            self._files, self._root = fsspec.url_to_fs(self.location)
         except (ImportError, ValueError) as error:  # its library is not installed; no such protocol
             raise errors.InputError(
                 f"checkpoints cannot be kept at {location}: {error}. Install the library in the image of the run, or give a "
@@ -295,7 +295,7 @@ class UrlStore:
 
     def url(self, name: str) -> str:
         """Return a checkpoint's URL."""
-        return f"{self.place}/{name}"
+        return f"{self.location}/{name}"
 
     def read(self, name: str, file: str) -> bytes:
         """Read a small file of a complete checkpoint."""

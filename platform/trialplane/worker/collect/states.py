@@ -55,7 +55,8 @@ class States:
         names = [name for name in self._store.complete() if record.order(name)[0] == iteration]
         if not names:
             raise errors.CheckpointError(
-                f"the checkpoint for iteration {iteration} is missing from {self._store.place}. Were checkpoints deleted, "
+                f"the checkpoint for iteration {iteration} is missing from {self._store.location}. Were checkpoints "
+                "deleted, "
                 "or is the volume another one? A new run with --resume starts from the newest checkpoint of this one"
             )
         return self._read(names[-1])
@@ -72,7 +73,7 @@ class States:
                 return self._read(name)
             except errors.CheckpointDamaged as error:
                 damaged = f"; {error}"
-        raise errors.CheckpointError(f"there is no iteration to resume from in {self._store.place}{damaged}")
+        raise errors.CheckpointError(f"there is no iteration to resume from in {self._store.location}{damaged}")
 
     def save(self, iteration: int, start: Start) -> None:
         """Save the checkpoint of an iteration; keep that of the iteration before, and remove older ones.
@@ -96,7 +97,7 @@ class States:
             store.publish(name, record.dump(saved), [*parts])
         except OSError as error:
             raise errors.CheckpointError(
-                f"the checkpoint for iteration {iteration} could not be written to {store.place}: "
+                f"the checkpoint for iteration {iteration} could not be written to {store.location}: "
                 f"{error.strerror or error}. Make room there and `platform resume` the run"
             ) from error
         try:
@@ -106,7 +107,7 @@ class States:
             store.sweep()
         except OSError as error:  # the checkpoint is complete nevertheless
             warnings.warn(
-                f"checkpoints of older iterations could not be deleted from {store.place}, and still take space: {error}",
+                f"checkpoints of older iterations could not be deleted from {store.location}, and still take space: {error}",
                 stacklevel=1,
             )
 
@@ -120,6 +121,6 @@ class States:
             with store.local(name, file) as path:
                 data = np.fromfile(path, dtype=np.uint8)
             if data.nbytes != part.size or zlib.crc32(data.data) != part.crc:
-                raise errors.CheckpointDamaged(f"{saved.place}/{file} is cut or changed")
+                raise errors.CheckpointDamaged(f"{saved.location}/{file} is cut or changed")
             packed[file] = data
         return Start(packed)
