@@ -37,7 +37,7 @@ def annotate(team: Team, **annotations: str) -> None:
 
 
 def noted(team: Team) -> list[tuple[str, str, int]]:
-    return [(one.by, one.what, one.generation) for one in team.namespace.studies["a"].changes]
+    return [(one.by, one.description, one.generation) for one in team.namespace.studies["a"].changes]
 
 
 def said(team: Team) -> list[str]:

@@ -101,7 +101,7 @@ def _facts(team: Team) -> dict[str, Any]:
     return {
         "objects": {plural: sorted(things) for plural, things in team.cluster.objects.items() if plural != "events"},
         "events": [(one["message"], one["count"]) for one in team.cluster.objects["events"].values()],
-        "changes": [(one.what, one.generation) for one in study.changes],
+        "changes": [(one.description, one.generation) for one in study.changes],
         "made": team.made,
         "token": study.token and base64.b64decode(secret).decode() == study.token,  # in the ledger, and the Secret's
         "images": (study.images, status["images"]),

@@ -692,8 +692,10 @@ class Ledger:
                 continue
             self._end_in_memory(request.trial, outcome)
             self._count(request, dict(request.params), outcome)
-        told = {number for trial in range(self._next) for number in self._frozen(trial).system_attrs.get(replaying.TOLD, ())}
-        ends = {number: self.newest[number].ended or 0.0 for number in self._untold if number not in told}
+        told_numbers = {
+            number for trial in range(self._next) for number in self._frozen(trial).system_attrs.get(replaying.TOLD, ())
+        }
+        ends = {number: self.newest[number].ended or 0.0 for number in self._untold if number not in told_numbers}
         self._untold = sorted(ends, key=lambda number: (ends[number], number))
         for request in interrupted:
             self._end_left(request, unfinished.get(request.number, []))

@@ -45,9 +45,9 @@ class TuneSampler(optuna.samplers.BaseSampler):
         self._keys = {name: f"p{index}" for index, name in enumerate(self._parameters)}
         self._random = optuna.samplers.RandomSampler(seed=job.seed)
         self._reports = job.watched_metric == self._objective.metric
-        self._told: set[int] = set()
+        self._told_numbers: set[int] = set()
         self._suggested: dict[int, dict[str, Any]] = {}  # trial → its parameters in Optuna's form
-        self._values: list[float] = []  # those that it was told
+        self._values: list[float] = []  # that the searcher was told
         self._space = {name: points.distribution(parameter) for name, parameter in self._parameters.items()}
         self._searcher = self._built(cls, job)
         for trial in history:
@@ -65,7 +65,7 @@ class TuneSampler(optuna.samplers.BaseSampler):
     ) -> dict[str, Any]:
         """See `BaseSampler`. Empty if the searcher has no suggestion now; the trial is then drawn at random."""
         for other in study.get_trials(deepcopy=False):
-            if other.state.is_finished() and other.number not in self._told:
+            if other.state.is_finished() and other.number not in self._told_numbers:
                 self._tell(other)
         return self._suggest(trial)
 
@@ -115,7 +115,7 @@ class TuneSampler(optuna.samplers.BaseSampler):
         return values
 
     def _value(self, trial: FrozenTrial) -> float | None:
-        """What the searcher is told of a trial that has ended; None for an error."""
+        """The value of an ended trial for the searcher; None for an error."""
         if trial.state == TrialState.COMPLETE:
             value = float(trial.values[0])
         elif trial.state == TrialState.PRUNED and trial.intermediate_values:
@@ -128,7 +128,7 @@ class TuneSampler(optuna.samplers.BaseSampler):
 
     def _tell(self, trial: FrozenTrial) -> None:
         value = self._value(trial)
-        self._told.add(trial.number)
+        self._told_numbers.add(trial.number)
         if value is not None:
             self._values.append(value)
         if trial.number in self._suggested and points.is_same(self._suggested[trial.number], trial.params):
