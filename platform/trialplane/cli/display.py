@@ -27,11 +27,7 @@ _STYLES = {
 
 
 class Display:
-    """A bar, the counts and the best trial, redrawn in place; see `progress.View`.
-
-    Args:
-        stream: a terminal.
-    """
+    """A bar, the counts and the best trial, redrawn in place; see `progress.View`."""
 
     def __init__(self, stream: Any) -> None:
         self._console = Console(file=stream, highlight=False, markup=False, emoji=False)

@@ -108,11 +108,7 @@ class LogTail(_Result):
 
 
 class Tools:
-    """The tools of the server. A client's model reads the docstring of each method.
-
-    Args:
-        platform: with the runs.
-    """
+    """The tools of the server. A client's model reads the docstring of each method."""
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform

@@ -15,9 +15,6 @@ _MOST_FILES = 200
 def modules(file: Path) -> dict[Path, tuple[str, Script]]:
     """Return a script and the modules in its folder that it needs.
 
-    Args:
-        file: the script.
-
     Returns:
         Path below the script's folder → the text, and the content; the script comes first.
 

@@ -158,11 +158,7 @@ def _lines(area: str, checks: Iterable[Finding]) -> Iterator[AreaFinding]:
 
 
 def _alone(home: Path) -> Iterator[Finding]:
-    """Yield the checks that only a study on this machine needs.
-
-    Args:
-        home: TRIALPLANE_HOME.
-    """
+    """Yield the checks that only a study on this machine needs."""
     machine = Machine.here(home)
     yield libraries(machine)
     yield disk(machine, home)

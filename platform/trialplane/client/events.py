@@ -137,11 +137,7 @@ def _look(target: Target, run: str, after: int) -> tuple[Observed, list[Attempt]
 
 
 class _Reported:
-    """Events that an iterator has already yielded.
-
-    Args:
-        job: job of the run.
-    """
+    """Events that an iterator has already yielded."""
 
     def __init__(self, job: Job) -> None:
         self.position = 0

@@ -5,7 +5,6 @@ A folder can be damaged or vanish at any moment. This affects only its own run, 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import time
@@ -332,9 +331,10 @@ def _pieces(file: Path, is_growing: Callable[[], bool]) -> Iterator[bytes]:
     def read(offset: int) -> Piece:
         growing = is_growing()  # checked before reading, so that the last lines are not missed
         data = b""
-        with contextlib.suppress(FileNotFoundError), file.open("rb") as handle:
-            handle.seek(offset)
-            data = handle.read(logs.PIECE)
+        if file.exists():
+            with file.open("rb") as handle:
+                handle.seek(offset)
+                data = handle.read(logs.PIECE)
         return Piece(data, offset + len(data), growing)
 
     return logs.follow(read, _POLL)

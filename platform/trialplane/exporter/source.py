@@ -35,12 +35,7 @@ class Source(Protocol):
 
 
 class Database:
-    """A ledger in SQLite or PostgreSQL.
-
-    Args:
-        url: of the database.
-        run: name of the run.
-    """
+    """A ledger in SQLite or PostgreSQL."""
 
     pause = 0.0
     idle = 1.0

@@ -15,11 +15,7 @@ _ADVICE = "with install: true a line is a name and versions; `platform image bui
 
 
 def refused(needed: Requirements) -> list[Issue]:
-    """Return issues of the lines that are not installed in a pod: URLs, paths, and options.
-
-    Args:
-        needed: the job's requirements.
-    """
+    """Return issues of the lines that are not installed in a pod: URLs, paths, and options."""
     issues = [dataclasses.replace(issue, message=f"is not installed in a pod; {_ADVICE}") for issue in needed.unchecked]
     reported = {(issue.source, issue.line) for issue in issues}
     prefix = needed.source.removesuffix(needed.main)

@@ -66,11 +66,6 @@ def values(text: str, name: str) -> dict[str, Any]:
 def replaced(text: str, params: Mapping[str, Any], name: str) -> str:
     """Return the text with other values. Parameters that the text does not have are left out.
 
-    Args:
-        text: of the file.
-        params: values by dotted name.
-        name: of the file.
-
     Raises:
         ValueError: as `spans`.
     """

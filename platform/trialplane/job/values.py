@@ -94,12 +94,7 @@ def key(name: str) -> str:
 
 
 def parameter(foreign_name: str, taken: Container[str]) -> str:
-    """Return a valid parameter name that is close to another tool's name.
-
-    Args:
-        foreign_name: the other tool's name.
-        taken: names of other parameters.
-    """
+    """Return a valid parameter name that is close to another tool's name."""
     name = foreign_name[:200]
     if not re.fullmatch(NAME, name):
         name = re.sub(r"[^A-Za-z0-9_-]", "_", name)

@@ -47,13 +47,7 @@ class ClusterSnapshot:
 
 
 def check(job: Job, ray_cluster: Thing, snapshot: ClusterSnapshot) -> tuple[list[Issue], list[str]]:
-    """Issues that prevent a run, and warnings.
-
-    Args:
-        job: the resolved job.
-        ray_cluster: its manifest.
-        snapshot: of the cluster.
-    """
+    """Issues that prevent a run, and warnings."""
     issues, warnings = _nodes(job, ray_cluster, snapshot.nodes)
     more, notes = _quota(job, ray_cluster, snapshot.quotas)
     issues += more
@@ -148,12 +142,7 @@ def promotion(job: Job, has_place: bool) -> list[Issue]:
 
 
 def placement(job: Job, site: Site) -> list[Issue]:
-    """Issues of priorities, nodes, labels and annotations that the chart's values do not allow.
-
-    Args:
-        job: the resolved job.
-        site: what the chart installed.
-    """
+    """Issues of priorities, nodes, labels and annotations that the chart's values do not allow."""
     allowed, requested = site.allowed, job.cluster
     issues: list[Issue] = []
     if (named := requested.priority_class) not in (None, site.priority_class, *allowed.priority_classes):

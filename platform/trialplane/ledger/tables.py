@@ -159,9 +159,6 @@ class Connections:
     """The connections of a process to PostgreSQL, which the ledgers of all namespaces share.
 
     They are tested before use, so a restart of PostgreSQL causes no errors beyond its downtime.
-
-    Args:
-        url: of the database.
     """
 
     def __init__(self, url: str) -> None:

@@ -17,11 +17,7 @@ _OPENBLAS = "OPENBLAS_NUM_THREADS"
 
 
 def of_template(config: SlotConfig) -> dict[str, str]:
-    """The variables of a template.
-
-    Args:
-        config: of its slot.
-    """
+    """The variables of a template."""
     threads = str(config.cpus)
     variables = {
         "PYTHONHASHSEED": "0",

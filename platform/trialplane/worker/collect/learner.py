@@ -103,9 +103,6 @@ class Fed:
     Results that arrived together count as taken when the next one after them is requested, which makes room for more. The
     file of a result is reused when nothing refers to it.
 
-    Args:
-        line: to the slot.
-
     Attributes:
         failed: units that failed, once all results have arrived.
         weights: the file of the weights offered to the workers; removed when they have been fetched.

@@ -16,11 +16,7 @@ from trialplane.worker.collect.learner import Result
 
 
 class Archive:
-    """An npz file: `numpy.load(file)["17/states"]` is the array `states` of unit 17. None is left out.
-
-    Args:
-        stream: to write to.
-    """
+    """An npz file: `numpy.load(file)["17/states"]` is the array `states` of unit 17. None is left out."""
 
     def __init__(self, stream: Any) -> None:
         self._zip = zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED)
@@ -49,9 +45,6 @@ class Table:
     An array whose first dimension is the result's items has one entry per row; a single value, a number or a text, is
     repeated in all rows. Entries that are arrays are flat lists, with their `shape` in the column's metadata. The first
     result defines the columns.
-
-    Args:
-        stream: to write to.
     """
 
     def __init__(self, stream: Any) -> None:

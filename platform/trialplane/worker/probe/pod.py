@@ -37,11 +37,7 @@ def user(uid: int) -> Finding:
 
 
 def confined(status: str) -> Finding:
-    """No capabilities, no way to new privileges, and a seccomp profile.
-
-    Args:
-        status: text of /proc/self/status.
-    """
+    """No capabilities, no way to new privileges, and a seccomp profile."""
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     wrong = []
     if int(fields["CapEff"], 16):

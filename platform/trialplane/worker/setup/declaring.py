@@ -38,12 +38,7 @@ _KINDS = {int: "int", float: "float", str: "str", bool: "bool"}
 
 
 class _Parsers:
-    """Arguments that the script's parsers declare; the process ends at the parser that reads the arguments.
-
-    Args:
-        script: whose parsers they are.
-        file: for the declared arguments.
-    """
+    """Arguments that the script's parsers declare; the process ends at the parser that reads the arguments."""
 
     def __init__(self, script: Path, file: Path) -> None:
         self._file = file

@@ -46,9 +46,6 @@ class Session:
 
     Attributes:
         newest: the newest value of each reported metric, with those of the checkpoint that it continues from.
-
-    Args:
-        ctx: of the trial.
     """
 
     def __init__(self, ctx: context.Context) -> None:
@@ -168,9 +165,6 @@ _sessions: list[Session] = []
 
 def load(entrypoint: str) -> context.Run:
     """Import a trainable, with its module up to the search that the module may start.
-
-    Args:
-        entrypoint: module:function.
 
     Returns:
         The function of a trial.
