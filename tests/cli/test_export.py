@@ -129,7 +129,7 @@ def test_without_optuna_it_says_what_to_install(platform, runs, monkeypatch):
 def test_a_run_on_a_cluster_comes_through_the_gateway(platform, runs, target, namespace, planned, workplace):
     run = runs.make("here", tell=end, asks=7)
     submit(target, planned("a"))
-    namespace.studies["a"].whole = results.whole(run.ledger, "here", True, 0)
+    namespace.studies["a"].whole = results.attempts_since(run.ledger, "here", True, 0)
     namespace.studies["a"].rows = RunHandle("here", runs.target).attempts()
     namespace.studies["a"].curves = [
         ReportRow(mark, 0, 1, 0, step, {"loss": 1.0 / mark}, 1.0) for mark, step in enumerate(range(250), 1)

@@ -14,7 +14,7 @@ from tests.client.kuberay_double import NamespaceDouble
 from trialplane import errors
 from trialplane.job import kinds
 from trialplane.job.kinds import Job
-from trialplane.ledger.archive import Recorded
+from trialplane.ledger.archive import Snapshot
 from trialplane.plan import plan as planning
 from trialplane.wire import labels, ledger
 from trialplane.wire.records import Change, Desired
@@ -27,14 +27,14 @@ class ArchiveDouble:
     def __init__(self, namespace: NamespaceDouble) -> None:
         self._namespace = namespace
 
-    def recorded(self, run: str) -> Recorded | None:
+    def snapshot(self, run: str) -> Snapshot | None:
         self._namespace.step()
         study = self._namespace.studies.get(run)
         if study is None:
             return None
         desired = Desired(study.desired, study.parallel)
         described = kinds.read(json.loads(study.job))
-        return Recorded(
+        return Snapshot(
             described,
             study.submission,
             study.status,

@@ -20,16 +20,16 @@ __all__ = ["postgres", "site"]  # fixtures
 def test_a_record_is_read_whole(postgres: Postgres) -> None:
     connections = tables.Connections(postgres.new_database())
     archive = Archive(connections.share())
-    assert archive.recorded("toy") is None, "nothing was ever submitted there"
+    assert archive.snapshot("toy") is None, "nothing was ever submitted there"
     job = make_job()
     archive.record("toy", job, {"submitted": 3.0, "uid": "u"}, b"\0\1\2", new=True)
     archive.desire("toy", {"state": RunState.PAUSED, "parallel": 3})
-    found = archive.recorded("toy")
+    found = archive.snapshot("toy")
     assert found is not None
     assert (found.job, found.submission) == (job, {"submitted": 3.0, "uid": "u"})
     assert (found.status.state, found.status.trials, found.status.started) == (RunState.PENDING, job.trials, None)
     assert (found.desired.state, found.desired.parallel, found.alive) == (RunState.PAUSED, 3, False)
-    assert archive.recorded("other") is None
+    assert archive.snapshot("other") is None
     connections.close()
 
 
@@ -43,7 +43,7 @@ def test_the_digests_of_a_runs_images_add_up(postgres: Postgres) -> None:
     for digest in ("sha256:1", "sha256:2", "sha256:1"):
         archive.keep_images("toy", [("a:1", digest), ("b:1", "sha256:3")])
     wanted = {"a:1": ("sha256:1", "sha256:2"), "b:1": ("sha256:3",)}
-    found = archive.recorded("toy")
+    found = archive.snapshot("toy")
     assert found is not None and found.images == archive.images("toy") == wanted
     connections.close()
 
@@ -65,7 +65,7 @@ def test_a_damaged_record_says_whose_it_is(postgres: Postgres, column: str, text
     archive.record("toy", make_job(), {"submitted": 3.0}, b"\0\1\2", new=True)
     postgres.execute(f"UPDATE runs SET {column} = '{text}' WHERE name = 'toy'", url)
     with pytest.raises(LedgerCorrupt, match="what the ledger has of toy cannot be read: "):
-        archive.recorded("toy")
+        archive.snapshot("toy")
     connections.close()
 
 
@@ -73,9 +73,9 @@ def test_a_controller_that_works_is_seen_and_that_it_is_gone(site: Site) -> None
     connections = tables.Connections(site.url)
     archive = Archive(connections.share())
     with site.ledger("toy"):
-        found = archive.recorded("toy")
+        found = archive.snapshot("toy")
         assert found is not None and found.alive and found.status.state is RunState.RUNNING
     wait_until(lambda: not archive.is_alive("toy"), "PostgreSQL sees that the controller is gone")
-    found = archive.recorded("toy")
+    found = archive.snapshot("toy")
     assert found is not None and not found.alive
     connections.close()

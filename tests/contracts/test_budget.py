@@ -251,4 +251,4 @@ def test_budgets_that_cannot_be_read_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize(("size", "text"), [(0, "0 bytes"), (1023, "1,023 bytes"), (1536, "1.5 KiB"), (5 << 30, "5 GiB")])
 def test_sizes_are_shown_for_people(size: int, text: str) -> None:
-    assert budget.shown(size) == text
+    assert budget.size_text(size) == text

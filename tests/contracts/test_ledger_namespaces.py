@@ -126,7 +126,7 @@ def test_a_schema_is_made_when_there_is_something_to_record(url: str) -> None:
     archive = made.of("team-a")
     assert archive is not None
     assert archive.runs() == []
-    assert archive.recorded("toy") is None
+    assert archive.snapshot("toy") is None
     archive.revoke("toy")
     engine = sa.create_engine(url)
     assert sa.inspect(engine).get_schema_names() == ["information_schema", "public"]
@@ -178,7 +178,7 @@ def test_what_was_there_before_is_the_control_namespaces_until_its_schema_is_ren
 def test_a_url_says_which_schema_and_a_message_shows_no_password() -> None:
     url = tables.in_schema("postgresql+psycopg2://ledger:secret@host:5432/ledger", "team-a")
     assert url == "postgresql+psycopg2://ledger:secret@host:5432/ledger?schema=team-a"
-    assert tables.shown(url) == "postgresql+psycopg2://ledger:***@host:5432/ledger?schema=team-a"
+    assert tables.redacted_url(url) == "postgresql+psycopg2://ledger:***@host:5432/ledger?schema=team-a"
 
 
 def test_no_namespace_is_taken_for_the_default_schema() -> None:

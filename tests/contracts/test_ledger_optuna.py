@@ -43,7 +43,7 @@ def load(backend: Backend, *, alive: bool = True) -> optuna.Study:
     engine = sa.create_engine(backend.url)
     with engine.connect() as connection:
         select = tables.select(connection)
-        found, reports = reading.whole(select, name), reading.reports(select, name, 0).rows
+        found, reports = reading.attempts_since(select, name), reading.reports(select, name, 0).rows
         ((directions,),) = connection.execute(sa.text("SELECT directions FROM runs WHERE name = 'toy'")).all()
         names = sa.inspect(connection).get_table_names()
     engine.dispose()

@@ -60,7 +60,7 @@ def drawn(ledger: Ledger) -> list[dict[str, Any]]:
 
 def attempts(opened: Opened) -> list[reading.Attempt]:
     with contextlib.closing(sqlite3.connect(opened.run.ledger)) as connection:
-        return reading.whole(lambda query, values: connection.execute(query, values).fetchall(), "toy-1")
+        return reading.attempts_since(lambda query, values: connection.execute(query, values).fetchall(), "toy-1")
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes", "nsgaii", "qmc", "random", {"name": "tpe", "multivariate": True}])

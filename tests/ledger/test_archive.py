@@ -115,14 +115,14 @@ def change(generation: int, what: str = "submitted", uid: str = "u") -> Change:
 def test_a_change_is_kept_once_and_in_its_order(site: Site) -> None:
     record(site, "toy")
     record(site, "other")
-    recorded = site.archive.recorded("toy")
+    recorded = site.archive.snapshot("toy")
     assert recorded is not None
     assert recorded.change is None
     made = [change(1), change(2, "state: Running → Paused"), change(1, "resumed, as a new Run", "v")]
     for one in (*made, made[0], change(2, "another text")):
         site.archive.note("toy", one)
     assert site.archive.changes("toy") == made
-    recorded = site.archive.recorded("toy")
+    recorded = site.archive.snapshot("toy")
     assert recorded is not None
     assert recorded.change == made[-1]
     assert [records.from_dict(Change, one) for one in site.get("/runs/toy/changes")] == made

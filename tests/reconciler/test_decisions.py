@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trialplane.job import kinds
-from trialplane.ledger.archive import Recorded
+from trialplane.ledger.archive import Snapshot
 from trialplane.plan import run as runs
 from trialplane.reconciler import decisions
 from trialplane.reconciler.decisions import Goal, Step
@@ -30,9 +30,9 @@ def ray_cluster(owner: str = "u1", **metadata: Any) -> dict[str, Any]:
     return {"metadata": {"name": "a", "ownerReferences": [{"kind": "Run", "name": "a", "uid": owner}], **metadata}}
 
 
-def recorded(status: RunStatus, alive: bool = False) -> Recorded:
+def recorded(status: RunStatus, alive: bool = False) -> Snapshot:
     submission = {labels.UID: "u1", labels.BEGUN: BEGUN}
-    return Recorded(kinds.read(JOB), submission, status, Desired(RunState.RUNNING), alive)
+    return Snapshot(kinds.read(JOB), submission, status, Desired(RunState.RUNNING), alive)
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ class LocalTarget:
         """See `Target`."""
         files = self._find(run)
         alive = self.is_active(run)
-        ledger_attempts = results.whole(files.ledger, run, alive, after)
+        ledger_attempts = results.attempts_since(files.ledger, run, alive, after)
         return ledger_attempts, alive or self.is_active(
             run
         )  # also if it started or ended meanwhile: attempts may still be running

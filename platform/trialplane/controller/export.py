@@ -144,7 +144,7 @@ def write(order: Order, lines: Iterable[str]) -> None:
     for line in lines:
         add(storage, study, *_read(line, curves), order.ranges, curves)
     try:
-        database_name = tables.shown(order.url)
+        database_name = tables.redacted_url(order.url)
     except tables.DATABASE_ERRORS as error:
         url = escapes.without_passwords(order.url)
         raise errors.InputError(f"{url} is not the URL of a database; for a file it is sqlite:///study.db") from error

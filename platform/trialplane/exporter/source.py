@@ -46,17 +46,17 @@ class Database:
 
     def started(self, after: int, most: int = PAGE) -> list[Attempt]:
         """See `Source`."""
-        with tables.mapped(self._url, self._run), self._engine.connect() as connection:
-            return reading.started(tables.select(connection), self._run, after, most)
+        with tables.map_errors(self._url, self._run), self._engine.connect() as connection:
+            return reading.started_after(tables.select(connection), self._run, after, most)
 
     def ended(self, after: int) -> list[Attempt]:
         """See `Source`."""
-        with tables.mapped(self._url, self._run), self._engine.connect() as connection:
-            return reading.ended(tables.select(connection), self._run, after, PAGE)[1]
+        with tables.map_errors(self._url, self._run), self._engine.connect() as connection:
+            return reading.ended_after(tables.select(connection), self._run, after, PAGE)[1]
 
     def reports(self, after: int) -> Reports:
         """See `Source`."""
-        with tables.mapped(self._url, self._run), self._engine.connect() as connection:
+        with tables.map_errors(self._url, self._run), self._engine.connect() as connection:
             return reading.reports(tables.select(connection), self._run, after)
 
 

@@ -20,7 +20,7 @@ from trialplane.gateway.limits import Limit
 from trialplane.ledger import archive
 from trialplane.ledger.attempts import Attempt
 from trialplane.ledger.namespaces import Ledgers
-from trialplane.ledger.served import Refused, Served
+from trialplane.ledger.served import InvalidToken, Served
 from trialplane.wire import labels, ledger, records
 from trialplane.wire.ledger import Address
 from trialplane.wire.records import RunStatus, TrialRequest
@@ -189,7 +189,7 @@ class Connection:
                 self._release()
                 return ledger.Written()
             case ledger.ReadAttempts(after=after, order=order, most=most):
-                attempts = _opened(self._archive().stored(self._run, self._digest, after, order, most))
+                attempts = _opened(self._archive().attempts_after(self._run, self._digest, after, order, most))
                 return ledger.AttemptsLoaded(
                     tuple(
                         ledger.StoredAttempt(attempt.request, attempt.outcome, attempt.place, "{}") for attempt in attempts
@@ -197,8 +197,8 @@ class Connection:
                     "{}",
                 )
             case ledger.ReadReports(after=after):
-                page_ = _opened(self._archive().reported(self._run, self._digest, after))
-                return ledger.ReportsLoaded(tuple(page_.rows), page_.more)
+                page = _opened(self._archive().reports_after(self._run, self._digest, after))
+                return ledger.ReportsLoaded(tuple(page.rows), page.more)
         storage = self._storage
         if storage is None:
             raise Failure(ledger.UNOPENED, f"the ledger of {self._run} was not opened on this connection")
@@ -242,7 +242,7 @@ class Connection:
         assert self._address is not None  # its token was checked
         found_archive = self._service.all_runs.of(self._address.namespace)
         if found_archive is None:
-            raise Refused
+            raise InvalidToken
         return found_archive
 
     def _checked(self, record: R) -> R:
@@ -253,9 +253,9 @@ class Connection:
 
 
 def _opened(read: T | None) -> T:
-    """Return what was read. Raises Refused if the token no longer opens the run."""
+    """Return what was read. Raises InvalidToken if the token no longer opens the run."""
     if read is None:
-        raise Refused
+        raise InvalidToken
     return read
 
 
@@ -291,7 +291,7 @@ def _failures() -> Iterator[None]:
     """Map errors to failures with codes."""
     try:
         yield
-    except Refused as error:
+    except InvalidToken as error:
         raise Failure(ledger.REFUSED, _REFUSAL) from error
     except errors.MessageError as error:
         raise Failure(ledger.INVALID, str(error)) from error

@@ -193,7 +193,7 @@ class Gateway:
                 )
                 current = run_status.current(view := LedgerView(recorded_status, target, alive, start_time))
                 if view.is_killed:
-                    current = run_status.recounted(current, *self._runs.counted(run))
+                    current = run_status.recounted(current, *self._runs.job_and_attempts(run))
                 status |= records.to_dict(current)  # a newer controller may have fields that this gateway does not know
         status = {**status, "images": self._runs.images(run)}
         return as_json({"status": status, "alive": alive, "desired": desired})
@@ -201,7 +201,7 @@ class Gateway:
     def whole(self, run: str, options: Options) -> Response:
         """Attempts as the ledger stores them, which is JSON: parsed here, a hostile one would take thirty times its size."""
         until = _number(options, "until", 0) if "until" in options else None
-        page = self._runs.whole(run, _number(options, "after", 0), _number(options, "number", -1), until)
+        page = self._runs.attempts_since(run, _number(options, "after", 0), _number(options, "number", -1), until)
         texts = (
             f'{{"place":{json.dumps(place)},"request":{request},"outcome":{outcome or "null"},"optuna":{optuna}}}'
             for place, request, outcome, optuna in page.stored
@@ -243,7 +243,7 @@ class Gateway:
         job = self._runs.attribute(run, labels.LEDGER_JOB)  # raises for an unknown run
         if alive:
             try:
-                if (piece := self._controllers.log(run, self._runs.key(run), chosen, start)) is not None:
+                if (piece := self._controllers.log(run, self._runs.token_digest(run), chosen, start)) is not None:
                     return piece
             except OSError as error:
                 if growing:  # MLflow does not have it yet

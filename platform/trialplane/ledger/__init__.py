@@ -1,8 +1,16 @@
-"""The database of runs: all SQLAlchemy and SQL except the SELECTs in `ledger.attempts`, which the laptop shares.
+"""Database of runs: all uses of SQLAlchemy and all SQL.
 
-`tables` creates the tables, `study` is one run as its controller writes it, `remote` the same through the gateway, which has
-it `served`, `archive` all runs as the gateway shows them and the operator records them, `budget` what those of a namespace
-may keep, `locking` ensures one controller per run.
+- `tables`: tables, their creation, connections to PostgreSQL
+- `attempts`: SELECTs of attempts and reports, without SQLAlchemy, because a laptop reads with them too
+- `study`: one run, written by its controller
+- `remote`: one run, written by its controller through the gateway
+- `served`: one run, written by the gateway for its controller
+- `archive`: all runs of a namespace, for the gateway and the operator
+- `namespaces`: the archives of all namespaces
+- `results`: one run, read on a laptop
+- `run_status`: status of a run, from its row and the operator's view
+- `budget`: limits on the bytes of a namespace
+- `locking`: one controller per run
 """
 
 from __future__ import annotations
@@ -15,29 +23,29 @@ from trialplane.wire.records import ReportRow
 
 
 class Store(Protocol):
-    """One run, open for writing by this process alone: what a ledger needs of a database. Each write is one transaction.
+    """Database of one run, open for writing by this process alone. Each write is one transaction.
 
-    Any write may be repeated, as when its answer was lost: it then changes nothing. Every method raises LedgerUnavailable
-    while the database is away, and LedgerFenced once another controller has taken over the run.
+    Repeating a write changes nothing, so it can be sent again if its answer was lost. Every method raises LedgerUnavailable
+    while the database is unavailable, and LedgerFenced once another controller has taken over the run.
     """
 
     def close(self) -> None:
         """Release the run."""
 
     def load(self) -> tuple[list[Attempt], dict[str, Any]]:
-        """All attempts in order of their numbers, and what samplers store beside them."""
+        """Return all attempts in the order of their numbers, and the state of the samplers."""
 
     def reports(self, after: int) -> Reports:
-        """A page of the reports with marks above `after`, 0 at first."""
+        """Return a page of the reports with marks above `after`, which is 0 for the first page."""
 
     def report(self, reports: Sequence[ReportRow], deleted: Sequence[int]) -> None:
         """Write reports, and delete earlier ones by their marks."""
 
     def begin(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Write an attempt that is about to start; `kept` is what samplers store beside the trials, None if unchanged."""
+        """Write an attempt that is about to start, and the state of the samplers; None leaves that unchanged."""
 
     def draw(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Write what an attempt that runs has drawn so far."""
+        """Write the parameters that a running attempt has drawn so far."""
 
     def finish(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
         """Write the end of an attempt."""
@@ -46,4 +54,4 @@ class Store(Protocol):
         """Write facts about the run, by column name."""
 
     def described(self, name: str) -> Any:
-        """The value in a column of the run, or None."""
+        """Return the value in a column of the run; None if the column is empty."""

@@ -1,7 +1,7 @@
 """All runs in PostgreSQL, as the gateway serves them and the operator records them.
 
-It writes submissions, before there is a controller to do so, and desired states; it deletes only whole runs, under the lock
-that a controller would need.
+The archive records submissions before they have a controller, and desired states. It deletes only entire runs, under the
+lock that a controller would need.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from trialplane.wire import labels, ledger, mlflow, records
 from trialplane.wire.records import Change, Desired, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
-DATABASE_ERRORS = tables.DATABASE_ERRORS  # what any method may raise
+DATABASE_ERRORS = tables.DATABASE_ERRORS  # any method may raise them
 reason = tables.reason
 
-PAGE = 1 << 20  # bytes of attempts that are read at a time, and the last of them may go beyond it
-CHANGES = 1000  # changes of a run that are kept, the newest
-_NO_TOKEN = "0" * 64  # in place of a hash, so that a comparison takes as long
+PAGE = 1 << 20  # bytes of attempts that are read at a time; the last attempt may exceed it
+CHANGES = 1000  # number of a run's newest changes that are kept
+_NO_TOKEN = "0" * 64  # compared instead of a missing hash, so that the comparison takes as long
 
 _HELD = """
 SELECT count(*) FROM pg_locks
@@ -47,8 +47,14 @@ AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 
 
 @dataclasses.dataclass(frozen=True)
-class Known:
-    """One run in the list of all."""
+class RunEntry:
+    """Entry of the list of all runs.
+
+    Attributes:
+        run: Name of the run.
+        job: Name of its job.
+        submitted: Time of the submission, in seconds since the epoch.
+    """
 
     run: str
     job: str
@@ -56,18 +62,18 @@ class Known:
 
 
 @dataclasses.dataclass(frozen=True)
-class Recorded:
+class Snapshot:
     """Snapshot of a run in the ledger.
 
     Attributes:
-        job: as resolved.
-        submission: the facts of it.
-        status: the last one that a controller wrote, or that of a run without one.
-        desired: the desired state.
-        alive: whether a controller works on it.
-        token: the hash of the token that opens it at the gateway; None when there is none.
-        change: the last one of what it is to be; None if none was recorded.
-        images: by name, the digests that its pods have run.
+        job: The resolved job.
+        submission: Facts about the submission.
+        status: Last status that a controller wrote, or that of a run without a controller.
+        desired: Desired state.
+        alive: Whether a controller works on the run.
+        token: Hash of the token that opens the run at the gateway; None without a token.
+        change: Last change of the desired state; None if none was recorded.
+        images: Digests that the run's pods have used, by image name.
     """
 
     job: Job
@@ -81,14 +87,14 @@ class Recorded:
 
 
 @dataclasses.dataclass(frozen=True)
-class Whole:
+class AttemptsPage:
     """A page of attempts with Optuna's view of them.
 
     Attributes:
-        stored: place, request, outcome and Optuna's view of each, as texts.
-        next: number to go on after; None after the last page.
-        until: the last place that counts.
-        alive: whether a controller works on the run.
+        stored: Place, request, outcome and Optuna's view of each attempt; all but the place are JSON.
+        next: Number of the last attempt of this page, to continue after; None on the last page.
+        until: Last place in the order of ends that this and the next pages take into account.
+        alive: Whether a controller works on the run.
     """
 
     stored: list[tuple[int | None, str, str | None, str]]
@@ -101,8 +107,8 @@ class Archive:
     """All runs in one database.
 
     Args:
-        connections: its share of the process's, which chooses the schema of its tables.
-        budget: of its namespace.
+        connections: Share of the process's connections, which chooses the schema of the tables.
+        budget: Budget of the namespace.
     """
 
     def __init__(self, connections: tables.Share, budget: Budget | None = None) -> None:
@@ -112,8 +118,8 @@ class Archive:
         self._reserved: dict[budgets.Category, int] = {budgets.MLFLOW: 0, budgets.ARTIFACTS: 0}
         self._is_there = False
 
-    def runs(self) -> list[Known]:
-        """All runs, the newest first."""
+    def runs(self) -> list[RunEntry]:
+        """Return all runs, the newest first."""
         query = sa.select(runs.c.name, runs.c.job, runs.c.submission).where(runs.c.job.is_not(None))
         known_runs = []
         with self._connections.begin() as connection:
@@ -121,25 +127,26 @@ class Archive:
                 return []  # nothing has ever been submitted here
             for run, job, submission in connection.execution_options(yield_per=10).execute(query):
                 submitted = float(json.loads(submission or "{}").get("submitted", 0.0))
-                known_runs.append(Known(run, json.loads(job)["name"], submitted))
+                known_runs.append(RunEntry(run, json.loads(job)["name"], submitted))
         return sorted(known_runs, key=lambda entry: (-entry.submitted, entry.run))
 
     def attribute(self, run: str, name: str) -> Any:
-        """The value in a column of a run, or None.
+        """Return the value in a column of a run; None if the column is empty.
 
         Raises:
-            RunNotFound: there is no such run.
+            RunNotFound: There is no such run.
         """
         with self._connected(run) as (connection, is_run):
             return tables.document(connection, is_run, name)
 
-    def recorded(self, run: str) -> Recorded | None:
-        """Return the snapshot of a run, or None.
+    def snapshot(self, run: str) -> Snapshot | None:
+        """Return the snapshot of a run; None if there is no such run.
 
         Raises:
-            LedgerCorrupt: it cannot be read.
+            LedgerCorrupt: The records of the run cannot be read.
         """
-        # First: a controller that ends after this has its last status read, so that no run looks killed that was not.
+        # Before the status is read: if the controller ends in between, its last status is read. Otherwise the run would
+        # look as if its controller had been killed.
         alive = self.is_alive(run)
         try:
             with self._connected(run) as (connection, is_run):
@@ -153,18 +160,17 @@ class Archive:
             job = kinds.read(described)
             last_status = records.from_dict(RunStatus, status) if status else planning.pending(run, job, 0.0)
             desired_state = records.from_dict(Desired, desired)
-            record = Recorded(job, submission, last_status, desired_state, alive, token, last[0] if last else None, images)
-            for part in (record.status, record.desired):
+            for part in (last_status, desired_state):
                 if wrong := records.misfit(part):
                     raise ValueError(f"{type(part).__name__}.{wrong} is {getattr(part, wrong)!r:.60}")
-            return record
+            return Snapshot(job, submission, last_status, desired_state, alive, token, last[0] if last else None, images)
         except errors.RunNotFound:
             return None
         except ValueError as error:
-            raise errors.LedgerCorrupt(f"what the ledger has of {run} cannot be read: {error}") from error
+            raise errors.LedgerCorrupt(f"the ledger's records of {run} cannot be read: {error}") from error
 
     def code(self, run: str) -> bytes | None:
-        """The packed code of a run."""
+        """Return the packed code of a run; None if it has none."""
         with self._connected(run) as (connection, is_run):
             packed = sa.select(codes.c.data).join(runs, runs.c.code == codes.c.digest).where(is_run)
             return connection.execute(packed).scalar()
@@ -176,9 +182,12 @@ class Archive:
             return bool(connection.execute(sa.text(_HELD), {"high": key >> 32, "low": key % 2**32}).scalar())
 
     def attempts(self, run: str, after: int) -> tuple[list[TrialRow], int | None]:
-        """A page of the attempts with numbers above `after`, and the number to go on after; None after the last page.
+        """Return a page of the attempts with numbers above `after`.
 
-        Without a controller none of them runs.
+        If no controller works on the run, attempts that have not ended are LOST.
+
+        Returns:
+            The attempts, and the number of the last one, to continue after; None on the last page.
         """
         alive = self.is_alive(run)
         with self._connected(run) as (connection, is_run):
@@ -186,15 +195,21 @@ class Archive:
             page = reading.page(tables.select(connection), run, after, PAGE)
             return [reading.row(job, attempt, alive) for attempt in page.attempts], _last(page, "number")
 
-    def counted(self, run: str) -> tuple[Job, list[TrialRow]]:
-        """Return the job and all attempts of a run without a controller."""
+    def job_and_attempts(self, run: str) -> tuple[Job, list[TrialRow]]:
+        """Return the job and all attempts of a run without a controller, to recount its status."""
         with self._connected(run) as (connection, is_run):
             job = _job(connection, is_run)
             pages = reading.pages(tables.select(connection), run, PAGE)
-            return job, [reading.row(job, attempt, False) for attempt in pages]
+            return job, [reading.row(job, attempt, alive=False) for attempt in pages]
 
     def attempt(self, run: str, trial: int, attempt: int | None = None) -> TrialRow | None:
-        """The newest attempt at one trial, or the one with that number among them; None if there is none."""
+        """Return an attempt at a trial; None if there is no such attempt.
+
+        Args:
+            run: Name of the run.
+            trial: Number of the trial.
+            attempt: Number of the attempt among those at the trial; None for the newest.
+        """
         alive = self.is_alive(run)
         with self._connected(run) as (connection, is_run):
             job, newest = _job(connection, is_run), None
@@ -203,66 +218,70 @@ class Archive:
             return None if newest is None else reading.row(job, newest, alive)
 
     def has_saved(self, run: str) -> bool | None:
-        """Whether there is a checkpoint of a training or a collection; None if no slot could see that.
+        """Whether a training or a collection has saved a checkpoint.
 
-        An attempt that runs, or was lost with its pod, may have saved one.
+        Returns:
+            None if that is unknown: an attempt that still runs, or was lost with its pod, may have saved one.
         """
         with self._connected(run) as (connection, _):
-            every = reading.pages(tables.select(connection), run, PAGE)
-            saved = {attempt.outcome.saved if attempt.outcome else None for attempt in every}
+            all_attempts = reading.pages(tables.select(connection), run, PAGE)
+            saved = {attempt.outcome.saved if attempt.outcome else None for attempt in all_attempts}
         return True if True in saved else None if None in saved else False
 
     def ends(self, run: str, after: int) -> tuple[list[TrialRow], int | None, int]:
-        """A page of the attempts that ended since a place in the order of ends.
+        """Return a page of the attempts that ended after a place in the order of ends.
 
         Returns:
-            The attempts; the place to go on after, None after the last page; and that of the last attempt.
+            The attempts; the place to continue after, None on the last page; and the place of the last attempt.
         """
         with self._connected(run) as (connection, is_run):
             job = _job(connection, is_run)
             page = reading.page(tables.select(connection), run, after, PAGE, order="place")
             place = page.stored[-1][0] if page.stored else after
-            return [reading.row(job, attempt, True) for attempt in page.attempts], _last(page, "place"), place
+            return [reading.row(job, attempt, alive=True) for attempt in page.attempts], _last(page, "place"), place
 
-    def stored(self, run: str, digest: str, after: int, order: str, most: int) -> list[Attempt] | None:
-        """The first attempts after one, for whoever has the run's token; None if its hash is not `digest`.
+    def attempts_after(self, run: str, digest: str, after: int, order: str, limit: int) -> list[Attempt] | None:
+        """Return the first attempts after a number or a place, for a holder of the run's token.
 
         Args:
-            run: its name.
-            digest: of the token.
-            after: number, or place of an end.
-            order: "number", or "place" for those that have ended.
-            most: attempts that are returned, and no more than fit into a page.
+            run: Name of the run.
+            digest: Hash of the token.
+            after: Number of an attempt, or its place in the order of ends.
+            order: "number", or "place" for attempts that have ended.
+            limit: Maximum number of attempts. There are fewer if they do not fit into a page.
+
+        Returns:
+            None if the token does not open the run.
         """
         by: Literal["number", "place"] = "place" if order == "place" else "number"
         with self._connections.begin() as connection:
             if not _is_opened(connection, run, digest):
                 return None
-            return reading.page(tables.select(connection), run, after, PAGE, order=by).attempts[:most]
+            return reading.page(tables.select(connection), run, after, PAGE, order=by).attempts[:limit]
 
-    def reported(self, run: str, digest: str, after: int) -> Reports | None:
-        """A page of the reports with marks above `after`, as `stored`."""
+    def reports_after(self, run: str, digest: str, after: int) -> Reports | None:
+        """Return a page of the reports with marks above `after`; None if the token does not open the run."""
         with self._connections.begin() as connection:
             if not _is_opened(connection, run, digest):
                 return None
             return reading.reports(tables.select(connection), run, after, PAGE)
 
     def curves(self, run: str, after: int, limit: int) -> Reports:
-        """A page of at most `limit` reports with marks above `after`, 0 at first."""
+        """Return a page of at most `limit` reports with marks above `after`, which is 0 for the first page."""
         with self._connected(run) as (connection, _):
             return reading.reports(tables.select(connection), run, after, PAGE, limit)
 
-    def whole(self, run: str, after: int, number: int = -1, until: int | None = None) -> Whole:
-        """A page of the attempts that run and those that ended since the place `after`, with numbers above `number`.
+    def attempts_since(self, run: str, after: int, number: int = -1, until: int | None = None) -> AttemptsPage:
+        """Return a page of the attempts that run and of those that ended after the place `after`.
 
-        Attempts may end between two pages. So that all pages are of one moment, one that ended after the place `until` is
-        given as running.
+        Attempts may end between two pages. So that all pages show the same moment, an attempt that ended after the place
+        `until` is returned as running.
 
         Args:
-            run: its name.
-            after: place.
-            number: of the last attempt of the page before.
-            until: as of the page before; None at first, for the last place there is.
+            run: Name of the run.
+            after: Place in the order of ends.
+            number: Number of the last attempt of the page before; -1 for the first page.
+            until: The same as of the page before; None for the first page, which uses the last place.
         """
         alive = self.is_alive(run)
         with self._connected(run) as (connection, is_run):
@@ -275,51 +294,51 @@ class Archive:
                 (place, request, outcome, optuna) if place is None or place <= until else (None, request, None, optuna)
                 for place, request, outcome, optuna, _ in page.stored
             ]
-        # A controller that started or ended in between counts: attempts may still run.
-        return Whole(stored, _last(page, "number"), until, alive or self.is_alive(run))
+        # Attempts may still run if a controller started or ended in between.
+        return AttemptsPage(stored, _last(page, "number"), until, alive or self.is_alive(run))
 
     def spend(self, category: budgets.Category, size: int, *, spare: bool) -> None:
-        """Count bytes that MLflow is about to get.
+        """Count bytes that are about to be written to MLflow.
 
         Args:
-            category: records, or artifacts.
-            size: bytes.
-            spare: as of `Budget.check`.
+            category: Records or artifacts.
+            size: Number of bytes.
+            spare: Allow a tenth more than the budget: `may_exceed` of `Budget.check`. Ignored for artifacts.
 
         Raises:
-            LedgerFull: the namespace's budget is spent.
+            LedgerFull: The namespace's budget is spent.
         """
         with self._spending:
-            if size > self._reserved[category]:  # as most requests are small, each takes room for some more
+            if size > self._reserved[category]:  # reserves more than it needs: most requests are small
                 with self._connections.begin() as connection:
                     if category == budgets.ARTIFACTS:
                         self._budget.check_artifacts(connection, size)
                     else:
                         self._budget.check(connection, size, may_exceed=spare)
-                    taken = max(size, budgets.AT_ONCE)
-                    budgets.keep(connection, category, taken)
-                self._reserved[category] += taken
+                    reserved = max(size, budgets.AT_ONCE)
+                    budgets.add_usage(connection, category, reserved)
+                self._reserved[category] += reserved
             self._reserved[category] -= size
 
     def refund(self, category: budgets.Category, size: int) -> None:
-        """Give bytes back that MLflow did not take, for what it gets next."""
+        """Return bytes that MLflow rejected to the reserve, for the next requests."""
         with self._spending:
             self._reserved[category] += size
 
     def record(self, run: str, job: Job, submission: Mapping[str, Any], code: bytes, *, new: bool) -> None:
-        """Record what a run is submitted or resumed with, so that it is listed even if its pods never start.
+        """Record a submitted or resumed run, so that it is listed even if its pods never start.
 
         Args:
-            run: its name.
-            job: as resolved.
-            submission: the facts of it.
-            code: packed.
-            new: whether there must be no run of that name.
+            run: Name of the run.
+            job: The resolved job.
+            submission: Facts about the submission.
+            code: The packed code.
+            new: Fail if there is a run of that name.
 
         Raises:
-            RunExists: there is one.
-            LedgerLocked: a controller works on it.
-            LedgerFull: the namespace's budget is spent.
+            RunExists: There is a run of that name, and `new` is set.
+            LedgerLocked: A controller works on the run.
+            LedgerFull: The namespace's budget is spent.
         """
         tables.prepare(self._connections)
         described: dict[str, Any] = {
@@ -327,8 +346,8 @@ class Archive:
             labels.LEDGER_SUBMISSION: submission,
         }
         with self._connections.begin() as connection:
-            before = budgets.used(connection)
-            if not tables.has_code(connection, code):  # before it is written: what is rolled back takes room too
+            before = budgets.count_used(connection)
+            if not tables.has_code(connection, code):  # before the write: rows that are rolled back use space too
                 self._budget.check(connection, len(code))
             is_run = runs.c.name == run
             directions = json.dumps([objective.direction for objective in job.objectives])
@@ -338,54 +357,60 @@ class Archive:
                     raise errors.RunExists(f"the ledger has a study {run} already")
                 _claim(connection, run)
             status = tables.document(connection, is_run, labels.LEDGER_STATUS) or {}
-            if status.get("started") is None:  # no controller has written one
+            if status.get("started") is None:  # no controller has written a status
                 pending = planning.pending(run, job, float(submission.get("submitted", 0.0)))
                 described[labels.LEDGER_STATUS] = records.to_dict(pending)
             tables.describe(connection, is_run, described)
             connection.execute(sa.update(runs).where(is_run).values(code=tables.keep_code(connection, code)))
             tables.drop_code(connection)
-            if budgets.used(connection) > before:
+            if budgets.count_used(connection) > before:
                 self._budget.check(connection, 0)
 
     def desire(self, run: str, changed: Mapping[str, Any]) -> None:
-        """Change the desired state of a run: only the given fields of `Desired`.
+        """Change the desired state of a run.
 
         RUNNING also records the run's newest attempt. A pause does not revoke a cancel.
+
+        Args:
+            run: Name of the run.
+            changed: New values of fields of `Desired`; the others stay.
         """
         with self._connected(run) as (connection, is_run):
-            # Serializes concurrent changes, so that none is lost.
+            # The row lock serializes concurrent changes, so that none is lost.
             connection.execute(sa.select(runs.c.id).where(is_run).with_for_update(key_share=True))
             desired = records.from_dict(Desired, tables.document(connection, is_run, labels.LEDGER_DESIRED) or {})
-            before, desired = desired.state, dataclasses.replace(desired, **changed)
-            if before is RunState.CANCELLED and desired.state is RunState.PAUSED:
-                desired = dataclasses.replace(desired, state=before)
+            old_state, desired = desired.state, dataclasses.replace(desired, **changed)
+            if old_state is RunState.CANCELLED and desired.state is RunState.PAUSED:
+                desired = dataclasses.replace(desired, state=old_state)
             if changed.get("state") is RunState.RUNNING:
                 newest = sa.select(sa.func.max(attempts.c.number)).join(runs).where(is_run)
                 desired = dataclasses.replace(desired, again=connection.execute(newest).scalar())
             connection.execute(sa.update(runs).where(is_run).values({labels.LEDGER_DESIRED: records.to_json(desired)}))
 
     def note(self, run: str, change: Change) -> None:
-        """Record a change of what a run is to be, once however often it is called.
+        """Record a change of the desired state of a run. Recording it again changes nothing.
+
+        Only the newest `CHANGES` changes of a run are kept.
 
         Raises:
-            RunNotFound: there is no such run.
+            RunNotFound: There is no such run.
         """
         with self._connected(run) as (connection, is_run):
             owner = connection.execute(sa.select(runs.c.id).where(is_run)).scalar_one()
             row = {"run_id": owner, "uid": change.uid, "generation": change.generation, "change": records.to_json(change)}
             connection.execute(postgresql.insert(changes).values(row).on_conflict_do_nothing())
-            newest = sa.select(changes.c.id).where(changes.c.run_id == owner).order_by(changes.c.id.desc()).offset(CHANGES)
-            connection.execute(sa.delete(changes).where(changes.c.id.in_(newest)))
+            outdated = sa.select(changes.c.id).where(changes.c.run_id == owner).order_by(changes.c.id.desc()).offset(CHANGES)
+            connection.execute(sa.delete(changes).where(changes.c.id.in_(outdated)))
 
     def keep_images(self, run: str, images: Iterable[tuple[str, str]]) -> None:
-        """Add digests to those that a run's pods have run, each once.
+        """Add image digests that a run's pods have used. Repeated ones are ignored.
 
         Args:
-            run: its name.
-            images: names, each with a digest.
+            run: Name of the run.
+            images: Pairs of an image name and a digest.
 
         Raises:
-            RunNotFound: there is no such run.
+            RunNotFound: There is no such run.
         """
         with self._connected(run) as (connection, is_run):
             digests = _images(connection, is_run)
@@ -394,19 +419,19 @@ class Archive:
             tables.describe(connection, is_run, {labels.LEDGER_IMAGES: digests})
 
     def images(self, run: str) -> dict[str, tuple[str, ...]]:
-        """By name, the digests that a run's pods have run.
+        """Return the digests that a run's pods have used, by image name.
 
         Raises:
-            RunNotFound: there is no such run.
+            RunNotFound: There is no such run.
         """
         with self._connected(run) as (connection, is_run):
             return _images(connection, is_run)
 
     def changes(self, run: str) -> list[Change]:
-        """The changes of what a run was to be, in their order.
+        """Return the changes of the desired state of a run, the oldest first.
 
         Raises:
-            RunNotFound: there is no such run.
+            RunNotFound: There is no such run.
         """
         with self._connected(run) as (connection, is_run):
             return _changes(connection, is_run, changes.c.id)
@@ -414,12 +439,12 @@ class Archive:
     def admit(self, run: str, token: str) -> None:
         """Set the token that opens a run at the gateway. A token derived from it opens MLflow for the run.
 
-        An unknown run stays unknown.
+        For an unknown run, this does nothing.
         """
         self._set_tokens(run, ledger.hashed(token), ledger.hashed(mlflow.token(token)))
 
     def revoke(self, run: str) -> None:
-        """Revoke the token of a run."""
+        """Revoke the tokens of a run."""
         self._set_tokens(run, None, None)
 
     def _set_tokens(self, run: str, digest: str | None, derived: str | None) -> None:
@@ -428,36 +453,39 @@ class Archive:
                 connection.execute(sa.update(runs).where(runs.c.name == run).values(token=digest, mlflow_token=derived))
 
     def admitted(self) -> list[str]:
-        """Names of the runs that a token opens."""
+        """Return the names of the runs with a token."""
         with self._connections.begin() as connection:
             if not tables.is_there(connection):
                 return []
             return list(connection.execute(sa.select(runs.c.name).where(runs.c.token.is_not(None))).scalars())
 
     def opens(self, run: str, token: str) -> bool:
-        """Whether a token opens a run; takes as long for an unknown one."""
+        """Whether a token opens a run. For an unknown run the check takes as long as for a known one."""
         return self._opens(run, runs.c.token, token)
 
     def opens_mlflow(self, run: str, token: str) -> bool:
-        """Whether a token opens MLflow's door for a run, as `opens`."""
+        """Whether a token opens MLflow for a run, as `opens`."""
         return self._opens(run, runs.c.mlflow_token, token)
 
     def _opens(self, run: str, column: sa.Column[str], token: str) -> bool:
         with self._connections.checking() as connection:
-            self._is_there = self._is_there or tables.is_there(connection)  # asked at each request to MLflow
-            stored = connection.execute(sa.select(column).where(runs.c.name == run)).scalar() if self._is_there else None
-        return same(stored, ledger.hashed(token))
+            # Remembered, because each request to MLflow checks a token.
+            self._is_there = self._is_there or tables.is_there(connection)
+            digest = connection.execute(sa.select(column).where(runs.c.name == run)).scalar() if self._is_there else None
+        return is_same_digest(digest, ledger.hashed(token))
 
-    def key(self, run: str) -> str:
-        """Return the hash of the token that opens a run, or ""."""
+    def token_digest(self, run: str) -> str:
+        """Return the hash of the token that opens a run; "" without a token."""
         with self._connected(run) as (connection, is_run):
             return connection.execute(sa.select(runs.c.token).where(is_run)).scalar() or ""
 
     def forget(self, run: str) -> None:
-        """Mark a run for removal by the operator, first of its files. Its record stays until then, without a token.
+        """Mark a run for removal by the operator, and revoke its tokens.
+
+        The operator removes the run's files first. The record stays until then.
 
         Raises:
-            LedgerLocked: a controller works on it.
+            LedgerLocked: A controller works on the run.
         """
         with self._connected(run) as (connection, is_run):
             _claim(connection, run)
@@ -466,7 +494,7 @@ class Archive:
             connection.execute(sa.update(runs).where(is_run).values(forgotten=mark, token=None, mlflow_token=None))
 
     def remember(self, run: str, uid: str) -> bool:
-        """Unmark a run if its record is that of a Run with this uid. Return whether it is."""
+        """Undo `forget` for a run, if its record is of the Run object with this uid. Return whether it is."""
         with self._connected(run) as (connection, is_run):
             submission = tables.document(connection, is_run, labels.LEDGER_SUBMISSION) or {}
             if submission.get(labels.UID) != uid:
@@ -475,7 +503,7 @@ class Archive:
             return True
 
     def forgotten(self) -> dict[str, str]:
-        """The runs that are to be removed, each with the mark of that."""
+        """Return the runs that are marked for removal, each with its mark."""
         with self._connections.begin() as connection:
             if not tables.is_there(connection):
                 return {}
@@ -483,26 +511,26 @@ class Archive:
             return {name: str(mark) for name, mark in connection.execute(query)}
 
     def delete(self, run: str) -> None:
-        """Delete a run.
+        """Delete a run's record.
 
         Raises:
-            LedgerLocked: a controller works on it.
+            LedgerLocked: A controller works on the run.
         """
         with self._connected(run) as (connection, is_run):
             _claim(connection, run)
             connection.execute(sa.text("SET LOCAL statement_timeout = 0"))  # a large run has millions of reports
-            for below in (attempts, reports, changes, sizes):
-                connection.execute(sa.delete(below).where(below.c.run_id.in_(sa.select(runs.c.id).where(is_run))))
+            for table in (attempts, reports, changes, sizes):
+                connection.execute(sa.delete(table).where(table.c.run_id.in_(sa.select(runs.c.id).where(is_run))))
             connection.execute(sa.delete(runs).where(is_run))
             tables.drop_code(connection)
 
     @contextmanager
     def _connected(self, run: str) -> Iterator[tuple[sa.Connection, sa.ColumnElement[bool]]]:
-        """A transaction, and which row of `runs` is the run's.
+        """Begin a transaction. Yield its connection, and the condition that selects the run's row of `runs`.
 
         Raises:
-            RunNotFound: there is no such run.
-            LedgerCorrupt: the tables are of another version.
+            RunNotFound: There is no such run.
+            LedgerCorrupt: The tables are of another version.
         """
         is_run = (runs.c.name == run) & runs.c.job.is_not(None)
         with self._connections.begin() as connection:
@@ -516,30 +544,30 @@ class Archive:
 def _changes(
     connection: sa.Connection, is_run: sa.ColumnElement[bool], order: sa.ColumnElement[Any], limit: int | None = None
 ) -> list[Change]:
-    """The changes of the run that `mine` chooses."""
+    """Return the changes of the run that `is_run` selects."""
     query = sa.select(changes.c.change).join(runs).where(is_run).order_by(order).limit(limit)
     return [records.from_json(Change, text) for (text,) in connection.execute(query)]
 
 
 def _images(connection: sa.Connection, is_run: sa.ColumnElement[bool]) -> dict[str, tuple[str, ...]]:
-    """The digests of the run that `mine` chooses."""
+    """Return the image digests of the run that `is_run` selects."""
     return {
         image: tuple(digests) for image, digests in (tables.document(connection, is_run, labels.LEDGER_IMAGES) or {}).items()
     }
 
 
-def same(expected: str | None, digest: str) -> bool:
-    """Compare what the ledger keeps of a run's token with that of another, in constant time."""
+def is_same_digest(expected: str | None, digest: str) -> bool:
+    """Whether a token's hash is the one in the ledger, compared in constant time."""
     return hmac.compare_digest(expected or _NO_TOKEN, digest)
 
 
 def _is_opened(connection: sa.Connection, run: str, digest: str) -> bool:
-    """Whether the token with this hash opens a run."""
-    return same(connection.execute(sa.select(runs.c.token).where(runs.c.name == run)).scalar(), digest)
+    """Whether the token with this hash opens a run. The run need not exist."""
+    return is_same_digest(connection.execute(sa.select(runs.c.token).where(runs.c.name == run)).scalar(), digest)
 
 
-def _is_free(connection: sa.Connection, run: str) -> bool:
-    """Lock controllers out of a run until the end of the transaction, unless one works on it."""
+def _try_claim(connection: sa.Connection, run: str) -> bool:
+    """Lock controllers out of a run until the end of the transaction. Return False if a controller works on it."""
     key = locking.key(tables.schema(connection), run)
     return bool(connection.execute(sa.select(sa.func.pg_try_advisory_xact_lock(key))).scalar())
 
@@ -548,16 +576,17 @@ def _claim(connection: sa.Connection, run: str) -> None:
     """Lock controllers out of a run until the end of the transaction.
 
     Raises:
-        LedgerLocked: one works on it.
+        LedgerLocked: A controller works on it.
     """
-    if not _is_free(connection, run):
+    if not _try_claim(connection, run):
         raise errors.LedgerLocked(f"a controller works on {run}; `platform cancel {run}` ends it")
 
 
 def _last(page: Page, order: Literal["number", "place"]) -> int | None:
-    """The number, or the place, after which the next page begins; None if there is none."""
+    """Return the number or place after which the next page begins; None on the last page."""
     return page.stored[-1][-1 if order == "number" else 0] if page.more and page.stored else None
 
 
 def _job(connection: sa.Connection, is_run: sa.ColumnElement[bool]) -> Job:
+    """Return the job of the run that `is_run` selects."""
     return kinds.read(tables.document(connection, is_run, labels.LEDGER_JOB))

@@ -1,8 +1,8 @@
-"""The attempts and reports in a ledger, and how they are read: one SQL for both databases, which laptop and gateway share.
+"""Attempts and reports in a ledger, and the SELECTs that read them, from SQLite on a laptop and PostgreSQL on a cluster.
 
-A reader brings its own connection, as a function that runs a SELECT: the laptop has no library for databases but Python's.
-Documents are records of the wire as text; PostgreSQL reads no JSON in which a text has a NUL. `ledger` makes the
-tables and writes them.
+A caller passes a function that runs a SELECT, because a laptop has no database library besides Python's own. Documents are
+records of `wire` as text, because PostgreSQL's JSON type rejects texts with a NUL. Other modules of `ledger` create and
+write the tables.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from trialplane.wire import records, rows
 from trialplane.wire.records import ReportRow, TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import TrialState
 
-if TYPE_CHECKING:  # the value is the caller's: this room itself needs no pydantic
+if TYPE_CHECKING:  # importing it would import pydantic
     from trialplane.job.kinds import Job
 
-VERSION = 3  # of the tables; counted up with every change of them
+VERSION = 3  # of the tables; incremented with every change of them
 INTERRUPTED = "interrupted: the controller ended while this attempt ran"
 
-# Runs a SELECT with `:name` for each value; the rows in order.
+# Runs a SELECT with `:name` for each value, and returns its rows in order.
 Select = Callable[[str, Mapping[str, Any]], Sequence[Sequence[Any]]]
 
 _OF_RUN = "FROM attempts JOIN runs ON runs.id = attempts.run_id WHERE runs.name = :run"
-_PLAIN = f"SELECT place, request, outcome, NULL {_OF_RUN}"
-_WHOLE = f"SELECT place, request, outcome, attempts.optuna {_OF_RUN}"
-NO_LIMIT = 10**12  # reports: more than a run has
-_PAGE = 2000  # attempts, or reports, of one page at most
-# What a file holds that is damaged, or another program's; SQLite has no code of its own for a missing table.
+_SELECT = f"SELECT place, request, outcome, NULL {_OF_RUN}"
+_SELECT_WITH_OPTUNA = f"SELECT place, request, outcome, attempts.optuna {_OF_RUN}"
+NO_LIMIT = 10**12  # more reports than a run has
+_PAGE = 2000  # maximum number of attempts or reports of a page
+# Errors of a file that is damaged, or is another program's. A missing table is SQLITE_ERROR, like any invalid statement.
 _DAMAGE = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
 
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """One attempt as the ledger holds it.
+    """Attempt as stored in the ledger.
 
     Attributes:
-        request: the request; of the parameters only those that were drawn.
-        outcome: how it ended; None while it has not.
-        place: among the ends of the run, in the order they were written, from 1 on; None while it has not ended.
-        optuna: Optuna's view of it, as `controller.history` writes it; empty where it was not read.
+        request: Request, with only the sampled parameters.
+        outcome: Outcome; None while the attempt runs.
+        place: Place of its end in the order in which the ends of the run were written, from 1 on; None while it runs.
+        optuna: Optuna's view of the attempt, as `controller.history` writes it; empty if it was not read.
     """
 
     request: TrialRequest
@@ -55,7 +55,7 @@ class Attempt:
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Range of a parameter, both ends included; `log` for a logarithmic scale."""
+    """Range of a parameter, including both ends; `log` is set for a logarithmic scale."""
 
     low: float
     high: float
@@ -64,16 +64,16 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """An Optuna study that is to be made of a run, for `controller.export`.
+    """Description of the Optuna study that `controller.export` makes of a run.
 
     Attributes:
-        run: its name, which names the study.
+        run: Name of the run and of the study.
         directions: "minimize" or "maximize" per objective.
-        metrics: name of each objective.
-        attributes: of the study.
-        url: of the database that it is written into; "" for none.
-        listener: descriptor of the Unix socket at which optuna-dashboard serves it, when there is no URL.
-        ranges: of the parameters, by name, whose values Optuna has drawn in a form of its own: the normal ones.
+        metrics: Name of each objective.
+        attributes: User attributes of the study.
+        url: URL of the database to write the study to; "" for none.
+        listener: Without a URL, descriptor of the Unix socket at which optuna-dashboard serves the study.
+        ranges: Ranges of the normal parameters, by name, which Optuna has drawn in another form.
     """
 
     run: str
@@ -85,53 +85,58 @@ class Order:
     ranges: Mapping[str, Range] = dataclasses.field(default_factory=dict)
 
 
-def every(select: Select, run: str) -> list[Attempt]:
-    """Every attempt, in the order they started."""
-    return _read(select, f"{_PLAIN} ORDER BY number", run=run)
+def all_attempts(select: Select, run: str) -> list[Attempt]:
+    """Return all attempts, in the order of their starts."""
+    return _read(select, f"{_SELECT} ORDER BY number", run=run)
 
 
-def at(select: Select, run: str, trial: int) -> list[Attempt]:
-    """Every attempt at one trial; the database chooses them, for a study may have 100,000."""
-    return _read(select, f"{_PLAIN} AND trial = :trial ORDER BY number", run=run, trial=trial)
+def attempts_of_trial(select: Select, run: str, trial: int) -> list[Attempt]:
+    """Return all attempts at one trial, in the order of their starts."""
+    return _read(select, f"{_SELECT} AND trial = :trial ORDER BY number", run=run, trial=trial)
 
 
-def started(select: Select, run: str, after: int, most: int) -> list[Attempt]:
-    """The first attempts with numbers above `after`, `most` of them at most, by number."""
-    return _read(select, f"{_PLAIN} AND number > :after ORDER BY number LIMIT :most", run=run, after=after, most=most)
+def started_after(select: Select, run: str, after: int, limit: int) -> list[Attempt]:
+    """Return the first attempts with numbers above `after`, at most `limit`, in the order of their numbers."""
+    return _read(select, f"{_SELECT} AND number > :after ORDER BY number LIMIT :limit", run=run, after=after, limit=limit)
 
 
-def ended(select: Select, run: str, after: int, most: int = 1 << 60) -> tuple[int, list[Attempt]]:
-    """The attempts that ended since the one at the place `after`, in the order of their ends, and the place of the last.
+def ended_after(select: Select, run: str, after: int, limit: int = 1 << 60) -> tuple[int, list[Attempt]]:
+    """Return the attempts that ended after a place in the order of ends.
 
     Args:
-        select: reads.
-        run: its name.
-        after: place; 0 at first.
-        most: attempts that are returned.
+        select: Function that runs a SELECT.
+        run: Name of the run.
+        after: Place in the order of ends; 0 for the first call.
+        limit: Maximum number of attempts.
+
+    Returns:
+        The place to continue after, and the attempts in the order of their ends.
     """
     ended_attempts = _read(
-        select, f"{_PLAIN} AND place > :after ORDER BY place LIMIT :most", run=run, after=after, most=most
+        select, f"{_SELECT} AND place > :after ORDER BY place LIMIT :limit", run=run, after=after, limit=limit
     )
     return newest_place(ended_attempts, after), ended_attempts
 
 
 def newest_place(attempts: Sequence[Attempt], after: int) -> int:
-    """The place to continue from, after reading these from `after` on."""
-    return max((attempt.place or after for attempt in attempts), default=after)  # those that run have none
+    """Return the place to continue after, given the attempts that were read after the place `after`."""
+    return max((attempt.place or after for attempt in attempts), default=after)  # a running attempt has no place
 
 
-def whole(select: Select, run: str, after: int = 0) -> list[Attempt]:
-    """The attempts that run and those that ended since the place `after`, by number, with Optuna's view of them."""
-    return _read(select, f"{_WHOLE} AND (place IS NULL OR place > :after) ORDER BY number", run=run, after=after)
+def attempts_since(select: Select, run: str, after: int = 0) -> list[Attempt]:
+    """Return the running attempts and those that ended after the place `after`, by number, with Optuna's view of them."""
+    return _read(
+        select, f"{_SELECT_WITH_OPTUNA} AND (place IS NULL OR place > :after) ORDER BY number", run=run, after=after
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """Attempts as the ledger stores them, in texts, and whether more follow.
+    """Page of attempts as stored in the ledger, with JSON texts.
 
     Attributes:
-        stored: `place`, `request`, `outcome`, `optuna` and `number` of each; `optuna` is None where it was not asked for.
-        more: whether there may be another page.
+        stored: `place`, `request`, `outcome`, `optuna` and `number` of each; `optuna` is None if it was not read.
+        more: Whether there may be another page.
     """
 
     stored: Sequence[Sequence[Any]]
@@ -139,7 +144,7 @@ class Page:
 
     @property
     def attempts(self) -> list[Attempt]:
-        """The attempts, parsed."""
+        """Parsed attempts."""
         return [_attempt(*stored[:4]) for stored in self.stored]
 
 
@@ -154,70 +159,70 @@ def page(
     optuna: bool = False,
     **values: Any,
 ) -> Page:
-    """The attempts after one, as many as it takes for their texts to reach `size` bytes, in PostgreSQL.
+    """Return a page of attempts: the first ones whose texts together reach `size` bytes. PostgreSQL only.
 
-    The database counts, so no more than that and one attempt are ever in memory.
+    The database counts the bytes, so no more than `size` bytes and one attempt are in memory at a time.
 
     Args:
-        select: reads.
-        run: its name.
-        after: number, or place, of the last attempt of the page before; -1 at first.
-        size: bytes.
-        order: what the attempts are ordered by, and `after` is one of.
-        where: condition in SQL that they must meet.
-        optuna: whether to read Optuna's view of them.
-        **values: of the condition.
+        select: Function that runs a SELECT.
+        run: Name of the run.
+        after: Number or place of the last attempt of the page before; -1 for the first page.
+        size: Number of bytes.
+        order: Column that the attempts are ordered by, and that `after` is a value of.
+        where: More SQL of the condition, beginning with AND.
+        optuna: Whether to read Optuna's view of the attempts.
+        **values: Values in `where`, by name.
     """
     view = "attempts.optuna" if optuna else "CAST(NULL AS TEXT)"
     query = f"""
         SELECT place, request, outcome, {view} AS optuna, number {_OF_RUN} AND {order} > :after {where}
         ORDER BY {order} LIMIT :limit
     """
-    # Of a text that is stored compressed this takes no decompression, as `length` does.
+    # Unlike `length`, `octet_length` does not decompress a text that is stored compressed.
     bytes_of = "octet_length(request) + coalesce(octet_length(outcome), 0) + coalesce(octet_length(optuna), 0)"
     columns = "place, request, outcome, optuna, number"
     values = {"run": run, "after": after, "limit": _PAGE, **values}
-    return Page(*_filled(select, query, columns, order, bytes_of, size, values))
+    return Page(*_rows_up_to_size(select, query, columns, order, bytes_of, size, values))
 
 
 def pages(select: Select, run: str, size: int, where: str = "", **values: Any) -> Iterator[Attempt]:
-    """All attempts that meet a condition, by number; see `page`, of which one is in memory at a time."""
+    """Yield all attempts that meet a condition, by number. One page, see `page`, is in memory at a time."""
     after, more = -1, True
     while more:
-        one_page = page(select, run, after, size, where=where, **values)
-        yield from one_page.attempts
-        after, more = one_page.stored[-1][-1] if one_page.stored else after, one_page.more
+        current_page = page(select, run, after, size, where=where, **values)
+        yield from current_page.attempts
+        after, more = current_page.stored[-1][-1] if current_page.stored else after, current_page.more
 
 
 @dataclasses.dataclass(frozen=True)
 class Reports:
-    """Reports in order of their marks, and whether more may follow."""
+    """Page of reports, in the order of their marks; `more` is set if there may be another page."""
 
     rows: list[ReportRow]
     more: bool
 
 
 def reports(select: Select, run: str, after: int, size: int = 1 << 20, limit: int = _PAGE) -> Reports:
-    """The reports with marks above one, as many as it takes for their metrics to reach `size` bytes.
+    """Return a page of reports: the first ones whose metrics together reach `size` bytes.
 
-    Marks grow in the order in which reports are committed. So a reader that continues after its last mark misses none,
-    except those that were thinned out meanwhile.
+    Marks grow in the order in which reports are committed. So a reader that continues after its last mark misses no
+    report, except those that were deleted in between.
 
     Args:
-        select: reads.
-        run: its name.
-        after: mark of the last report of the page before; 0 at first.
-        size: bytes.
-        limit: number of reports.
+        select: Function that runs a SELECT.
+        run: Name of the run.
+        after: Mark of the last report of the page before; 0 for the first page.
+        size: Number of bytes.
+        limit: Maximum number of reports.
     """
     query = """
         SELECT mark, trial, attempt, number, step, metrics, moment FROM reports
         WHERE run_id = (SELECT id FROM runs WHERE name = :run) AND mark > :after ORDER BY mark LIMIT :limit
     """
     columns = "mark, trial, attempt, number, step, metrics, moment"
-    bytes_of = "length(metrics)"  # which are stored in ASCII
+    bytes_of = "length(metrics)"  # ASCII
     values = {"run": run, "after": after, "limit": min(limit, _PAGE)}
-    stored, more = _filled(select, query, columns, "mark", bytes_of, size, values)
+    stored, more = _rows_up_to_size(select, query, columns, "mark", bytes_of, size, values)
     report_rows = [
         ReportRow(mark, trial, attempt, number, step, _metrics(metrics), moment)
         for mark, trial, attempt, number, step, metrics, moment in stored
@@ -225,33 +230,34 @@ def reports(select: Select, run: str, after: int, size: int = 1 << 20, limit: in
     return Reports(report_rows, more)
 
 
-def _filled(
+def _rows_up_to_size(
     select: Select, query: str, columns: str, order: str, bytes_of: str, size: int, values: Mapping[str, Any]
 ) -> tuple[list[Sequence[Any]], bool]:
-    """Return the first rows of a query that reach `size` bytes together, and whether more may follow.
+    """Return the first rows of a query that together reach `size` bytes, and whether more may follow.
 
     Args:
-        select: reads.
-        query: SQL of at most `limit` rows, in order.
-        columns: those that are returned.
-        order: column that the rows are ordered by.
-        bytes_of: SQL of the bytes of a row.
-        size: bytes.
-        values: of the query, among them `limit`.
+        select: Function that runs a SELECT.
+        query: SQL of at most `limit` ordered rows.
+        columns: Columns to return.
+        order: Column that the rows are ordered by.
+        bytes_of: SQL expression of the bytes of a row.
+        size: Number of bytes.
+        values: Values in the query, including `limit`.
     """
-    counted = f"SELECT *, {bytes_of} AS own, sum({bytes_of}) OVER (ORDER BY {order}) AS upto FROM ({query}) AS found"
-    chosen = f"SELECT {columns}, upto FROM ({counted}) AS counted WHERE upto - own < :size ORDER BY {order}"
-    stored = select(chosen, {**values, "size": size})
+    total = f"sum({bytes_of}) OVER (ORDER BY {order})"
+    measured = f"SELECT *, {bytes_of} AS row_bytes, {total} AS total_bytes FROM ({query}) AS queried"
+    page_query = f"SELECT {columns}, total_bytes FROM ({measured}) AS measured WHERE total_bytes - row_bytes < :size"
+    stored = select(f"{page_query} ORDER BY {order}", {**values, "size": size})
     return [row[:-1] for row in stored], len(stored) == values["limit"] or (bool(stored) and stored[-1][-1] >= size)
 
 
 def row(job: Job, attempt: Attempt, alive: bool) -> TrialRow:
-    """An attempt as a row.
+    """Return an attempt as a row.
 
     Args:
-        job: defines which metrics are objectives and which are constrained.
-        attempt: that started.
-        alive: whether a controller works on the run. Without one an attempt that has not ended never will: it is LOST.
+        job: Job, which defines the objectives and the constrained metrics.
+        attempt: Attempt to convert.
+        alive: Whether a controller works on the run. Without a controller, an attempt that has not ended is LOST.
     """
     trial_row = rows.row(job, attempt.request, attempt.request.params, attempt.outcome)
     if attempt.outcome is None and not alive:
@@ -260,10 +266,10 @@ def row(job: Job, attempt: Attempt, alive: bool) -> TrialRow:
 
 
 def check_version(version: int, ledger: str) -> None:
-    """Refuse tables of another version.
+    """Check the version of the tables of a ledger.
 
     Raises:
-        LedgerCorrupt: they are.
+        LedgerCorrupt: They are of another version.
     """
     if version != VERSION:
         raise errors.LedgerCorrupt(
@@ -273,8 +279,8 @@ def check_version(version: int, ledger: str) -> None:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether SQLite found that a file is damaged, or no ledger; else it cannot be used at the moment."""
-    code = getattr(error, "sqlite_errorcode", None)  # missing where Python itself could not decode SQLite's data
+    """Whether an error of SQLite means that the file is damaged or is not a ledger. Other errors may be temporary."""
+    code = getattr(error, "sqlite_errorcode", None)  # missing if Python could not decode SQLite's data
     return code is None or code & 0xFF in _DAMAGE
 
 

@@ -1,7 +1,7 @@
-"""The budget of a namespace: how many bytes its runs may keep in PostgreSQL, MLflow's part included, and of artifacts.
+"""Budget of a namespace: limits on the bytes of its runs in PostgreSQL, which include MLflow's records, and of artifacts.
 
-Every writer checks it: the operator before it records a run (`archive`), the gateway for each attempt and for reports
-(`served`) and for requests to MLflow (`archive`, `spend`). Bytes of attempts and reports are counted by run, in the
+Every writer checks the budget: the operator before it records a run (`archive`), the gateway for each attempt, for reports
+(`served`), and for requests to MLflow (`archive`, `spend`). Bytes of attempts and reports are counted by run, in the
 transaction that writes them, so deleting a run frees them. Bytes in MLflow are counted by namespace, because MLflow keeps
 them after the run is deleted.
 """
@@ -22,9 +22,9 @@ from trialplane.ledger.tables import attempts, codes, reports, runs, sizes, usag
 MLFLOW: Final = "mlflow"
 ARTIFACTS: Final = "artifacts"
 Category = Literal["mlflow", "artifacts"]
-ROW = 200  # bytes that a row takes in addition to its texts, including its index entries
-AT_ONCE = 64 << 10  # bytes that a process may write before it counts again, with those of other processes
-_LARGEST = 3  # runs that a message names
+ROW = 200  # bytes of a row in addition to its texts, including its index entries
+AT_ONCE = 64 << 10  # bytes that a process may write before it counts those of all processes again
+_LARGEST = 3  # number of runs that a message names
 _UNITS = (("GiB", 30), ("MiB", 20), ("KiB", 10))
 
 
@@ -37,9 +37,9 @@ class Budget:
     """Limits on the bytes that the runs of one namespace may keep.
 
     Attributes:
-        namespace: its name, for messages.
-        database: bytes.
-        artifacts: bytes of artifacts in MLflow; None for no limit.
+        namespace: Name of the namespace, for messages.
+        database: Maximum number of bytes in the database.
+        artifacts: Maximum number of bytes of artifacts in MLflow; None for no limit.
     """
 
     namespace: str
@@ -50,35 +50,35 @@ class Budget:
         """Return the number of bytes left in the database after `more` are written.
 
         Args:
-            connection: of the namespace's ledger.
-            more: bytes that are about to be written.
-            may_exceed: allow a tenth more than the budget, so that the result of a running trial is not lost.
+            connection: Connection to the namespace's ledger.
+            more: Number of bytes that are about to be written.
+            may_exceed: Allow a tenth more than the budget, so that the result of a running trial is not lost.
 
         Raises:
-            LedgerFull: the budget does not allow them.
+            LedgerFull: The bytes would exceed the budget.
         """
-        used_bytes = used(connection)
+        used_bytes = count_used(connection)
         if used_bytes + more > self.database + (self.database // 10 if may_exceed else 0):
             raise LedgerFull(
-                f"the runs in {self.namespace} use {shown(used_bytes)} of the platform's database; the budget is "
-                f"{shown(self.database)} ({_parts(connection)}). Existing records are safe. "
+                f"the runs in {self.namespace} use {size_text(used_bytes)} of the platform's database; the budget is "
+                f"{size_text(self.database)} ({_parts(connection)}). Existing records are safe. "
                 "`platform delete RUN` frees what a run uses outside of MLflow. Or ask an administrator to raise the team's "
                 "budget.database in the chart's values, or to clean up MLflow: see `platform docs teams`"
             )
         return self.database - used_bytes - more
 
     def check_artifacts(self, connection: sa.Connection, more: int) -> None:
-        """Check that artifacts may be logged.
+        """Check that `more` bytes of artifacts may be logged.
 
         Raises:
-            LedgerFull: there is no room for them.
+            LedgerFull: The bytes would exceed the budget.
         """
         used_bytes = _bytes_in_mlflow(connection, ARTIFACTS)
         if self.artifacts is not None and used_bytes + more > self.artifacts:
             raise LedgerFull(
-                f"the runs in {self.namespace} have logged {shown(used_bytes)} of artifacts to MLflow, and "
-                f"{shown(more)} more would exceed the budget of {shown(self.artifacts)}. Ask an administrator to raise the "
-                "team's budget.artifacts in the chart's values, or to clean up MLflow: see `platform docs teams`"
+                f"the runs in {self.namespace} have logged {size_text(used_bytes)} of artifacts to MLflow, and "
+                f"{size_text(more)} more would exceed the budget of {size_text(self.artifacts)}. Ask an administrator to "
+                "raise the team's budget.artifacts in the chart's values, or to clean up MLflow: see `platform docs teams`"
             )
 
 
@@ -86,7 +86,7 @@ def read(text: str, namespaces: Sequence[str]) -> dict[str, Budget]:
     """Return the budgets of namespaces, from JSON such as `{"vision": {"database": 1073741824, "artifacts": null}}`.
 
     Raises:
-        InputError: the JSON has another form.
+        InputError: The JSON has another form.
     """
     try:
         by_namespace: Mapping[str, Mapping[str, Any]] = json.loads(text or "{}")
@@ -100,7 +100,7 @@ def grow(connection: sa.Connection, run_id: int, size: int) -> None:
     connection.execute(_GROW, {"run_id": run_id, "bytes": size})
 
 
-def keep(connection: sa.Connection, category: Category, size: int) -> None:
+def add_usage(connection: sa.Connection, category: Category, size: int) -> None:
     """Add bytes to the count of MLflow's records or artifacts."""
     new = postgresql.insert(usage).values(what=category, bytes=size)
     connection.execute(new.on_conflict_do_update(index_elements=[usage.c.what], set_={"bytes": usage.c.bytes + size}))
@@ -114,20 +114,20 @@ def size_of(connection: sa.Connection, run_id: int, number: int) -> int:
 
 
 def size_of_reports(connection: sa.Connection, run_id: int, marks: Sequence[int]) -> int:
-    """Bytes of reports, of those marks that there are."""
+    """Return the bytes of the reports with these marks. Marks without a report do not count."""
     texts = sa.func.coalesce(sa.func.sum(sa.func.octet_length(reports.c.metrics) + ROW), 0)
     return int(
         connection.execute(sa.select(texts).where(reports.c.run_id == run_id, reports.c.mark.in_(marks))).scalar_one()
     )
 
 
-def shown(size: int) -> str:
+def size_text(size: int) -> str:
     """Return a number of bytes with a unit: `1.5 GiB`."""
     unit, bits = next(((unit, bits) for unit, bits in _UNITS if size >= 1 << bits), ("bytes", 0))
     return f"{round(size / (1 << bits), 1):,g} {unit}"
 
 
-def used(connection: sa.Connection) -> int:
+def count_used(connection: sa.Connection) -> int:
     """Return the bytes that a namespace uses in the database."""
     run_bytes = sum((sa.func.coalesce(sa.func.pg_column_size(c), 0) for c in _texts(runs)), sa.literal(ROW))
     parts = (
@@ -141,9 +141,9 @@ def used(connection: sa.Connection) -> int:
 def _parts(connection: sa.Connection) -> str:
     """Return a breakdown of the used bytes, for a message."""
     query = sa.select(runs.c.name, sizes.c.bytes).join(runs).order_by(sizes.c.bytes.desc()).limit(_LARGEST)
-    largest = ", ".join(f"{name} {shown(size)}" for name, size in connection.execute(query))
+    largest = ", ".join(f"{name} {size_text(size)}" for name, size in connection.execute(query))
     code = int(connection.execute(_code()).scalar_one())
-    return f"code {shown(code)}, MLflow {shown(_bytes_in_mlflow(connection, MLFLOW))}" + (
+    return f"code {size_text(code)}, MLflow {size_text(_bytes_in_mlflow(connection, MLFLOW))}" + (
         f", the largest runs: {largest}" if largest else ""
     )
 

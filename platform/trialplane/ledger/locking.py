@@ -1,6 +1,6 @@
-"""The lock that allows one controller per run: a file beside SQLite's, or PostgreSQL's advisory lock.
+"""Lock that allows one controller per run: a file beside SQLite's, or PostgreSQL's advisory lock.
 
-The lock refuses a second controller early. A controller that loses the lock without noticing cannot write either, because
+The lock rejects a second controller early. A controller that loses the lock without noticing cannot write either, because
 its epoch is outdated (see `study`).
 """
 
@@ -21,12 +21,12 @@ from trialplane import errors
 from trialplane.wire import backoff, labels, records
 from trialplane.wire.holder import Holder
 
-SCHEMA = "schema"  # a parameter of a URL: where the tables are; without it in the database's default schema
-LOCK_PATIENCE = 0.5  # seconds; `platform status` holds the lock for a moment to test it
+SCHEMA = "schema"  # parameter of a URL: the schema of the tables; without it they are in the default schema
+LOCK_PATIENCE = 0.5  # seconds; `platform status` takes the lock for a moment to test it
 # A peer that vanishes (a lost node) is detected within half a minute, also by the server, whose session holds the lock until
 # then.
 _KEEPALIVE = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3, "tcp_user_timeout": 20000}
-STATEMENT_SECONDS = 30  # after which the database ends a statement, for it may hold others up
+STATEMENT_SECONDS = 30  # limit of a statement, which may block others
 CONNECT: dict[str, Any] = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -41,11 +41,12 @@ class AdvisoryLock:
     """PostgreSQL's advisory lock on a run, held by the connection of `engine`.
 
     Args:
-        engine: with one connection, which also writes; if it breaks, the next one takes the lock first.
-        study: the run's name.
-        patience: seconds to wait for another controller to end.
-        taken: polled with an open cursor while waiting; returns an error if another controller has taken over the run.
-        give_up: polled while waiting; True ends the wait at once.
+        engine: Engine with one connection, which also writes. If it breaks, the next one takes the lock first.
+        study: Name of the run.
+        patience: Seconds to wait for another controller to end.
+        fencing_error: Function that is polled during the wait, with an open cursor. It returns an error if another
+            controller has taken over the run, which ends the wait.
+        give_up: Function that is polled during the wait. True ends the wait at once.
     """
 
     def __init__(
@@ -54,17 +55,22 @@ class AdvisoryLock:
         study: str,
         *,
         patience: float,
-        taken: Callable[[Any], errors.LedgerError | None],
+        fencing_error: Callable[[Any], errors.LedgerError | None],
         give_up: Callable[[], bool],
     ) -> None:
         self._study = study
         self._patience = patience
-        self._taken = taken
+        self._fencing_error = fencing_error
         self._give_up = give_up
         self._key = key(schema(engine.url), study)
         sa.event.listen(engine, "connect", lambda connection, _: self._lock(connection))
 
     def _lock(self, connection: Any) -> None:
+        """Take the lock on a new connection.
+
+        Raises:
+            LedgerLocked: Another controller works on the run.
+        """
         with connection.cursor() as cursor:
             for name, value in _KEEPALIVE.items():
                 cursor.execute(f"SET {name} = {value}")
@@ -73,12 +79,12 @@ class AdvisoryLock:
             with connection.cursor() as cursor:
                 cursor.execute("SELECT pg_try_advisory_lock(%s)", (self._key,))
                 (locked,) = cursor.fetchone()
-                taken = None if locked else self._taken(cursor)
+                fencing_error = None if locked else self._fencing_error(cursor)
             connection.commit()  # the lock stays: it belongs to the session
             if locked:
                 return
-            if taken is not None:
-                raise taken
+            if fencing_error is not None:
+                raise fencing_error
             if time.monotonic() > deadline or self._give_up():
                 raise locked_error(self._study, "on another connection")
             time.sleep(backoff.pause(tries, longest=1.0, first=0.02))
@@ -108,7 +114,12 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def lock_file(file: Path, study: str) -> io.TextIOWrapper:
-    """Take the lock of a run in a SQLite file. Closing the returned handle releases it."""
+    """Take the lock of a run in a SQLite file. Closing the returned handle releases it.
+
+    Raises:
+        LedgerLocked: Another controller works on the run.
+        LedgerUnavailable: The file cannot be written or locked.
+    """
     try:
         handle = file.open("a+")
     except OSError as error:
@@ -137,6 +148,7 @@ def locked_error(study: str, holder: str) -> errors.LedgerLocked:
 
 
 def _try_lock(handle: io.TextIOWrapper) -> bool:
+    """Take the lock of a file, if it is free. Return whether it was."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

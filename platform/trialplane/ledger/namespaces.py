@@ -1,4 +1,4 @@
-"""The ledgers of several namespaces in one database: each has a schema of its own, so that run names are unique within one.
+"""Ledgers of several namespaces in one database. Each has its own schema, so run names are unique only within a namespace.
 
 A schema is named after its namespace and created when the first run is recorded. The control namespace uses the database's
 default schema. All ledgers share the connections of the process.
@@ -17,16 +17,16 @@ class Ledgers:
     """All runs, by namespace.
 
     Args:
-        url: of the database.
-        control: the namespace that the platform itself is in.
-        namespaces: those with runs; may include `control`.
-        budgets: JSON with their budgets, see `budget.read`.
+        url: URL of the database.
+        control: Namespace of the platform itself.
+        namespaces: Namespaces with runs; may include `control`.
+        budgets: JSON with the budgets, see `budget.read`.
 
     Raises:
-        InputError: a namespace cannot have a ledger, or the budgets cannot be read.
+        InputError: A namespace cannot have a ledger, or the budgets cannot be read.
 
     Attributes:
-        budgets: by namespace.
+        budgets: Budgets by namespace.
     """
 
     def __init__(self, url: str, control: str, namespaces: Sequence[str], budgets: str = "") -> None:
@@ -37,8 +37,8 @@ class Ledgers:
             )
         self._urls = {name: url if name == control else tables.in_schema(url, name) for name in namespaces}
         self._connections = tables.Connections(url)
-        most = tables.SHARE if len(namespaces) > 1 else tables.POOL - tables.CHECKS
-        shares = {name: self._connections.share("" if name == control else name, most) for name in namespaces}
+        limit = tables.SHARE if len(namespaces) > 1 else tables.POOL - tables.CHECKS
+        shares = {name: self._connections.share("" if name == control else name, limit) for name in namespaces}
         self.budgets = budget.read(budgets, namespaces)
         self._archives = {name: Archive(share, self.budgets[name]) for name, share in shares.items()}
 

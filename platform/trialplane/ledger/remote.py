@@ -1,8 +1,8 @@
-"""One run through the gateway, written by its controller in the run's own pod, which has no password of the database.
+"""One run, written through the gateway by its controller, whose pod has no password of the database.
 
-The third `Storage`, beside SQLite's and PostgreSQL's: one request per transaction on one connection that stays open, and for
-whose lifetime the gateway holds the run's lock. When it breaks, the next request opens another one with the same epoch and
-is sent again: whatever was committed without an answer reaching us, committing it once more changes nothing (`store.study`).
+A transaction is one request on a connection that stays open. The gateway holds the run's lock as long as the connection
+exists. If it breaks, the next request opens another one with the same epoch, and the lost request is sent again. If its
+transaction was committed although the answer was lost, repeating it changes nothing.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ T = TypeVar("T")
 SCHEME = "http://"
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0  # the database ends a statement after half of that
-MAX_ANSWER = 64 << 20  # bytes; an attempt of the largest size is below that, and no page of several comes near it
+MAX_ANSWER = 64 << 20  # bytes; more than the largest attempt, and far more than a page of several attempts
 _LONGEST_PAUSE = 1.0  # seconds between tries to get the lock
 
 
-class _Broken(Exception):
-    """The connection broke, with or without the request done."""
+class _ConnectionBroken(Exception):
+    """Error of a connection that broke. The request may have been carried out."""
 
 
-class _Unopened(Exception):
-    """The gateway does not know this connection as one with the run's lock."""
+class _NotOpened(Exception):
+    """Error of a connection for which the gateway does not hold the run's lock."""
 
 
 class Reader:
-    """Reads one run, without its lock.
+    """Reader of one run, without its lock.
 
     Args:
         url: `http://:TOKEN@HOST:PORT/namespaces/NAMESPACE`.
-        run: its name.
+        run: Name of the run.
     """
 
     def __init__(self, url: str, run: str) -> None:
@@ -60,13 +60,13 @@ class Reader:
         self._one_at_a_time = threading.Lock()
         self._connection: http.client.HTTPConnection | None = None
 
-    def attempts(self, after: int, order: Literal["number", "place"], most: int) -> list[Attempt]:
-        """The first attempts after one, by number or by the place of their ends; without Optuna's view of them."""
-        page = self._request(ledger.ReadAttempts(after, order, most), ledger.AttemptsLoaded)
+    def attempts(self, after: int, order: Literal["number", "place"], limit: int) -> list[Attempt]:
+        """Return the first attempts after a number, or a place in the order of ends, without Optuna's view of them."""
+        page = self._request(ledger.ReadAttempts(after, order, limit), ledger.AttemptsLoaded)
         return [Attempt(row.request, row.outcome, row.place) for row in page.attempts]
 
     def reports(self, after: int) -> Reports:
-        """A page of the reports with marks above `after`, 0 at first."""
+        """Return a page of the reports with marks above `after`, which is 0 for the first page."""
         page = self._request(ledger.ReadReports(after), ledger.ReportsLoaded)
         return Reports(list(page.reports), page.more)
 
@@ -76,39 +76,47 @@ class Reader:
             self._drop()
 
     def _request(self, request: ledger.Request, answer: type[A]) -> A:
-        """Return the answer to a request. Send it again while another controller holds the lock."""
+        """Return the answer to a request. Connect first if needed, and send it again if the connection breaks.
+
+        While another controller holds the lock, wait for it as `lock_patience` allows.
+        """
 
         def send() -> A:
             if self._connection is None:
                 self._open()
             return self._exchange(request, answer)
 
-        def retry() -> A:
-            reused = self._connection is not None
+        def send_twice() -> A:
+            is_reused = self._connection is not None
             try:
                 return send()
-            except _Unopened:
+            except _NotOpened:
                 self._drop()
-            except _Broken:
-                if not reused:
+            except _ConnectionBroken:
+                if not is_reused:
                     raise
-            return send()  # at once: a gateway that was replaced, or closes what was quiet, is no outage
+            return send()  # without a pause: a gateway that was replaced, or closes idle connections, is no outage
 
         with self._one_at_a_time:
-            return self._patiently(retry)
+            return self._wait_for_lock(send_twice)
 
-    def _patiently(self, do: Callable[[], T]) -> T:
-        """Wait for the lock."""
+    def _wait_for_lock(self, attempt: Callable[[], T]) -> T:
+        """Call a function again until no other controller holds the lock, and return its result.
+
+        Raises:
+            LedgerLocked: Another controller holds the lock, and the wait has ended.
+            LedgerUnavailable: The gateway is unavailable.
+        """
         deadline = time.monotonic() + self._patience
         tries = itertools.count(1)
         while True:
             try:
-                return do()
+                return attempt()
             except errors.LedgerLocked:
                 if time.monotonic() > deadline or self._give_up():
                     raise
-            except (_Broken, _Unopened) as error:
-                raise self._away(str(error)) from error
+            except (_ConnectionBroken, _NotOpened) as error:
+                raise self._unavailable_error(str(error)) from error
             time.sleep(backoff.pause(next(tries), _LONGEST_PAUSE, first=0.02))
 
     def _open(self) -> None:
@@ -121,11 +129,11 @@ class Reader:
             connection.sock.settimeout(ANSWER_SECONDS)
         except OSError as error:
             connection.close()
-            raise _Broken(errors.first_line(error)) from error
+            raise _ConnectionBroken(errors.first_line(error)) from error
         self._connection = connection
 
     def _exchange(self, request: ledger.Request, answer: type[A]) -> A:
-        """Send one request on the open connection."""
+        """Send one request on the open connection, and return its answer."""
         connection = self._connection
         assert connection is not None
         body = ledger.encode(request)
@@ -138,13 +146,13 @@ class Reader:
             data = reply.read(MAX_ANSWER + 1)
         except (OSError, http.client.HTTPException) as error:
             self._drop()
-            raise _Broken(errors.first_line(error) or type(error).__name__) from error
+            raise _ConnectionBroken(errors.first_line(error) or type(error).__name__) from error
         if len(data) > MAX_ANSWER:
             self._drop()
-            raise errors.LedgerError(f"the gateway {self._place} answers with more than {MAX_ANSWER} bytes")
-        if reply.length:  # of a body that ended early, which `read` does not say
+            raise errors.LedgerError(f"the gateway {self._address} answers with more than {MAX_ANSWER} bytes")
+        if reply.length:  # the body ended early; `read` does not raise an error for that
             self._drop()
-            raise _Broken("the answer was cut off")
+            raise _ConnectionBroken("the answer was cut off")
         if reply.will_close:
             self._drop()
         if reply.status != http.HTTPStatus.OK:
@@ -152,20 +160,20 @@ class Reader:
         try:
             decoded = ledger.decode(data, ledger.ANSWER)
         except errors.MessageError as error:
-            raise errors.LedgerError(f"the gateway {self._place} cannot be understood: {error}") from error
+            raise errors.LedgerError(f"the gateway {self._address} cannot be understood: {error}") from error
         if not isinstance(decoded, answer):
-            raise errors.LedgerError(f"the gateway {self._place} answers {type(request).__name__} with something else")
+            raise errors.LedgerError(f"the gateway {self._address} answers {type(request).__name__} with something else")
         return decoded
 
     def _failure(self, status: int, data: bytes) -> Exception:
-        """The error for an answer that is none, by its code and its status."""
+        """Return the error for a response with another status than 200, by its code and status."""
         try:
             body = json.loads(data)
             code, text = str(body["code"]), str(body["error"])
         except (ValueError, KeyError, TypeError):
             code = text = ""
-        if ledger.STATUSES.get(code) != status:  # of something between us and the gateway
-            return _Broken(f"HTTP status {status}")
+        if ledger.STATUSES.get(code) != status:  # from a proxy before the gateway
+            return _ConnectionBroken(f"HTTP status {status}")
         match code:
             case ledger.LOCKED:
                 return errors.LedgerLocked(text)
@@ -180,21 +188,21 @@ class Reader:
             case ledger.FULL:
                 return errors.LedgerFull(text)
             case ledger.UNOPENED:
-                return _Unopened(text)
+                return _NotOpened(text)
             case ledger.UNAVAILABLE:
                 return errors.LedgerUnavailable(text)
             case ledger.SLOW | ledger.BUSY:
-                return _Broken(text)
-        return errors.LedgerRefused(f"the gateway {self._place} takes no such record of {self._run}: {text}")
+                return _ConnectionBroken(text)
+        return errors.LedgerRefused(f"the gateway {self._address} takes no such record of {self._run}: {text}")
 
-    def _away(self, line: str) -> errors.LedgerUnavailable:
+    def _unavailable_error(self, line: str) -> errors.LedgerUnavailable:
         return errors.LedgerUnavailable(
-            f"the gateway {self._place} does not answer: {line}; all records are safe. "
+            f"the gateway {self._address} does not answer: {line}; all records are safe. "
             f"When it does, type `platform resume {self._run}`"
         )
 
     @property
-    def _place(self) -> str:
+    def _address(self) -> str:
         return f"http://{self._host}:{self._port}"
 
     def _drop(self) -> None:
@@ -204,20 +212,20 @@ class Reader:
 
 
 class Storage(Reader):
-    """One run, open for writing by this process alone; the methods are those of `store.study.Storage`.
+    """One run, open for writing by this process alone: a `ledger.Store`.
 
     Args:
         url: `http://:TOKEN@HOST:PORT/namespaces/NAMESPACE`.
-        run: its name.
+        run: Name of the run.
         directions: "minimize" or "maximize" per objective.
-        lock_patience: seconds to wait for a former controller to release the lock.
-        give_up: polled while waiting; True ends the wait at once.
+        lock_patience: Seconds to wait for a former controller to release the lock.
+        give_up: Function that is polled during the wait. True ends the wait at once.
 
     Raises:
-        LedgerLocked: another controller has the run.
-        LedgerFenced: the token opens it no longer.
-        LedgerCorrupt: the database is damaged or of another version, or the run has other directions.
-        LedgerUnavailable: the gateway or the database is away.
+        LedgerLocked: Another controller works on the run.
+        LedgerFenced: The token no longer opens the run.
+        LedgerCorrupt: The database is damaged or of another version, or the run has other directions.
+        LedgerUnavailable: The gateway or the database is unavailable.
     """
 
     def __init__(
@@ -229,24 +237,25 @@ class Storage(Reader):
         lock_patience: float,
         give_up: Callable[[], bool],
     ) -> None:
-        super().__init__(url, run)  # its connection will have the run's lock
+        super().__init__(url, run)
         self._directions = directions
         self._patience = lock_patience
         self._give_up = give_up
         self._epoch: int | None = None
         with self._one_at_a_time:
-            self._patiently(self._open)
+            self._wait_for_lock(self._open)
 
     def close(self) -> None:
         """Release the lock and the connection."""
         with self._one_at_a_time:
             if self._connection is not None:
-                with contextlib.suppress(_Broken, _Unopened, errors.LedgerError):  # the end of the connection does it, too
+                # After an error, closing the connection releases the lock.
+                with contextlib.suppress(_ConnectionBroken, _NotOpened, errors.LedgerError):
                     self._exchange(ledger.CloseLedger(), ledger.Written)
             self._drop()
 
     def load(self) -> tuple[list[Attempt], dict[str, Any]]:
-        """All attempts in order of their numbers, and what samplers store beside them."""
+        """Return all attempts in the order of their numbers, and the state of the samplers."""
         attempts: list[Attempt] = []
         page = first = self._request(ledger.LoadAttempts(-1), ledger.AttemptsLoaded)
         while page.attempts:
@@ -255,7 +264,7 @@ class Storage(Reader):
         return attempts, json.loads(first.study_attributes)
 
     def reports(self, after: int) -> Reports:
-        """A page of the reports with marks above `after`, 0 at first."""
+        """Return a page of the reports with marks above `after`, which is 0 for the first page."""
         page = self._request(ledger.LoadReports(after), ledger.ReportsLoaded)
         return Reports(list(page.reports), page.more)
 
@@ -268,24 +277,28 @@ class Storage(Reader):
         self._request(ledger.BeginAttempt(attempt.request, json.dumps(attempt.optuna), _text(sampler_state)), ledger.Written)
 
     def draw(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Write what an attempt that runs has drawn so far."""
+        """Write the parameters that a running attempt has drawn so far."""
         self._request(ledger.DrawAttempt(attempt.request, json.dumps(attempt.optuna), _text(sampler_state)), ledger.Written)
 
     def finish(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
         """Write the end of an attempt."""
         assert attempt.outcome is not None
-        written = json.dumps(attempt.optuna), _text(sampler_state)
-        self._request(ledger.FinishAttempt(attempt.request, attempt.outcome, *written), ledger.Written)
+        documents = json.dumps(attempt.optuna), _text(sampler_state)
+        self._request(ledger.FinishAttempt(attempt.request, attempt.outcome, *documents), ledger.Written)
 
     def describe(self, described: Mapping[str, Any]) -> None:
-        """Write the run's status; the other facts are the operator's."""
+        """Write the run's status.
+
+        Raises:
+            LedgerError: There are other facts, which only the operator may write.
+        """
         if described.keys() != {labels.LEDGER_STATUS}:
             raise errors.LedgerError(f"of the facts of {self._run} its controller may write the status only")
         status = records.from_dict(RunStatus, described[labels.LEDGER_STATUS])
         self._request(ledger.WriteStatus(status), ledger.Written)
 
     def described(self, name: str) -> Any:
-        """The value in a column of the run, or None."""
+        """Return the value in a column of the run; None if the column is empty."""
         text = self._request(ledger.ReadColumn(name), ledger.ColumnRead).document
         return json.loads(text) if text else None
 

@@ -1,6 +1,7 @@
-"""Reads a run's ledger on the laptop, a SQLite file, without ever writing: see `ledger.attempts`; errors become ours.
+"""Reads of a run's ledger on the laptop, a SQLite file, which they never change.
 
-A killed controller leaves a write-ahead log behind, which a reader must take into account.
+A killed controller leaves a write-ahead log behind, which a reader must take into account. Errors of SQLite are mapped to
+those of trialplane.
 """
 
 from __future__ import annotations
@@ -21,45 +22,61 @@ from trialplane.wire.states import TrialState
 
 
 def attempts(ledger: Path, run: str, job: Job, alive: bool) -> list[TrialRow]:
-    """Every attempt in a ledger, in the order they started; none when there is no ledger yet.
+    """Return all attempts in a ledger, in the order of their starts; none if there is no ledger yet.
 
     Args:
-        ledger: the SQLite file.
-        run: name of the run.
-        job: defines which metrics are objectives and which are constrained.
-        alive: whether a controller works on it. Without one an attempt that has not ended is LOST.
+        ledger: The SQLite file.
+        run: Name of the run.
+        job: Job, which defines the objectives and the constrained metrics.
+        alive: Whether a controller works on the run. Without a controller, an attempt that has not ended is LOST.
 
     Raises:
-        LedgerCorrupt: the file is not a ledger, is damaged, or is of another version.
-        LedgerUnavailable: it cannot be read.
+        LedgerCorrupt: The file is not a ledger, is damaged, or is of another version.
+        LedgerUnavailable: The file cannot be read.
     """
     with _opened(ledger, run, alive) as select:
-        return [reading.row(job, attempt, alive) for attempt in reading.every(select, run)]
+        return [reading.row(job, attempt, alive) for attempt in reading.all_attempts(select, run)]
 
 
 def has_ended(ledger: Path, run: str, trial: int, attempt: int) -> bool:
-    """Whether one attempt has ended; errors as of `attempts`."""
-    with _opened(ledger, run, True) as select:
-        return any(row.request.attempt == attempt and row.outcome is not None for row in reading.at(select, run, trial))
+    """Whether an attempt at a trial has ended.
+
+    Raises:
+        LedgerCorrupt, LedgerUnavailable: As in `attempts`.
+    """
+    with _opened(ledger, run, alive=True) as select:
+        return any(
+            row.request.attempt == attempt and row.outcome is not None
+            for row in reading.attempts_of_trial(select, run, trial)
+        )
 
 
 def ends(ledger: Path, run: str, after: int) -> tuple[int, list[Attempt]]:
-    """The attempts that ended since the one at the place `after`, in order, and the place to continue from.
+    """Return the place to continue after, and the attempts that ended after the place `after`, in the order of their ends.
 
-    Errors are those of `attempts`.
+    Raises:
+        LedgerCorrupt, LedgerUnavailable: As in `attempts`.
     """
-    with _opened(ledger, run, True) as select:
-        return reading.ended(select, run, after)
+    with _opened(ledger, run, alive=True) as select:
+        return reading.ended_after(select, run, after)
 
 
-def whole(ledger: Path, run: str, alive: bool, after: int) -> list[Attempt]:
-    """See `ledger.attempts.whole`; errors are those of `attempts`."""
+def attempts_since(ledger: Path, run: str, alive: bool, after: int) -> list[Attempt]:
+    """Return the running attempts and those that ended after the place `after`, with Optuna's view of them.
+
+    Raises:
+        LedgerCorrupt, LedgerUnavailable: As in `attempts`.
+    """
     with _opened(ledger, run, alive) as select:
-        return reading.whole(select, run, after)
+        return reading.attempts_since(select, run, after)
 
 
 def curves(ledger: Path, run: str, alive: bool, after: int, limit: int) -> list[ReportRow]:
-    """The first `limit` reports with marks above `after`, in order; errors are those of `attempts`."""
+    """Return the first `limit` reports with marks above `after`, in order.
+
+    Raises:
+        LedgerCorrupt, LedgerUnavailable: As in `attempts`.
+    """
     report_rows: list[ReportRow] = []
     with _opened(ledger, run, alive) as select:
         more = True
@@ -73,6 +90,7 @@ def curves(ledger: Path, run: str, alive: bool, after: int, limit: int) -> list[
 
 @contextlib.contextmanager
 def _opened(ledger: Path, run: str, alive: bool) -> Iterator[Select]:
+    """Yield a function that runs SELECTs on a ledger; they return no rows if the ledger is missing or empty."""
     with _intact(ledger, run):
         if not ledger.exists():
             yield lambda query, values: []
@@ -81,8 +99,8 @@ def _opened(ledger: Path, run: str, alive: bool) -> Iterator[Select]:
             raise ValueError("it is not a regular file")  # opening a pipe would block
         # Without a write-ahead log there is no writer, and `immutable` keeps SQLite from creating one.
         log = ledger.with_name(ledger.name + "-wal")
-        quiet = not alive and not (log.exists() and log.stat().st_size)
-        uri = f"{ledger.absolute().as_uri()}?mode=ro{'&immutable=1' if quiet else ''}"
+        is_immutable = not alive and not (log.exists() and log.stat().st_size)
+        uri = f"{ledger.absolute().as_uri()}?mode=ro{'&immutable=1' if is_immutable else ''}"
         with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=10)) as connection:
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if not tables:  # the controller has just created the file
@@ -95,7 +113,7 @@ def _opened(ledger: Path, run: str, alive: bool) -> Iterator[Select]:
 
 
 def counts(attempt_rows: Iterable[TrialRow]) -> dict[str, Any]:
-    """The counts of `RunStatus`, from all attempts of a run without a controller."""
+    """Return the counts in `RunStatus`, by field, from all attempts of a run without a controller."""
     all_rows = list(attempt_rows)
     newest = rows.newest(all_rows)
     states = [row.state for row in newest]
@@ -109,7 +127,7 @@ def counts(attempt_rows: Iterable[TrialRow]) -> dict[str, Any]:
         "pruned": states.count(TrialState.PRUNED),
         "failed": len(failed),
         "failures": failures,
-        # Also one that failed for good, once a resumed training retries it.
+        # Includes attempts that had failed permanently before a resumed training retried them.
         "retried": sum(row.failure is not None for row in all_rows) - len(failed),
         "running": 0,
         "paused": sum(row.state is TrialState.PAUSED and row.failure is None for row in newest),
@@ -118,7 +136,7 @@ def counts(attempt_rows: Iterable[TrialRow]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _intact(ledger: Path, run: str) -> Iterator[None]:
-    """Map SQLite's errors, the system's, and invalid records to ours."""
+    """Map errors of SQLite and of the system, and invalid records, to errors of trialplane."""
     try:
         yield
     except OSError as error:

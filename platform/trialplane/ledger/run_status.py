@@ -26,10 +26,10 @@ class LedgerView:
     """Row of a run in the ledger.
 
     Attributes:
-        status: last status of a controller, or that of a run without one.
-        desired: desired state.
-        alive: whether a controller holds the run.
-        begun: time at which the last start was recorded, in seconds since the epoch; 0 if that does not matter, infinity if
+        status: Last status of a controller, or that of a run without one.
+        desired: Desired state.
+        alive: Whether a controller works on the run.
+        begun: Time at which the last start was recorded, in seconds since the epoch. 0 if that does not matter, infinity if
             a later start is about to be recorded.
     """
 
@@ -40,19 +40,19 @@ class LedgerView:
 
     @property
     def is_killed(self) -> bool:
-        """Whether its controller was killed, so that the counts of its last status may be old."""
+        """Whether the run's controller was killed, so that the counts of its last status may be outdated."""
         return not self.alive and self.status.started is not None and self.status.ended is None
 
 
 @dataclasses.dataclass(frozen=True)
 class OperatorView:
-    """State of a run of whose last start no controller has reported, or whose controller was lost.
+    """State of a run as the operator sees it, for a run whose newest controller has not reported yet or was lost.
 
     Attributes:
-        state: state of the run.
-        reason: reason for the state.
-        ended: time of the end, in seconds since the epoch.
-        waits: why not all pods of a working controller run, or "".
+        state: State of the run.
+        reason: Reason for the state.
+        ended: Time of the end, in seconds since the epoch; None if the run has not ended.
+        waits: Reason why not all pods of a working controller run; "" if they do.
     """
 
     state: RunState
@@ -65,22 +65,22 @@ def current(ledger: LedgerView, operator: OperatorView | None = None) -> RunStat
     """Return the current status of a run.
 
     Args:
-        ledger: its row.
-        operator: the operator's view, or the laptop's. Without one the last status of a lost controller stays.
+        ledger: Row of the run.
+        operator: View of the operator or the laptop. Without one, the last status of a lost controller stays.
     """
     status = reported(ledger, operator.waits if operator else "")
     if status is not None:
         return status
     if operator is not None:
         return _idle(ledger.status, operator.state, operator.reason, operator.ended)
-    # A controller holds the run a moment before it writes its first status.
+    # A controller takes the run's lock shortly before it writes its first status.
     return _idle(ledger.status, RunState.PENDING, STARTING, ledger.status.ended) if ledger.alive else ledger.status
 
 
 def reported(ledger: LedgerView, waits: str = "") -> RunStatus | None:
-    """Return the status as the ledger alone decides it, or None.
+    """Return the status if the ledger alone determines it, otherwise None.
 
-    It decides if a controller of the last start works or has ended, and if the run was stopped without a controller.
+    It does if a controller of the last start works or has ended, or if the run was stopped without a controller.
     """
     status = ledger.status
     if ledger.alive:

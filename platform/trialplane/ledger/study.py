@@ -1,10 +1,10 @@
 """One run in a database, written by its controller: one transaction per start of an attempt, and one per end.
 
-There is one more for each batch of reports, and for each parameter where trials ask for them one by one.
+Each batch of reports takes one more transaction, and so does each parameter that a trial asks for individually.
 
-One writer at a time: a lock is held while the storage is open (a file lock beside a SQLite file, an advisory lock on
-PostgreSQL), and every transaction checks that the run's epoch is still the one this controller set, so that a controller
-that lost its lock without noticing cannot write.
+A run has one writer at a time. A lock is held while the storage is open: a file lock beside a SQLite file, an advisory lock
+on PostgreSQL. Every transaction checks that the run's epoch is still the one that this controller set, so a controller that
+lost its lock without noticing cannot write.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _FENCE_AND_SAMPLER = _FENCE.values(optuna=sa.bindparam("new_optuna"))
 
 @functools.cache
 def _insert(dialect: str, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
-    """Return a statement that adds rows, except those that are there."""
+    """Return a statement that adds rows, except existing ones."""
     insert = sqlite.insert if dialect == "sqlite" else postgresql.insert
     return insert(table).on_conflict_do_nothing()
 
@@ -80,19 +80,19 @@ class Storage:
 
     Args:
         url: `sqlite:////path` or `postgresql+psycopg2://…`.
-        run: its name; created if missing.
+        run: Name of the run, which is created if it is missing.
         directions: "minimize" or "maximize" per objective.
-        lock: file to lock when the database is SQLite.
-        lock_patience: seconds to wait for a former controller to release the lock, on PostgreSQL.
-        give_up: polled while waiting; True ends the wait at once.
+        lock: File to lock if the database is SQLite.
+        lock_patience: Seconds to wait for a former controller to release the lock, on PostgreSQL.
+        give_up: Function that is polled during the wait. True ends the wait at once.
 
     Raises:
-        LedgerLocked: another controller has the run.
-        LedgerCorrupt: the database is damaged or of another version, or the run has other directions.
-        LedgerUnavailable: the database is away or the disk is full.
+        LedgerLocked: Another controller works on the run.
+        LedgerCorrupt: The database is damaged or of another version, or the run has other directions.
+        LedgerUnavailable: The database is unavailable, or the disk is full.
     """
 
-    _pings = True  # whether a connection is tested before it is used
+    _pings = True  # test a connection before each use
 
     def __init__(
         self,
@@ -113,9 +113,9 @@ class Storage:
             self._engine = tables.engine(url, pings=self._pings)
             self._stack.callback(self._engine.dispose)
             self._lock(lock, lock_patience, give_up)
-            with tables.mapped(url, run):
+            with tables.map_errors(url, run):
                 tables.prepare(self._engine)
-                with tables.writing(self._engine) as connection:
+                with tables.begin_writing(self._engine) as connection:
                     self._epoch = self._open(connection, list(directions))
         except BaseException:
             self._stack.close()
@@ -126,20 +126,20 @@ class Storage:
         self._stack.close()
 
     def load(self) -> tuple[list[Attempt], dict[str, Any]]:
-        """All attempts in order of their numbers, and what samplers store beside them."""
+        """Return all attempts in the order of their numbers, and the state of the samplers."""
         with self._reading() as connection:
             sampler_state = connection.execute(sa.select(runs.c.optuna).where(runs.c.id == self._id)).scalar_one()
             with self._intact():
-                loaded = reading.whole(tables.select(connection), self._run)
+                loaded = reading.attempts_since(tables.select(connection), self._run)
         return loaded, json.loads(sampler_state)
 
     def reports(self, after: int) -> Reports:
-        """A page of the reports with marks above `after`, 0 at first."""
+        """Return a page of the reports with marks above `after`, which is 0 for the first page."""
         with self._reading() as connection, self._intact():
             return reading.reports(tables.select(connection), self._run, after)
 
     def report(self, reports: Sequence[ReportRow], deleted: Sequence[int]) -> None:
-        """Write reports, and delete earlier ones by their marks, in one transaction; doing it twice changes nothing."""
+        """Write reports, and delete earlier ones by their marks, in one transaction. Repeating it changes nothing."""
         rows: list[dict[str, Any]] = [
             {
                 "run_id": self._id,
@@ -167,40 +167,43 @@ class Storage:
         """Write an attempt that is about to start, in one transaction.
 
         Args:
-            attempt: its request, and Optuna's view of it.
-            sampler_state: what samplers store beside the trials; None if unchanged.
+            attempt: Attempt with its request and Optuna's view of it.
+            sampler_state: State of the samplers; None if unchanged.
         """
         texts = {"request": records.to_json(attempt.request), "optuna": json.dumps(attempt.optuna)}
         with self._transaction(sampler_state, AttemptGrowth(attempt.request.number, texts)) as connection:
-            # It is there if an earlier try was committed, but its response was lost.
+            # The row exists if an earlier try was committed, but its response was lost.
             new = {"run_id": self._id, "number": attempt.request.number, "trial": attempt.request.trial, **texts}
             connection.execute(_insert(self._engine.dialect.name, attempts), new)
 
     def draw(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Write what an attempt that runs has drawn so far, in one transaction; writing it twice changes nothing.
+        """Write the parameters that a running attempt has drawn so far, in one transaction. Repeating it changes nothing.
 
         Args:
-            attempt: its request with the parameters drawn so far, and Optuna's view of it.
-            sampler_state: what samplers store beside the trials; None if unchanged.
+            attempt: Attempt with its request, which has the parameters drawn so far, and Optuna's view of it.
+            sampler_state: State of the samplers; None if unchanged.
         """
         texts = {"request": records.to_json(attempt.request), "optuna": json.dumps(attempt.optuna)}
         with self._transaction(sampler_state, AttemptGrowth(attempt.request.number, texts)) as connection:
             connection.execute(_DRAW, self._texts(attempt, texts))
 
     def finish(self, attempt: Attempt, sampler_state: Mapping[str, Any] | None) -> None:
-        """Write the end of an attempt, in one transaction; writing the same end twice changes nothing.
+        """Write the end of an attempt, in one transaction. Repeating it changes nothing.
 
-        One that was paused may end once more, when its trial is dropped.
+        A paused attempt may end a second time, when its trial is dropped.
 
         Args:
-            attempt: its outcome, and Optuna's view of it.
-            sampler_state: what samplers store beside the trials; None if unchanged.
+            attempt: Attempt with its outcome and Optuna's view of it.
+            sampler_state: State of the samplers; None if unchanged.
+
+        Raises:
+            LedgerCorrupt: The attempt was never begun.
         """
         texts = {"outcome": records.to_json(attempt.outcome), "optuna": json.dumps(attempt.optuna)}
         with self._transaction(sampler_state, AttemptGrowth(attempt.request.number, texts)) as connection:
             statement = _FINISH_PAUSED if self._is_paused(connection, attempt) else _FINISH
             updated = connection.execute(statement, self._texts(attempt, texts))
-            if not updated.rowcount and not self._has(connection, attempt):
+            if not updated.rowcount and not self._has_attempt(connection, attempt):
                 raise errors.LedgerCorrupt(f"attempt {attempt.request.number} of {self._run} was never begun")
 
     def describe(self, described: Mapping[str, Any]) -> None:
@@ -209,28 +212,28 @@ class Storage:
             tables.describe(connection, runs.c.id == self._id, described)
 
     def described(self, name: str) -> Any:
-        """The value in a column of the run, or None."""
+        """Return the value in a column of the run; None if the column is empty."""
         with self._reading() as connection:
             return tables.document(connection, runs.c.id == self._id, name)
 
     def _texts(self, attempt: Attempt, texts: Mapping[str, str]) -> dict[str, Any]:
         """Return the parameters of `_DRAW` and `_FINISH`."""
-        named = {f"new_{column}": text for column, text in texts.items()}
-        return {"of_run": self._id, "of_number": attempt.request.number, **named}
+        new_texts = {f"new_{column}": text for column, text in texts.items()}
+        return {"of_run": self._id, "of_number": attempt.request.number, **new_texts}
 
     def _is_paused(self, connection: sa.Connection, attempt: Attempt) -> bool:
-        """Whether the attempt is paused in the ledger, and is to be dropped."""
+        """Whether `attempt` drops a trial whose attempt is paused in the ledger."""
         if attempt.outcome is None or attempt.outcome.state is not TrialState.PRUNED:
             return False
         text = connection.execute(_OUTCOME, {"of_run": self._id, "of_number": attempt.request.number}).scalar()
         return text is not None and records.from_json(TrialOutcome, text).state is TrialState.PAUSED
 
-    def _has(self, connection: sa.Connection, attempt: Attempt) -> bool:
+    def _has_attempt(self, connection: sa.Connection, attempt: Attempt) -> bool:
         is_attempt = (attempts.c.run_id == self._id) & (attempts.c.number == attempt.request.number)
         return connection.execute(sa.select(attempts.c.number).where(is_attempt)).one_or_none() is not None
 
     def _open(self, connection: sa.Connection, directions: list[str]) -> int:
-        """Find or create the run, and increment its epoch: from now on every older controller is fenced."""
+        """Find or create the run, and increment its epoch, which fences every older controller. Return the new epoch."""
         query = sa.select(runs.c.id, runs.c.directions).where(runs.c.name == self._run)
         run_row = connection.execute(query).one_or_none()
         if run_row is None:
@@ -240,7 +243,7 @@ class Storage:
         if json.loads(run_row.directions) != directions:
             recorded = " and ".join(json.loads(run_row.directions))
             raise errors.LedgerCorrupt(
-                f"the run {self._run} in {tables.shown(self._url)} has the directions {recorded}, but the job has "
+                f"the run {self._run} in {tables.redacted_url(self._url)} has the directions {recorded}, but the job has "
                 f"{' and '.join(directions)}; give the run another name"
             )
         self._id = run_row.id
@@ -249,59 +252,62 @@ class Storage:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        with tables.mapped(self._url, self._run), self._engine.connect() as connection:
+        with tables.map_errors(self._url, self._run), self._engine.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
     def _intact(self) -> Iterator[None]:
-        """Map records that cannot be read to our error."""
+        """Map errors of unreadable records to LedgerCorrupt."""
         try:
             yield
         except ValueError as error:
             raise errors.LedgerCorrupt(
-                f"the ledger {tables.shown(self._url)} is damaged ({error}); put a good copy in its place"
+                f"the ledger {tables.redacted_url(self._url)} is damaged ({error}); put a good copy in its place"
             ) from error
 
     @contextlib.contextmanager
     def _transaction(
         self, sampler_state: Mapping[str, Any] | None, growth: AttemptGrowth | ReportGrowth | None = None
     ) -> Iterator[sa.Connection]:
-        """One transaction that only the controller of the current epoch can commit.
+        """Begin a transaction that only the controller of the current epoch can commit.
 
         Args:
-            sampler_state: what samplers store beside the trials; None if unchanged.
-            growth: rows that it writes and deletes.
+            sampler_state: State of the samplers; None if unchanged.
+            growth: Rows that the transaction writes and deletes.
+
+        Raises:
+            LedgerFenced: Another controller has taken over the run.
         """
         current: dict[str, Any] = {"of_run": self._id, "current_epoch": self._epoch}
         if sampler_state is not None:
             current["new_optuna"] = json.dumps(sampler_state)
-        with tables.mapped(self._url, self._run), self._engine.begin() as connection:
+        with tables.map_errors(self._url, self._run), self._engine.begin() as connection:
             row = connection.execute(_FENCE if sampler_state is None else _FENCE_AND_SAMPLER, current).one_or_none()
             if row is None:
-                raise self._fenced()
+                raise self._fenced_error()
             self._check(row.token)
             yield connection
 
     def _check(self, token: str | None) -> None:
-        """Whether this process may write where the ledger has that token's hash; with the database's password it may."""
+        """Check the hash of the run's token in the ledger. A process with the database's password needs no token."""
 
     def _lock(self, file: Path, patience: float, give_up: Callable[[], bool]) -> None:
         """Take the lock on the run, or raise LedgerLocked."""
         if self._engine.dialect.name == "sqlite":
             self._stack.enter_context(locking.lock_file(file, self._run))
             return
-        locking.AdvisoryLock(self._engine, self._run, patience=patience, taken=self._taken, give_up=give_up)
-        with tables.mapped(self._url, self._run), self._engine.connect():
+        locking.AdvisoryLock(self._engine, self._run, patience=patience, fencing_error=self._fencing_error, give_up=give_up)
+        with tables.map_errors(self._url, self._run), self._engine.connect():
             return
 
-    def _taken(self, cursor: Any) -> errors.LedgerFenced | None:
-        """The error for a new connection, if another controller has incremented the epoch since the last one broke."""
+    def _fencing_error(self, cursor: Any) -> errors.LedgerFenced | None:
+        """Return an error if another controller has incremented the epoch since the last connection broke."""
         if self._epoch is None:
             return None
         cursor.execute("SELECT epoch FROM runs WHERE id = %s", (self._id,))
-        return None if cursor.fetchone() == (self._epoch,) else self._fenced()
+        return None if cursor.fetchone() == (self._epoch,) else self._fenced_error()
 
-    def _fenced(self) -> errors.LedgerFenced:
+    def _fenced_error(self) -> errors.LedgerFenced:
         return errors.LedgerFenced(
-            f"another controller has taken over the study {self._run} in {tables.shown(self._url)}; this one stops"
+            f"another controller has taken over the study {self._run} in {tables.redacted_url(self._url)}; this one stops"
         )

@@ -1,15 +1,15 @@
-"""The tables of a ledger, their creation, and the mapping of database errors.
+"""Tables of a ledger, their creation, connections to a database, and the mapping of its errors.
 
-    runs            one row per run: its facts, and the epoch, which fences controllers
-    attempts        one row per attempt: request and outcome, and what Optuna's samplers need of it when the run resumes
-    reports         one row per report of an attempt, in the order they arrived
-    changes         one row per change of what a run on a cluster is to be, in their order
-    codes           the code of runs, one row per SHA-256 of it
-    sizes           bytes of the attempts and reports of a run, as the gateway has written them
-    usage           bytes of the namespace's records and artifacts that MLflow has got
+    runs            one row per run: its facts, and its epoch, which fences controllers
+    attempts        one row per attempt: request, outcome, and Optuna's view, which samplers need when the run resumes
+    reports         one row per report of an attempt, in the order of their arrival
+    changes         one row per change of the desired state of a run on a cluster, in order
+    codes           code of the runs, one row per SHA-256
+    sizes           bytes of a run's attempts and reports that the gateway has written
+    usage           bytes of the namespace's records and artifacts in MLflow
     schema_version  one row
 
-Documents are JSON as text, those of `wire.records` and `controller.history`.
+Documents are JSON as text. `wire.records` and `controller.history` define them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from trialplane.ledger import attempts as reading
 from trialplane.ledger import locking
 from trialplane.wire import labels
 
-DATABASE_ERRORS = sa.exc.SQLAlchemyError  # what any statement may raise
-DEFAULT_SCHEMA = "public"  # of PostgreSQL
-NO_SCHEMA = "pg_catalog"  # has no ledger: without a schema, a connection sees no tables
-POOL = 8  # connections of a process to PostgreSQL, for all namespaces together, beside those that hold a run's lock
-CHECKS = 2  # of them, for nothing but whether a token opens a run: others may read long ledgers meanwhile
-SHARE = 4  # of the others, that one of several namespaces may have at a time
-TURN_SECONDS = 10.0  # to wait for one
+DATABASE_ERRORS = sa.exc.SQLAlchemyError  # any statement may raise them
+DEFAULT_SCHEMA = "public"  # PostgreSQL's
+NO_SCHEMA = "pg_catalog"  # has no ledger: a connection to which no schema was assigned sees no tables
+POOL = 8  # connections of a process to PostgreSQL for all namespaces, in addition to those that hold a run's lock
+CHECKS = 2  # connections of the pool that are reserved for checks of tokens, because others may read long ledgers
+SHARE = 4  # unreserved connections that one of several namespaces may use at a time
+TURN_SECONDS = 10.0  # maximum wait for a connection
 
 _all = sa.MetaData()
 runs = sa.Table(
@@ -46,17 +46,17 @@ runs = sa.Table(
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("name", sa.Text, nullable=False, unique=True),
     sa.Column("directions", sa.Text, nullable=False),  # "minimize" or "maximize" per objective
-    sa.Column("epoch", sa.Integer, nullable=False),  # of the newest controller
+    sa.Column("epoch", sa.Integer, nullable=False),  # the newest controller's
     sa.Column(labels.LEDGER_JOB, sa.Text),
     sa.Column(labels.LEDGER_SUBMISSION, sa.Text),
     sa.Column(labels.LEDGER_CODE, sa.Text),
     sa.Column(labels.LEDGER_STATUS, sa.Text),
     sa.Column(labels.LEDGER_DESIRED, sa.Text),
-    sa.Column("optuna", sa.Text, nullable=False),  # what samplers store beside the trials
+    sa.Column("optuna", sa.Text, nullable=False),  # state of the samplers
     sa.Column(labels.LEDGER_IMAGES, sa.Text),
-    sa.Column("forgotten", sa.Text),  # a mark, once its user has deleted it: its files go, and then its row
-    sa.Column("token", sa.Text),  # SHA-256 of the token that opens the run at the gateway; none while it does not run
-    sa.Column("mlflow_token", sa.Text),  # SHA-256 of the one that is derived from it, and opens MLflow's door for the run
+    sa.Column("forgotten", sa.Text),  # mark of a deleted run, until its files and then its row are removed
+    sa.Column("token", sa.Text),  # SHA-256 of the token that opens the run at the gateway; NULL while the run is stopped
+    sa.Column("mlflow_token", sa.Text),  # SHA-256 of the derived token, which opens MLflow for the run
 )
 attempts = sa.Table(
     "attempts",
@@ -64,7 +64,7 @@ attempts = sa.Table(
     sa.Column("run_id", sa.ForeignKey(runs.c.id), primary_key=True),
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("trial", sa.Integer, nullable=False),
-    sa.Column("place", sa.Integer),  # among the ends of the run; none while it runs
+    sa.Column("place", sa.Integer),  # in the order of the run's ends; NULL while the attempt runs
     sa.Column("request", sa.Text, nullable=False),
     sa.Column("outcome", sa.Text),
     sa.Column("optuna", sa.Text, nullable=False),
@@ -75,10 +75,10 @@ reports = sa.Table(
     "reports",
     _all,
     sa.Column("run_id", sa.ForeignKey(runs.c.id), primary_key=True),
-    sa.Column("mark", sa.BigInteger, primary_key=True, autoincrement=False),  # counted up by the controller
+    sa.Column("mark", sa.BigInteger, primary_key=True, autoincrement=False),  # incremented by the controller
     sa.Column("trial", sa.BigInteger, nullable=False),
     sa.Column("attempt", sa.BigInteger, nullable=False),
-    sa.Column("number", sa.BigInteger, nullable=False),  # of the attempt
+    sa.Column("number", sa.BigInteger, nullable=False),  # the attempt's
     sa.Column("step", sa.BigInteger, nullable=False),
     sa.Column("metrics", sa.Text, nullable=False),
     sa.Column("moment", sa.Double, nullable=False),
@@ -111,35 +111,35 @@ _DAMAGE = ("42", "XX")  # classes of SQLSTATE: missing tables or columns, corrup
 
 
 def engine(url: str, *, pings: bool = True) -> sa.Engine:
-    """A controller's engine: SQLite with a write-ahead log, or one connection to PostgreSQL, which also holds the lock.
+    """Return a controller's engine: SQLite with a write-ahead log, or one connection to PostgreSQL, which holds the lock.
 
     Args:
-        url: of the database.
-        pings: whether a connection to PostgreSQL is tested before each use, which costs a round trip.
+        url: URL of the database.
+        pings: Test a connection to PostgreSQL before each use, which costs a round trip.
     """
     parsed = sa.make_url(url)
     if parsed.get_backend_name() == "sqlite":
-        opened = sa.create_engine(parsed, connect_args={"timeout": 30})
-        sa.event.listen(opened, "connect", _tune_sqlite)
-        return opened
-    return connecting(parsed, pool_pre_ping=pings, pool_size=1, connect_args=locking.CONNECT)
+        sqlite_engine = sa.create_engine(parsed, connect_args={"timeout": 30})
+        sa.event.listen(sqlite_engine, "connect", _tune_sqlite)
+        return sqlite_engine
+    return postgresql_engine(parsed, pool_pre_ping=pings, pool_size=1, connect_args=locking.CONNECT)
 
 
 def in_schema(url: str, schema: str) -> str:
-    """The URL of one schema of a PostgreSQL database."""
+    """Return the URL of one schema of a PostgreSQL database."""
     return sa.make_url(url).update_query_dict({locking.SCHEMA: schema}).render_as_string(hide_password=False)
 
 
-def connecting(url: sa.URL | str, **options: Any) -> sa.Engine:
-    """An engine of PostgreSQL whose connections see the tables of the URL's schema, or of the default one, and no others."""
-    created = sa.create_engine(url, max_overflow=0, **options)
-    sa.event.listen(created, "do_connect", _choose_schema)
-    return created
+def postgresql_engine(url: sa.URL | str, **options: Any) -> sa.Engine:
+    """Return an engine of PostgreSQL whose connections see only the tables of the URL's schema, or of the default one."""
+    schema_engine = sa.create_engine(url, max_overflow=0, **options)
+    sa.event.listen(schema_engine, "do_connect", _choose_schema)
+    return schema_engine
 
 
 def _choose_schema(_dialect: Any, _record: Any, _arguments: Any, parameters: dict[str, Any]) -> None:
-    # The parameter is ours, and unknown to the driver. Without one PostgreSQL would look first into a schema that is named
-    # as its user, which may be a team's.
+    # The driver does not know trialplane's parameter. Without a search path, PostgreSQL would first look into the schema
+    # with the name of its user, which may be a team's.
     chosen = _quoted(parameters.pop(locking.SCHEMA, "") or DEFAULT_SCHEMA)
     parameters["options"] = f"{parameters.get('options', '')} -c search_path={chosen}".strip()
 
@@ -148,71 +148,71 @@ def _quoted(schema: object) -> str:
     return '"' + str(schema).replace('"', '""') + '"'
 
 
-class Begins(Protocol):
-    """Connections to a database."""
+class Connector(Protocol):
+    """Source of connections to a database: an engine or a `Share`."""
 
     def begin(self) -> contextlib.AbstractContextManager[sa.Connection]:
-        """A transaction, which is committed at the end of the context."""
+        """Begin a transaction, which is committed at the end of the context."""
 
 
 class Connections:
-    """The connections of a process to PostgreSQL, which the ledgers of all namespaces share.
+    """Connections of a process to PostgreSQL, which the ledgers of all namespaces share.
 
-    They are tested before use, so a restart of PostgreSQL causes no errors beyond its downtime.
+    They are tested before use, so a restart of PostgreSQL causes no errors after its downtime.
     """
 
     def __init__(self, url: str) -> None:
         no_schema_url = sa.make_url(url).update_query_dict({locking.SCHEMA: NO_SCHEMA})
-        self._engine = connecting(
+        self._engine = postgresql_engine(
             no_schema_url, pool_pre_ping=True, pool_size=POOL, pool_timeout=TURN_SECONDS, connect_args=locking.CONNECT
         )
         self._turns = threading.BoundedSemaphore(POOL - CHECKS)
 
-    def share(self, schema: str = "", most: int = SHARE) -> Share:
-        """The share of the ledger in a schema.
+    def share(self, schema: str = "", limit: int = SHARE) -> Share:
+        """Return the share of the ledger in a schema.
 
         Args:
-            schema: "" is the database's default one.
-            most: connections that it may have at a time, beside those for checks.
+            schema: Name of the schema; "" for the default one.
+            limit: Maximum number of connections in use, not counting those for checks.
         """
-        return Share(self._engine, schema, self._turns, most)
+        return Share(self._engine, schema, self._turns, limit)
 
     def close(self) -> None:
-        """Close them."""
+        """Close all connections."""
         self._engine.dispose()
 
 
 class Share:
-    """The share of one ledger in the connections of a process: at most so many at a time, that others have some too.
+    """Share of one ledger in the connections of a process: a limit that leaves some to the other ledgers.
 
-    The schema is set for a transaction and ends with it, so no connection comes with another ledger's.
+    The schema is set for one transaction only, so no connection starts with the schema of another ledger.
 
     Args:
-        engine: of all.
-        schema: of the ledger; "" is the database's default one.
-        turns: of all.
-        most: connections that it may have at a time, beside those for checks.
+        engine: Engine of all ledgers.
+        schema: Schema of the ledger; "" for the default one.
+        turns: Semaphore of all ledgers.
+        limit: Maximum number of connections in use, not counting those for checks.
     """
 
-    def __init__(self, engine: sa.Engine, schema: str, turns: threading.BoundedSemaphore, most: int) -> None:
+    def __init__(self, engine: sa.Engine, schema: str, turns: threading.BoundedSemaphore, limit: int) -> None:
         self._engine = engine.execution_options(**{locking.SCHEMA: schema})
         self._path = sa.text(f"SET LOCAL search_path = {_quoted(schema or DEFAULT_SCHEMA)}")
-        self._most = most
-        self._own_turns = threading.BoundedSemaphore(most)
+        self._limit = limit
+        self._own_turns = threading.BoundedSemaphore(limit)
         self._turns = turns
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[sa.Connection]:
-        """A transaction, which is committed at the end of the context.
+        """Begin a transaction, which is committed at the end of the context.
 
         Raises:
-            sqlalchemy.exc.TimeoutError: no connection has become free.
+            sqlalchemy.exc.TimeoutError: No connection has become free in time.
         """
-        until = time.monotonic() + TURN_SECONDS
+        deadline = time.monotonic() + TURN_SECONDS
         if not self._own_turns.acquire(timeout=TURN_SECONDS):
-            raise sa.exc.TimeoutError(f"all of its {self._most} connections have been in use for {TURN_SECONDS:g} s")
+            raise sa.exc.TimeoutError(f"all of its {self._limit} connections have been in use for {TURN_SECONDS:g} s")
         try:
-            if not self._turns.acquire(timeout=max(0.0, until - time.monotonic())):
+            if not self._turns.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 text = f"all {POOL - CHECKS} connections of the process have been in use for {TURN_SECONDS:g} s"
                 raise sa.exc.TimeoutError(text)
             try:
@@ -225,10 +225,10 @@ class Share:
 
     @contextlib.contextmanager
     def checking(self) -> Iterator[sa.Connection]:
-        """A transaction for no more than a look at whether a token opens a run: there is always a connection for that.
+        """Begin a transaction that only checks a token. Some connections are reserved for such checks.
 
         Raises:
-            sqlalchemy.exc.TimeoutError: no connection has become free.
+            sqlalchemy.exc.TimeoutError: No connection has become free in time.
         """
         with self._engine.begin() as connection:
             connection.execute(self._path)
@@ -236,28 +236,28 @@ class Share:
 
 
 def schema(connection: sa.Connection) -> str:
-    """The schema of the ledger that a connection is for; "" for the database's default one."""
+    """Return the schema of a connection's ledger; "" for the default one."""
     shared = connection.get_execution_options().get(locking.SCHEMA)
     return locking.schema(connection.engine.url) if shared is None else str(shared)
 
 
-def prepare(engine: Begins) -> None:
+def prepare(engine: Connector) -> None:
     """Create the tables if there are none.
 
     Raises:
-        LedgerCorrupt: there are tables of another version.
+        LedgerCorrupt: There are tables of another version.
     """
     with engine.begin() as connection:
         if is_there(connection):
             return
-    with writing(engine) as connection:
+    with begin_writing(engine) as connection:
         if connection.dialect.name != "sqlite":  # two controllers may be the first at the same time
             chosen = schema(connection)
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(locking.key(chosen, "schema_version"))))
             if chosen:
                 connection.execute(sa.schema.CreateSchema(chosen, if_not_exists=True))
         if not is_there(connection):
-            _all.create_all(connection, checkfirst=False)  # fails on tables of another program with these names
+            _all.create_all(connection, checkfirst=False)  # fails if another program has tables with these names
             connection.execute(sa.insert(_schema_version).values(version=reading.VERSION))
 
 
@@ -265,18 +265,18 @@ def is_there(connection: sa.Connection) -> bool:
     """Whether the tables exist.
 
     Raises:
-        LedgerCorrupt: they are of another version.
+        LedgerCorrupt: They are of another version.
     """
     if not sa.inspect(connection).has_table(_schema_version.name):
         return False
     version = connection.execute(sa.select(_schema_version.c.version)).scalar_one()
-    reading.check_version(version, shown(connection.engine.url))
+    reading.check_version(version, redacted_url(connection.engine.url))
     return True
 
 
 @contextlib.contextmanager
-def writing(engine: Begins) -> Iterator[sa.Connection]:
-    """A transaction that reads before it writes, or changes tables: in SQLite it takes the write lock at its start."""
+def begin_writing(engine: Connector) -> Iterator[sa.Connection]:
+    """Begin a transaction that reads before it writes, or creates tables. In SQLite it takes the write lock at once."""
     with engine.begin() as connection:
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -284,24 +284,24 @@ def writing(engine: Begins) -> Iterator[sa.Connection]:
 
 
 def select(connection: sa.Connection) -> reading.Select:
-    """The function by which `ledger.attempts` reads through this connection."""
+    """Return the function with which `ledger.attempts` reads through a connection."""
     return lambda query, values: connection.execute(sa.text(query), values).all()
 
 
 def document(connection: sa.Connection, is_run: sa.ColumnElement[bool], name: str) -> Any:
-    """The value in a column of the run that `mine` chooses, or None."""
+    """Return the value in a column of the run that `is_run` selects; None if the column is empty."""
     text = connection.execute(sa.select(runs.c[name]).where(is_run)).scalar()
     return None if text is None else json.loads(text)
 
 
 def describe(connection: sa.Connection, is_run: sa.ColumnElement[bool], described: Mapping[str, Any]) -> None:
-    """Write facts about that run, by column name."""
+    """Write facts about the run that `is_run` selects, by column name."""
     texts = {name: json.dumps(value) for name, value in described.items()}
     connection.execute(sa.update(runs).where(is_run).values(texts))
 
 
 def keep_code(connection: sa.Connection, data: bytes) -> str:
-    """Stores the code of a run, unless another has the same; gives what is in the run's column for it: its SHA-256."""
+    """Store the code of a run, unless another run has the same. Return its SHA-256, which the run's column holds."""
     digest = hashlib.sha256(data).hexdigest()
     _lock_code(connection)
     if not has_code(connection, data):
@@ -311,42 +311,42 @@ def keep_code(connection: sa.Connection, data: bytes) -> str:
 
 
 def has_code(connection: sa.Connection, data: bytes) -> bool:
-    """Whether some run has the same code."""
+    """Whether any run has the same code."""
     digest = hashlib.sha256(data).hexdigest()
     return connection.execute(sa.select(codes.c.digest).where(codes.c.digest == digest)).scalar() is not None
 
 
 def drop_code(connection: sa.Connection) -> None:
-    """Delete the code that no run has any more."""
+    """Delete the code that no run has anymore."""
     _lock_code(connection)
     connection.execute(sa.delete(codes).where(codes.c.digest.not_in(sa.select(runs.c.code).where(runs.c.code.is_not(None)))))
 
 
 def _lock_code(connection: sa.Connection) -> None:
-    """Lock the code until the end of the transaction, so that no other deletes what this one relies on.
+    """Lock the code until the end of the transaction, so that no other transaction deletes code that this one refers to.
 
-    No run has a name with a slash, so no run's lock has this key.
+    The name of a run has no slash, so no run's lock has this key.
     """
     if connection.dialect.name != "sqlite":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(locking.key(schema(connection), f"{codes.name}/"))))
 
 
-def shown(url: sa.URL | str) -> str:
-    """A database's URL for messages, without its password."""
+def redacted_url(url: sa.URL | str) -> str:
+    """Return a database's URL for messages, without its password."""
     return sa.make_url(url).render_as_string(hide_password=True)
 
 
 @contextlib.contextmanager
-def mapped(url: str, run: str) -> Iterator[None]:
+def map_errors(url: str, run: str) -> Iterator[None]:
     """Map database errors to errors of trialplane, by their codes.
 
     Args:
-        url: of the database.
-        run: the one that is worked on.
+        url: URL of the database, for messages.
+        run: Name of the run, for messages.
 
     Raises:
-        LedgerCorrupt: the database is damaged or is not a ledger.
-        LedgerUnavailable: it is away, or the disk is full.
+        LedgerCorrupt: The database is damaged or is not a ledger.
+        LedgerUnavailable: The database is unavailable, or the disk is full.
     """
     try:
         yield
@@ -354,11 +354,11 @@ def mapped(url: str, run: str) -> Iterator[None]:
         line = reason(error)
         if _is_damage(_cause(error)):
             raise errors.LedgerCorrupt(
-                f"the ledger {shown(url)} is damaged or is not a ledger ({line}); nothing was changed. "
+                f"the ledger {redacted_url(url)} is damaged or is not a ledger ({line}); nothing was changed. "
                 "Put a good copy in its place, or move the run's folder away and submit under the same name"
             ) from error
         raise errors.LedgerUnavailable(
-            f"the ledger {shown(url)} cannot be used now: {line}; all records are safe. "
+            f"the ledger {redacted_url(url)} cannot be used now: {line}; all records are safe. "
             f"When the disk has room and the database answers, type `platform resume {run}`"
         ) from error
 
@@ -369,17 +369,18 @@ def reason(error: BaseException) -> str:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The driver's error, where it is one of SQLAlchemy's that has one."""
+    """Return the driver's error inside an error of SQLAlchemy, or else the error itself."""
     return getattr(error, "orig", None) or error
 
 
 def _is_damage(error: BaseException) -> bool:
+    """Whether a driver's error means that the database is damaged or is not a ledger."""
     if isinstance(error, sqlite3.Error):
         return reading.is_damage(error)
     return (getattr(error, "pgcode", None) or "").startswith(_DAMAGE)
 
 
 def _tune_sqlite(connection: sqlite3.Connection, _: object) -> None:
-    # WAL with NORMAL keeps every commit when the process is killed, and is not damaged by a power cut.
+    # WAL with NORMAL keeps every commit if the process is killed, and a power failure does not damage it.
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from trialplane.job.kinds import Job
 from trialplane.kube import metadata
-from trialplane.ledger.archive import Recorded
+from trialplane.ledger.archive import Snapshot
 from trialplane.plan import plan as planning
 from trialplane.plan import run as runs
 from trialplane.plan.run import Image, ParsedRun, RunSpec, Status
@@ -90,7 +90,7 @@ class Observation:
     run: Thing
     read: ParsedRun
     ray_cluster: Thing | None = None
-    recorded: Recorded | None = None
+    recorded: Snapshot | None = None
     pods: tuple[str, ...] = ()
     pulled: tuple[Image, ...] = ()
     controller_runs: bool = False

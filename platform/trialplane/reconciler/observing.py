@@ -53,7 +53,7 @@ class Observer:
         name, site = observed.name, self._site
         ray_cluster = self._cluster.read(kinds.RAY_CLUSTER, name)
         observation = dataclasses.replace(
-            observed, ray_cluster=ray_cluster, recorded=self._archive.recorded(name), blocked=None, waits=""
+            observed, ray_cluster=ray_cluster, recorded=self._archive.snapshot(name), blocked=None, waits=""
         )
         if ray_cluster is None:
             spec = self._cluster.read(kinds.CONFIG_MAP, names.spec_map(name))
@@ -140,7 +140,11 @@ class Observer:
             token = base64.b64decode(((secret or {}).get("data") or {}).get(names.TOKEN_KEY, "")).decode()
         except ValueError:
             return True
-        return not token or observed.recorded is None or not archive.same(observed.recorded.token, ledger.hashed(token))
+        return (
+            not token
+            or observed.recorded is None
+            or not archive.is_same_digest(observed.recorded.token, ledger.hashed(token))
+        )
 
     def _pods(self, run: str) -> list[dict[str, Any]]:
         """The pods of a run, the newest first."""

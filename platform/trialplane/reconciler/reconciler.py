@@ -210,7 +210,7 @@ class Reconciler:
     def _note_deletion(self, name: str, text: str) -> None:
         """Record once that a Run is gone, if its record stays; the record of a run that never started has nothing of it."""
         with contextlib.suppress(LedgerCorrupt):
-            recorded = self._archive.recorded(name)
+            recorded = self._archive.snapshot(name)
             last = None if recorded is None else recorded.change
             if last is not None and last.requested.get("state") != _DELETED:
                 desired = {**last.requested, "state": _DELETED}

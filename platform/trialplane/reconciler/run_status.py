@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from trialplane.kube import metadata
 from trialplane.ledger import run_status as ledger_status
-from trialplane.ledger.archive import Recorded
+from trialplane.ledger.archive import Snapshot
 from trialplane.ledger.run_status import LedgerView
 from trialplane.plan import run as runs
 from trialplane.plan.run import Condition, State, Status
@@ -103,7 +103,7 @@ def _state(observed: Observation) -> tuple[State, str]:
     return "Pending", problem.message if problem else "its pods are about to be made"
 
 
-def _ledger(observed: Observation, recorded: Recorded) -> LedgerView:
+def _ledger(observed: Observation, recorded: Snapshot) -> LedgerView:
     """Return the ledger's view of the run, with the state that its Run asks for."""
     if observed.own_cluster is not None or observed.read.spec is None:  # it stops when its pods are gone
         return LedgerView(recorded.status, alive=recorded.alive, begun=observed.begun)

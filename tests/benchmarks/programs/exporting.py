@@ -17,7 +17,7 @@ from trialplane.wire import records
 def main() -> None:
     """Exports the run in `folder` into the file `target`."""
     arguments = json.loads(sys.argv[1])
-    found = results.whole(Path(arguments["folder"]) / "ledger.db", studies.NAME, False, 0)
+    found = results.attempts_since(Path(arguments["folder"]) / "ledger.db", studies.NAME, False, 0)
     order = Order(studies.NAME, ("minimize",), ("loss",), {}, f"sqlite:///{arguments['target']}")
     export.write(order, [json.dumps({"attempts": records.to_dict(found), "alive": False, "reports": []})])
     print(json.dumps({"trials": len(found)}))  # noqa: T201  this is the answer

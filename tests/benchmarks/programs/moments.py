@@ -26,9 +26,11 @@ def main() -> None:
         engine = sa.create_engine(arguments["ledger"])
     else:
         there = arguments["namespace"]
-        engine = tables.connecting(Ledgers(os.environ[env.LEDGER], arguments["control"], [there]).url(there))
+        engine = tables.postgresql_engine(Ledgers(os.environ[env.LEDGER], arguments["control"], [there]).url(there))
     with engine.connect() as connection:
-        found = attempts.every(lambda query, values: connection.execute(sa.text(query), values).all(), arguments["run"])
+        found = attempts.all_attempts(
+            lambda query, values: connection.execute(sa.text(query), values).all(), arguments["run"]
+        )
     engine.dispose()
     kept = ("state", "metrics", "started", "ended", "node")
     ended = [(one.request.trial, records.to_dict(one.outcome)) for one in found if one.outcome is not None]
