@@ -141,7 +141,7 @@ function history(run) {
       if (rows.length) groups.push([state, `${state.toLowerCase()}, last report`, rows, STATES[state].symbol]);
     }
     const data = groups.map(([state, name, rows, symbol]) => scatter({ name, mode: "markers", x: Float64Array.from(rows, x), y: pick(objective.column, rows), text: hovers(run, rows),
-      marker: { color: shade(STATES[state].color), symbol, size: rows.length > 5000 ? 3 : 6, opacity: rows.length > 5000 ? 0.5 : 0.75 } }));
+      marker: { color: shade(STATES[state].color), symbol: run.size > 5000 ? "circle" : symbol, size: run.size > 5000 ? 3 : 6, opacity: run.size > 5000 ? 0.5 : 0.75 } }));
     const order = byTime ? Uint32Array.from(run.feasible).sort((a, b) => x(a) - x(b)) : run.feasible;
     const best = run.running(order, objective);
     if (best.length) {
