@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from trialplane.cli import foreground, importing, kinds, names, output
+from trialplane.cli import foreground, importing, kinds, names, output, watching
 from trialplane.client import places
 from trialplane.client.offline import Offline
 from trialplane.client.run import Submitted
 from trialplane.client.sdk import Platform
 from trialplane.client.target import TargetName
 from trialplane.errors import InputError, Issue, SpecError
-from trialplane.job import document, short
+from trialplane.job import document, load, short
 from trialplane.job.load import Flag
 from trialplane.plan import run as runs
 from trialplane.plan.site import CheckpointDefaults
@@ -88,8 +88,9 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
 @click.option("--sampler", help="Sampler: tpe, gp, cmaes, nsgaii, qmc, random, grid, …")
 @click.option("--pruner", help="Pruner: none, median, hyperband, percentile, …")
 @click.option("--max-failed", type=int, help="Stop if more than this many trials fail.")
+@click.option("--watch-code", is_flag=True, help="With --local: run one trial, and again whenever the job's folder changes.")
 @_options
-def hpo(job: str, target_name: TargetName, **options: Any) -> int:
+def hpo(job: str, target_name: TargetName, *, watch_code: bool, **options: Any) -> int:
     """Start a study of NAME: a job in jobs/NAME, a job's folder, or a script.
 
     A script that prints its metrics needs no job.yaml. Its folder is included:
@@ -110,7 +111,15 @@ def hpo(job: str, target_name: TargetName, **options: Any) -> int:
     overrides = {name: options.pop(name) for name in ("trials", "parallel", "sampler", "pruner")}
     overrides["budget.max_failed"] = Flag(options.pop("max_failed"), "--max-failed")
     issues, searched = _searched(options.pop("spaces"), options.pop("objectives"))
-    return _submit("hpo", job, target_name, {**overrides, **searched}, issues, **options)
+    if not watch_code:
+        return _submit("hpo", job, target_name, {**overrides, **searched}, issues, **options)
+    if not target_name.local or options["detach"] or options["dry_run"] or options["name"] or overrides["trials"]:
+        raise click.UsageError("--watch-code needs --local, and takes no --trials, --name, --detach or --dry-run")
+    folder = Path(job).parent if job.endswith(".py") else load.find_job(job, Path.cwd())
+    fields = {**overrides, **searched, "trials": Flag(1, "--watch-code"), "parallel": Flag(1, "--watch-code")}
+    return watching.watch(
+        folder, lambda started: _submit("hpo", job, target_name, fields, issues, **options, started=started)
+    )
 
 
 def _searched(spaces: Sequence[str], objectives: Sequence[str]) -> tuple[list[Issue], dict[str, Flag]]:
@@ -205,6 +214,7 @@ def _submit(
     dry_run: bool,
     values: Path | None,
     kind: str,
+    started: watching.Started = lambda handle: None,
     **options: Any,
 ) -> int:
     """Check, start and show a run.
@@ -220,6 +230,7 @@ def _submit(
         dry_run: whether to show only the plan.
         values: of the chart, in place of a cluster; or None.
         kind: of the output.
+        started: called with the run when it has started.
         **options: the other options of all kinds.
     """
     if values is not None and (not dry_run or target_name.local):
@@ -250,6 +261,7 @@ def _submit(
         return 0
     with foreground.signals() as received:
         handle, became = platform.start(prepared.plan)
+        started(handle)
         places.remember(platform.target.place, handle.name)
         more = kinds.of(prepared.plan.job).finished if became is Submitted.FINISHED else ""
         output.note(f"{_NOTES[became]}{more}".format(handle.name))
