@@ -176,7 +176,7 @@ def differences(run: RunPaths, plan: Plan) -> list[str]:
         code = {name: (run.code / name).read_bytes() for name in packing.pack(run.code).files}
     except (OSError, InputError) as error:
         raise damaged(run, run.code, f"cannot be read: {errors.first_line(error)}") from error
-    return changes.differences(load_job(run), load_submission(run)["code_hash"], code, plan)
+    return changes.differences(load_job(run), load_submission(run), code, plan)
 
 
 def keep(run: RunPaths, job: Job) -> None:

@@ -159,9 +159,7 @@ class KubernetesTarget:
         if view.run is not None and not view.has_begun and view.is_active and self.objects.submission(view.run) is None:
             return None
         submission = self._submission(plan.run)
-        return changing.differences(
-            submission.job, str(submission.facts.get("code_hash", "")), changing.contents(submission.code), plan
-        )
+        return changing.differences(submission.job, submission.facts, changing.contents(submission.code), plan)
 
     def rows(self, run: str, after: int | None = None) -> tuple[int, list[TrialRow]]:
         """See `Target`."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import trialplane
 from trialplane import errors
-from trialplane.client import functions
+from trialplane.client import earlier_runs, functions
 from trialplane.client import run as running
 from trialplane.client import target as targets
 from trialplane.client.local import LocalTarget
@@ -167,6 +167,11 @@ class Platform:
         taken = () if request.offline else self.target.runs()
         name = name or planning.default_name(resolved.name, taken, time.localtime())
         plan = planning.plan(resolved, folder, name, provenance)
+        if request.offline is None:
+            content, issues_found, remarks = earlier_runs.gather(self.target, plan)
+            if issues_found:
+                raise SpecError(issues_found)
+            plan, notes = planning.with_earlier(plan, folder, content), [*notes, *remarks]
         return Prepared(plan, (*notes, *resolved.advice(), *warnings))
 
     def _check_resumed(self, job: Job | None, name: str | None) -> list[Issue]:

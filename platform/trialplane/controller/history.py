@@ -21,7 +21,7 @@ import copy
 import datetime
 import functools
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,12 +39,6 @@ LIMIT = 1000
 BEST = 200
 # Samplers that read all trials each time; the others need every trial (generations, visited points) or none.
 BOUNDED = frozenset({"tpe", "gp"})
-# The state of a trial without values from which a sampler learns; the other samplers learn nothing from former trials.
-_WORST = {
-    "tpe": TrialState.PRUNED,  # without reports: worse than any pruned trial with some
-    **dict.fromkeys(("gp", "cmaes", "nsgaii", "nsgaiii"), TrialState.COMPLETE),  # they read no other
-}
-
 _distribution = functools.cache(json_to_distribution)  # a study has few, and each trial repeats them
 
 
@@ -108,10 +102,12 @@ class History(optuna.storages.InMemoryStorage):
 
     Args:
         job: of the study.
+        earlier: trials of earlier studies, which only the sampler is shown.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, earlier: Sequence[FrozenTrial] = ()) -> None:
         super().__init__()
+        self._earlier = {trial.number: trial for trial in earlier}
         self.directions = [StudyDirection[objective.direction.upper()] for objective in job.objectives]
         self.drawing = False
         self._sampler = job.search.sampler.name
@@ -127,6 +123,8 @@ class History(optuna.storages.InMemoryStorage):
         self._sort_keys: dict[int, tuple[float, ...]] = {}
         self._unfinished: set[int] = set()
         self._view: list[int] | None = None  # numbers of the finished trials shown; rebuilt after each end
+        for trial in earlier:
+            self._sort(trial)
 
     def ended(self, trial: FrozenTrial, is_bad: bool) -> None:
         """Record that a trial has finished.
@@ -141,10 +139,15 @@ class History(optuna.storages.InMemoryStorage):
         self._view = None
         if self._asks and trial.state == TrialState.COMPLETE:
             self._add_shape(frozenset(trial.params))
-        learns = self._of_class or self._sampler in _WORST
+        learns = self._of_class or self._sampler in points.WORST
         if is_bad and learns and not any(trial.params.keys() < shape for shape in self._shapes):
             shown = self._worst[number] = self._as_worst(trial)
             trial = trial if self._of_class else shown
+        self._sort(trial)
+
+    def _sort(self, trial: FrozenTrial) -> None:
+        """Notes the values of a finished trial, by which the trials are chosen that the sampler is shown."""
+        number = trial.number
         if trial.state == TrialState.COMPLETE and not _violation(trial):
             self._losses[number] = self._loss(trial)
         elif trial.state == TrialState.COMPLETE or (trial.state == TrialState.PRUNED and self._sampler == "tpe"):
@@ -172,12 +175,15 @@ class History(optuna.storages.InMemoryStorage):
     ) -> list[FrozenTrial]:
         """All trials, or those that the sampler is shown."""
         bounded = self._sampler in BOUNDED and len(self._losses) + len(self._sort_keys) > LIMIT
-        if not self.drawing or not (bounded or self._worst):
+        if not self.drawing or not (bounded or self._worst or self._earlier):
             return super().get_all_trials(study_id, deepcopy, states)
         trials = super().get_all_trials(study_id, deepcopy=False)
         if bounded:
-            self._view = self._view or self._selected(trials)
-            trials = [trials[number] for number in sorted({*self._view, *self._unfinished})]
+            known = self._earlier | {trial.number: trial for trial in trials}
+            self._view = self._view or self._selected(known)
+            trials = [known[number] for number in sorted({*self._view, *self._unfinished})]
+        else:
+            trials = [*self._earlier.values(), *trials]
         worst = self._finite_worst() if self._of_class and not self._of_tune else self._worst
         shown = (worst.get(trial.number, trial) for trial in trials)
         return [trial for trial in shown if states is None or trial.state in states]
@@ -202,7 +208,7 @@ class History(optuna.storages.InMemoryStorage):
         if self._of_tune:
             worst.system_attrs = {**trial.system_attrs, points.BAD: True}
             return worst
-        worst.state = TrialState.COMPLETE if self._of_class else _WORST[self._sampler]
+        worst.state = TrialState.COMPLETE if self._of_class else points.WORST[self._sampler]
         worst.values = [sign * math.inf for sign in self._signs] if worst.state == TrialState.COMPLETE else None
         worst.intermediate_values = {}
         worst.system_attrs = {**trial.system_attrs, **self._unbounded}
@@ -235,7 +241,7 @@ class History(optuna.storages.InMemoryStorage):
         step, report = max(trial.intermediate_values.items())
         return 0, -step, math.inf if math.isnan(report) else self._signs[0] * report
 
-    def _selected(self, trials: list[FrozenTrial]) -> list[int]:
+    def _selected(self, trials: Mapping[int, FrozenTrial]) -> list[int]:
         """Numbers of the finished trials that are shown: the best, and an even sample of the others."""
         best: list[int] = []
         feasible = np.array(sorted(self._losses), dtype=int)

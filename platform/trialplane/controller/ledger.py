@@ -38,7 +38,8 @@ from trialplane.controller.pruning import Pruning
 from trialplane.job.kinds import Job
 from trialplane.ledger import Store, remote, study
 from trialplane.ledger.attempts import Attempt
-from trialplane.wire import labels, messages, records, rows
+from trialplane.wire import earlier, labels, messages, records, rows
+from trialplane.wire.earlier import EarlierTrial
 from trialplane.wire.records import (
     CheckpointSummary,
     Desired,
@@ -59,6 +60,8 @@ log = logging.getLogger(__name__)
 _LONGEST_REASON = 1000  # characters of a status that was refused
 _REPORT_SECONDS = 0.25  # between two batches of reports
 _REPORT_PAUSE = 5.0  # the same after one that could not be written
+_REDRAWS = 100  # of a trial whose parameters an earlier one has
+_BY_SAMPLER = 10  # of these, by the sampler; it may insist on its point
 _AHEAD = 1800.0  # seconds by which the clock of a trial may be ahead
 
 
@@ -134,7 +137,11 @@ class Ledger:
         self._curves = Curves({metric for metric in metrics if metric})
         self._write_at = 0.0  # when the next reports are written, by the monotonic clock
         self._unwritable = ""  # why some reports are not in the database
-        self._memory = history.History(job)
+        earlier_trials = earlier.read(code)
+        self._earlier = samplers.frozen(job, earlier_trials.history)
+        self._answers = {earlier.key(trial.params): trial for trial in reversed(earlier_trials.results)}
+        self._points: set[str] = set()  # parameters of all trials
+        self._memory = history.History(job, self._earlier)
         self.pruning = Pruning(job, self._code)
         self._study = self._memory_study()
         self.storage = self._opened(url, lock)
@@ -408,11 +415,63 @@ class Ledger:
             warnings.simplefilter("ignore")  # optuna on experimental features and fixed values, which the job's check allows
             drawn = self._study.ask()
             sampled = samplers.suggest(drawn, self.job, self._space_function, enqueued_values)
+        if self._search.duplicates == "redraw" and not enqueued:
+            drawn, sampled = self._redrawn(trial, drawn, sampled)
         if self._is_replayed:
             self._memory.set_trial_system_attr(drawn._trial_id, replaying.TOLD, self._untold)
             self._untold = []
         self._next += 1
         return self._attempt(drawn, trial, 1, None, sampled, self._segment(trial))
+
+    def _redrawn(
+        self, trial: int, drawn: optuna.trial.Trial, sampled: dict[str, Any]
+    ) -> tuple[optuna.trial.Trial, dict[str, Any]]:
+        """A trial with other parameters if an earlier one has its own: first by the sampler, and then at random.
+
+        After that many attempts, the space probably has no other point, and the trial keeps those that it has.
+        """
+        lasting = not samplers.is_optunas(self._study.sampler)
+        for attempt in range(_REDRAWS):
+            if self._point(sampled) not in self._points:
+                break
+            self._memory.replace(drawn._trial_id, optuna.trial.create_trial(state=TrialState.RUNNING))
+            if attempt < _BY_SAMPLER and not lasting:
+                before = attempt + 1
+                sampler = samplers.build_sampler(self.job, trial, self._code, drawn_before=before, earlier=self._earlier)
+            else:
+                seed = samplers.derived_seed(samplers.derived_seed(self.job.seed, trial), attempt)
+                sampler = optuna.samplers.RandomSampler(seed=seed)
+            kept, self._study.sampler = self._study.sampler, sampler
+            with self._drawing(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                drawn = optuna.trial.Trial(self._study, drawn._trial_id)
+                sampled = samplers.suggest(drawn, self.job, self._space_function)
+            self._study.sampler = kept
+        return drawn, sampled
+
+    def _point(self, sampled: Mapping[str, Any]) -> str:
+        """The parameters of a trial as one text."""
+        return earlier.key({**self.job.params, **sampled})
+
+    def answer(self, request: TrialRequest) -> TrialOutcome | None:
+        """The result of an earlier trial with the same parameters, which counts for a new one; None if there is none."""
+        known = (
+            self._answers.get(earlier.key(request.params)) if request.segment is None or not request.segment.done else None
+        )
+        if known is None:
+            return None
+        now = time.time()
+        return TrialOutcome(
+            number=request.number,
+            state=State.COMPLETE,
+            metrics=known.metrics,
+            returned=known.returned,
+            message=f"answered by trial {known.trial} of {known.run}, which has the same parameters",
+            started=now,
+            ended=now,
+            step=known.step,
+            answered_by=f"{known.run}:{known.trial}",
+        )
 
     @property
     def _is_replayed(self) -> bool:
@@ -422,12 +481,13 @@ class Ledger:
     def _build_sampler(self, trial: int) -> None:
         """The sampler of a new trial. One that keeps what it has learned sees the study once more, if it is new."""
         before = self._study.sampler
-        self._study.sampler = samplers.build_sampler(self.job, trial, self._code, before)
+        self._study.sampler = samplers.build_sampler(self.job, trial, self._code, before, earlier=self._earlier)
         if not self._is_replayed or not trial or samplers.is_optunas(self._study.sampler) or self._study.sampler is before:
             return
         trials = [self._frozen(number) for number in range(trial)]
         with self._of_class(trial):
-            replaying.replay(self.job, self._study.sampler, trials, self._untold, self._bad, self._space_function)
+            memory = history.History(self.job, self._earlier)
+            replaying.replay(self.job, memory, self._study.sampler, trials, self._untold, self._bad, self._space_function)
 
     @contextlib.contextmanager
     def _of_class(self, trial: int) -> Iterator[None]:
@@ -468,6 +528,8 @@ class Ledger:
 
     def _steps_done(self, request: TrialRequest, outcome: TrialOutcome) -> int:
         """The number of steps that a trial has done when an attempt has ended."""
+        if outcome.answered_by:
+            return 0
         if request.trial in self._offsets:
             return outcome.step + self._offsets[request.trial] if outcome.step or outcome.metrics else 0
         ladder = self._search.ladder
@@ -521,6 +583,7 @@ class Ledger:
         )
         # Only drawn parameters are written to the database: the fixed ones are the job's.
         self._attempts[request.number] = dataclasses.replace(request, params=sampled), None
+        self._points.add(self._point(sampled))
         return _Attempt(request, drawn, time.time())
 
     # Ending
@@ -551,6 +614,10 @@ class Ledger:
         self.pruning.ended(outcome)
         self._again.ended(request, outcome)
         self._best_reports.ended(request.trial, outcome)
+        if self._search.duplicates == "answer" and outcome.state is State.COMPLETE and not outcome.answered_by:
+            params = {**self.job.params, **sampled}
+            trial = EarlierTrial(self.run, request.trial, params, (), outcome.metrics, outcome.step, False, outcome.returned)
+            self._answers.setdefault(earlier.key(params), trial)
         if self.promotion is not None and not outcome.retried:
             self.promotion.ended(request.trial, outcome.state, self._steps_done(request, outcome), self._losses(outcome))
         self._show(rows.row(self.job, request, sampled, outcome))
@@ -669,6 +736,7 @@ class Ledger:
             request, outcome = attempt.request, attempt.outcome
             frozen = history.trial(request.number, attempt.optuna, self.pruning.sign)
             self._attempts[request.number] = request, outcome
+            self._points.add(self._point(request.params))
             curve = curves.get(request.number, {})
             self.pruning.has_come = self.pruning.has_come or bool(curve)
             if request.trial > self._next:

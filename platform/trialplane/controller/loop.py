@@ -30,6 +30,7 @@ WAIT = 0.25  # seconds; how soon the loop handles a signal when no slot has an e
 _GROWING = 1.0  # seconds within which the ledger has the reports of an event
 _LONGEST_REMARK = 1000  # characters of a trial's remark, which its code may make of any length
 _LONGEST_MESSAGE = 10_000  # the same of why it ended
+_MOST_ANSWERED = 100  # trials that are answered by earlier results, before the loop looks at its slots again
 _MOST_WARNINGS = 100  # in the status, which is written often
 
 
@@ -137,7 +138,8 @@ class Loop:
 
     def _start_all(self) -> None:
         """Start an attempt in every idle slot while there are any left."""
-        for slot in self._workload.idle:
+        idle, answered = self._workload.idle, 0
+        while idle and answered < _MOST_ANSWERED:
             try:
                 request = self._ledger.ask()
             except errors.LedgerFull as error:
@@ -150,7 +152,11 @@ class Loop:
                 self._is_dry = not self._ledger.counts.paused  # those may be promoted
                 break
             self._growing_until = time.monotonic() + _GROWING
-            self._workload.start(slot, request)
+            if (answer := self._ledger.answer(request)) is not None:
+                answered += 1
+                self._record_end(request, answer)
+            else:
+                self._workload.start(idle.pop(0), request)
         self._end_dropped()
 
     def _end_dropped(self) -> None:
@@ -183,7 +189,10 @@ class Loop:
             arrival.arrays_to_file(event.arrays, self._run.packed(number))
         if event.store is not None:
             arrival.unpack_store(self._run, number, event.store)
-        ended = self._ledger.tell(dataclasses.replace(_bounded(self._as_stopped(outcome)), slot=event.slot))
+        self._record_end(request, dataclasses.replace(_bounded(self._as_stopped(outcome)), slot=event.slot))
+
+    def _record_end(self, request: TrialRequest, outcome: TrialOutcome) -> None:
+        ended = self._ledger.tell(outcome)
         assert ended is not None
         self._is_dry = self._is_full = False
         self._workload.ended(request, ended)

@@ -9,10 +9,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from optuna import distributions
+from optuna.trial import TrialState
 
 from trialplane.job import space
 
 BAD = "trialplane:bad"  # attribute by which a searcher of Ray Tune knows a trial that failed by its own fault
+# The state of a trial without values from which a sampler learns; the other samplers learn nothing from former trials.
+WORST = {
+    "tpe": TrialState.PRUNED,  # without reports: worse than any pruned trial with some
+    **dict.fromkeys(("gp", "cmaes", "nsgaii", "nsgaiii"), TrialState.COMPLETE),  # they read no other
+}
 _SAME = 1e-9  # relative difference of two numbers that are the same
 
 

@@ -28,6 +28,7 @@ _FIXED = "fixed_params"  # Optuna's attribute of an enqueued trial
 
 def replay(
     job: Job,
+    memory: history.History,
     sampler: optuna.samplers.BaseSampler,
     trials: Sequence[FrozenTrial],
     untold: Sequence[int],
@@ -38,13 +39,13 @@ def replay(
 
     Args:
         job: of the study.
+        memory: a new one.
         sampler: the new one.
         trials: all that were drawn, in order.
         untold: numbers of those that have ended since the last was drawn, in order.
         bad: numbers of those that have failed by their own fault.
         function: of the space, if it is code.
     """
-    memory = history.History(job)
     study_id = memory.create_new_study(memory.directions, "replay")
     study = optuna.Study("replay", memory, sampler=sampler)
     others = []

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 import optuna
+from optuna import distributions
 from optuna.trial import FrozenTrial, TrialState
 
 from trialplane import errors
@@ -29,6 +30,8 @@ from trialplane.controller import points
 from trialplane.job import options, space
 from trialplane.job.kinds import Job
 from trialplane.job.options import ValueKind
+from trialplane.wire import rows
+from trialplane.wire.earlier import EarlierTrial
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FAILURE_RULES
 from trialplane.wire.states import TrialState as State
@@ -78,6 +81,7 @@ def build_sampler(
     reusable: optuna.samplers.BaseSampler | None = None,
     *,
     drawn_before: int | None = None,
+    earlier: Sequence[FrozenTrial] = (),
 ) -> optuna.samplers.BaseSampler:
     """The sampler that draws logical trial `trial`.
 
@@ -88,6 +92,7 @@ def build_sampler(
         reusable: the sampler of another trial of the job. It is used again unless it is Optuna's: a grid holds all of its
             points, and a class of another package may hold what it has learned.
         drawn_before: for one parameter that is drawn by itself, how many the trial has before it; None for the whole trial.
+        earlier: trials of earlier studies. CMA-ES starts from them; the others see them among those of the study.
     """
     if reusable is not None and not is_optunas(reusable):
         return reusable
@@ -97,7 +102,7 @@ def build_sampler(
     chosen = job.search.sampler
     if chosen.of_class:
         return _of_class(job, seed, code)
-    sampler: optuna.samplers.BaseSampler = _build(ValueKind.SAMPLER, chosen.name, chosen.options, job, seed, code)
+    sampler: optuna.samplers.BaseSampler = _build(ValueKind.SAMPLER, chosen.name, chosen.options, job, seed, code, earlier)
     if isinstance(sampler, _Grid):
         sampler.begin_with(job.search.parameters, job.search.enqueue)
     return sampler
@@ -193,7 +198,15 @@ _MODULES = {
 }
 
 
-def _build(kind: ValueKind, name: str, option_values: Mapping[str, Any], job: Job, seed: int, code: JobCode) -> Any:
+def _build(
+    kind: ValueKind,
+    name: str,
+    option_values: Mapping[str, Any],
+    job: Job,
+    seed: int,
+    code: JobCode,
+    earlier: Sequence[FrozenTrial] = (),
+) -> Any:
     choice = options.TABLES[kind][name]
     arguments: dict[str, Any] = {}
     for key, value in option_values.items():
@@ -203,6 +216,9 @@ def _build(kind: ValueKind, name: str, option_values: Mapping[str, Any], job: Jo
     if name == "qmc" and arguments.get("independent_sampler") is None:
         # Optuna's default has the seed of the sequence, and so would draw the same number in every trial.
         arguments["independent_sampler"] = optuna.samplers.RandomSampler(seed=seed)
+    whole = [trial for trial in earlier if trial.state == TrialState.COMPLETE and all(map(math.isfinite, trial.values))]
+    if name == "cmaes" and whole:
+        arguments["source_trials"] = whole
     if choice.cls == "ThresholdPruner" and job.search.opposes(job.objectives[0]):  # reports are negated, see Pruning.sign
         lower, upper = arguments.pop("lower", None), arguments.pop("upper", None)
         arguments |= {"lower": None if upper is None else -upper, "upper": None if lower is None else -lower}
@@ -237,6 +253,67 @@ def _value(kind: ValueKind, value: Any, job: Job, seed: int, code: JobCode) -> A
             return _build(kind, name, {**nested.pop("options", {}), **nested}, job, seed, code)
         case _:
             return value
+
+
+_GENERATIONS = {"nsgaii": "NSGAIISampler:generation", "nsgaiii": "NSGAIIISampler:generation"}  # Optuna's attributes
+
+
+def frozen(job: Job, trials: Sequence[EarlierTrial]) -> list[FrozenTrial]:
+    """Trials of earlier studies as Optuna's, numbered from -1 down, those with all parameters last.
+
+    For a genetic sampler the best of them are the first generation.
+    """
+    space_ = {name: points.distribution(parameter) for name, parameter in job.search.parameters.items()}
+    signs = [-1.0 if objective.direction == "maximize" else 1.0 for objective in job.objectives]
+    ordered = sorted(trials, key=lambda trial: (bool(trial.values), len(trial.params)))
+    result = [_frozen(job, trial, space_, signs, number - len(ordered)) for number, trial in enumerate(ordered)]
+    if generation := _GENERATIONS.get(job.search.sampler.name):
+        size = job.search.sampler.options.get("population_size", 50)
+        losses = {
+            trial.number: tuple(sign * value for sign, value in zip(signs, trial.values, strict=True))
+            for trial in result
+            if trial.state == TrialState.COMPLETE
+        }
+        ranks = rows.fronts(losses)
+        first = set(sorted(losses, key=lambda number: (ranks[number], losses[number]))[:size])
+        for trial in result:
+            trial.system_attrs = {**trial.system_attrs, **({generation: 0} if trial.number in first else {})}
+    return result
+
+
+def _frozen(
+    job: Job,
+    trial: EarlierTrial,
+    space_: Mapping[str, distributions.BaseDistribution],
+    signs: Sequence[float],
+    number: int,
+) -> FrozenTrial:
+    params = coded(job, trial.params)
+    values = list(trial.values)
+    state = TrialState.COMPLETE if values else TrialState.PRUNED
+    if not values and not trial.pruned and points.WORST.get(job.search.sampler.name) is TrialState.COMPLETE:
+        state, values = TrialState.COMPLETE, [sign * math.inf for sign in signs]
+    report = trial.metrics.get(job.objectives[0].metric)
+    reports = {trial.step: report} if trial.pruned and report is not None else {}
+    attributes = {
+        f"constraints:{constraint.metric}": constraint.excess(trial.metrics[constraint.metric])
+        for constraint in job.search.constraints
+        if trial.values
+    }
+    return FrozenTrial(
+        number=number,
+        trial_id=number,
+        state=state,
+        value=None,
+        values=values or None,
+        datetime_start=None,
+        datetime_complete=None,
+        params=params,
+        distributions={name: space_[name] for name in params},
+        user_attrs={},
+        system_attrs=attributes,
+        intermediate_values=reports,
+    )
 
 
 def state_and_values(job: Job, outcome: TrialOutcome) -> tuple[TrialState, list[float] | None]:

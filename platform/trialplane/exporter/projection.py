@@ -127,6 +127,7 @@ def ended(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch:
             labels.START_METHOD: outcome.start_method,
             **({labels.CLASS: outcome.failure.value} if outcome.failure else {}),
             **({labels.MESSAGE: outcome.message} if outcome.message else {}),
+            **({labels.ANSWERED_BY: outcome.answered_by} if outcome.answered_by else {}),
         }
     )
     return batch

@@ -151,6 +151,7 @@ class Search:
         constraints: metrics with bounds.
         suggests: whether each trial draws its parameters one by one, like an objective of Optuna.
         ladder: rungs at which trials are paused. None without promotion.
+        duplicates: what happens with parameters that an earlier trial has: redraw, allow or answer.
     """
 
     space: Mapping[str, spaces.AnyParameter] | str
@@ -160,6 +161,7 @@ class Search:
     constraints: tuple[Constraint, ...] = ()
     suggests: bool = False
     ladder: Ladder | None = None
+    duplicates: str = "allow"
 
     @property
     def is_code(self) -> bool:

@@ -86,17 +86,17 @@ def unchangeable(old: Job, new: Job) -> list[Issue]:
     ]
 
 
-def differences(job: Job, code_hash: str, code: Mapping[str, bytes], plan: Plan) -> list[str]:
+def differences(job: Job, facts: Mapping[str, Any], code: Mapping[str, bytes], plan: Plan) -> list[str]:
     """Return the differences between a new submission and the run of the same name: fields of the job and files.
 
     Args:
         job: the run's job.
-        code_hash: hash of the run's packed code.
+        facts: of the run's submission.
         code: files of the run's code, by path.
         plan: the new submission.
     """
     lines = changed_fields(job, plan.job)
-    if code_hash != plan.pack.sha256:
+    if planning.sources(facts) != (plan.sources or plan.pack.sha256):
         file_lines = planning.code_difference(code, contents(plan.pack.data))
         lines += [f"code: {line}" for line in file_lines] or ["code: modes of files changed"]
     return lines

@@ -17,8 +17,9 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from trialplane.errors import InputError, Issue
 
@@ -51,13 +52,14 @@ class Pack:
         return tuple(self.data[at : at + PART] for at in range(0, len(self.data), PART)) or (b"",)
 
 
-def pack(folder: Path, packages: Sequence[Path] = ()) -> Pack:
+def pack(folder: Path, packages: Sequence[Path] = (), additions: Mapping[str, bytes] = MappingProxyType({})) -> Pack:
     """Pack a folder, without Python's caches, files that `.jobignore` ignores, and most hidden files.
 
     Args:
         folder: the job's folder. Hidden files are packed if its `.jobignore` names them with `!`.
         packages: folders outside of it that are packed beside its files, each under its own name and with its own
             `.jobignore`.
+        additions: other files by their names, with their contents.
 
     Raises:
         InputError: a folder contains a link that leads out of it or a special file, cannot be read, or the total size is
@@ -68,9 +70,11 @@ def pack(folder: Path, packages: Sequence[Path] = ()) -> Pack:
         for package in packages:
             paths |= {f"{package.name}/{name}": path for name, path in _walk(package, _ignored(package))}
         sizes = {name: path.stat().st_size for name, path in paths.items()}
+        sizes |= {name: len(content) for name, content in additions.items()}
         if sum(sizes.values()) > MAX_UNPACKED:
             raise InputError(_too_large(folder, f"{_mib(sum(sizes.values()))}, and {_mib(MAX_UNPACKED)}", sizes))
         files = {name: (path.read_bytes(), path.stat().st_mode & 0o100) for name, path in paths.items()}
+        files |= {name: (content, 0) for name, content in additions.items()}
     except OSError as error:
         raise InputError(f"{error.filename} cannot be read: {error.strerror}; or name it in {IGNORE_FILE}") from error
     buffer = io.BytesIO()

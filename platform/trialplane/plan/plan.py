@@ -18,9 +18,11 @@ from trialplane.errors import Issue, SpecError
 from trialplane.job import entrypoint, inputs, load, requirements
 from trialplane.job.kinds import Job
 from trialplane.job.requirements import Requirements
+from trialplane.plan import datasets
 from trialplane.plan import pack as packing
 from trialplane.plan.pack import Pack
-from trialplane.wire import cluster, progress
+from trialplane.wire import cluster, earlier, progress
+from trialplane.wire.earlier import Earlier
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
 
@@ -59,12 +61,16 @@ class Plan:
         job: the resolved job.
         pack: the job's code.
         provenance: origin of the submission.
+        sources: SHA-256 of the job's own files; "" if that is the hash of the pack.
+        data: digests of its data, by parameter; see `datasets`.
     """
 
     run: str
     job: Job
     pack: Pack
     provenance: Provenance
+    sources: str = ""
+    data: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def code_maps(self) -> tuple[str, ...]:
@@ -79,6 +85,8 @@ class Plan:
             "git_revision": self.provenance.git_revision,
             "git_dirty": self.provenance.git_dirty,
             "code_hash": self.pack.sha256,
+            **({"sources": self.sources} if self.sources else {}),
+            **({"data": dict(self.data)} if self.data else {}),
             "spec_hash": spec_hash(self.job),
             "version": self.provenance.version,
             "job_folder": self.provenance.job_folder,
@@ -92,7 +100,25 @@ def plan(job: Job, folder: Path, run: str, provenance: Provenance) -> Plan:
     Raises:
         InputError: the folder cannot be packed.
     """
-    return Plan(run, job, packing.pack(folder, entrypoint.packages(job, folder)), provenance)
+    pack = packing.pack(folder, entrypoint.packages(job, folder))
+    return Plan(run, job, pack, provenance, data=datasets.digests(job))
+
+
+def with_earlier(plan: Plan, folder: Path, content: Earlier) -> Plan:
+    """Return a plan whose run also gets trials of earlier runs.
+
+    Raises:
+        InputError: the code is too large with them.
+    """
+    if not (packed := content.pack()):
+        return plan
+    pack = packing.pack(folder, entrypoint.packages(plan.job, folder), {earlier.FILE: packed})
+    return dataclasses.replace(plan, pack=pack, sources=plan.pack.sha256)
+
+
+def sources(facts: Mapping[str, Any]) -> str:
+    """Return the hash of a submission's own files, without trials of earlier runs."""
+    return str(facts.get("sources") or facts.get("code_hash", ""))
 
 
 def pending(run: str, job: Job, submitted: float) -> RunStatus:
@@ -172,7 +198,7 @@ def slug(text: str) -> str:
 def code_difference(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> list[str]:
     """Return a line for each file that differs: `train.py: changed`."""
     lines = []
-    for name in sorted({*old, *new}):
+    for name in sorted({*old, *new} - {earlier.FILE}):
         if name not in new:
             lines.append(f"{name}: removed")
         elif name not in old:

@@ -20,6 +20,7 @@ ATTEMPT = "trialplane.attempt"
 STATE = "trialplane.state"
 CLASS = "trialplane.class"
 MESSAGE = "trialplane.message"
+ANSWERED_BY = "trialplane.answered_by"
 NODE = "trialplane.node"
 EXPORTED = "trialplane.exported"  # on the parent run: how far the exporter is in the ledger, as JSON
 EXPORTER = "trialplane.exporter"  # on the parent run: id of the newest exporter that works on it

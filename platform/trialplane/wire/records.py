@@ -271,6 +271,7 @@ class TrialOutcome:
         saved: whether its folder of checkpoints held anything when it ended; None where its slot cannot see that.
         certain: whether every other trial would fail in the same way.
         checkpoints: what its folder of checkpoints held when it ended; None if it held nothing.
+        answered_by: run and trial whose result it has, as run:trial; "" if it was trained.
     """
 
     number: int
@@ -300,6 +301,7 @@ class TrialOutcome:
     saved: bool | None = None
     certain: bool = False
     checkpoints: CheckpointSummary | None = None
+    answered_by: str = ""
 
     @property
     def best_steps(self) -> dict[str, int]:

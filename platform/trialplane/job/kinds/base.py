@@ -339,6 +339,8 @@ def search_fields(refusal: str) -> dict[str, str]:
     """Return the fields of a search, each with the reason why a kind refuses it."""
     hints = {
         **dict.fromkeys(("space", "enqueue"), "write the values into params"),
+        **dict.fromkeys(("history", "duplicates"), "nothing is drawn"),
+        "reuse": "it is trained each time",
         "sampler": "nothing is drawn",
         **dict.fromkeys(("pruner", "constraints", "keep"), "nothing is compared"),
     }

@@ -23,6 +23,7 @@ from trialplane.job.search import Constraint, Ladder, Search
 
 # A larger grid would never finish, and each draw iterates over all remaining points.
 _MOST_POINTS = 100_000
+_UNTAUGHT = ("random", "qmc", "grid", "bruteforce")  # samplers that do not learn from trials
 _MOST_STEPS = 1_000_000  # of one parameter; the gp sampler evaluates each
 
 
@@ -73,12 +74,26 @@ class Study(Ranked):
     enqueue: tuple[dict[str, values.Plain], ...] = Field(
         default=(), description="Parameters to try first: [{lr: 0.001}]. Missing parameters are drawn."
     )
+    history: tuple[str, ...] = Field(
+        default=(), description="Earlier studies with the same objectives, from whose trials the sampler learns: [RUN]."
+    )
+    reuse: bool = Field(
+        default=False,
+        strict=True,
+        description="Take the result of an earlier run for a trial with the same parameters, code, data and seed.",
+    )
+    duplicates: Literal["redraw", "allow", "answer"] = Field(
+        default="allow",
+        description="What happens with a trial whose parameters are those of an earlier trial of the study. redraw: others "
+        "are drawn. answer: it gets the earlier result. allow: it is trained.",
+    )
 
     @property
     def search(self) -> Search:
         """Search for parameters: space, sampler, pruner and constraints."""
         suggests = self._style == "optuna"
-        return Search(self.space, self.sampler, self.pruner, self.enqueue, self.constraints, suggests, self._ladder)
+        of_study = self.space, self.sampler, self.pruner, self.enqueue, self.constraints
+        return Search(*of_study, suggests, self._ladder, self.duplicates)
 
     @property
     def _ladder(self) -> Ladder | None:
@@ -194,6 +209,7 @@ class Study(Ranked):
             yield from _start_point(self)
             yield from _enumerable(self)
             yield from _searcher(self)
+        yield from _repeated(self)
         if not {("sampler",), ("objectives",)} & set(broken):
             yield from _reference_points(self)
         if self.keep is not None and len(self.objectives) > 1:
@@ -400,6 +416,24 @@ def _enumerable(job: Study) -> Iterator[Issue]:
             advice = "raise the step" if isinstance(parameter, space.IntParameter) else "raise the step or drop it"
             reason = f"has {parameter.count} values, and the gp sampler takes {_MOST_STEPS} at most"
             yield Issue(("space", name), f"{reason}; {advice}, or take another sampler")
+
+
+def _repeated(job: Study) -> Iterator[Issue]:
+    """Yield issues of earlier studies, and of parameters that are drawn twice."""
+    name = job.sampler.name
+    if job.history and name in _UNTAUGHT:
+        yield Issue(("history",), f"teaches {name} nothing, which does not learn from trials; take tpe, or drop it")
+    if job.history and job.search.is_code:
+        yield Issue(("history",), "needs the space in the job file, which says what the earlier values mean; drop it")
+    clash = sorted({"x0", "sigma0", "use_separable_cma", "source_trials"} & set(job.sampler.options))
+    if job.history and name == "cmaes" and clash:
+        yield Issue(("sampler", clash[0]), "cannot stand together with history, from which cmaes starts; drop one of them")
+    if job.duplicates == "redraw" and (name in ("grid", "bruteforce") or job.sampler.of_tune):
+        reason = "draws no point twice" if not job.sampler.of_tune else "draws by itself"
+        yield Issue(("duplicates",), f"cannot be redraw: {name} {reason}; drop it")
+    if job.search.suggests and (job.reuse or job.duplicates != "allow"):
+        field = "reuse" if job.reuse else "duplicates"
+        yield Issue((field,), "needs the space in the job file: an objective's parameters are known once it runs; drop it")
 
 
 def _searcher(job: Study) -> Iterator[Issue]:

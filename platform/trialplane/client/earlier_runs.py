@@ -1,0 +1,83 @@
+"""Earlier runs that a new study learns from or takes results from, read with the rights of the user who submits it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trialplane.client.target import Target
+from trialplane.errors import Issue, LedgerError, RunDamaged, RunNotFound, TargetError
+from trialplane.job.kinds import Job, Study
+from trialplane.plan import datasets, earlier
+from trialplane.plan import plan as planning
+from trialplane.plan.plan import Plan
+from trialplane.wire import rows
+from trialplane.wire.earlier import Earlier, EarlierTrial
+
+MOST_TRIALS = 20_000  # of all earlier studies; they travel with the code
+MOST_RUNS = 100  # the newest runs in which results are looked for
+
+
+def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]:
+    """Return what a plan's run is given of earlier runs, the issues of that, and notes for the user.
+
+    Args:
+        target: of the earlier runs and the new one.
+        plan: of the new run.
+    """
+    job = plan.job
+    if not isinstance(job, Study):
+        return Earlier(), [], []
+    issues: list[Issue] = []
+    notes: list[str] = []
+    history: list[EarlierTrial] = []
+    for index, run in enumerate(job.history):
+        try:
+            old = target.job(run)
+            reason = earlier.refusal(old, job)
+            mapped = None if reason else earlier.Mapped(run, old, job, rows.newest(target.rows(run)[1]))
+        except (RunNotFound, RunDamaged, LedgerError) as error:
+            reason = str(error)
+        if reason or mapped is None:
+            issues.append(Issue(("history", index), reason if reason.startswith("there is") else f"{run} {reason}"))
+            continue
+        history += mapped.trials
+        notes += mapped.notes()
+    if len(history) > MOST_TRIALS:
+        issues.append(Issue(("history",), f"has {len(history):,} trials, and {MOST_TRIALS:,} are the most; name fewer runs"))
+    results = _results(target, plan, notes) if job.reuse else []
+    return Earlier(tuple(history), tuple(results)), issues, notes
+
+
+def _results(target: Target, plan: Plan, notes: list[str]) -> list[EarlierTrial]:
+    """Return the complete trials of earlier runs with the same code, data and seed, the newest run first."""
+    unreadable = [name for name, digest in plan.data.items() if digest == datasets.UNREADABLE]
+    if unreadable:
+        notes.append(f"reuse: nothing, as the data in {unreadable[0]} cannot be read here to see whether it has changed")
+        return []
+    alike, sources = earlier.trains_alike(plan.job), plan.sources or plan.pack.sha256
+    results: list[EarlierTrial] = []
+    for run in target.runs()[:MOST_RUNS]:
+        if run == plan.run:
+            continue
+        try:
+            facts = target.submission(run)
+            if planning.sources(facts) != sources or not _is_alike(target.job(run), alike):
+                continue
+            if changed := _changed(facts.get("data") or {}, plan.data):
+                notes.append(f"reuse: nothing of {run}, as the data in {changed} has changed since")
+                continue
+            old = target.job(run)
+            results += earlier.results(run, old, rows.newest(target.rows(run)[1]), plan.job.required_metrics)
+        except (RunNotFound, RunDamaged, LedgerError, TargetError):
+            continue  # deleted meanwhile, or damaged, as `platform list` shows
+    notes.append(f"reuse: {len(results)} results of earlier runs with the same code, data and seed")
+    return results
+
+
+def _is_alike(job: Job, digest: str) -> bool:
+    return isinstance(job, Study) and earlier.trains_alike(job) == digest
+
+
+def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Return the first parameter whose data is not the same."""
+    return next((name for name in sorted({*before, *now}) if before.get(name) != now.get(name)), "")

@@ -1,0 +1,120 @@
+"""What samplers do with trials of earlier studies: they learn from them, quickly, and the study's own numbers stay.
+
+The ledger and the samplers are real. Not checked here: where the trials come from (tests/client/test_earlier_runs.py).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.controller.conftest import outcome
+from tests.controller.trainings import Opened, asked, job
+
+from trialplane.controller import history
+from trialplane.controller.ledger import Ledger
+from trialplane.wire import earlier
+from trialplane.wire.earlier import Earlier, EarlierTrial
+
+UNIT = {"type": "float", "low": 0.0, "high": 1.0}
+SEARCH: dict[str, Any] = {
+    "kind": "hpo",
+    "objectives": [{"metric": "loss", "direction": "minimize"}],
+    "params": {},
+    "space": {"x": UNIT, "y": UNIT},
+    "trials": 40,
+}
+BEST = (0.8, 0.2)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    made = Opened(tmp_path)
+    yield made
+    made.close()
+
+
+def loss(x: float, y: float) -> float:
+    return math.dist((x, y), BEST)
+
+
+def given(opened: Opened, number: int, bad: int = 0) -> None:
+    """Gives the run's folder `number` trials of an earlier study, of which every `bad`-th has failed."""
+    chance = random.Random(3)
+    trials = []
+    for trial in range(number):
+        x, y = chance.random(), chance.random()
+        values = () if bad and trial % bad == 0 else (loss(x, y),)
+        trials.append(EarlierTrial("first", trial, {"x": x, "y": y}, values, {"loss": loss(x, y)}))
+    opened.run.code.mkdir(exist_ok=True)
+    (opened.run.code / earlier.FILE).write_bytes(Earlier(tuple(trials)).pack())
+
+
+def losses(ledger: Ledger, trials: int) -> list[float]:
+    values = []
+    for _ in range(trials):
+        request = asked(ledger)
+        values.append(loss(request.params["x"], request.params["y"]))
+        ledger.tell(outcome(request.number, metrics={"loss": values[-1]}))
+    return values
+
+
+SMALL = {"name": "nsgaii", "population_size": 8}
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes", SMALL, {"class": "optuna.samplers:TPESampler"}], ids=str)
+def test_a_sampler_begins_where_the_earlier_study_was(opened: Opened, sampler: Any) -> None:
+    """A quarter of all points is nearer than 0.3; without history the first ten trials are random."""
+    given(opened, 120, bad=7)
+    ledger = opened.open(job(**SEARCH, sampler=sampler))
+    first = losses(ledger, 10)
+    assert sorted(first)[5] < 0.3, first
+    assert [trial.number for trial in ledger._study.get_trials()] == list(range(10))
+    assert ledger.best is not None
+    assert ledger.best.values == (min(first),)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "cmaes", "nsgaii"])
+def test_a_resumed_study_draws_the_same(tmp_path: Path, sampler: str) -> None:
+    drawn = []
+    for name, again in (("a", False), ("b", True)):
+        opened = Opened(tmp_path / name)
+        given(opened, 60)
+        of = job(**SEARCH, sampler=sampler)
+        values = losses(opened.open(of), 6)
+        ledger = opened.open(of) if again else opened._ledger
+        assert ledger is not None
+        drawn.append([*values, *losses(ledger, 6)])
+        opened.close()
+    assert drawn[0] == drawn[1]
+
+
+def test_a_sampler_is_shown_a_bounded_part_of_a_long_history(opened: Opened) -> None:
+    given(opened, 10_000)
+    ledger = opened.open(job(**SEARCH, sampler="tpe"))
+    losses(ledger, 2)
+    with ledger._drawing():
+        shown = ledger._study.get_trials(deepcopy=False)
+    assert len(shown) == history.LIMIT
+    assert {0, 1} & {trial.number for trial in shown}, "own trials are chosen like the others"
+    assert min(trial.values[0] for trial in shown) == min(trial.values[0] for trial in ledger._earlier)
+
+
+def test_a_study_without_history_is_shown_its_own_trials(opened: Opened) -> None:
+    opened.run.code.mkdir()
+    ledger = opened.open(job(**SEARCH, sampler="tpe"))
+    losses(ledger, 3)
+    with ledger._drawing():
+        assert len(ledger._study.get_trials(deepcopy=False)) == 3
+
+
+def test_bad_points_of_the_history_are_shown_as_the_worst(opened: Opened) -> None:
+    given(opened, 4, bad=2)
+    ledger = opened.open(job(**SEARCH, sampler="gp"))
+    with ledger._drawing():
+        shown = ledger._study.get_trials(deepcopy=False)
+    assert sorted(math.isinf(trial.values[0]) for trial in shown) == [False, False, True, True]
