@@ -95,6 +95,15 @@ def test_a_wider_search_reuses_what_it_repeats(runs: Runs) -> None:
     assert [request.trial for request in trained] == [1, 2]
 
 
+def test_another_job_file_is_reused(runs: Runs) -> None:
+    """What a trial does is compared field by field, and the text of the file may change."""
+    runs.make("first", tell=complete)
+    job = runs.jobs / "demo" / "job.yaml"
+    job.write_text(f"# more of the same\n{job.read_text().replace('trials: 6', 'trials: 4')}")
+    trained, answered = driven(made(runs, "second", reuse=True))
+    assert (len(trained), len(answered)) == (0, 4)
+
+
 def test_changed_data_is_not_reused_and_reported(runs: Runs, tmp_path: Path) -> None:
     data = tmp_path / "data.csv"
     data.write_text("a,b\n1,2\n")
@@ -102,8 +111,8 @@ def test_changed_data_is_not_reused_and_reported(runs: Runs, tmp_path: Path) -> 
     job.write_text(f"{job.read_text()}\nparams: {{data: {data}}}\n")
     folder.create(RunPaths.of(runs.home, "first"), prepared(runs, "first").plan)
     runs.drive(RunPaths.of(runs.home, "first"), complete)
-    assert any(text == "reuse: 6 results of earlier runs with the same code, data and seed" for text in notes(runs)), (
-        notes(runs)
+    assert any(text == "reuse: 6 results of earlier runs with the same code, data and seed" for text in notes(runs)), notes(
+        runs
     )
     data.write_text("a,b\n1,3\n")
     assert "reuse: nothing of first, as the data in data has changed since" in notes(runs)
@@ -136,7 +145,10 @@ def test_history_travels_with_the_code(runs: Runs) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"history": ["first"], "sampler": "tpe", "objectives": [{"metric": "acc", "direction": "maximize"}]}, "has other objectives"),
+        (
+            {"history": ["first"], "sampler": "tpe", "objectives": [{"metric": "acc", "direction": "maximize"}]},
+            "has other objectives",
+        ),
         ({"history": ["nowhere"], "sampler": "tpe"}, "there is no run 'nowhere'"),
         ({"history": ["first"], "sampler": "random"}, "teaches random nothing"),
     ],

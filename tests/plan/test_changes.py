@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from trialplane import errors
 from trialplane.job import kinds
 from trialplane.plan import changes
 
@@ -39,3 +40,57 @@ def test_a_resume_without_changes_leaves_a_job_as_it_is(fields: dict[str, Any]) 
     job = kinds.read(fields)
     stored = kinds.read(job.model_dump_json())
     assert changes.changed(stored, {}, (), 0) == job
+
+
+TWO = {**STUDY["space"], "n": {"type": "int", "low": 1, "high": 9}}
+PROMOTE = {"name": "asha", "promote": True, "max_resource": 16}
+
+
+@pytest.mark.parametrize(
+    ("fields", "sets"),
+    [
+        ({}, ["space.lr.high=2.0"]),
+        ({}, ["space.n={type: int, low: 1, high: 9}"]),
+        ({}, ["sampler=gp", "pruner=median"]),
+        ({"pruner": "median"}, ["pruner.n_warmup_steps=3"]),
+        ({"sampler": "cmaes"}, ["space.lr.high=2.0", "sampler=tpe"]),
+    ],
+    ids=str,
+)
+def test_a_study_goes_on_with_another_search(fields: dict[str, Any], sets: list[str]) -> None:
+    job = kinds.read({**STUDY, **fields})
+    assert changes.changed(job, {}, sets, 2) != job
+
+
+@pytest.mark.parametrize(
+    ("fields", "sets", "message"),
+    [
+        ({"pruner": PROMOTE}, ["pruner.reduction_factor=2"], "has other rungs than those at which trials are paused"),
+        ({"pruner": PROMOTE}, ["pruner=median"], "has other rungs"),
+        ({}, ["pruner={name: asha, promote: true, max_resource: 4}"], "has other rungs"),
+        ({"space": "space:define"}, ["space={lr: {type: float, low: 0, high: 1}}"], "is code, and does not change"),
+        ({"space": TWO, "sampler": "bruteforce"}, ["sampler=tpe"], "changes the points that bruteforce counts"),
+        ({"sampler": "cmaes"}, ["space.lr.high=2.0"], "changes the scales of cmaes"),
+        ({}, ["objectives.0.metric=acc"], "cannot change when a run is resumed"),
+        ({}, ["seed=3"], "cannot change when a run is resumed"),
+    ],
+    ids=str,
+)
+def test_what_a_study_cannot_go_on_with(fields: dict[str, Any], sets: list[str], message: str) -> None:
+    if fields.get("sampler") == "bruteforce":
+        lr = {"type": "float", "low": 0.1, "high": 1.0, "step": 0.1}
+        fields = {**fields, "space": {**TWO, "lr": lr}}
+    with pytest.raises(errors.SpecError, match=message):
+        changes.changed(kinds.read({**STUDY, **fields}), {}, sets, 2)
+
+
+def test_differences_are_sorted_by_when_they_can_take_effect() -> None:
+    old = kinds.read(STUDY | {"pruner": PROMOTE})
+    new = {"parallel": 4, "trials": 9, "seed": 1, "entrypoint": "other:run", "pruner": {**PROMOTE, "max_resource": 64}}
+    groups = changes.when(old, kinds.read({**STUDY, **new}))
+    assert {when: [line.partition(":")[0] for line in lines] for when, lines in groups.items()} == {
+        "while it runs": ["parallel"],
+        "when it is resumed": ["trials"],
+        "in a new run": ["entrypoint", "seed", "pruner.max_resource"],
+    }
+    assert not any(changes.when(old, old).values())

@@ -42,7 +42,11 @@ def test_complete_pruned_and_bad_trials_count_and_others_do_not() -> None:
         row(3, failure=FailureClass.LOST, **failed),
         row(4, state=TrialState.RUNNING, values=()),
     ).trials
-    assert [(trial.trial, trial.values, trial.pruned) for trial in trials] == [(0, (1.0,), False), (1, (), True), (2, (), False)]
+    assert [(trial.trial, trial.values, trial.pruned) for trial in trials] == [
+        (0, (1.0,), False),
+        (1, (), True),
+        (2, (), False),
+    ]
 
 
 def test_values_outside_of_the_space_are_left_out_and_reported() -> None:
@@ -64,12 +68,16 @@ def test_a_parameter_that_was_fixed_counts_with_its_value() -> None:
 def test_what_is_no_longer_searched_is_ignored_and_reported() -> None:
     result = mapped(job(), row(0, params={"lr": 0.5, "depth": 2}))
     assert [trial.params for trial in result.trials] == [{"lr": 0.5}]
-    assert list(result.notes()) == ["history: 1 trial of first, with lr; depth is not searched here, and its values are ignored"]
+    assert list(result.notes()) == [
+        "history: 1 trial of first, with lr; depth is not searched here, and its values are ignored"
+    ]
 
 
 def test_conditions_are_the_new_ones() -> None:
     space = {"kind": {"type": "categorical", "choices": ["a", "b"]}, "lr": {**UNIT, "when": {"kind": "b"}}}
-    trials = mapped(job(space=space), row(0, params={"kind": "a", "lr": 0.5}), row(1, params={"kind": "b", "lr": 0.5})).trials
+    trials = mapped(
+        job(space=space), row(0, params={"kind": "a", "lr": 0.5}), row(1, params={"kind": "b", "lr": 0.5})
+    ).trials
     assert [trial.params for trial in trials] == [{"kind": "a"}, {"kind": "b", "lr": 0.5}]
 
 

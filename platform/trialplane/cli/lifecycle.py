@@ -48,7 +48,7 @@ def pause_command(run: str | None, target_name: TargetName, now: bool) -> None:
     "sets",
     multiple=True,
     metavar="FIELD=VALUE",
-    help="Field to set: trials, parallel, budget.…, retries.… or collect.…. Repeatable.",
+    help="Field to set: trials, parallel, space.…, sampler, pruner, budget.…, retries.… or collect.…. Repeatable.",
 )
 @click.option("--detach", is_flag=True, help="Return at once. The run continues in the background.")
 @output.option("table", "json", "yaml")
@@ -66,8 +66,9 @@ def resume_command(
 ) -> int:
     """Continue RUN (default: the newest run), with the code and the job.yaml it was submitted with.
 
-    The options change the number of trials, iterations and workers, the budget and the retries. To change the space, the
-    sampler or the code, submit a new run.
+    The options change the number of trials, iterations and workers, the budget and the retries, and --set also the space,
+    the sampler and the pruner of a study. Its trials keep their parameters and results. The sampler learns from those that
+    are in the new space. To change the code or the objectives, submit a new run.
 
     A failed training continues from its newest checkpoint, and a failed iteration of a collection starts again from the
     weights of the previous one. Both get all of their retries again.

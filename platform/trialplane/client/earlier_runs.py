@@ -8,7 +8,6 @@ from trialplane.client.target import Target
 from trialplane.errors import Issue, LedgerError, RunDamaged, RunNotFound, TargetError
 from trialplane.job.kinds import Job, Study
 from trialplane.plan import datasets, earlier
-from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan
 from trialplane.wire import rows
 from trialplane.wire.earlier import Earlier, EarlierTrial
@@ -54,14 +53,14 @@ def _results(target: Target, plan: Plan, notes: list[str]) -> list[EarlierTrial]
     if unreadable:
         notes.append(f"reuse: nothing, as the data in {unreadable[0]} cannot be read here to see whether it has changed")
         return []
-    alike, sources = earlier.trains_alike(plan.job), plan.sources or plan.pack.sha256
+    alike, code = earlier.trains_alike(plan.job), plan.pack.identity
     results: list[EarlierTrial] = []
     for run in target.runs()[:MOST_RUNS]:
         if run == plan.run:
             continue
         try:
             facts = target.submission(run)
-            if planning.sources(facts) != sources or not _is_alike(target.job(run), alike):
+            if facts.get("identity") != code or not _is_alike(target.job(run), alike):
                 continue
             if changed := _changed(facts.get("data") or {}, plan.data):
                 notes.append(f"reuse: nothing of {run}, as the data in {changed} has changed since")

@@ -22,7 +22,7 @@ from trialplane.plan import changes as changing
 from trialplane.plan.plan import Plan
 from trialplane.wire import rows, states
 from trialplane.wire.records import ReportRow, RunStatus, TrialRow
-from trialplane.wire.states import RunState
+from trialplane.wire.states import RunState, TrialState
 
 if TYPE_CHECKING:
     import optuna
@@ -435,6 +435,43 @@ class RunHandle:
         if reason:
             raise InputError(reason)
         self.target.restart(name, job, observed.status)
+
+    def edit(self, sets: Sequence[str]) -> None:
+        """Change fields of the run. A running one is paused for it and then continues.
+
+        Args:
+            sets: Fields to change, as `field=value`.
+
+        Raises:
+            SpecError: A field cannot change, or a value is invalid. The run is not paused.
+        """
+        if self.is_active():
+            changing.changed(self.job, {}, sets, started=len({row.trial for row in self.attempts()}))
+            self.pause()
+        self.resume(sets=sets)
+
+    def retry_failed(self, sets: Sequence[str] = ()) -> int:
+        """Try the failed trials of a study again, with the same parameters, and continue the run.
+
+        Args:
+            sets: Fields to change as well, as `field=value`.
+
+        Returns:
+            The number of trials.
+
+        Raises:
+            InputError: The run is active or no study, or no trial has failed.
+        """
+        job = self.job
+        if job.is_sequential:
+            raise InputError(f"{self.name} is a {job.title}; `platform resume {self.name}` tries again what has failed")
+        attempts = self.attempts()
+        failed = [row for row in rows.newest(attempts) if row.state is TrialState.FAILED]
+        if not failed:
+            raise InputError(f"no trial of {self.name} has failed; `platform results {self.name}` shows its trials")
+        before = max(row.number for row in attempts) + 1
+        self.resume(changes={"retries.failed_before": before}, sets=sets)
+        return len(failed)
 
     @property
     def exit_code(self) -> int:

@@ -153,6 +153,11 @@ class Repeats:
         self._open(number)
         return True
 
+    def reopen(self, below: int) -> None:
+        """Queue all attempts with lower numbers that failed for good, in order, with all the retries of their trials."""
+        for number in sorted(number for number in self._failed if number < below):
+            self._open(number)
+
     def _open(self, number: int) -> None:
         request, failure = self._failed.pop(number)
         self._counts.take_back(request.trial, failure)

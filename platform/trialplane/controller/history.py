@@ -122,9 +122,14 @@ class History(optuna.storages.InMemoryStorage):
         self._losses: dict[int, list[float]] = {}
         self._sort_keys: dict[int, tuple[float, ...]] = {}
         self._unfinished: set[int] = set()
+        self._hidden: set[int] = set()
         self._view: list[int] | None = None  # numbers of the finished trials shown; rebuilt after each end
         for trial in earlier:
             self._sort(trial)
+
+    def hide(self, number: int) -> None:
+        """Do not show the sampler a trial: its parameters are not those of the study's space any more."""
+        self._hidden.add(number)
 
     def ended(self, trial: FrozenTrial, is_bad: bool) -> None:
         """Record that a trial has finished.
@@ -148,6 +153,8 @@ class History(optuna.storages.InMemoryStorage):
     def _sort(self, trial: FrozenTrial) -> None:
         """Notes the values of a finished trial, by which the trials are chosen that the sampler is shown."""
         number = trial.number
+        if number in self._hidden:
+            return
         if trial.state == TrialState.COMPLETE and not _violation(trial):
             self._losses[number] = self._loss(trial)
         elif trial.state == TrialState.COMPLETE or (trial.state == TrialState.PRUNED and self._sampler == "tpe"):
@@ -175,7 +182,7 @@ class History(optuna.storages.InMemoryStorage):
     ) -> list[FrozenTrial]:
         """All trials, or those that the sampler is shown."""
         bounded = self._sampler in BOUNDED and len(self._losses) + len(self._sort_keys) > LIMIT
-        if not self.drawing or not (bounded or self._worst or self._earlier):
+        if not self.drawing or not (bounded or self._worst or self._earlier or self._hidden):
             return super().get_all_trials(study_id, deepcopy, states)
         trials = super().get_all_trials(study_id, deepcopy=False)
         if bounded:
@@ -185,7 +192,7 @@ class History(optuna.storages.InMemoryStorage):
         else:
             trials = [*self._earlier.values(), *trials]
         worst = self._finite_worst() if self._of_class and not self._of_tune else self._worst
-        shown = (worst.get(trial.number, trial) for trial in trials)
+        shown = (worst.get(trial.number, trial) for trial in trials if trial.number not in self._hidden)
         return [trial for trial in shown if states is None or trial.state in states]
 
     def _add_shape(self, names: frozenset[str]) -> None:

@@ -734,7 +734,7 @@ class Ledger:
         interrupted = []
         for attempt in attempts:
             request, outcome = attempt.request, attempt.outcome
-            frozen = history.trial(request.number, attempt.optuna, self.pruning.sign)
+            frozen = samplers.in_space(self.job, history.trial(request.number, attempt.optuna, self.pruning.sign))
             self._attempts[request.number] = request, outcome
             self._points.add(self._point(request.params))
             curve = curves.get(request.number, {})
@@ -753,6 +753,8 @@ class Ledger:
                 frozen.intermediate_values = curve
                 self._study.add_trial(frozen)
                 self._next += 1
+            if not samplers.fits(self.job, frozen):
+                self._memory.hide(request.trial)
             self._again.begun(request)
             self._count_start(request)
             if outcome is None:
@@ -767,6 +769,7 @@ class Ledger:
         self._untold = sorted(ends, key=lambda number: (ends[number], number))
         for request in interrupted:
             self._end_left(request, unfinished.get(request.number, []))
+        self._again.reopen(self.job.retries.failed_before)
         samplers.stop_if_exhausted(self.job, self._study, self._code)
 
     def _load_reports(self, running: Collection[int]) -> tuple[dict[int, dict[int, float]], dict[int, list[ReportRow]]]:

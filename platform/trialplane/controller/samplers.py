@@ -316,6 +316,38 @@ def _frozen(
     )
 
 
+def in_space(job: Job, trial: FrozenTrial) -> FrozenTrial:
+    """A trial of the study in its space, which may have changed since the trial was drawn.
+
+    A trial that does not fit keeps its former distributions, see `fits`.
+    """
+    if job.search.is_code:
+        return trial
+    parameters = job.search.parameters
+    space_ = {name: points.distribution(parameters[name]) for name in trial.params if name in parameters}
+    if space_ != trial.distributions and space_.keys() == trial.params.keys():
+        same_form = all(type(space_[name]) is type(known) for name, known in trial.distributions.items())
+        normal = any(isinstance(parameters[name], space.NormalParameter) for name in space_)
+        if same_form and not normal and all(points.contains(space_[name], value) for name, value in trial.params.items()):
+            trial.distributions = space_
+    return trial
+
+
+def fits(job: Job, trial: FrozenTrial) -> bool:
+    """Whether a trial is in the study's space, so that samplers can learn from it; see `in_space`."""
+    if job.search.is_code or not trial.params:
+        return True
+    values: dict[str, Any] = {}
+    for name, parameter in job.search.parameters.items():
+        if space.is_active(parameter, values):
+            if name not in trial.params and job.search.sampler.takes_parts:
+                continue
+            if name not in trial.params or trial.distributions[name] != points.distribution(parameter):
+                return False
+            values[name] = parameter.decoded(trial.params[name])
+    return values.keys() == trial.params.keys()
+
+
 def state_and_values(job: Job, outcome: TrialOutcome) -> tuple[TrialState, list[float] | None]:
     """State and values of an attempt that ended, in Optuna's form."""
     state = STATES[outcome.state]

@@ -96,6 +96,11 @@ class Retries(models.Model):
         ge=0,
         description="Number of retries after a pod, a node or a slot was lost.",
     )
+    failed_before: values.Integer = Field(
+        default=0,
+        ge=0,
+        description="Try trials again whose last attempt failed and has a number below this. `platform retry` sets it.",
+    )
 
 
 class Keep(models.Model):

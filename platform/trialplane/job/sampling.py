@@ -57,6 +57,11 @@ class Sampler(_Named):
         return self.name.removeprefix(_TUNE) if is_class(self.name) else ""
 
     @property
+    def takes_parts(self) -> bool:
+        """Whether it learns from trials that lack a parameter: TPE draws parameters one by one."""
+        return self.name == "tpe" and not self.options.get("multivariate")
+
+    @property
     def of_tune(self) -> bool:
         """Whether it is a searcher of Ray Tune."""
         return self.name.startswith(_TUNE)

@@ -68,6 +68,8 @@ def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: 
     if judged.job is not None and judged.job.trials != old.trials and judged.job.trials < started:
         flag = f"--{old.count_field.rpartition('.')[2]}"
         issues.append(Issue((old.count_field,), f"{started} have already started; set at least this number", flag))
+    if judged.job is not None:
+        issues += judged.job.unresumable(old)
     if issues or judged.job is None:
         raise SpecError(issues)
     return judged.job
@@ -83,7 +85,22 @@ def unchangeable(old: Job, new: Job) -> list[Issue]:
         Issue(draft.path(field, names), message)
         for field in fields
         if not any(field == name or field.startswith(f"{name}.") for name in old.changeable)
-    ]
+    ] + list(new.unresumable(old))
+
+
+def when(old: Job, new: Job) -> dict[str, list[str]]:
+    """Return the changed fields of a run's job by what they need: for people, in this order."""
+    groups: dict[str, list[str]] = {"while it runs": [], "when it is resumed": [], "in a new run": []}
+    refused = {".".join(map(str, issue.place)) for issue in unchangeable(old, new)}
+    for line in changed_fields(old, new):
+        field = line.partition(": ")[0]
+        if field == old.width_field:
+            groups["while it runs"].append(line)
+        elif any(field == name or field.startswith(f"{name}.") or name.startswith(f"{field}.") for name in refused):
+            groups["in a new run"].append(line)
+        else:
+            groups["when it is resumed"].append(line)
+    return groups
 
 
 def differences(job: Job, facts: Mapping[str, Any], code: Mapping[str, bytes], plan: Plan) -> list[str]:

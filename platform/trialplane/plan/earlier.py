@@ -78,8 +78,6 @@ class Mapped:
     def __init__(self, run: str, old: Job, new: Job, rows: Iterable[TrialRow]) -> None:
         self.trials: list[EarlierTrial] = []
         self._run, self._old, self._new = run, old, new
-        sampler = new.search.sampler
-        self._takes_parts = sampler.name == "tpe" and not sampler.options.get("multivariate")
         self._left_out = collections.Counter[str]()
         self._unsearched: dict[str, None] = {}
         for row in rows:
@@ -115,7 +113,7 @@ class Mapped:
             if not space.is_active(parameter, params):
                 continue
             if name not in had:
-                if self._takes_parts:
+                if self._new.search.sampler.takes_parts:
                     continue
                 self._left_out[f"it has no {name}, which {self._new.search.sampler.name} needs of every trial"] += 1
                 return None

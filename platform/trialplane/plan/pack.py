@@ -12,6 +12,7 @@ import dataclasses
 import gzip
 import hashlib
 import io
+import json
 import os
 import shutil
 import tarfile
@@ -24,6 +25,7 @@ from types import MappingProxyType
 from trialplane.errors import InputError, Issue
 
 IGNORE_FILE = ".jobignore"
+JOB = "job.yaml"
 PART = 2**20  # bytes of one ConfigMap
 MAX_BYTES = 8 * PART  # packed; stored in etcd while the run exists, and in the ledger
 MOST_ENTRIES = 20_000  # files and folders; links can multiply a few to any number
@@ -40,11 +42,13 @@ class Pack:
         data: the tar.gz.
         sha256: SHA-256 of the tar inside, in hex; the same on every machine.
         files: sorted paths inside, separated by /.
+        identity: SHA-256 of the code alone, without job.yaml and additions: what a trial runs.
     """
 
     data: bytes
     sha256: str
     files: tuple[str, ...]
+    identity: str = ""
 
     @property
     def parts(self) -> tuple[bytes, ...]:
@@ -91,7 +95,9 @@ def pack(folder: Path, packages: Sequence[Path] = (), additions: Mapping[str, by
     if len(data) > MAX_BYTES:
         raise InputError(_too_large(folder, f"{_mib(len(data))} packed, and {_mib(MAX_BYTES)}", sizes))
     # The hash of the tar, not of `data`: builds of zlib compress the same bytes differently.
-    return Pack(data, hashlib.sha256(buffer.getvalue()).hexdigest(), tuple(sorted(files)))
+    code = {name: hashlib.sha256(files[name][0]).hexdigest() for name in sorted(files) if name not in (JOB, *additions)}
+    identity = hashlib.sha256(json.dumps(code).encode()).hexdigest()
+    return Pack(data, hashlib.sha256(buffer.getvalue()).hexdigest(), tuple(sorted(files)), identity)
 
 
 def left_out(folder: Path, names: Iterable[str]) -> list[Issue]:

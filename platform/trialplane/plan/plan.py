@@ -85,6 +85,7 @@ class Plan:
             "git_revision": self.provenance.git_revision,
             "git_dirty": self.provenance.git_dirty,
             "code_hash": self.pack.sha256,
+            "identity": self.pack.identity,
             **({"sources": self.sources} if self.sources else {}),
             **({"data": dict(self.data)} if self.data else {}),
             "spec_hash": spec_hash(self.job),

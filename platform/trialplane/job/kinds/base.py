@@ -206,6 +206,10 @@ class Base(models.Model):
         default=0, ge=0, lt=2**32, description="Seed of the sampler. Each trial's seed is derived from it."
     )
 
+    def unresumable(self, old: Base) -> Iterator[Issue]:
+        """Yield issues of a run that cannot go on from where `old`, its job before a change, has come."""
+        yield from ()
+
     @property
     def search(self) -> Search:
         """Search for parameters. Only a study has one."""

@@ -44,7 +44,7 @@ class Study(Ranked):
     is_sequential: ClassVar[bool] = False
     width_option: ClassVar[str] = "--parallel"
     width_field: ClassVar[str] = "parallel"
-    changeable: ClassVar[tuple[str, ...]] = ("trials", "parallel", *Ranked.changeable)
+    changeable: ClassVar[tuple[str, ...]] = ("trials", "parallel", "space", "sampler", "pruner", *Ranked.changeable)
     foreign: ClassVar[Mapping[str, str]] = {
         "resume": "is for kind: train and kind: collect; a study is continued by `platform resume`",
     }
@@ -142,6 +142,21 @@ class Study(Ranked):
                 gang=self.nodes > 1,
             ),
         )
+
+    def unresumable(self, old: base.Base) -> Iterator[Issue]:
+        """Yield issues of a search that cannot go on from where `old`, the job before a change, has come."""
+        assert isinstance(old, Study)
+        other = "submit another study, with history: [RUN]"
+        if old.search.ladder != self.search.ladder or (self.pruner.promotes and self.pruner != old.pruner):
+            yield Issue(("pruner",), f"has other rungs than those at which trials are paused; {other}")
+        is_space, names = self.space != old.space, {self.sampler.name, old.sampler.name}
+        if is_space and (self.search.is_code or old.search.is_code):
+            yield Issue(("space",), f"is code, and does not change when a study is resumed; {other}")
+        counted = names & {"grid", "bruteforce"}
+        if counted and (is_space or self.sampler != old.sampler):
+            yield Issue(("space" if is_space else "sampler",), f"changes the points that {counted.pop()} counts; {other}")
+        elif is_space and self.sampler == old.sampler and self.sampler.name == "cmaes":
+            yield Issue(("space",), f"changes the scales of cmaes; set another sampler as well, or {other}")
 
     def facts(self) -> dict[str, Any]:
         """Return facts that MLflow shows for the run in addition to its objectives."""

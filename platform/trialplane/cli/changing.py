@@ -1,0 +1,100 @@
+"""Changes of a run's job, and what they need: `platform edit`, `retry` and `diff`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from trialplane import errors
+from trialplane.cli import foreground, names, output
+from trialplane.client import places
+from trialplane.client.sdk import Platform
+from trialplane.client.target import TargetName
+from trialplane.errors import InputError
+from trialplane.plan import changes
+
+_sets = click.option(
+    "--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Field to set, as for `platform resume`. Repeatable."
+)
+_detach = click.option("--detach", is_flag=True, help="Return at once. The run continues in the background.")
+
+
+@click.command("edit")
+@names.run_argument
+@names.target_options()
+@_sets
+@_detach
+@output.option("table", "json", "yaml")
+def edit_command(run: str | None, target_name: TargetName, sets: tuple[str, ...], detach: bool, kind: str) -> int:
+    """Change fields of RUN (default: the newest run), and continue it.
+
+    A running run is paused for it: running trials are repeated, or continue from their checkpoints. If a field cannot
+    change, nothing happens. `platform diff` shows what a job would change.
+    """
+    if not sets:
+        raise click.UsageError("say what to change: --set trials=40")
+    handle = names.find_run(run, target_name)
+    with foreground.signals() as received:
+        handle.edit(sets)
+        output.note(f"{handle.name} continues")
+        return foreground.detached(handle, kind) if detach else foreground.attend(handle, kind, received)
+
+
+@click.command("retry")
+@names.run_argument
+@names.target_options()
+@click.option("--failed", is_flag=True, help="Try all failed trials again.")
+@_sets
+@_detach
+@output.option("table", "json", "yaml")
+def retry_command(
+    run: str | None, target_name: TargetName, failed: bool, sets: tuple[str, ...], detach: bool, kind: str
+) -> int:
+    """Try the failed trials of the study RUN (default: the newest run) again, with the same parameters and code.
+
+    They keep their numbers, and get all of their retries again. Their former attempts stay in
+    `platform results --all-attempts`. Trials that have not started yet start as well.
+    """
+    if not failed:
+        raise click.UsageError("say what to try again: --failed")
+    handle = names.find_run(run, target_name)
+    with foreground.signals() as received:
+        count = handle.retry_failed(sets)
+        output.note(f"{handle.name} continues with {errors.counted(count, 'failed trial')}")
+        return foreground.detached(handle, kind) if detach else foreground.attend(handle, kind, received)
+
+
+@click.command("diff")
+@names.job_argument
+@click.argument("run", required=False, shell_complete=names.complete_run)
+@names.target_options()
+@click.option("--profile", metavar="NAME", help="Profile in job.yaml to use.")
+@_sets
+@output.option("table", "json", "yaml")
+def diff_command(
+    job: str, run: str | None, target_name: TargetName, profile: str | None, sets: tuple[str, ...], kind: str
+) -> None:
+    """Compare NAME, a job in jobs/NAME or a job's folder, with RUN (default: its newest run).
+
+    Each difference is listed below the time at which it can take effect: while the run is active, when it is resumed, or
+    only in a new run.
+    """
+    platform = Platform(places.target_of(target_name))
+    plan = platform.prepare(job, profile=profile, sets=sets).plan
+    target = platform.target
+    run = run or next((name for name in target.runs() if target.job(name).name == plan.job.name), None)
+    if run is None:
+        raise InputError(f"no run of {plan.job.name} in {target.where()}; name one: platform diff {job} RUN")
+    old = platform.get(run).job
+    if old.kind != plan.job.kind:
+        raise InputError(f"{run} is a {old.title}, and {job} is a {plan.job.title}, so all of it needs a new run")
+    groups = changes.when(old, plan.job)
+    lines = target.differences(dataclasses.replace(plan, run=run)) or []
+    groups["in a new run"] += [line for line in lines if line.startswith("code: ")]
+
+    def text() -> str:
+        shown = [f"{when}:\n" + "\n".join(f"  {line}" for line in lines) for when, lines in groups.items() if lines]
+        return "\n".join(shown) or f"{job} and {run} are the same"
+
+    output.emit(kind, {"run": run, **{when.replace(" ", "_"): lines for when, lines in groups.items()}}, text)
