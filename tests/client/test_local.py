@@ -344,11 +344,11 @@ def test_resume_refuses_what_makes_another_study_and_all_at_once(runs):
     run = runs.make("a", tell=complete, asks=4)
     runs.say(run, RunState.PAUSED)
     before = run.job.read_bytes()
-    handle, sets = RunHandle("a", runs.target), ["space.lr.high=2", "sampler=tpe", "budget.tim=3", "retries.lost=[", "x"]
+    handle, sets = RunHandle("a", runs.target), ["seed=2", "objectives.0.metric=x", "budget.tim=3", "retries.lost=[", "x"]
     with pytest.raises(SpecError) as caught:
         handle.resume(changes={"trials": 2, "parallel": 0}, sets=sets)
     fields = {issue.field for issue in caught.value.issues}
-    assert {"parallel", "space.lr.high", "sampler", "budget.tim", "retries.lost", "--set"} <= fields
+    assert {"parallel", "seed", "objectives.0.metric", "budget.tim", "retries.lost", "--set"} <= fields
     assert run.job.read_bytes() == before
     with pytest.raises(SpecError, match="4 have already started"):
         handle.resume(changes={"trials": 2})

@@ -23,18 +23,18 @@ def digests(job: Job) -> dict[str, str]:
 
     `UNREADABLE` if this machine cannot read it.
     """
-    found = {}
+    digest_by_param = {}
     for name, value in job.params.items():
         paths = [path for path in (value if isinstance(value, list) else [value]) if isinstance(path, str) and path]
         absolute = [path for path in paths if path[0] in "/~"]
         try:
             files = [Path(path).expanduser() for path in absolute]
             if absolute and (name in job.inputs or all(file.exists() for file in files)):
-                found[name] = _digest(files)
+                digest_by_param[name] = _digest(files)
         except (OSError, RuntimeError, ValueError):
             if name in job.inputs:
-                found[name] = UNREADABLE
-    return found
+                digest_by_param[name] = UNREADABLE
+    return digest_by_param
 
 
 def _digest(paths: list[Path]) -> str:
