@@ -186,9 +186,9 @@ class History(optuna.storages.InMemoryStorage):
             return super().get_all_trials(study_id, deepcopy, states)
         trials = super().get_all_trials(study_id, deepcopy=False)
         if bounded:
-            known = self._earlier | {trial.number: trial for trial in trials}
-            self._view = self._view or self._selected(known)
-            trials = [known[number] for number in sorted({*self._view, *self._unfinished})]
+            by_number = self._earlier | {trial.number: trial for trial in trials}
+            self._view = self._view or self._selected(by_number)
+            trials = [by_number[number] for number in sorted({*self._view, *self._unfinished})]
         else:
             trials = [*self._earlier.values(), *trials]
         worst = self._finite_worst() if self._of_class and not self._of_tune else self._worst

@@ -441,12 +441,12 @@ class Ledger:
             else:
                 seed = samplers.derived_seed(samplers.derived_seed(self.job.seed, trial), attempt)
                 sampler = optuna.samplers.RandomSampler(seed=seed)
-            kept, self._study.sampler = self._study.sampler, sampler
+            own_sampler, self._study.sampler = self._study.sampler, sampler
             with self._drawing(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 drawn = optuna.trial.Trial(self._study, drawn._trial_id)
                 sampled = samplers.suggest(drawn, self.job, self._space_function)
-            self._study.sampler = kept
+            self._study.sampler = own_sampler
         return drawn, sampled
 
     def _point(self, sampled: Mapping[str, Any]) -> str:
@@ -455,22 +455,20 @@ class Ledger:
 
     def answer(self, request: TrialRequest) -> TrialOutcome | None:
         """The result of an earlier trial with the same parameters, which counts for a new one; None if there is none."""
-        known = (
-            self._answers.get(earlier.key(request.params)) if request.segment is None or not request.segment.done else None
-        )
-        if known is None:
+        result = self._answers.get(earlier.key(request.params))
+        if result is None or (request.segment is not None and request.segment.done):  # it has begun to train
             return None
         now = time.time()
         return TrialOutcome(
             number=request.number,
             state=State.COMPLETE,
-            metrics=known.metrics,
-            returned=known.returned,
-            message=f"answered by trial {known.trial} of {known.run}, which has the same parameters",
+            metrics=result.metrics,
+            returned=result.returned,
+            message=f"answered by trial {result.trial} of {result.run}, which has the same parameters",
             started=now,
             ended=now,
-            step=known.step,
-            answered_by=f"{known.run}:{known.trial}",
+            step=result.step,
+            answered_by=f"{result.run}:{result.trial}",
         )
 
     @property

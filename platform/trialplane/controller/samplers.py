@@ -326,7 +326,7 @@ def in_space(job: Job, trial: FrozenTrial) -> FrozenTrial:
     parameters = job.search.parameters
     space_ = {name: points.distribution(parameters[name]) for name in trial.params if name in parameters}
     if space_ != trial.distributions and space_.keys() == trial.params.keys():
-        same_form = all(type(space_[name]) is type(known) for name, known in trial.distributions.items())
+        same_form = all(type(space_[name]) is type(former) for name, former in trial.distributions.items())
         normal = any(isinstance(parameters[name], space.NormalParameter) for name in space_)
         if same_form and not normal and all(points.contains(space_[name], value) for name, value in trial.params.items()):
             trial.distributions = space_

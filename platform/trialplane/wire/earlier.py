@@ -1,4 +1,4 @@
-"""What a run is given of earlier runs: trials that its sampler learns from, and results that need no training.
+"""Trials of earlier runs that travel with a submission: those that its sampler learns from, and results that need no training.
 
 The submitter reads both, with the rights of the user, and sends them with the job's code: a run's token opens no other run's
 ledger. So a run sees earlier runs as they were when it was submitted.
