@@ -1,4 +1,4 @@
-"""Trials of earlier runs that travel with a submission: those that its sampler learns from, and results that need no training.
+"""Trials of earlier runs that travel with a submission: those that its sampler learns from, and results to take over.
 
 The submitter reads both, with the rights of the user, and sends them with the job's code: a run's token opens no other run's
 ledger. So a run sees earlier runs as they were when it was submitted.
