@@ -24,7 +24,6 @@ from trialplane.client import study_page
 from trialplane.client.pages import Pages
 from trialplane.client.run import RunHandle
 from trialplane.client.study_page import StudyPage
-from trialplane.pages import columns
 from trialplane.wire.states import RunState
 
 
@@ -54,7 +53,7 @@ def content(browser: Browser, after: int) -> tuple[dict[str, Any], dict[tuple[st
     if answer is None:
         return None
     (facts,) = answer["runs"]
-    return facts, columns.unpacked(facts["columns"], answer["block"])
+    return facts, studies.unpacked(facts["columns"], answer["block"])
 
 
 def test_what_is_newer_is_sent_and_nothing_twice(runs, served):

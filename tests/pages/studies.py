@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import array
+import base64
 import dataclasses
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trialplane.controller import promotion
 from trialplane.job import kinds
 from trialplane.job.kinds import Job
+from trialplane.pages import columns
 from trialplane.pages.content import Recorded, Surroundings
 from trialplane.plan import plan as planning
 from trialplane.wire import rows
@@ -201,3 +204,17 @@ def recorded(made: Job, attempts: list[TrialRow], reports: list[ReportRow], *, r
 
 def _values(made: Job, values: Mapping[str, float]) -> tuple[float, ...]:
     return tuple(values[objective.metric] for objective in made.objectives)
+
+
+def unpacked(directory: Sequence[Mapping[str, Any]], block: str) -> dict[tuple[str, str], list[Any]]:
+    """Return the values of packed columns by table and name, texts and NaN as they were: what the page reads."""
+    data = base64.b64decode(block)
+    codes = {name: code for code, name in columns.TYPES.items()}
+    tables: dict[tuple[str, str], list[Any]] = {}
+    for entry in directory:
+        values = array.array(codes[entry["type"]])
+        values.frombytes(data[entry["offset"] : entry["offset"] + entry["length"] * values.itemsize])
+        texts = entry.get("texts")
+        decoded = list(values) if texts is None else [texts[code - 1] if code else None for code in values]
+        tables[entry["table"], entry["name"]] = decoded
+    return tables

@@ -24,7 +24,7 @@ from trialplane.wire.states import FailureClass, RunState, TrialState
 def unpacked(recorded, around=studies.AROUND):
     facts, table = content.content(recorded, around)
     directory, block = columns.packed(table)
-    return facts, columns.unpacked(directory, block)
+    return facts, studies.unpacked(directory, block)
 
 
 def test_columns_hold_the_trials_of_the_run():
@@ -65,7 +65,7 @@ def test_columns_hold_the_trials_of_the_run():
 def test_any_value_of_a_job_fits_a_column(values, type_, read):
     directory, block = columns.packed([columns.of_values("t", "c", "param", values)])
     assert directory[0]["type"] == type_
-    found = columns.unpacked(directory, block)["t", "c"]
+    found = studies.unpacked(directory, block)["t", "c"]
     assert [None if isinstance(value, float) and math.isnan(value) else value for value in found] == read
 
 

@@ -85,13 +85,11 @@ class Promotion:
     Attributes:
         used: number of steps trained in segments that have ended.
         is_spent: whether the budget allows no further segment.
-        promoted: number of promotions.
     """
 
     def __init__(self, ladder: Ladder, trials: int, budget: int | None = None) -> None:
         self.used = 0
         self.is_spent = False
-        self.promoted = 0
         self._ladder = ladder
         self._trials = trials
         self._budget = math.inf if budget is None else budget
@@ -116,7 +114,6 @@ class Promotion:
         self._running[trial] = stretch
         if (rung := self._at.pop(trial, None)) is not None:
             self._rung(trial, rung).waiting.discard(trial)
-            self.promoted += 1
 
     def ended(self, trial: int, state: TrialState, done: int, losses: Losses) -> None:
         """Record that a segment has ended, and is not retried.

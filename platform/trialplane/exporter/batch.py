@@ -62,7 +62,6 @@ class Batch:
     status: str = ""
     end: int | None = None
     artifacts: list[Artifact] = dataclasses.field(default_factory=list)
-    is_last: bool = False  # whether the run is complete with it
 
     def add_metrics(self, values: Mapping[str, float], moment: float, step: int) -> None:
         """Add the values of one step, in order of their names; if two names map to the same key, the later wins."""

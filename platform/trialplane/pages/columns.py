@@ -11,13 +11,13 @@ import base64
 import dataclasses
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 _EXACT = 1 << 24  # whole numbers up to this are exact in 32 bits
 _LONGEST = 500  # characters of a text
 _ALIGNED = 8  # bytes
-_TYPES = {"f": "f4", "d": "f8", "B": "u1", "H": "u2", "I": "u4"}
+TYPES = {"f": "f4", "d": "f8", "B": "u1", "H": "u2", "I": "u4"}  # codes of `array`, and of the page
 
 
 class Texts:
@@ -102,7 +102,7 @@ def packed(columns: Iterable[Column]) -> tuple[list[dict[str, Any]], str]:
             "table": column.table,
             "name": column.name,
             "role": column.role,
-            "type": _TYPES[column.numbers.typecode],
+            "type": TYPES[column.numbers.typecode],
             "offset": len(block),
             "length": len(column.numbers),
         }
@@ -117,20 +117,6 @@ def packed(columns: Iterable[Column]) -> tuple[list[dict[str, Any]], str]:
             data.byteswap()
         block += data.tobytes()
     return directory, base64.b64encode(block).decode()
-
-
-def unpacked(directory: Sequence[Mapping[str, Any]], block: str) -> dict[tuple[str, str], list[Any]]:
-    """Return the values of packed columns by table and name, texts and NaN as they were: what the page reads."""
-    data = base64.b64decode(block)
-    codes = {name: code for code, name in _TYPES.items()}
-    tables: dict[tuple[str, str], list[Any]] = {}
-    for entry in directory:
-        values = array.array(codes[entry["type"]])
-        values.frombytes(data[entry["offset"] : entry["offset"] + entry["length"] * values.itemsize])
-        texts = entry.get("texts")
-        decoded = list(values) if texts is None else [texts[code - 1] if code else None for code in values]
-        tables[entry["table"], entry["name"]] = decoded
-    return tables
 
 
 def _number(value: Any) -> float:
