@@ -205,7 +205,7 @@ def values() -> Iterator[Value]:
             name = f"{path}.{key.value}" if path else key.value
             text, example = _comment(lines, key.start_mark.line)
             parts = list(read_node(value, name)) if isinstance(value, yaml.MappingNode) else []
-            if any(value_.text for value_ in parts):
+            if any(nested.text for nested in parts):
                 yield Value(name, "", text, example)
                 yield from parts
             else:

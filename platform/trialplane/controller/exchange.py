@@ -98,8 +98,8 @@ class Exchange:
                 worker, process.request, tuple(available or ()), results if available else None, lost, error
             )
 
-        found_units, results = _fetch(process, messages.FetchResults(units))
-        self._pending[found_units] = event, results
+        available_units, results = _fetch(process, messages.FetchResults(units))
+        self._pending[available_units] = event, results
 
     def fetch_weights(self) -> None:
         """Put the weights that the learner offers into the object store."""
@@ -109,8 +109,8 @@ class Exchange:
             process.send(messages.ReleaseWeights())
             return WeightsFetched(process.request, weights if is_available else None, error)
 
-        was_found, weights = _fetch(process, messages.FetchWeights())
-        self._pending[was_found] = event, weights
+        availability, weights = _fetch(process, messages.FetchWeights())
+        self._pending[availability] = event, weights
 
     def feed(self, transfers: tuple[Transfer, ...], results: Any) -> None:
         """Pass the results of one `fetch` from the object store to the learner."""

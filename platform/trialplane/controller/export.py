@@ -79,8 +79,8 @@ def add(
         trial = _trial(attempt, alive)
         trial.intermediate_values = curves.get(trial.number, {})
         for name in ranges.keys() & trial.params.keys():
-            range_ = ranges[name]
-            trial.distributions[name] = FloatDistribution(range_.low, range_.high, log=range_.log)
+            bounds = ranges[name]
+            trial.distributions[name] = FloatDistribution(bounds.low, bounds.high, log=bounds.log)
             trial.params[name] = attempt.request.params[name]
         if trial.number >= len(trials):
             study.add_trial(trial)

@@ -726,9 +726,7 @@ class Ledger:
             self._memory.set_study_system_attr(self._study_id, key, value)
         self._saved_attributes = attributes
         self.pruning.restore(attributes)
-        curves, unfinished = self._load_reports(
-            {attempt_.request.number for attempt_ in attempts if attempt_.outcome is None}
-        )
+        curves, unfinished = self._load_reports({stored.request.number for stored in attempts if stored.outcome is None})
         interrupted = []
         for attempt in attempts:
             request, outcome = attempt.request, attempt.outcome

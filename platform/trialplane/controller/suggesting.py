@@ -63,9 +63,11 @@ def resumed(trial: optuna.trial.Trial) -> optuna.trial.Trial:
     """The trial of a retry, with what was drawn together in an attempt before."""
     stored = trial.storage.get_trial_system_attrs(trial._trial_id).get(_TOGETHER)
     if stored is not None:
-        space_ = {name: distributions.json_to_distribution(text) for name, (_, text) in stored.items()}
-        trial.relative_search_space = space_
-        trial._relative_params = {name: space_[name].to_external_repr(internal) for name, (internal, _) in stored.items()}
+        distributions_by_name = {name: distributions.json_to_distribution(text) for name, (_, text) in stored.items()}
+        trial.relative_search_space = distributions_by_name
+        trial._relative_params = {
+            name: distributions_by_name[name].to_external_repr(internal) for name, (internal, _) in stored.items()
+        }
     return trial
 
 

@@ -106,15 +106,15 @@ class Connection:
         if self.is_of(address, token):
             return
         self.close()
-        archive_ = self._service.all_runs.of(address.namespace)
-        if archive_ is None:  # a team that was taken out of the chart's values: its runs wait until it is there again
+        runs = self._service.all_runs.of(address.namespace)
+        if runs is None:  # a team that was taken out of the chart's values: its runs wait until it is there again
             raise Failure(
                 ledger.UNAVAILABLE,
                 f"{address.namespace:.63} is not among the gateway's namespaces; its runs wait until an administrator adds "
                 "it to `teams` in the chart's values again",
             )
         with _failures():
-            if not archive_.opens(address.run, token):
+            if not runs.opens(address.run, token):
                 raise Failure(ledger.REFUSED, _REFUSAL)
         if not self._service.connections.enter(address, CONNECTIONS):
             raise Failure(ledger.BUSY, f"{address.run} has {CONNECTIONS} connections to its ledger already")
@@ -204,10 +204,10 @@ class Connection:
             raise Failure(ledger.UNOPENED, f"the ledger of {self._run} was not opened on this connection")
         match request:
             case ledger.LoadAttempts(after=after):
-                attempts_, study_attributes = storage.page(after, ledger.PAGE_BYTES)
+                loaded, study_attributes = storage.page(after, ledger.PAGE_BYTES)
                 stored = (
                     ledger.StoredAttempt(attempt.request, attempt.outcome, attempt.place, json.dumps(attempt.optuna))
-                    for attempt in attempts_
+                    for attempt in loaded
                 )
                 return ledger.AttemptsLoaded(tuple(stored), study_attributes)
             case ledger.LoadReports(after=after):
@@ -233,17 +233,17 @@ class Connection:
             case ledger.ReadColumn(name=name):
                 if name not in _COLUMNS:
                     raise Failure(ledger.INVALID, f"a run has no {name!r:.40}")
-                attempts_ = storage.described(name)
-                return ledger.ColumnRead("" if attempts_ is None else json.dumps(attempts_))
+                column = storage.described(name)
+                return ledger.ColumnRead("" if column is None else json.dumps(column))
         return ledger.Written()
 
     def _archive(self) -> archive.Archive:
         """The runs of the namespace, for a read without the lock."""
         assert self._address is not None  # its token was checked
-        found_archive = self._service.all_runs.of(self._address.namespace)
-        if found_archive is None:
+        runs = self._service.all_runs.of(self._address.namespace)
+        if runs is None:
             raise InvalidToken
-        return found_archive
+        return runs
 
     def _checked(self, record: R) -> R:
         """Return a record, checked to be of this run."""

@@ -70,10 +70,10 @@ def space(options: Sequence[Option]) -> dict[str, tuple[dict[str, Any], str]]:
     ranked: list[tuple[int, int, Option, tuple[dict[str, Any], str]]] = []
     for option in options:
         words = _words(option.name)
-        if parameter_ := parameter(option):
-            ranked.append((_rank(option, set(words)), len(words), option, parameter_))
+        if guess := parameter(option):
+            ranked.append((_rank(option, set(words)), len(words), option, guess))
     ranked.sort(key=lambda entry: entry[:2])  # stable: otherwise in the script's order
-    return {option.name: parameter_ for _, _, option, parameter_ in ranked}
+    return {option.name: guess for _, _, option, guess in ranked}
 
 
 def _rank(option: Option, words: Collection[str]) -> int:
@@ -129,26 +129,25 @@ def _whole(words: Collection[str], default: int) -> tuple[dict[str, Any], str] |
 
 
 def _real(words: Collection[str], default: float) -> tuple[dict[str, Any], str] | None:
+    """The range of a float by the words of its name and its default, with the reason; None for one not to search."""
     word_set = set(words)
+    is_factor = bool(word_set & {"gamma", "temperature", "margin"})
+    is_average = "lambda" in word_set and 0.5 <= default <= 1  # of TD(λ), for example: at most 1
     if word_set & _SHARES and not _is_rate(word_set) and "decay" not in word_set:
         if "momentum" in word_set:
             return (search.span("float", 0.5, 0.99), f"around {default:g}") if default < 1 else None
         return search.span("float", 0.0, 0.6 if default <= 0.6 else 1.0), f"a share; {default:g} by default"
-    if not word_set & (_LOGARITHMIC | {"gamma", "temperature", "margin"}):
+    if not (is_factor or word_set & _LOGARITHMIC):
         return None
     if "decay" in word_set and not word_set & _DECAYS and default >= 0.5:  # of an average, or a schedule: nearly 1
         return None
     if default == 0:
         return search.span("float", 1e-6, 1e-1, log=True), "0 by default, which a logarithmic range cannot include"
-    if word_set & {"gamma", "temperature", "margin"} or (
-        "lambda" in word_set and 0.5 <= default <= 1
-    ):  # of an average: at most 1
-        return search.span("float", _rounded(default / 2), 1.0 if 0.5 <= default <= 1 else _rounded(2 * default)), (
-            f"around {default:g}"
-        )
-    return search.span(
-        "float", _rounded(default / 10), _rounded(default * 10), log=True
-    ), f"from a tenth of {default:g} to ten times that"
+    if is_factor or is_average:
+        high = 1.0 if 0.5 <= default <= 1 else _rounded(2 * default)
+        return search.span("float", _rounded(default / 2), high), f"around {default:g}"
+    low, high = _rounded(default / 10), _rounded(default * 10)
+    return search.span("float", low, high, log=True), f"from a tenth of {default:g} to ten times that"
 
 
 def _rounded(value: float) -> float:

@@ -218,11 +218,13 @@ def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[s
         )
         raise SpecError([Issue(("script",), text, name, optimized[0].lineno)])
     study_arguments = next(
-        (_arguments(call_) for call_ in calls if _called(call_.func).rpartition(".")[2] == "create_study"), {}
+        (_arguments(candidate) for candidate in calls if _called(candidate.func).rpartition(".")[2] == "create_study"), {}
     )
     directions = _literal(study_arguments.get("directions")) or [_direction(study_arguments.get("direction"))]
     names = ["value"] if len(directions) == 1 else [f"value_{index}" for index in range(len(directions))]
-    objectives = [{"metric": call_, "direction": direction} for call_, direction in zip(names, directions, strict=True)]
+    objectives = [
+        {"metric": candidate, "direction": direction} for candidate, direction in zip(names, directions, strict=True)
+    ]
     trials = _literal(optimize_arguments.get("n_trials"))
     stem = PurePath(name).stem
     if not stem.isidentifier():
@@ -234,7 +236,7 @@ def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[s
         "entrypoint": f"optuna:{stem}:{objective.id}",
         **({"objective": objectives[0]} if len(objectives) == 1 else {"objectives": objectives}),
         **(
-            {"pruner": "median"} if any(_called(call_.func).endswith(".should_prune") for call_ in calls) else {}
+            {"pruner": "median"} if any(_called(candidate.func).endswith(".should_prune") for candidate in calls) else {}
         ),  # Optuna's
         "trials": trials if isinstance(trials, int) and trials > 0 else 20,
     }

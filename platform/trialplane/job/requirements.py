@@ -325,24 +325,21 @@ def unmet(needed: Requirements, advice: str = "") -> list[Issue]:
         needed: the requirements.
         advice: what to type, as a sentence; default: pip's command.
     """
-    wanted = [wanted_one for wanted_one in needed.wanted if wanted_one.applies]
-    named = {_canonical(wanted_one.requirement.name) for wanted_one in wanted if not wanted_one.is_constraint}
-    checked = [
-        wanted_one
-        for wanted_one in wanted
-        if not wanted_one.is_constraint or _canonical(wanted_one.requirement.name) in named
-    ]
+    applying = [wanted for wanted in needed.wanted if wanted.applies]
+    names = {_canonical(wanted.requirement.name) for wanted in applying if not wanted.is_constraint}
+    # A constraint counts only for a package that is required.
+    checked = [wanted for wanted in applying if not wanted.is_constraint or _canonical(wanted.requirement.name) in names]
     issues = [
-        Issue((str(wanted_one.requirement),), message, wanted_one.source, wanted_one.line)
-        for wanted_one in checked
-        for message in _lacking(wanted_one.requirement, ())
+        Issue((str(wanted.requirement),), message, wanted.source, wanted.line)
+        for wanted in checked
+        for message in _lacking(wanted.requirement, ())
     ]
     if issues and not advice:
         # pip would install any package of this name from the index, not the one at the URL.
-        from_index = shlex.join(str(wanted_one.requirement) for wanted_one in checked if not wanted_one.has_url)
-        asks = from_index if needed.source.endswith(".py") else f"-r {shlex.quote(needed.source)}"
-        advice = f"`pip install {asks}` installs what is missing" if asks else ""
-        if needed.source.endswith(".py") and any(wanted_one.has_url for wanted_one in checked):
+        from_index = shlex.join(str(wanted.requirement) for wanted in checked if not wanted.has_url)
+        pip_arguments = from_index if needed.source.endswith(".py") else f"-r {shlex.quote(needed.source)}"
+        advice = f"`pip install {pip_arguments}` installs what is missing" if pip_arguments else ""
+        if needed.source.endswith(".py") and any(wanted.has_url for wanted in checked):
             advice = f"{advice}; what has a URL is installed from there".removeprefix("; ")
     if needed.python is not None:
         versions, source, line = needed.python
@@ -350,10 +347,10 @@ def unmet(needed: Requirements, advice: str = "") -> list[Issue]:
             issues.insert(0, Issue((f"requires-python {versions}",), f"this is {platform.python_version()}", source, line))
     if not issues:
         return []
-    lines = errors.counted(len({(wanted_one.source, wanted_one.line) for wanted_one in issues}), "requirement")
-    verb = "is" if lines.startswith("1 ") else "are"
+    count = errors.counted(len({(issue.source, issue.line) for issue in issues}), "requirement")
+    verb = "is" if count.startswith("1 ") else "are"
     parts = [
-        f"{lines} {verb} not met by {sys.executable}, which runs the trials here",
+        f"{count} {verb} not met by {sys.executable}, which runs the trials here",
         advice,
         "see `platform docs studies`",
     ]

@@ -72,7 +72,7 @@ def content(recorded: Recorded, around: Surroundings, shares: importances.Shares
     """
     job, status = recorded.job, recorded.status
     lineages = lineage.lineages(job, recorded.attempts)
-    trials = [lineage_.row for lineage_ in lineages]
+    trials = [trial_lineage.row for trial_lineage in lineages]
     ranked = rows.ranked(job, trials)
     reports = lineage.joined(job, lineages, recorded.reports)
     last_steps = _last_steps(reports)
@@ -265,7 +265,7 @@ def _trials(
     job: Job, lineages: Sequence[Lineage], ranked: Sequence[TrialRow], last_steps: dict[int, int], begun: float
 ) -> Iterator[Column]:
     """Yield the columns of the newest attempt of each trial."""
-    trials = [lineage_.row for lineage_ in lineages]
+    trials = [trial_lineage.row for trial_lineage in lineages]
     ranks = {row.trial: rank for rank, row in enumerate(ranked)}
     several = len(job.objectives) > 1
     front = {row.trial for row in rows.front(job, trials)} if several else set()
@@ -281,7 +281,10 @@ def _trials(
     yield Column("trials", "ended", "", columns.offsets((row.ended for row in trials), begun))
     yield Column("trials", "step", "", columns.numbers(last_steps.get(row.number) for row in trials))
     yield Column(
-        "trials", "rung", "", columns.numbers(lineage_.rungs[-1] if lineage_.rungs else None for lineage_ in lineages)
+        "trials",
+        "rung",
+        "",
+        columns.numbers(trial_lineage.rungs[-1] if trial_lineage.rungs else None for trial_lineage in lineages),
     )
     yield _coded("trials", "failure", [row.failure and row.failure.value for row in trials])
     yield _coded("trials", "message", [row.message or None for row in trials])

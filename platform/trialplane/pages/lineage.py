@@ -51,26 +51,26 @@ def lineages(job: Job, attempts: Sequence[TrialRow]) -> list[Lineage]:
     return [_lineage(job, by_trial[trial]) for trial in sorted(by_trial)]
 
 
-def joined(job: Job, lineages_: Sequence[Lineage], reports: Sequence[ReportRow]) -> Sequence[ReportRow]:
+def joined(job: Job, trial_lineages: Sequence[Lineage], reports: Sequence[ReportRow]) -> Sequence[ReportRow]:
     """Return reports in which those of all segments of a trial belong to its newest one, so that they are one curve."""
     if job.search.ladder is None:
         return reports
-    newest = {lineage.row.trial: lineage.row.number for lineage in lineages_}
+    newest = {lineage.row.trial: lineage.row.number for lineage in trial_lineages}
     return [dataclasses.replace(report, number=newest.get(report.trial, report.number)) for report in reports]
 
 
-def funnel(job: Job, lineages_: Sequence[Lineage]) -> list[RungCount]:
+def funnel(job: Job, trial_lineages: Sequence[Lineage]) -> list[RungCount]:
     """Return a count for each rung, from the lowest, and one for whole trials; empty without promotion."""
     ladder = job.search.ladder
     if ladder is None:
         return []
     counts = []
     for step in sorted({rung for bracket in range(ladder.brackets) for rung in ladder.rungs(bracket)}):
-        reaching = [lineage for lineage in lineages_ if step in lineage.rungs]
+        reaching = [lineage for lineage in trial_lineages if step in lineage.rungs]
         stopped = [lineage.row.state for lineage in reaching if lineage.stopped == step]
         paused, dropped = stopped.count(TrialState.PAUSED), stopped.count(TrialState.PRUNED)
         counts.append(RungCount(step, len(reaching), len(reaching) - len(stopped), paused, dropped))
-    complete = sum(lineage.row.state is TrialState.COMPLETE for lineage in lineages_)
+    complete = sum(lineage.row.state is TrialState.COMPLETE for lineage in trial_lineages)
     return [*counts, RungCount(ladder.top, complete, 0, 0, 0)]
 
 

@@ -331,14 +331,14 @@ def _replace_in_fluent(module: ModuleType) -> None:
 
     @functools.wraps(set_experiment)
     def kept_experiment(experiment_name: str | None = None, experiment_id: str | None = None, **_: Any) -> Any:
-        experiment_name_ = os.environ.get(env.MLFLOW_EXPERIMENT_NAME, "") if _trial is None else _trial.name
-        if experiment_name != experiment_name_:
+        job_experiment = os.environ.get(env.MLFLOW_EXPERIMENT_NAME, "") if _trial is None else _trial.name
+        if experiment_name != job_experiment:
             requested = experiment_id if experiment_name is None else experiment_name
-            _tell(f"mlflow.set_experiment({requested!r})", f"a trial's runs are in its job's experiment, {experiment_name_}")
+            _tell(f"mlflow.set_experiment({requested!r})", f"a trial's runs are in its job's experiment, {job_experiment}")
         if _trial is None:  # a template, which asks no server and makes no experiment
             from mlflow.entities import Experiment
 
-            return Experiment("", experiment_name_, "", "active")
+            return Experiment("", job_experiment, "", "active")
         return set_experiment(experiment_id=_trial.experiment_of(module.MlflowClient()))
 
     @functools.wraps(start_run)

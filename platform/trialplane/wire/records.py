@@ -589,7 +589,7 @@ def _reader(hint: Any) -> _Reader:
         return lambda value: tuple(_listed(value) if item is None else map(item, _listed(value)))
     if origin is Mapping:
         item_reader = _reader(arguments[1])
-        return None if item_reader is None else lambda value: {key: item_reader(item_) for key, item_ in value.items()}
+        return None if item_reader is None else lambda value: {key: item_reader(element) for key, element in value.items()}
     if hint is float or (isinstance(hint, type) and issubclass(hint, enum.Enum)):
         return hint
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
