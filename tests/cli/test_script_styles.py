@@ -61,6 +61,28 @@ STYLES: dict[str, tuple[str, set[str], list[str]]] = {
         {"lr", "bias"},
         ["--lr=0.1", "--bias=False", "--name=x"],
     ),
+    "class of fire": (
+        """
+        import fire
+        class Trainer:
+            def __init__(self, lr=0.1, seed: int = 0): self.lr = lr
+            def train(self, batch_size: int = 8, sizes=(4, 8)): assert (self.lr, batch_size, list(sizes)) == (0.1, 8, [4, 8])
+            def evaluate(self, checkpoint): raise AssertionError
+        fire.Fire(Trainer)
+        """,
+        {"lr", "batch_size"},
+        ["train", "--lr=0.1", "--seed=0", "--sizes=[4, 8]"],
+    ),
+    "script of fire": (
+        """
+        import fire
+        def fit(lr=0.1): assert lr == 0.1
+        def test(): raise AssertionError
+        fire.Fire()
+        """,
+        {"lr"},
+        ["fit", "--lr=0.1"],
+    ),
     "configurator": (
         """
         learning_rate = 0.1
@@ -710,7 +732,7 @@ def test_a_stage_of_a_pipeline_of_dvc_is_a_job(platform, written: Path, command:
     assert job.arguments is not None and job.arguments.file == "params.yaml" and given(job) == ["data.csv", "{x}"]
 
 
-@pytest.mark.parametrize("declared", ["--lr', type=float, default=0.1", "--config', required=True"])
+@pytest.mark.parametrize("declared", ["--lr', type=float, default=0.1", "--input', required=True"])
 def test_a_parser_with_arguments_to_search_or_to_give_comes_before_a_settings_file(
     platform, written: Path, declared: str
 ) -> None:
@@ -723,6 +745,46 @@ def test_a_parser_with_arguments_to_search_or_to_give_comes_before_a_settings_fi
     (written / "fit.py").write_text(f"{text}open('settings.yaml')\n".replace(declared, "--verbose', action='store_true'"))
     assert platform("init", "--from", str(written / "fit.py"), "--no-smoke").exit_code == 0
     assert made().arguments.file == "settings.yaml"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "searched"),
+    [
+        ("import sys\nfile = sys.argv[1]\n", ["conf/exp.yaml"], {"train.lr", "prepare.batch_size"}),
+        ("file = next(iter(__import__('glob').glob('conf/e*.yaml')))\n", [], {"train.lr", "prepare.batch_size"}),
+        (
+            "import argparse\np = argparse.ArgumentParser()\np.add_argument('--config', required=True)\n"
+            "p.add_argument('--seed', default=1)\nfile = p.parse_args().config\n",
+            ["--config", "conf/exp.yaml"],
+            {"train.lr", "prepare.batch_size"},
+        ),
+        (
+            "import argparse\np = argparse.ArgumentParser()\np.add_argument('config')\n"
+            "p.add_argument('--lr', type=float, default=0.1)\nfile = p.parse_args().config\n",
+            ["conf/exp.yaml", "--lr=0.1"],
+            {"lr"},
+        ),
+    ],
+)
+def test_a_settings_file_that_an_argument_or_a_pattern_names(
+    platform, written: Path, text: str, line: list[str], searched: set[str]
+) -> None:
+    (written / "fit.py").write_text(f"{text}import yaml\nprint('loss=%f' % yaml.safe_load(open(file))['train']['lr'])\n")
+    (written / "conf" / "config.yaml").rename(written / "conf" / "exp.yaml").write_text(PARAMS)
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    job = made()
+    assert (given(job), set(job.search.parameters)) == (line, searched)
+    assert ("lr" in searched) == (getattr(job.arguments, "file", "") == "")
+
+
+def test_defaults_of_the_environment_are_those_of_a_dotenv_file(platform, written: Path) -> None:
+    (written / ".env").write_text("# of the model\nexport LR='0.5'\nLAYERS=2\nWIDTH=wide\n")
+    text = "import os\nlr, layers = float(os.environ['LR']), int(os.environ['LAYERS'])\nprint(f'loss={lr * layers}')\n"
+    (written / "fit.py").write_text(text)
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert made().search.enqueue == ({"LR": 0.5, "LAYERS": 2},)
 
 
 def test_a_module_of_a_package_is_started_as_one(platform, written: Path) -> None:

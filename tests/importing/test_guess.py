@@ -28,12 +28,13 @@ SEARCHED: list[tuple[str, Any, dict[str, Any]]] = [
     ("lambda", 0.01, {"type": "float", "low": 0.001, "high": 0.1, "log": True}),
     ("config.momentum", 0.9, {"type": "float", "low": 0.5, "high": 0.99}),
     ("train.dropout", 0.1, {"type": "float", "low": 0.0, "high": 0.6}),
+    ("feature-fraction", 0.9, {"type": "float", "low": 0.1, "high": 1.0}),
     ("nesterov", False, {"type": "categorical", "choices": [False, True]}),
 ]
 LEFT = [("epochs", 10), ("seed", 1), ("num_workers", 4), ("log_interval", 10), ("min_lr", None), ("lr", -1.0),
         ("save-model", False), ("val_batch_size", 64), ("momentum", 1.5),
         ("model-ema-decay", 0.9998), ("lr_decay", 0.97), ("eval_dropout", 0.1), ("layers", 0), ("name", "x"),
-        ("eval.dropout", 0.1), ("input_size", 4), ("out_dim", 4), ("vocab_size", 64)]  # fmt: skip
+        ("eval.dropout", 0.1), ("size", 400), ("input_size", 4), ("out_dim", 4), ("vocab_size", 64)]  # fmt: skip
 KINDS = {int: "int", float: "float", bool: "bool"}
 
 
@@ -95,5 +96,7 @@ def test_the_objective(metrics: list[str], expected: tuple[str, str] | None) -> 
 
 def test_names_in_an_output_that_are_those_of_objectives() -> None:
     text = "Epoch: [0] Loss 2.3 Acc@1 10.2\n0.977 accuracy, C 3\nVal loss 2\nr2 0.4 lr 0.1\n"
-    assert guess.candidates(text) == ["Loss", "Acc_1", "accuracy", "val_loss", "r2"]
+    text += "valid_0's l2: 3\nl2=1 objective_seed=5\n"
+    assert guess.candidates(text) == ["Loss", "Acc_1", "accuracy", "val_loss", "r2", "valid_0_l2"]
+    assert guess.objective({"valid_0_l2": 3.0}) == {"metric": "valid_0_l2", "direction": "minimize"}
     assert guess.objective({"val_f1": 0.5, "x": 1.0}) == {"metric": "val_f1", "direction": "maximize"}

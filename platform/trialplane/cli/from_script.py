@@ -19,9 +19,10 @@ from trialplane.cli import bounded, importing, output, script_folder, settings_f
 from trialplane.errors import InputError, SpecError
 from trialplane.importing import guess, hydra, launcher, script, wandb
 from trialplane.importing.script import Script
-from trialplane.job import arguments, load, notebook, settings
+from trialplane.job import arguments, document, load, notebook, settings
 from trialplane.job.program import MetricSource
 from trialplane.plan import pack as packing
+from trialplane.wire import declared as declared_arguments
 from trialplane.wire import escapes, records
 from trialplane.wire.declared import Declared, Option
 
@@ -41,7 +42,6 @@ _REST = {
 _WITH_SETTINGS = ("", arguments.GLOBALS, script.ENVIRONMENT, script.PARSED)
 _SEARCHES = re.compile(r"\b(?:Grid|Randomized|HalvingGrid|HalvingRandom|Bayes)SearchCV\b")
 _GIN = re.compile(r"""DEFINE_multi_string\(\s*["'](gin_(?:param|binding)s?)["']""")
-_CALLBACK = "--trainer.callbacks+=trialplane.integrations.lightning.TrialCallback"  # reports what a LightningModule logs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +108,7 @@ def make(file: Path, *, with_smoke: bool) -> int:
     else:
         text = script_folder.source(real)
         read = launcher.read(text, str(file))
+    read = dataclasses.replace(read, options=_with_dotenv(read, real.parent / ".env"))
     in_file = settings_file.find(real, read) if read.style in _WITH_SETTINGS else None
     module = _module(real) if read.is_module else ""
     folder = _folder(real, read) if in_file is None else in_file.folder
@@ -145,6 +146,7 @@ def make(file: Path, *, with_smoke: bool) -> int:
         declared = Declared(in_file.options) if in_file else Declared()
         if in_file is None or (read.style == script.PARSED and in_file.arguments is None):
             from_parser = _declared(file, read, code / name, Path(scratch), module)
+            in_file, from_parser = _by_argument(in_file, from_parser)
             if in_file is None or guess.space(from_parser.options) or any(option.required for option in from_parser.options):
                 in_file, declared = None, from_parser
         new_job = _job(name, read, declared) if in_file is None else _of_settings(name, read, in_file)
@@ -157,7 +159,7 @@ def make(file: Path, *, with_smoke: bool) -> int:
             limit = f"{smoke.LONGEST:.0f} seconds at most"
             output.note(f"{file.name} runs once with its defaults, for {limit}, to find its metrics; --no-smoke skips this")
             program = [sys.executable, "-u", *(["-m", module] if module else [name])]
-            command = _command_line(new_job) if read.style == script.COMMAND else [*program, *_line(new_job)]
+            command = _command_line(new_job) if new_job.command and not module else [*program, *_line(new_job)]
             result = smoke.run(command, file.stem, used, Path(scratch))
             _print_result(file.name, result)
     for text in declared.left_out:
@@ -176,6 +178,32 @@ def make(file: Path, *, with_smoke: bool) -> int:
     elif _objective(result) is None:
         summary += f"; {_without_objective(new_job, result, importing.shown(job_file))}"
     return _written(folder, _text(new_job, result), summary)
+
+
+def _with_dotenv(read: Script, file: Path) -> tuple[Option, ...]:
+    """Return the options of a script; variables of the environment with the defaults in a .env file."""
+    try:
+        lines = document.decoded(document.content(file), file.name).splitlines() if read.style == script.ENVIRONMENT else []
+    except (OSError, ValueError):
+        return read.options
+    pairs = (line.removeprefix("export ").partition("=") for line in lines)
+    values = {name.strip(): value.strip().strip("\"'") for name, _, value in pairs}
+    return tuple(script.with_default(option, values.get(option.name)) for option in read.options)
+
+
+def _by_argument(
+    in_file: settings_file.SettingsFile | None, declared: Declared
+) -> tuple[settings_file.SettingsFile | None, Declared]:
+    """Give a required argument that names a settings file the one that was found."""
+    named = next((option for option in declared.options if option.required and script.CONFIG.fullmatch(option.name)), None)
+    if in_file is None or named is None:
+        return in_file, declared
+    words = (named.flag, in_file.name) if named.flag else (in_file.name,)
+    others = tuple(option for option in declared.options if option is not named)
+    if guess.space(others):
+        named = dataclasses.replace(named, default=in_file.name)
+        return None, dataclasses.replace(declared, options=(named, *others))
+    return dataclasses.replace(in_file, arguments=words), dataclasses.replace(declared, options=others)
 
 
 def _hydra_sweep(file: Path, read: Script, folder: Path) -> dict[str, Any] | None:
@@ -361,7 +389,7 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
         if option.name in space:
             pass
         elif option.required:
-            params[option.name] = (option.choices[0] if option.choices else None, "required")
+            params[option.name] = (option.choices[0] if option.choices else option.default, "required")
         elif option.name in likely:
             parameter, reason = likely[option.name]
             further[0].append(_field(option.name, parameter, f"guessed: {reason}"))
@@ -375,7 +403,7 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
         lacks = option.name in params and params[option.name][0] is None and option.lists != "repeat"
         items += _item(option, rest, style, lacks)
     lists = {option.lists for option in declared.options if option.lists and option.name in params}
-    first = [*declared.subcommands, *([_CALLBACK] if "fit" in declared.subcommands else [])]
+    first = [*declared.subcommands]
     first += ["with"] if read.style == script.SACRED else []
     field: dict[str, Any] = {"items": [*first, *items, f"{{{rest}}}"] if first or items else rest}
     if rest == arguments.FLAGS and booleans and style != "switch":
@@ -446,8 +474,6 @@ def _command_line(job: _Job) -> list[str]:
 
 def _line(job: _Job) -> list[str]:
     """Return the arguments of a run with the defaults."""
-    if job.command[:1] == ["env"]:
-        return []
     field = job.arguments
     if isinstance(field, str) and field.endswith(settings.SUFFIXES):
         return []
@@ -551,7 +577,7 @@ def _metrics(job: _Job, result: smoke.Smoke | None) -> list[str]:
         source, best = chosen
         other_names = ", ".join(sorted(name for name in result.metrics[source] if name != best["metric"])[:20])
         beside = f"; the others: {other_names}" if other_names else ""
-        is_default = _CALLBACK in str(job.arguments) or source.source in ("stdout", "mlflow")
+        is_default = declared_arguments.LIGHTNING_CALLBACK in str(job.arguments) or source.source in ("stdout", "mlflow")
         written = {"from": "file", "path": source.path} if source.source == "file" else source.source
         lines = [] if is_default else [_field("metrics", written, "where they were found")]
         return [*lines, _field("objective", best, f"guessed from the metrics of one run{beside}")]

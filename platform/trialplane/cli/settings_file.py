@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from trialplane.errors import SpecError
@@ -15,6 +15,7 @@ from trialplane.job import document
 from trialplane.wire.declared import Option
 
 _PIPELINE, _PARAMS = "dvc.yaml", "params.yaml"
+_MOST_FILES = 20  # that a pattern stands for
 _LEVELS = 3  # folders above the script's in which its pipeline or its file may be
 
 
@@ -26,7 +27,7 @@ class SettingsFile:
         folder: folder in which the script is started, which has the file.
         name: path of the file in `folder`.
         options: its values.
-        arguments: arguments that the script gets beside it, from DVC's pipeline; None without a pipeline.
+        arguments: arguments that the script gets, from DVC's pipeline, or to name the file; None otherwise.
     """
 
     folder: Path
@@ -46,12 +47,24 @@ def find(file: Path, read: Script) -> SettingsFile | None:
         arguments, sections = _stage(folder / _PIPELINE, file.relative_to(folder)) or (None, ())
         if arguments is None and read.style == script.PARSED and folder != file.parent:
             continue  # a script with a parser needs no job in another folder
-        for name in [_PARAMS] if arguments is not None else read.settings:
+        patterns = [_PARAMS] if arguments is not None else read.settings
+        for name in dict.fromkeys(name for pattern in patterns for name in _files(folder, pattern, folder == file.parent)):
             values = _options(folder / name)
             options = [option for option in values if _is_below(option.name, sections)] or values
             if guess.space(options) or (options and arguments is not None):
-                return SettingsFile(folder, name, tuple(options), arguments)
+                by_argument = (name,) if read.takes_file else None
+                return SettingsFile(folder, name, tuple(options), by_argument if arguments is None else arguments)
     return None
+
+
+def _files(folder: Path, pattern: str, is_home: bool) -> Iterator[str]:
+    """Yield the files that a script may mean by a name, or by a pattern: in its folder, also further below."""
+    if "*" not in pattern:
+        yield pattern
+    if is_home and not (folder / pattern).exists():
+        below = (file.relative_to(folder) for file in folder.rglob(PurePath(pattern).name))
+        names = sorted(below, key=lambda path: (len(path.parts), path))
+        yield from (name.as_posix() for name in names[:_MOST_FILES] if not any(part[:1] == "." for part in name.parts))
 
 
 def _options(file: Path) -> list[Option]:

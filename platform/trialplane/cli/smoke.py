@@ -8,6 +8,7 @@ import math
 import os
 import re
 import sqlite3
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,7 +51,13 @@ def run(command: Sequence[str], name: str, folder: Path, scratch: Path) -> Smoke
         scratch: another folder, for its output.
     """
     log, printed, database = scratch / "output.log", scratch / "printed.log", scratch / "mlflow.db"
-    variables = {"WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1", env.MLFLOW_TRACKING_URI: f"sqlite:///{database}"}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])  # as for a trial
+    variables = {
+        "PATH": path,
+        "WANDB_MODE": "offline",
+        "PYTHONUNBUFFERED": "1",
+        env.MLFLOW_TRACKING_URI: f"sqlite:///{database}",
+    }
     before = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in folder.rglob("*") if file.is_file()}
     ended = bounded.run(command, folder, variables, log, LONGEST)
     names = tuple(guess.candidates(log.read_text(encoding="utf-8", errors="replace")[-_SEARCHED:]))

@@ -28,7 +28,7 @@ _NO_SEARCH = _set(
     "strategy precision fp16 bf16 tf32 amp half deterministic benchmark plot show report push metric metrics no disable "
     "classes labels features in out context type vocab split fold folds train language locale format mode task"
 )
-_LOGARITHMIC = _set("lr learning wd decay reg regularization l1 l2 lambda alpha sigma c")
+_LOGARITHMIC = _set("lr eta learning wd decay reg regularization l1 l2 lambda alpha sigma c")
 _DECAYS = _set("weight wd l2")
 _SCHEDULED = _set(
     "min max warmup final end noise cycle decay mul pct std limit steps sched scheduler schedule k t power step size"
@@ -50,12 +50,15 @@ _LOSSES = _set(
     "loss error err mae mse rmse mape smape rmsle nll ce bce perplexity ppl wer cer fid bpc bpb kl regret cost latency "
     "distance logloss deviance energy brier"
 )
+_NORMS = _set("l1 l2 huber quantile poisson")  # LightGBM's names of losses, which arguments have, too
 _SCORES = _set(
-    "accuracy acc f1 auc auroc score bleu rouge map iou miou dice precision recall r2 reward return psnr ssim ndcg mrr em "
+    "accuracy acc f1 auc auroc score rew bleu rouge map iou miou dice precision recall r2 reward return psnr ssim ndcg mrr em "
     "exact top1 elo kappa mcc objective quality fitness likelihood elbo silhouette ari nmi jaccard correlation spearman "
     "pearson concordance sharpe"
 )
-_NAMED = re.compile(r"((?i:train|training|val|valid|validation|test|eval|evaluation)[ _-])?([^\W\d][\w@-]*)")
+_NAMED = re.compile(
+    r"((?i:train|training|val|valid|validation|test|eval|evaluation)(?:(?:_\d+)?'s )?[ _-]?)?\b([^\W\d][\w@-]*)"
+)
 _MOST_CANDIDATES = 30
 _HELD_OUT = ("val", "valid", "validation", "eval", "test", "dev")
 
@@ -99,7 +102,7 @@ def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
     last_words = set(_words(option.name.rpartition(".")[2]))  # `train.dropout` is not about `train`
     if option.lists or (last_words & _NO_SEARCH and not words & (_LOGARITHMIC | _SIZES | _TREES)):
         return None
-    if words & _SIZES and words & _OF_DATA:
+    if (words & _SIZES and words & _OF_DATA) or words == {"size"}:
         return None
     if words & {"path", "dir", "file", "seed", "eval", "test", "val", "validation", "log", "logging", "save", "ema"}:
         return None
@@ -136,7 +139,8 @@ def _real(words: Collection[str], default: float) -> tuple[dict[str, Any], str] 
     if word_set & _SHARES and not _is_rate(word_set) and "decay" not in word_set:
         if "momentum" in word_set:
             return (search.span("float", 0.5, 0.99), f"around {default:g}") if default < 1 else None
-        return search.span("float", 0.0, 0.6 if default <= 0.6 else 1.0), f"a share; {default:g} by default"
+        low = 0.1 if word_set & {"fraction", "subsample"} else 0.0  # of something, which must not be empty
+        return search.span("float", low, 0.6 if low <= default <= 0.6 else 1.0), f"a share; {default:g} by default"
     if not (is_factor or word_set & _LOGARITHMIC):
         return None
     if "decay" in word_set and not word_set & _DECAYS and default >= 0.5:  # of an average, or a schedule: nearly 1
@@ -170,7 +174,8 @@ def objective(metrics: Mapping[str, float]) -> dict[str, str] | None:
 
 def candidates(text: str) -> list[str]:
     """The names in a program's output that are named like an objective: of `0.98 accuracy` and `Acc@1 55.2`, too."""
-    names = dict.fromkeys(re.sub(r"\W+", "_", prefix.lower() + name).strip("_") for prefix, name in _NAMED.findall(text))
+    pairs = ((prefix.lower().replace("'s", ""), name) for prefix, name in _NAMED.findall(text))
+    names = dict.fromkeys(re.sub(r"\W+", "_", prefix + name).strip("_") for prefix, name in pairs)
     return [name for name in names if _is_known(name)][:_MOST_CANDIDATES]
 
 
@@ -181,10 +186,11 @@ def is_held_out(metric: str) -> bool:
 
 def _is_known(metric: str) -> bool:
     """Whether a metric's name is that of a loss or a score; a variable like `HYDRA_FULL_ERROR` is not."""
-    is_variable = "_" in metric and metric.isupper()
-    return not is_variable and bool(set(_words(metric)) & (_LOSSES | _SCORES))
+    words, is_variable = set(_words(metric)), "_" in metric and metric.isupper()
+    norms = _NORMS if is_held_out(metric) else set()
+    return not is_variable and "seed" not in words and bool(words & (_LOSSES | _SCORES | norms))
 
 
 def direction(metric: str) -> str:
     """`maximize` or `minimize`, by the metric's name."""
-    return "minimize" if set(_words(metric)) & _LOSSES else "maximize"
+    return "minimize" if set(_words(metric)) & (_LOSSES | _NORMS) else "maximize"

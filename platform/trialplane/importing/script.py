@@ -26,14 +26,18 @@ COMMAND = "command"  # by a command line: a shell script, or an MLproject
 PARSED = "parsed"  # by argparse, click or a library based on these: the script itself declares its arguments
 _PARSERS = re.compile(
     r"\b(parse_args|parse_known_args|parse_args_into_dataclasses|simple_parsing|tyro|jsonargparse|LightningCLI|"
-    r"click\.(command|group)|typer\.(run|Typer)|@command|@\w+\.command|plac\.call|docopt|cli_parse_args|CliApp|"
+    r"click\.(command|group)|typer\.(run|Typer)|@command|@\w+\.command|plac\.call|docopt|cli_parse_args|CliApp|Fire|"
     r"DEFINE_\w+)\b"
 )
 # Text that shows that a script reads arguments, also by a parser that is none of these.
 ARGUMENTS = re.compile(
     r"argparse|ArgumentParser|sys\.argv|\bclick\b|\bfire\b|absl|hydra|tyro|typer|simple_parsing|docopt|getopt|sacred|\bplac\b"
 )
-_SETTINGS = re.compile(r"""["']([\w./-]+\.(?:yaml|yml|json|toml|ini|cfg))["']""")
+_SETTINGS = re.compile(r"[\w./*-]+\.(?:yaml|yml|json|toml|ini|cfg)\b")
+_ANY_SETTINGS = ("*.yaml", "*.yml", "*.toml", "*.ini", "*.json")
+# An argument that names a settings file: `--config`, `params_file`.
+CONFIG = re.compile(r"(?:config|cfg|conf|params|settings|hparams|opt)(?:[_-]?(?:file|path|name|yaml|yml|json))?")
+_CONFIG_ARGUMENT = re.compile(rf"""["'](?:--)?{CONFIG.pattern}["']""")
 _RESULTS = re.compile(r"metric|result|score|output|report|history|package|vocab|tokenizer", re.IGNORECASE)
 _TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
 _SWEPT = ("hydra", "defaults")  # of a configuration of Hydra: its own
@@ -45,7 +49,7 @@ class Script:
 
     Attributes:
         style: how it takes arguments: OPTUNA, WANDB, SACRED, POSITIONS, PARSED, ATTRIBUTES, ENVIRONMENT, COMMAND, "hydra",
-            "fire", "configurator" (assignments that one overwrites, as nanoGPT's does), "globals" (values in its
+            "configurator" (assignments that one overwrites, as nanoGPT's does), "globals" (values in its
             text, without any arguments), or "" where nothing is recognised.
         options: of all but OPTUNA, WANDB, PARSED and hydra, whose options are elsewhere.
         config: of hydra: the path of its configuration without the suffix, relative to the script.
@@ -55,7 +59,8 @@ class Script:
         notes: what a search of OPTUNA has and the job does not.
         returned: of hydra and SACRED: the expression that the function returns, or "".
         is_module: whether it imports from its own package: `from .model import Model`.
-        settings: names of settings files in its text, which may have its parameters.
+        settings: names of settings files in its text, or patterns of names, which may have its parameters.
+        takes_file: whether `sys.argv[1]` names such a file.
         command: of COMMAND: how it is started, with {NAME} for the values of its options.
     """
 
@@ -69,6 +74,7 @@ class Script:
     returned: str = ""
     is_module: bool = False
     settings: tuple[str, ...] = ()
+    takes_file: bool = False
     command: tuple[str, ...] = ()
 
 
@@ -102,34 +108,43 @@ def read(text: str, name: str, module_text: str = "") -> Script:
         style = WANDB
     elif hydra := next((call for call in calls if _called(call.func) in hydra_mains), None):
         style, config, returned = arguments.HYDRA, _config(hydra), _returned(tree, hydra)
-    elif fire := next((call for call in calls if _called(call.func) == "fire.Fire" and call.args), None):
-        style, options = "fire", tuple(_of_function(tree, fire.args[0]))
     elif any(_runs_a_file(call) for call in calls):
         style, options = "configurator", tuple(_before_the_configurator(tree))
     elif "sacred" in text and (options := tuple(_of_sacred(tree))):
         style, returned = SACRED, _returned_by_sacred(tree)
     elif _PARSERS.search(both):
         style = PARSED
-    elif "sys.argv" in both and (options := tuple(_positions(tree))):
+    elif "sys.argv" in both and guess.space(options := tuple(_positions(tree))):
         style = POSITIONS
     elif "sys.argv" in both and (options := tuple(_attributes(tree))):
         style = ATTRIBUTES
     elif not ARGUMENTS.search(both):
         style, options = arguments.GLOBALS, tuple(_globals(tree))
-    if style in ("", arguments.GLOBALS) and guess.space(variables := tuple(_of_environment(tree))):
+    variables = tuple(_of_environment(tree))
+    if style in ("", arguments.GLOBALS) and (
+        guess.space(variables) or (any(option.required for option in variables) and not guess.space(options))
+    ):
         style, options = ENVIRONMENT, variables
     is_module = any(isinstance(node, ast.ImportFrom) and node.level > 0 for node in ast.walk(tree))
     top = list(dict.fromkeys(_imported(tree.body)))
     late = [module for module in dict.fromkeys(_imported(list(ast.walk(tree)))) if module not in top]
+    takes_file = not style and "sys.argv[1]" in text
+    names = _settings(both, by_argument=takes_file or (style == PARSED and bool(_CONFIG_ARGUMENT.search(both))))
     return Script(
-        style, options, config, tuple(top), tuple(late), search, tuple(notes), returned, is_module, _settings(both)
+        style, options, config, tuple(top), tuple(late), search, tuple(notes), returned, is_module, names, takes_file
     )
 
 
-def _settings(text: str) -> tuple[str, ...]:
-    """The names of settings files in the text of a script and its modules: of DVC's first, then as they come."""
+def _settings(text: str, *, by_argument: bool) -> tuple[str, ...]:
+    """The names of settings files in the text of a script and its modules: of DVC's first, then as they come.
+
+    Args:
+        text: of them.
+        by_argument: whether any file may be the one, as an argument names it.
+    """
     names = ["params.yaml"] if "params_show(" in text else []
     names += [name for name in _SETTINGS.findall(text) if not _RESULTS.search(name)]
+    names += _ANY_SETTINGS if by_argument else ()
     return tuple(dict.fromkeys(name.removeprefix("./") for name in names))
 
 
@@ -350,22 +365,6 @@ def _attributes(tree: ast.Module) -> Iterator[Option]:
                 yield _option(name, value, _kind(value))
 
 
-def _of_function(tree: ast.Module, function_node: ast.expr) -> Iterator[Option]:
-    """The arguments of the function that is given to fire."""
-    name = function_node.id if isinstance(function_node, ast.Name) else ""
-    function = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name), None)
-    if function is None:
-        return
-    parameters = [*function.args.posonlyargs, *function.args.args]
-    defaults: list[ast.expr | None] = [None] * (len(parameters) - len(function.args.defaults))
-    pairs = [*zip(parameters, [*defaults, *function.args.defaults], strict=True)]
-    pairs += zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
-    for argument, default in pairs:
-        value = _literal(default)
-        kind = _TYPES.get(_called(argument.annotation) if argument.annotation else "", "") or _kind(value)
-        yield _option(argument.arg, value, kind, required=default is None)
-
-
 def _before_the_configurator(tree: ast.Module) -> Iterator[Option]:
     """The assignments at the top of a script, up to the call that lets arguments overwrite them."""
     calls = (node for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
@@ -385,6 +384,15 @@ def _globals(tree: ast.Module) -> Iterator[Option]:
             option = Option(name, value, _kind(value), f"--{name}")
             if name in assigned or guess.parameter(option):
                 yield option
+
+
+def with_default(option: Option, text: str | None) -> Option:
+    """Return an option with another default, as a text; the same one without a text or with one of another type."""
+    try:
+        value = None if text is None else {"float": float, "int": int}.get(option.kind, str)(text)
+    except ValueError:
+        return option
+    return option if value is None else dataclasses.replace(option, default=value, required=False)
 
 
 def _of_environment(tree: ast.Module) -> Iterator[Option]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+# An argument of LightningCLI: the callback reports what a LightningModule logs.
+LIGHTNING_CALLBACK = "--trainer.callbacks+=trialplane.integrations.lightning.TrialCallback"
 _TOO_LARGE = 10**300  # for a float, and for a job file
 
 

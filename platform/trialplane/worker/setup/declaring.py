@@ -1,7 +1,7 @@
 """The arguments that a script declares to a parser, found by running it up to the point where it reads them.
 
 argparse, click and libraries based on them (typer, simple-parsing, transformers, plac, pydantic-settings), tyro, absl with
-ml_collections, docopt, jsonargparse with LightningCLI.
+ml_collections, docopt, fire, jsonargparse with LightningCLI.
 
 `python -m trialplane.worker.setup.declaring SCRIPT FILE` is started in the script's folder, or with a module in place of
 SCRIPT in the folder of its package, and writes FILE, a `Declared` in
@@ -14,18 +14,19 @@ import argparse
 import enum
 import importlib
 import importlib.util
+import inspect
 import os
 import re
 import runpy
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any, NoReturn, cast
 
 from trialplane.training import process
 from trialplane.wire import records
-from trialplane.wire.declared import Declared, Option
+from trialplane.wire.declared import LIGHTNING_CALLBACK, Declared, Option
 
 _CLICK = ("click.core", "typer._click.core")  # typer has a copy of its own
 _TRAINS = ("train", "fit", "training", "run", "main")  # subcommands that a study is about
@@ -74,6 +75,9 @@ class _Parsers:
             importlib.import_module("jsonargparse").ArgumentParser.parse_args = lambda parser, *args, **kwargs: (
                 self._end_at_jsonargparse(parser)
             )
+        if _is_installed("fire"):
+            fire: Any = importlib.import_module("fire")
+            fire.Fire = lambda component=None, *args, **kwargs: self._end_at_fire(component)
         if _is_installed("absl"):
             flags: Any = importlib.import_module("absl.flags")
             parse = flags.FlagValues.__call__
@@ -84,10 +88,7 @@ class _Parsers:
 
     def _end_at_click(self, command: Any) -> NoReturn:
         while commands := getattr(command, "commands", None):
-            name = next(
-                (word for word in (*commands, *_TRAINS) if word in commands and (len(commands) == 1 or word in _TRAINS)), ""
-            )
-            if not name:
+            if not (name := _subcommand(commands)):
                 break
             if len(commands) > 1:
                 self._left_out.append(f"subcommands ({', '.join(commands)}): {name} is used")
@@ -111,7 +112,7 @@ class _Parsers:
     def _end_at_jsonargparse(self, parser: Any) -> NoReturn:
         chosen = getattr(parser._subcommands_action, "choices", None) or {}
         if "fit" in chosen:  # LightningCLI's
-            parser, self._subcommands = chosen["fit"], ["fit"]
+            parser, self._subcommands = chosen["fit"], ["fit", LIGHTNING_CALLBACK]
         for action in list(parser._actions):
             action.type = getattr(action, "_typehint", action.type)
             is_own = "fit" not in chosen or action.dest.startswith(_LIGHTNING)
@@ -137,6 +138,37 @@ class _Parsers:
                     if kind:
                         default = self._plain(value, None)
                         self._options.append(Option(name, default, kind, f"--{name}", choices, style, flag.name in missing))
+        self.end()
+
+    def _end_at_fire(self, component: Any) -> NoReturn:
+        """A function, or a class or a dict with methods as commands; without one, the functions of the script."""
+        parts = [component]
+        if component is None:
+            component = {name: value for name, value in vars(sys.modules["__main__"]).items() if inspect.isfunction(value)}
+        if not inspect.isroutine(component):
+            members = (
+                component if isinstance(component, dict) else {name: getattr(component, name) for name in dir(component)}
+            )
+            commands = {name: value for name, value in members.items() if name[:1] != "_" and callable(value)}
+            name = _subcommand(commands)
+            parts = [component] if inspect.isclass(component) else []
+            if name:
+                self._subcommands.append(name)
+                parts.append(commands[name])
+            if len(commands) > 1:
+                self._left_out.append(f"subcommands ({', '.join(commands)}): {name or 'none'} is used")
+        for part in parts:
+            for parameter in inspect.signature(part).parameters.values():
+                if parameter.name == "self" or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                    continue
+                required = parameter.default is parameter.empty
+                default = None if required else self._plain(parameter.default, None)
+                kind = _KINDS.get(parameter.annotation, "") or _kind(default)
+                lists = "literal" if isinstance(default, list) else ""
+                style = "value" if kind == "bool" else ""
+                self._options.append(
+                    Option(parameter.name, default, kind, f"--{parameter.name}", (), style, required, lists)
+                )
         self.end()
 
     def _end_at_docopt(self, options: Any) -> NoReturn:
@@ -171,8 +203,15 @@ class _Parsers:
                 continue
             names.add(name)
             if isinstance(action, argparse._SubParsersAction):
-                self._left_out.append(f"subcommands ({', '.join(action.choices)}): name one of them in `arguments`")
-                continue
+                if not (chosen := _subcommand(action.choices)):
+                    self._left_out.append(f"subcommands ({', '.join(action.choices)}): name one of them in `arguments`")
+                    continue
+                if len(action.choices) > 1:
+                    self._left_out.append(f"subcommands ({', '.join(action.choices)}): {chosen} is used")
+                self._options.clear()  # the parser's own arguments come before the subcommand, and keep their defaults
+                self._subcommands.append(chosen)
+                self._add_argparse(action.choices[chosen])
+                return
             style = _style(action)
             if obstacle := "" if style == "negated" else _unfit(action):
                 self._left_out.append(f"{flag or name}: {obstacle}")
@@ -240,6 +279,12 @@ class _Parsers:
         if type(value) not in (int, float, str, bool) or (isinstance(value, str) and self._folder in value):
             return None
         return None if value == argparse.SUPPRESS else float(value) if type_ is float else value
+
+
+def _subcommand(names: Iterable[str]) -> str:
+    """Return the only one of several subcommands, or the one that trains; "" without any."""
+    words = list(names)
+    return words[0] if len(words) == 1 else next((word for word in _TRAINS if word in words), "")
 
 
 def _leaves(data: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
