@@ -266,16 +266,44 @@ STYLES: dict[str, tuple[str, set[str], list[str]]] = {
         @dataclass
         class Config:
             hidden: int = 16
-        def fit(config, learning_rate=0.1, momentum=0.5):
-            assert (config["batch_size"], learning_rate) == (32, 0.1)
+        def fit(config, learning_rate=0.1, momentum=0.7, dropout=0.0):
+            assert (config["batch_size"], learning_rate, momentum) == (32, 0.1, 0.5)
         def main():
             config = {"batch_size": 32}
-            fit(config, momentum=0.5)  # two values, of which neither is the one
+            fit(config, momentum=0.5)  # in place of the default
+            fit(config, dropout=0.1) if config is None else None
+            fit(config, dropout=0.2) if config is None else None  # two values, of which neither is the one
         if __name__ == "__main__":
             main()
         """,
-        {"hidden", "learning_rate", "batch_size"},
+        {"hidden", "learning_rate", "batch_size", "momentum"},
         [],
+    ),
+    "attributes without arguments": (
+        """
+        from types import SimpleNamespace
+        args = SimpleNamespace()
+        args.lr = 0.1
+        args.cuda = False
+        """,
+        {"lr"},
+        [],
+    ),
+    "subcommands of argparse": (
+        """
+        import argparse
+        common = argparse.ArgumentParser(add_help=False)
+        common.add_argument("--dropout", type=float, default=0.5)
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--verbose", action="store_true")
+        commands = parser.add_subparsers(dest="command", required=True)
+        commands.add_parser("predict", parents=[common]).add_argument("checkpoint")
+        commands.add_parser("train", parents=[common]).add_argument("--lr", type=float, default=0.1)
+        args = parser.parse_args()
+        assert (args.command, args.lr, args.dropout) == ("train", 0.1, 0.5)
+        """,
+        {"lr", "dropout"},
+        ["train", "--lr=0.1", "--dropout=0.5"],
     ),
     "attributes": (
         """
@@ -757,6 +785,12 @@ def test_a_parser_with_arguments_to_search_or_to_give_comes_before_a_settings_fi
             "p.add_argument('--seed', default=1)\nfile = p.parse_args().config\n",
             ["--config", "conf/exp.yaml"],
             {"train.lr", "prepare.batch_size"},
+        ),
+        (
+            "import argparse\np = argparse.ArgumentParser()\np.add_argument('-c', '--config')\n"
+            "p.add_argument('--lr', type=float, default=0.1)\nfile = p.parse_args().config\n",
+            ["--config=conf/exp.yaml", "--lr=0.1"],
+            {"lr"},
         ),
         (
             "import argparse\np = argparse.ArgumentParser()\np.add_argument('config')\n"

@@ -194,14 +194,15 @@ def _with_dotenv(read: Script, file: Path) -> tuple[Option, ...]:
 def _by_argument(
     in_file: settings_file.SettingsFile | None, declared: Declared
 ) -> tuple[settings_file.SettingsFile | None, Declared]:
-    """Give a required argument that names a settings file the one that was found."""
-    named = next((option for option in declared.options if option.required and script.CONFIG.fullmatch(option.name)), None)
+    """Give an argument that names a settings file, and has no default, the one that was found."""
+    unnamed = (option for option in declared.options if option.default is None and script.CONFIG.fullmatch(option.name))
+    named = next(unnamed, None)
     if in_file is None or named is None:
         return in_file, declared
     words = (named.flag, in_file.name) if named.flag else (in_file.name,)
     others = tuple(option for option in declared.options if option is not named)
     if guess.space(others):
-        named = dataclasses.replace(named, default=in_file.name)
+        named = dataclasses.replace(named, default=in_file.name, required=True)
         return None, dataclasses.replace(declared, options=(named, *others))
     return dataclasses.replace(in_file, arguments=words), dataclasses.replace(declared, options=others)
 

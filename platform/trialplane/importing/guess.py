@@ -52,8 +52,8 @@ _LOSSES = _set(
 )
 _NORMS = _set("l1 l2 huber quantile poisson")  # LightGBM's names of losses, which arguments have, too
 _SCORES = _set(
-    "accuracy acc f1 auc auroc score rew bleu rouge map iou miou dice precision recall r2 reward return psnr ssim ndcg mrr em "
-    "exact top1 elo kappa mcc objective quality fitness likelihood elbo silhouette ari nmi jaccard correlation spearman "
+    "accuracy acc f1 auc auroc score bleu rouge map iou miou dice precision recall r2 reward rew return psnr ssim ndcg mrr "
+    "em exact top1 elo kappa mcc objective quality fitness likelihood elbo silhouette ari nmi jaccard correlation spearman "
     "pearson concordance sharpe"
 )
 _NAMED = re.compile(
@@ -93,7 +93,7 @@ def _rank(option: Option, words: Collection[str]) -> int:
 
 def _is_rate(words: Collection[str]) -> bool:
     word_set = set(words)
-    return "lr" in word_set or {"learning", "rate"} <= word_set
+    return bool(word_set & {"lr", "eta"}) or {"learning", "rate"} <= word_set
 
 
 def parameter(option: Option) -> tuple[dict[str, Any], str] | None:

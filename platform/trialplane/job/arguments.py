@@ -142,11 +142,12 @@ class Spot:
 def spots(tree: ast.Module) -> dict[str, Spot]:
     """Return the values that parameters can replace, by name: the first assignment at the top level, see `assigned`.
 
-    For a name without one, this is its only number, text or boolean in a call, a dict, a class, a function or a default. A
-    name with several of these has no spot.
+    For a name without one, this is its only number, text or boolean in a call, a dict, an attribute, a class or a function,
+    or else its only default. A name with several of these has no spot.
     """
     at_top = {name: Spot(node) for name, node in assigned(tree).items()}
-    elsewhere: dict[str, list[Spot]] = {}
+    values: dict[str, list[Spot]] = {}
+    defaults: dict[str, list[Spot]] = {}  # a call with a value does not use the default
     for node in ast.walk(tree):
         for name, spot in _values_in(node):
             if (
@@ -154,14 +155,18 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
                 and isinstance(spot.value, ast.Constant)
                 and isinstance(spot.value.value, (int, float, str))
             ):
-                elsewhere.setdefault(name, []).append(spot)
-    return at_top | {name: values[0] for name, values in elsewhere.items() if len(values) == 1}
+                (defaults if isinstance(node, ast.arguments) else values).setdefault(name, []).append(spot)
+    return at_top | {name: same[0] for name, same in (defaults | values).items() if len(same) == 1}
 
 
 def _values_in(node: ast.AST) -> Iterator[tuple[str, Spot]]:
     """Yield the names with values in a node."""
     match node:
-        case ast.keyword(arg=str(name)) | ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+        case (
+            ast.keyword(arg=str(name))
+            | ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)])
+            | ast.AnnAssign(target=ast.Name(id=name))
+        ):
             yield name, Spot(node)
         case ast.Dict():
             for index, key in enumerate(node.keys):
