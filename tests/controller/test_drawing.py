@@ -154,8 +154,9 @@ def test_an_exported_study_has_lists_as_text_and_normal_numbers_as_they_are(open
     points = drawn(opened.open(of))
     order = records.from_json(Order, exporting.order("toy-1", of))
     storage = optuna.storages.InMemoryStorage()
-    study = export.create(storage, order)
-    export.add(storage, study, attempts(opened), True, order.ranges)
+    copy = export.Copy(storage, order)
+    copy.add(attempts(opened), alive=True)
+    study = copy.study
     for trial, point in zip(study.get_trials(), points, strict=True):
         assert trial.params["layers"] == ("auto" if point["layers"] == "auto" else json.dumps(point["layers"]))
         assert (trial.params["x"], trial.params.get("rate")) == (point["x"], point.get("rate"))

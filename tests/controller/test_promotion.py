@@ -7,16 +7,19 @@ The rule is checked by simulation, the ledger is real. Not checked here: how a t
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import math
 import random
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,9 +27,12 @@ from tests.controller.conftest import outcome
 from tests.controller.loops import Loop
 from tests.controller.trainings import Opened, failed, job
 
+from trialplane.controller import export
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.promotion import Promotion, Stretch
 from trialplane.job.search import Ladder
+from trialplane.ledger import attempts as reading
+from trialplane.ledger.attempts import Order
 from trialplane.wire.records import CheckpointSummary, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -249,6 +255,7 @@ def test_a_promoted_trial_names_the_checkpoint_that_it_continues_from(opened: Op
     assert promoted.segment is not None
     assert promoted.segment.parent is not None
     assert (promoted.segment.rung, promoted.segment.done, promoted.segment.offset) == (4, 1, 0)
+    assert (first.series, promoted.series) == (0, 0)
     assert (promoted.segment.parent.step, promoted.segment.parent.digest) == (1, "digest of 0 at 1")
 
 
@@ -271,6 +278,7 @@ def test_a_controller_that_is_killed_changes_no_decision(opened: Opened, tmp_pat
             repeated = ledger.ask()
             assert repeated is not None
             assert (repeated.trial, repeated.params, repeated.retry_of) == (request.trial, request.params, request.number)
+            assert repeated.series == repeated.number, "a retry begins another series"
             assert repeated.segment is not None
             assert request.segment is not None
             assert (repeated.segment.rung, repeated.segment.done) == (request.segment.rung, request.segment.done)
@@ -318,6 +326,46 @@ def test_several_objectives(opened: Opened) -> None:
         state = TrialState.PAUSED if segment.rung else TrialState.COMPLETE
         ledger.tell(outcome(request.number, state=state, metrics=metrics))
     assert (ledger.counts.complete, ledger.counts.pruned) == (4, 12)
+
+
+# In Optuna
+
+
+def read(opened: Opened, after: int = 0) -> tuple[list[reading.Attempt], list[tuple[int, int, float]]]:
+    """The attempts that run and those that ended after a place, and all reports, as an export reads them."""
+    with contextlib.closing(sqlite3.connect(opened.run.ledger)) as connection:
+        select = lambda query, values: connection.execute(query, values).fetchall()  # noqa: E731
+        reports = [(row.number, row.step, row.metrics["loss"]) for row in reading.reports(select, "toy-1", 0).rows]
+        return reading.whole(select, "toy-1", after), reports
+
+
+def test_a_promoted_trial_is_one_trial_of_an_exported_study(opened: Opened) -> None:
+    """Also in a copy that grows with the run: a paused trial is running there, until it is dropped or complete."""
+    of = study(trials=16)
+    ledger, trainings, place = opened.open(of), Trainings(), 0
+    order = Order("toy-1", ("minimize",), ("loss",), {})
+    live = export.Copy(optuna.storages.InMemoryStorage(), order)
+    while (request := ledger.ask()) is not None:
+        live.add(*read(opened, place), alive=True)
+        trainings.run(ledger, request)
+        ledger.write_reports(patient=True)
+        attempts, reports = read(opened, place)
+        live.add(attempts, reports, alive=True)
+        place = reading.newest_place(attempts, place)
+        state = live.study.get_trials(deepcopy=False)[request.trial].state
+        is_paused = ledger.newest[request.trial].state is TrialState.PAUSED
+        assert (state is optuna.trial.TrialState.RUNNING) == is_paused
+    late = export.Copy(optuna.storages.InMemoryStorage(), order)
+    late.add(*read(opened), alive=False)
+    live.add(*read(opened, place), alive=False)
+    for copy in (live, late):
+        trials = copy.study.get_trials()
+        assert [trial.user_attrs["trial"] for trial in trials] == list(range(16))
+        assert [trial.state.name for trial in trials].count("COMPLETE") == ledger.counts.complete == 1
+        assert [trial.state.name for trial in trials].count("PRUNED") == 15
+        assert list(trials[0].intermediate_values) == list(range(1, TOP + 1)), "the reports of all segments"
+        assert (trials[0].user_attrs["attempt"], "retry_of" in trials[0].user_attrs) == (4, False)
+        assert copy.study.best_trial.number == 0
 
 
 # In the loop

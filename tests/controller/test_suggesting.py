@@ -252,8 +252,9 @@ def test_an_exported_study_has_the_distributions_of_each_branch(opened: Opened) 
     points = drawn(ledger)
     storage = optuna.storages.InMemoryStorage()
     order = Order("toy-1", ("minimize",), ("score",), {})
-    study = export.create(storage, order)
-    export.add(storage, study, attempts(opened), False, {})
+    copy = export.Copy(storage, order)
+    copy.add(attempts(opened), alive=False)
+    study = copy.study
     for exported, point in zip(study.trials, points, strict=True):
         assert exported.params.keys() == exported.distributions.keys() == point.keys()
         assert exported.params["c"] == point["c"]
@@ -265,9 +266,10 @@ def test_what_a_running_trial_has_drawn_since_comes_into_a_study_that_is_shown_l
     ledger = opened.open(search())
     request = asked(ledger)
     storage = optuna.storages.InMemoryStorage()
-    study = export.create(storage, Order("toy-1", ("minimize",), ("score",), {}))
-    export.add(storage, study, attempts(opened), True, {})
+    copy = export.Copy(storage, Order("toy-1", ("minimize",), ("score",), {}))
+    copy.add(attempts(opened), alive=True)
+    study = copy.study
     asks = trial(ledger, request)
     ledger.tell(outcome(request.number, metrics={"score": kernel(asks)}))
-    export.add(storage, study, attempts(opened), True, {})
+    copy.add(attempts(opened), alive=True)
     assert study.trials[0].params["c"] == asks.params["c"]

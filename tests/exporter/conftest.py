@@ -28,7 +28,7 @@ from trialplane.training.process import die_with_parent
 from trialplane.wire import labels, paths
 from trialplane.wire.exports import End, Order
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import ReportRow, TrialOutcome, TrialRequest
+from trialplane.wire.records import Parent, ReportRow, Segment, TrialOutcome, TrialRequest
 from trialplane.wire.states import RunState
 
 if TYPE_CHECKING:  # MLflow, which takes seconds to import
@@ -44,6 +44,10 @@ JOB: dict[str, Any] = {
     "objectives": [{"metric": "score", "direction": "maximize"}],
     "trials": 24,
     "seed": 7,
+}
+PROMOTION: dict[str, Any] = {
+    "params": {"epochs": 16},
+    "pruner": {"name": "asha", "promote": True, "max_resource": "epochs"},
 }
 DONE = End(RunState.SUCCEEDED, "all trials ended", 3000.0)
 
@@ -80,6 +84,17 @@ while (order := socket.recv_fds(orders, 1 << 20, 3))[0]:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 '''
+
+
+def segment(number: int, trial: int, before: TrialRequest | None = None) -> TrialRequest:
+    """The first segment of a trial with `PROMOTION`, or the one that continues another."""
+    if before is None:
+        return request(number, trial=trial, segment=Segment(1, ("score",)))
+    assert before.segment is not None
+    done = before.segment.rung
+    rung = 4 * done if done < 4 else 0
+    after = Segment(rung, ("score",), done, 1, Parent(trial, done - 1), before.series)
+    return request(number, trial=trial, attempt=before.attempt + 1, retry_of=before.number, segment=after)
 
 
 class Forked:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from mlflow.exceptions import MlflowException
 from tests.controller.conftest import outcome, request
-from tests.exporter.conftest import DONE, Place, bring
+from tests.exporter.conftest import DONE, PROMOTION, Place, bring, segment
 from tests.exporter.state import state
 
 from trialplane.exporter.projection import MOST_PARAMS
@@ -60,7 +60,7 @@ def test_a_study_in_mlflow(place: Place) -> None:
     }
     assert wanted.items() <= parent.data.tags.items()
     assert labels.EXPORTER not in parent.data.tags
-    assert place.history(parent) == {"best_score": [(1, 0.5), (4, 0.75)], "best_trial": [(1, 0.0), (4, 3.0)]}
+    assert place.history(parent) == {"best_score": [(1, 0.5), (3, 0.75)], "best_trial": [(1, 0.0), (3, 3.0)]}
     assert [item.path for item in place.client.list_artifacts(parent.info.run_id)] == ["job.json"]
 
     first = place.trial(0)
@@ -158,6 +158,98 @@ def test_a_paused_trial_that_is_dropped_ends_once_more_in_the_same_run(place: Pl
         place.client.delete_run(run.info.run_id)
     place.export(DONE)
     assert state(place) == live, "a week late"
+
+
+def test_a_promoted_trial_is_one_run(place: Place, tmp_path: Path, mlflow_tables: Path) -> None:
+    place = Place(tmp_path / "promoted", mlflow_tables, PROMOTION)
+    exporter = place.exporter()
+    one = segment(0, 0)
+    place.begin(one)
+    place.report(0, 0, score=0.25)
+    paused = {"state": TrialState.PAUSED, "step": 0, "message": "paused", "ended": 2001.0}
+    place.end(one, outcome(0, metrics={"score": 0.25}, **paused))
+    bring(exporter, closes=False)
+    run = place.trial(0)
+    tags = run.data.tags
+    assert (run.info.status, tags[labels.STATE], tags[labels.RUNG], tags[labels.PROMOTIONS]) == (
+        "KILLED",
+        "PAUSED",
+        "1",
+        "0",
+    )
+    assert run.data.params == {}, "its next segment may log its own"
+
+    two = segment(1, 0, one)
+    place.begin(two)
+    place.report(1, 1, score=0.5)
+    bring(exporter, closes=False)
+    run = place.trial(0)
+    tags = run.data.tags
+    assert (run.info.status, tags[labels.STATE], tags[labels.RUNG], tags[labels.PROMOTIONS]) == (
+        "RUNNING",
+        "RUNNING",
+        "4",
+        "1",
+    )
+    assert tags[labels.ATTEMPT] == "2"
+
+    place.end(two, outcome(1, **{**paused, "step": 3, "ended": 2005.0}))
+    three = segment(2, 0, two)
+    place.begin(three)  # both in one look
+    bring(exporter, closes=False)
+    assert (place.trial(0).info.status, place.trial(0).data.tags[labels.RUNG]) == ("RUNNING", "0")
+    place.report(2, 4, score=1.0)
+    place.end(three, outcome(2, metrics={"score": 1.0}, step=15, ended=2009.0))
+    dropped = segment(3, 1)
+    place.begin(dropped)
+    place.end(dropped, outcome(3, metrics={"score": 0.0}, **{**paused, "state": TrialState.PRUNED, "message": "dropped"}))
+    exporter.end(DONE)
+    bring(exporter, closes=True)
+    assert exporter.progress.trials == 2
+
+    assert sorted(run.info.run_name for run in place.runs()) == ["trial-0000", "trial-0001"]
+    run = place.trial(0)
+    tags = {labels.STATE: "COMPLETE", labels.ATTEMPT: "3", labels.PROMOTIONS: "2", labels.MESSAGE: ""}
+    assert tags.items() <= run.data.tags.items()
+    assert labels.RETRY_OF not in run.data.tags
+    assert (run.info.status, run.info.end_time, run.data.params["epochs"]) == ("FINISHED", 2_009_000, "16")
+    assert place.history(run)["score"] == [(0, 0.25), (1, 0.5), (4, 1.0), (15, 1.0)]
+    assert place.history(place.runs("study")[0])["best_trial"] == [(1, 0.0)]
+    live = state(place)
+    for run in place.everything():
+        place.client.delete_run(run.info.run_id)
+    place.export(DONE)
+    assert state(place) == live, "a week late"
+    place.close()
+
+
+def test_a_promoted_trial_that_fails_goes_on_in_another_run(place: Place, tmp_path: Path, mlflow_tables: Path) -> None:
+    place = Place(tmp_path / "promoted", mlflow_tables, PROMOTION)
+    one = segment(0, 0)
+    two = segment(1, 0, one)
+    assert two.segment is not None
+    retry = dataclasses.replace(two, attempt=3, number=2, retry_of=1, segment=dataclasses.replace(two.segment, series=None))
+    lost = {"state": TrialState.FAILED, "failure": FailureClass.LOST, "metrics": {}, "retried": True}
+    for asked, ended in ((one, {"state": TrialState.PAUSED}), (two, lost), (retry, {})):
+        place.begin(asked)
+        place.end(asked, outcome(asked.number, **ended))
+    exporter = place.export(DONE)
+    states = {run.info.run_name: run.data.tags[labels.STATE] for run in place.runs()}
+    assert states == {"trial-0000": "LOST", "trial-0000-attempt-3": "COMPLETE"}
+    assert place.trial(2).data.tags[labels.RETRY_OF] == "1"
+    assert exporter.progress.trials == 1
+    place.close()
+
+
+def test_trials_are_counted_and_not_their_attempts(place: Place) -> None:
+    lost = {"state": TrialState.FAILED, "failure": FailureClass.LOST, "metrics": {}}
+    counts = []
+    for number, ended in enumerate(({**lost, "retried": True}, lost, {})):  # the user has the last failure tried again
+        asked = request(number, trial=0, attempt=number + 1, retry_of=number - 1 if number else None)
+        place.begin(asked)
+        place.end(asked, outcome(number, **ended))
+        counts.append(place.export().progress.trials)
+    assert counts == [0, 1, 1]
 
 
 def test_mlflow_has_the_best_report_and_its_step(place: Place) -> None:

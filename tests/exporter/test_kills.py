@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.controller.conftest import outcome, request
-from tests.exporter.conftest import DONE, Place, bring
+from tests.exporter.conftest import DONE, PROMOTION, Place, bring, segment
 from tests.exporter.state import state
 
+from trialplane.wire.records import TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 
 pytestmark = pytest.mark.slow
@@ -73,7 +74,7 @@ def life(place: Place, at: int, *, after: bool, closes: bool) -> bool:
 
 
 def first(place: Place) -> None:
-    """Trials that have ended, one with a log, one that came back, and one that runs."""
+    """Trials that have ended, one with a log, one that came back, one that runs, one promoted, and one paused."""
     place.play(0)
     log = place.run.trial_log(1, 1)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -83,18 +84,29 @@ def first(place: Place) -> None:
     place.end(request(1), outcome(1, **lost, retried=True))
     place.begin(request(2, trial=1, attempt=2, retry_of=1))
     place.report(2, 0, score=0.75)
+    paused = segment(3, 2)
+    place.begin(paused)
+    place.report(3, 0, score=0.5)
+    place.end(paused, outcome(3, state=TrialState.PAUSED, step=0, message="paused"))
+    place.begin(segment(4, 2, paused))
+    dropped = segment(5, 3)
+    place.begin(dropped)
+    place.end(dropped, outcome(5, state=TrialState.PAUSED))
 
 
 def rest(place: Place) -> None:
-    """The running one ends."""
+    """The running ones end, and one that is paused is dropped."""
     place.report(2, 1, score=1.0)
     place.end(request(2, trial=1, attempt=2, retry_of=1), outcome(2, metrics={"score": 1.0}, step=1))
+    place.report(4, 1, score=0.25)
+    place.end(segment(4, 2, segment(3, 2)), outcome(4, metrics={"score": 0.25}, step=15, ended=2009.0))
+    place.end(segment(5, 3), outcome(5, state=TrialState.PRUNED, message="not promoted"))
 
 
 @pytest.fixture(scope="module")
 def whole(mlflow_tables: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What MLflow has of that run when nothing is killed."""
-    place = Place(tmp_path_factory.mktemp("whole") / "home", mlflow_tables)
+    place = Place(tmp_path_factory.mktemp("whole") / "home", mlflow_tables, PROMOTION)
     first(place)
     rest(place)
     place.export(DONE)
@@ -109,7 +121,7 @@ def places(mlflow_tables: Path, tmp_path: Path) -> Iterator[Any]:
     opened: list[Place] = []
 
     def make() -> Place:
-        opened.append(Place(tmp_path / str(len(opened)) / "home", mlflow_tables))
+        opened.append(Place(tmp_path / str(len(opened)) / "home", mlflow_tables, PROMOTION))
         return opened[-1]
 
     yield make
@@ -136,6 +148,9 @@ STEPS = st.one_of(
     st.tuples(st.just("begin"), st.just(0)),
     st.tuples(st.just("report"), st.integers(0, 3)),
     st.tuples(st.just("end"), st.integers(0, 3)),
+    st.tuples(st.just("pause"), st.integers(0, 3)),
+    st.tuples(st.just("promote"), st.integers(0, 3)),
+    st.tuples(st.just("drop"), st.integers(0, 3)),
     st.tuples(st.just("export"), st.integers(0, 25)),
     st.tuples(st.just("export, its last effect done"), st.integers(0, 25)),
     st.tuples(st.just("own run"), st.integers(0, 3)),
@@ -149,16 +164,28 @@ class Grown:
         self.place = place
         self._count = 0
         self._running: list[int] = []
+        self._paused: list[int] = []
+        self._requests: dict[int, TrialRequest] = {}
         self._reported: dict[int, int] = {}
         self._own: set[int] = set()
 
     def step(self, kind: str, choice: int) -> None:
-        if kind == "begin" or (kind != "own run" and not self._running):
-            self.place.begin(request(self._count))
+        if (
+            kind == "begin"
+            or (kind == "promote" and self._paused)
+            or (kind in ("report", "end", "pause") and not self._running)
+        ):
+            before = self._requests[self._paused.pop(choice % len(self._paused))] if kind == "promote" else None
+            trial = self._count if before is None else before.trial
+            self._requests[self._count] = asked = segment(self._count, trial, before)
+            self.place.begin(asked)
             self._running.append(self._count)
             self._count += 1
+        elif kind in ("promote", "drop"):
+            if self._paused:
+                self._end(self._paused.pop(choice % len(self._paused)), state=TrialState.PRUNED, message="dropped")
         elif kind == "own run":
-            new = [number for number in self._running if number not in self._own]
+            new = [n for n in self._running if n not in self._own and self._requests[n].series == n]
             if new and not [run for run in self.place.runs() if run.data.tags["trialplane.number"] == str(new[0])]:
                 self.place.client.log_param(self.place.trials_own(new[0]), "of_the_job", str(choice))
             self._own.update(new[:1])
@@ -169,12 +196,23 @@ class Grown:
             self._reported[number] = step + 1
         else:
             number = self._running.pop(choice % len(self._running))
-            ended = {"metrics": {"score": float(number % 3)}, "step": self._reported.get(number, 0)}
-            self.place.end(request(number), outcome(number, **ended))
+            asked = self._requests[number].segment
+            assert asked is not None
+            if kind == "pause" and asked.rung:
+                self._paused.append(number)
+                self._end(number, state=TrialState.PAUSED)
+            else:
+                self._end(number)
+
+    def _end(self, number: int, **ended: Any) -> None:
+        values = {"metrics": {"score": float(number % 3)}, "step": self._reported.get(number, 0)}
+        self.place.end(self._requests[number], outcome(number, **{**values, **ended}))
 
     def finish(self) -> None:
         while self._running:
             self.step("end", 0)
+        while self._paused:
+            self.step("drop", 0)
 
 
 @settings(max_examples=15)
@@ -183,7 +221,7 @@ def test_any_interleaving_of_growth_kills_and_exports_leaves_the_same(
     mlflow_tables: Path, steps: list[tuple[str, int]]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        place, other = (Place(Path(folder, name), mlflow_tables) for name in ("home", "other"))
+        place, other = (Place(Path(folder, name), mlflow_tables, PROMOTION) for name in ("home", "other"))
         grown, same = Grown(place), Grown(other)
         for kind, choice in steps:
             if kind.startswith("export"):

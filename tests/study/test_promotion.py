@@ -19,6 +19,8 @@ from tests.controller.test_promotion import play
 from tests.study.conftest import Study, alive, kill, wait_until
 
 from trialplane.job.search import Ladder
+from trialplane.wire import records
+from trialplane.wire.records import TrialRequest
 from trialplane.wire.states import RunState
 
 TOP, TRIALS = 16, 16
@@ -143,6 +145,14 @@ def test_kills_change_neither_promotions_nor_metrics(study: Study) -> None:
     assert paused == {key: undisturbed[key] for key in paused}, "to the last bit"
     assert status.complete >= 1
     assert status.ended_trials == TRIALS
+    series = {
+        records.from_json(TrialRequest, text).series for (text,) in rows(study, "killed", "select request from attempts")
+    }
+    recorded = study.mlflow_runs("killed")
+    assert sorted(int(one["tags"]["trialplane.number"]) for one in recorded) == sorted(series), "one run for each series"
+    ends = [one["tags"]["trialplane.state"] for one in recorded]
+    assert (ends.count("COMPLETE"), ends.count("PRUNED")) == (status.complete, status.pruned)
+    assert set(ends) <= {"COMPLETE", "PRUNED", "LOST"}
     left = {place.name for place in (study.files("killed").checkpoints / "killed").iterdir()}
     complete = {f"trial-{row.trial}" for row in run.rows() if row.state.value == "COMPLETE"}
     assert left == complete, "the checkpoints of the others are gone"

@@ -78,6 +78,19 @@ def test_the_newest_attempt_of_each_trial() -> None:
     assert [(row.trial, row.attempt) for row in rows.newest(attempts)] == [(0, 2), (1, 1), (2, 1)]
 
 
+def test_a_promoted_trial_took_as_long_as_all_of_its_segments() -> None:
+    attempts = [
+        TrialRow(0, TrialState.LOST, 1, 0, seconds=9.0, started=100.0),
+        TrialRow(0, TrialState.PAUSED, 2, 1, seconds=1.0, started=110.0),
+        TrialRow(0, TrialState.PAUSED, 3, 3, seconds=2.0, started=120.0, series=1),
+        TrialRow(1, TrialState.PAUSED, 1, 2, seconds=1.0, started=115.0),
+        TrialRow(0, TrialState.COMPLETE, 4, 4, seconds=4.0, started=130.0, series=1),
+    ]
+    trial, other = rows.newest(attempts)
+    assert (trial.attempt, trial.started, trial.seconds) == (4, 110.0, 7.0), "without the attempt that was lost"
+    assert other.seconds == 1.0
+
+
 def test_from_best_to_worst() -> None:
     table = [
         TrialRow(0, TrialState.RUNNING, 1, 0),

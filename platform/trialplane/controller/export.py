@@ -27,90 +27,128 @@ from optuna.trial import FrozenTrial, TrialState
 from trialplane import errors
 from trialplane.controller import history, samplers
 from trialplane.ledger import tables
-from trialplane.ledger.attempts import Attempt, Order, Range
+from trialplane.ledger.attempts import Attempt, Order
 from trialplane.wire import escapes, records, rows
-
-Curves = dict[int, dict[int, float]]  # number of an attempt → step → the first value that was reported
+from trialplane.wire.states import TrialState as State
 
 _STORAGE_ERRORS = (tables.DATABASE_ERRORS, optuna.exceptions.StorageInternalError)  # Optuna wraps some of the former
 
 
-def create(storage: BaseStorage, order: Order) -> optuna.Study:
-    """A study without trials.
-
-    Raises:
-        optuna.exceptions.DuplicatedStudyError: the storage has one of that name.
-    """
-    directions = [StudyDirection[direction.upper()] for direction in order.directions]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        study = optuna.create_study(storage=storage, study_name=order.run, directions=directions)
-        study.set_metric_names(list(order.metrics))
-    for name, value in order.attributes.items():
-        study.set_user_attr(name, value)
-    return study
-
-
-def add(
-    storage: BaseStorage,
-    study: optuna.Study,
-    attempts: Iterable[Attempt],
-    alive: bool,
-    ranges: Mapping[str, Range],
-    curves: Curves | None = None,
-) -> None:
-    """Add attempts to a study, and the reports and the ends of those that were running in it.
+class Copy:
+    """A study in Optuna with what was read of a run so far: a trial for each attempt, or series of attempts.
 
     Args:
-        storage: the study's.
-        study: has the attempts with the numbers 0 to n - 1 as trials.
-        attempts: in order of their numbers, from n on without a gap.
-        alive: whether a controller works on the run; otherwise no attempt runs.
-        ranges: those of the order.
-        curves: the reports that have come so far.
+        storage: of the study.
+        order: describes it.
+
+    Raises:
+        optuna.exceptions.DuplicatedStudyError: the storage has a study of that name.
     """
-    trials, curves = study.get_trials(deepcopy=False), curves or {}
-    for trial in trials:
-        if not trial.state.is_finished():
-            for step, value in curves.get(trial.number, {}).items():
-                if step not in trial.intermediate_values:
-                    storage.set_trial_intermediate_value(trial._trial_id, step, value)
-    for attempt in attempts:
-        trial = _trial(attempt, alive)
-        trial.intermediate_values = curves.get(trial.number, {})
-        for name in ranges.keys() & trial.params.keys():
-            bounds = ranges[name]
+
+    def __init__(self, storage: BaseStorage, order: Order) -> None:
+        directions = [StudyDirection[direction.upper()] for direction in order.directions]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            self.study = optuna.create_study(storage=storage, study_name=order.run, directions=directions)
+            self.study.set_metric_names(list(order.metrics))
+        for name, value in order.attributes.items():
+            self.study.set_user_attr(name, value)
+        self._storage = storage
+        self._ranges = order.ranges
+        self._series: dict[int, int] = {}  # number of an attempt → of the one that began its series
+        self._trials: dict[int, int] = {}  # series → number of its trial in Optuna
+        self._open: dict[int, tuple[Attempt, Attempt]] = {}  # series → its first attempt and its newest, until its end
+        self._curves: dict[int, dict[int, float]] = {}  # series → step → the first value that was reported
+
+    def read(self, line: str) -> None:
+        """Add what a line has: attempts and reports."""
+        data: Mapping[str, Any] = json.loads(line)
+        attempts = [records.from_dict(Attempt, attempt) for attempt in data["attempts"]]
+        self.add(attempts, data["reports"], alive=bool(data["alive"]))
+
+    def add(self, attempts: Iterable[Attempt], reports: Iterable[tuple[int, int, float]] = (), *, alive: bool) -> None:
+        """Add attempts to the study, and the reports and the ends of those that were running in it.
+
+        Args:
+            attempts: by number; those that were running, or paused, may come again.
+            reports: number of the attempt, step and value of each.
+            alive: whether a controller works on the run; otherwise no attempt runs.
+        """
+        for attempt in attempts:
+            request = attempt.request
+            self._series[request.number] = request.series
+            if request.series not in self._trials:
+                self._trials[request.series] = len(self._trials)
+                self._open[request.series] = attempt, attempt
+            elif request.series in self._open:  # else its trial has ended in Optuna, where that cannot be taken back
+                self._open[request.series] = self._open[request.series][0], attempt
+        for number, step, value in reports:
+            self._curves.setdefault(self._series.get(number, number), {}).setdefault(step, float(value))
+        stored = self.study.get_trials(deepcopy=False)
+        for series in sorted(self._open):
+            trial = self._trial(*self._open[series], alive)
+            if trial.number >= len(stored):
+                self.study.add_trial(trial)
+            elif trial.state.is_finished():
+                self._end(stored[trial.number], trial)
+            else:
+                self._report(stored[trial.number], trial)
+            if trial.state.is_finished():
+                del self._open[series]
+
+    def _trial(self, first: Attempt, attempt: Attempt, alive: bool) -> FrozenTrial:
+        """A trial with its true state: with several objectives Optuna's memory has pruned trials as failed."""
+        request, outcome = attempt.request, attempt.outcome
+        trial = history.trial(self._trials[request.series], attempt.optuna)
+        trial.datetime_start = history.start(first.optuna)
+        if alive and (outcome is None or outcome.state is State.PAUSED):
+            # It may have ended, or been promoted, while others were read; the next look has that.
+            trial.state, trial.datetime_complete = TrialState.RUNNING, None
+        elif outcome is not None:
+            trial.state = samplers.STATES[outcome.state]
+        else:
+            trial.state = TrialState.FAIL
+            trial.datetime_complete = trial.datetime_start  # when it was lost is not stored
+        trial.user_attrs |= _attributes(attempt, first.request.retry_of)
+        trial.intermediate_values = self._curves.get(request.series, {})
+        for name in self._ranges.keys() & trial.params.keys():
+            bounds = self._ranges[name]
             trial.distributions[name] = FloatDistribution(bounds.low, bounds.high, log=bounds.log)
-            trial.params[name] = attempt.request.params[name]
-        if trial.number >= len(trials):
-            study.add_trial(trial)
-        elif not trials[trial.number].state.is_finished() and trial.state.is_finished():
-            _end(storage, trials[trial.number], trial)
+            trial.params[name] = request.params[name]
+        return trial
+
+    def _report(self, stored: FrozenTrial, trial: FrozenTrial) -> None:
+        """Add reports to a trial that runs."""
+        for step, value in trial.intermediate_values.items():
+            if step not in stored.intermediate_values:
+                self._storage.set_trial_intermediate_value(stored._trial_id, step, value)
+
+    def _end(self, stored: FrozenTrial, trial: FrozenTrial) -> None:
+        """End a trial that ran."""
+        self._report(stored, trial)
+        trial_id = stored._trial_id
+        for name, distribution in trial.distributions.items():
+            if name not in stored.params:  # drawn since, for an objective of Optuna
+                value = distribution.to_internal_repr(trial.params[name])
+                self._storage.set_trial_param(trial_id, name, value, distribution)
+        for name, value in trial.system_attrs.items():
+            self._storage.set_trial_system_attr(trial_id, name, value)
+        for name, value in trial.user_attrs.items():
+            self._storage.set_trial_user_attr(trial_id, name, value)
+        self._storage.set_trial_state_values(trial_id, trial.state, trial.values)
 
 
-def _trial(attempt: Attempt, alive: bool) -> FrozenTrial:
-    """An attempt with its true state: with several objectives Optuna's memory has pruned trials as failed."""
-    trial = history.trial(attempt.request.number, attempt.optuna)
-    if attempt.outcome is not None:
-        trial.state = samplers.STATES[attempt.outcome.state]
-    elif alive:  # it may have ended while others were read; the next look has its outcome
-        trial.state, trial.datetime_complete = TrialState.RUNNING, None
-    else:
-        trial.state = TrialState.FAIL
-        trial.datetime_complete = trial.datetime_start  # when it was lost is not known
-    trial.user_attrs |= _attributes(attempt)
-    return trial
-
-
-def _attributes(attempt: Attempt) -> dict[str, Any]:
+def _attributes(attempt: Attempt, retry_of: int | None) -> dict[str, Any]:
     """User attributes for what Optuna has no field for: plain values that tables and plots can show, without empty ones."""
     request, outcome = attempt.request, attempt.outcome
     attributes: dict[str, Any] = {
         "trial": request.trial,
         "attempt": request.attempt,
         "seed": request.seed,
-        "retry_of": request.retry_of,
+        "retry_of": retry_of,
     }
+    if request.segment is not None:
+        attributes["rung"] = request.segment.rung
     if outcome is not None:
         fields = ("failure", "message", "exit_code", "node", "log", "start_method", "peak_memory")
         attributes |= {name: getattr(outcome, name) for name in fields}
@@ -120,18 +158,6 @@ def _attributes(attempt: Attempt) -> dict[str, Any]:
     return {name: records.to_dict(value) for name, value in attributes.items() if value not in (None, "")}
 
 
-def _end(storage: BaseStorage, running: FrozenTrial, trial: FrozenTrial) -> None:
-    trial_id = running._trial_id
-    for name, distribution in trial.distributions.items():
-        if name not in running.params:  # drawn since, for an objective of Optuna
-            storage.set_trial_param(trial_id, name, distribution.to_internal_repr(trial.params[name]), distribution)
-    for name, value in trial.system_attrs.items():
-        storage.set_trial_system_attr(trial_id, name, value)
-    for name, value in trial.user_attrs.items():
-        storage.set_trial_user_attr(trial_id, name, value)
-    storage.set_trial_state_values(trial_id, trial.state, trial.values)
-
-
 def write(order: Order, lines: Iterable[str]) -> None:
     """Write a study into the database of the order's URL, completely or not at all.
 
@@ -139,10 +165,9 @@ def write(order: Order, lines: Iterable[str]) -> None:
         InputError: the URL is invalid, or the database has a study of that name.
         TargetError: the database cannot be written.
     """
-    storage = optuna.storages.InMemoryStorage()
-    study, curves = create(storage, order), Curves()
+    copy = Copy(optuna.storages.InMemoryStorage(), order)
     for line in lines:
-        add(storage, study, *_read(line, curves), order.ranges, curves)
+        copy.read(line)
     try:
         database_name = tables.redacted_url(order.url)
     except tables.DATABASE_ERRORS as error:
@@ -158,7 +183,7 @@ def write(order: Order, lines: Iterable[str]) -> None:
                     f"there is a study {order.run} in {database_name} already; nothing was written. Export into another "
                     f"database, or delete that study: optuna delete-study --study-name {order.run} --storage URL"
                 )
-            _store(session, study)
+            _store(session, copy.study)
             session.commit()
     except ImportError as error:  # no driver for it
         raise errors.InputError(
@@ -244,12 +269,12 @@ def show(order: Order, lines: Iterable[str]) -> None:
     import optuna_dashboard  # not part of the controller's images
 
     storage = optuna.storages.InMemoryStorage()
-    study, curves = create(storage, order), Curves()
+    copy = Copy(storage, order)
     remaining_lines = iter(lines)
     first_line = next(remaining_lines, None)
     if first_line is None:  # the command has ended
         return
-    add(storage, study, *_read(first_line, curves), order.ranges, curves)
+    copy.read(first_line)
     server = _Server(socket.socket(fileno=order.listener))
     server.set_app(optuna_dashboard.wsgi(storage))
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -257,7 +282,7 @@ def show(order: Order, lines: Iterable[str]) -> None:
         if not storage.get_all_studies():
             raise errors.InputError(f"the copy of {order.run} was deleted in the dashboard; the run itself is as it was")
         if line.strip():  # an empty one only tests whether this process still reads
-            add(storage, study, *_read(line, curves), order.ranges, curves)
+            copy.read(line)
     server.shutdown()  # its thread would wait on a closed socket
     server.server_close()
 
@@ -282,14 +307,6 @@ class _Server(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
 class _Handler(wsgiref.simple_server.WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name is the base class's
         """Print nothing: the terminal is the user's."""
-
-
-def _read(line: str, curves: Curves) -> tuple[list[Attempt], bool]:
-    """The attempts of a line, and whether a controller works on the run; its reports are added to the others."""
-    data: Mapping[str, Any] = json.loads(line)
-    for number, step, value in data["reports"]:
-        curves.setdefault(number, {}).setdefault(step, float(value))
-    return [records.from_dict(Attempt, attempt) for attempt in data["attempts"]], bool(data["alive"])
 
 
 def main(stdin: TextIO = sys.stdin) -> int:

@@ -44,7 +44,7 @@ class ExporterProcess:
         self._partial = b""
         self.progress = Progress()
         self._is_complete: bool | None = None  # the result of `close`
-        self._attempts = 0
+        self._trials = 0
         self._start()
 
     def wake(self) -> None:
@@ -56,14 +56,14 @@ class ExporterProcess:
         """Receive the exporter's messages; restart one that died."""
         self._receive(0)
 
-    def end(self, end: End, attempts: int = 0) -> None:
+    def end(self, end: End, trials: int = 0) -> None:
         """Tell the exporter how the run ended; it ends once all is in MLflow.
 
         Args:
             end: state of the run.
-            attempts: number of attempts that have ended.
+            trials: number of trials that have ended.
         """
-        self._end, self._attempts = end, attempts or self._attempts
+        self._end, self._trials = end, trials or self._trials
         assert self.process.stdin is not None
         os.set_blocking(self.process.stdin.fileno(), True)  # this one must come through, and there is room for it
         self._tell(records.to_json(end).encode() + b"\n")
@@ -117,8 +117,8 @@ class ExporterProcess:
     def _waiting_for(self) -> str:
         """The number of trials or files that MLflow lacks, in words."""
         progress = self.progress
-        if progress.ended < self._attempts:
-            return f"recording in MLflow: {progress.ended} of {self._attempts} trials"
+        if progress.trials < self._trials:
+            return f"recording in MLflow: {progress.trials} of {self._trials} trials"
         return (
             f"recording in MLflow: {errors.counted(progress.files, 'file')} left"
             if progress.files

@@ -78,7 +78,7 @@ def trial(number: int, document: Mapping[str, Any], sign: float = 1.0) -> Frozen
         state=TrialState[document["state"]],
         value=None,
         values=None if values is None else [value_sign * float(value) for value in values],
-        datetime_start=_local(document["started"]),
+        datetime_start=start(document),
         datetime_complete=_local(document["ended"]),
         params={name: distributions[name].to_external_repr(value) for name, (value, _) in document["params"].items()},
         distributions=distributions,
@@ -86,6 +86,11 @@ def trial(number: int, document: Mapping[str, Any], sign: float = 1.0) -> Frozen
         system_attrs=dict(document["attributes"]),
         intermediate_values={},
     )
+
+
+def start(document: Mapping[str, Any]) -> datetime.datetime | None:
+    """The start of the trial of a document, as Optuna has it."""
+    return _local(document["started"])
 
 
 def _number(value: float) -> float | str:

@@ -508,7 +508,8 @@ class Ledger:
         assert outcome is not None
         digest = "" if outcome.checkpoints is None else outcome.checkpoints.digest
         parent = Parent(stretch.trial, outcome.step, digest)
-        return self._repeat(before, dataclasses.replace(self._segment_of(stretch), parent=parent))
+        segment = dataclasses.replace(self._segment_of(stretch), parent=parent, series=before.series)
+        return self._repeat(before, segment)
 
     def _segment(self, trial: int) -> Segment | None:
         """The first segment of a trial; None where trials are not paused."""
@@ -541,7 +542,8 @@ class Ledger:
         if segment is None and before.segment is not None:
             previous = before.segment  # its checkpoints may be newer by now, and its reports show the offset
             parent = None if previous.parent is None else dataclasses.replace(previous.parent, digest="")
-            segment = dataclasses.replace(previous, parent=parent, offset=self._offsets.get(before.trial, previous.offset))
+            offset = self._offsets.get(before.trial, previous.offset)
+            segment = dataclasses.replace(previous, parent=parent, offset=offset, series=None)
         frozen, trial_id = self._frozen(before.trial), self._trial_id(before.trial)
         again = optuna.trial.create_trial(
             state=TrialState.RUNNING,

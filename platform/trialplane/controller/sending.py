@@ -29,7 +29,7 @@ class Sending:
 
     Args:
         slots: of the run.
-        attempts: trial → number of its attempt in the ledger, the best trial first.
+        attempts: trial → number of the attempt in the ledger that began its series, the best trial first.
     """
 
     def __init__(self, slots: Pool, attempts: Mapping[int, int]) -> None:

@@ -243,8 +243,8 @@ class Session:
                 exporter.end(End(RunState.FAILED, errors.first_line(error), time.time()))
                 raise
             final_status = self._status(ending.state, ending.reason)
-            ends = sum(outcome is not None for _, outcome in ledger.attempts())
-            exporter.end(End(final_status.state, final_status.reason, final_status.ended or time.time()), ends)
+            end = End(final_status.state, final_status.reason, final_status.ended or time.time())
+            exporter.end(end, ledger.counts.ended)
             if self._setting.in_cluster:  # where the next controller continues if this one is killed
                 status_meanwhile = self._status(RunState.RUNNING, "the last results are recorded in MLflow")
             else:

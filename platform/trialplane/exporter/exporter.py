@@ -17,7 +17,7 @@ import dataclasses
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ from trialplane import errors
 from trialplane.exporter import adoption, projection
 from trialplane.exporter.batch import MAX_TAGS, Artifact, Batch, Sender, describe, is_refusal, milliseconds, write_log
 from trialplane.exporter.files import Files
-from trialplane.exporter.projection import Best
-from trialplane.exporter.source import Source
+from trialplane.exporter.projection import Ends
+from trialplane.exporter.source import PAGE, Source
 from trialplane.job import kinds
 from trialplane.job.kinds import collection
 from trialplane.ledger.attempts import Attempt
@@ -50,16 +50,12 @@ class Position:
     """The position of an exporter in the ledger.
 
     Attributes:
-        started: number of the last attempt that has a run in MLflow, if it was running; -1 for none.
         reports: mark of the last report.
-        ended: place of the last end, with its files.
-        best: the best trial up to there.
+        ends: the ends, with their files.
     """
 
-    started: int = -1
     reports: int = 0
-    ended: int = 0
-    best: Best | None = None
+    ends: Ends = dataclasses.field(default_factory=Ends)
 
 
 class Exporter:
@@ -92,7 +88,8 @@ class Exporter:
         self._id = uuid.uuid4().hex[:8]
         self._experiment = ""
         self._parent = ""
-        self._runs: dict[int, str] = {}  # number → id of the run, of attempts whose end is not in MLflow
+        self._begun = -1  # number of the last attempt that has a run in MLflow, if it was running
+        self._runs: dict[int, str] = {}  # series → id of its run, unless all of its ends are in MLflow
         self._former_runs: (
             dict[int | None, str] | None
         ) = {}  # the same of runs of former exporters; None when they must be listed
@@ -105,7 +102,8 @@ class Exporter:
     @property
     def progress(self) -> Progress:
         """The exporter's progress."""
-        return Progress(self._position.ended, self.files.pending, self.files.trouble)
+        ends = self._position.ends
+        return Progress(ends.place, ends.trials, self.files.pending, self.files.trouble)
 
     def end(self, end: End) -> None:
         """Take the end of the run, which is written after everything else."""
@@ -119,12 +117,16 @@ class Exporter:
         """
         try:
             self._ensure_parent()
-            # First: once an attempt has ended, all of its reports are in the ledger.
-            ends = self._source.ended(self._position.ended)
+            # Before the ends, among which is then that of the segment that one of these continues.
+            running = self._source.running(self._begun)
+            # Before the reports: once an attempt has ended, all of its reports are in the ledger.
+            ends = self._source.ended(self._position.ends.place)
             self._looked = 0.0
-            has_grown = any([self._begin(), self._report()])
+            has_grown = self._report()
             if ends:
                 self._finish_attempts(ends)
+            if len(ends) < PAGE:  # else there are more of them
+                has_grown |= self._begin(running, {attempt.request.number for attempt in ends})
             self._save(now=not ends and not has_grown)
         except Exception:
             self._former_runs = None  # an answer may be lost although its run was created
@@ -198,15 +200,16 @@ class Exporter:
 
     # Attempts
 
-    def _begin(self) -> bool:
-        """Create runs for attempts that have started since and have not ended; whether there were any."""
-        before = self._position.started
-        while page := self._source.started(self._position.started):
-            for attempt in page:
-                if attempt.outcome is None:
-                    self._run_of(attempt)
-            self._position = dataclasses.replace(self._position, started=page[-1].request.number)
-        return self._position.started > before
+    def _begin(self, running: Sequence[Attempt], ended: Collection[int]) -> bool:
+        """Create runs for attempts that run, except those that have ended meanwhile; whether there were any."""
+        for attempt in running:
+            request = attempt.request
+            if request.number not in ended:
+                run_id = self._run_of(attempt)
+                if request.number != request.series:
+                    self._write(run_id, projection.promoted(self._job, request))
+            self._begun = request.number
+        return bool(running)
 
     def _report(self) -> bool:
         """Write the reports that have come since; whether there were any."""
@@ -218,7 +221,7 @@ class Exporter:
                 by_attempt.setdefault(row.number, []).append(row)
             for number, rows in by_attempt.items():
                 with _skipping(f"reports of attempt {number} are left out of MLflow"):
-                    run_id = self._runs.get(number) or self._run_of(self._attempt(number))
+                    run_id = self._runs.get(number) or self._run_of(self._source.attempt(number))
                     batch = Batch()
                     for row in rows:
                         batch.add_metrics(row.metrics, row.time, row.step)
@@ -236,24 +239,33 @@ class Exporter:
             self._look()  # after the ends: an attempt that has ended creates no run any more
         for attempt in ends:
             assert attempt.place is not None
-            best = self._position.best
+            best, trials = self._position.ends.best, self._position.ends.trials + self._ended_trials(attempt)
             with _skipping(f"the end of attempt {attempt.request.number} is left out of MLflow"):
                 if (better := projection.better(self._job, best, attempt)) is not None:
                     if best is None or best.trial != better.trial:
-                        parent.add(projection.improvement(self._job, better, attempt))
+                        parent.add(projection.improvement(self._job, better, attempt, trials))
                     best = better
                 self._finish(attempt)
-            self._position = dataclasses.replace(self._position, ended=attempt.place, best=best)
-            self.files.mark((attempt.place, best))
+            self._position = dataclasses.replace(self._position, ends=Ends(attempt.place, trials, best))
+            self.files.mark(self._position.ends)
         self._write(self._parent, parent)
+
+    def _ended_trials(self, attempt: Attempt) -> int:
+        """Return the number of trials that have ended with an attempt; the user may have had one tried again."""
+        number = int(projection.is_last(attempt.outcome))
+        before = attempt.request.retry_of
+        if before is None or attempt.request.series != attempt.request.number:
+            return number
+        failed = self._source.attempt(before).outcome
+        return number if failed is None or failed.failure is None or failed.retried else number - 1
 
     def _finish(self, attempt: Attempt) -> None:
         """Write the end of one attempt, and send its files."""
         request, outcome = attempt.request, attempt.outcome
         assert outcome is not None
         run_id = self._run_of(attempt)
-        if (created := self._created.pop(request.number, run_id)) != run_id:
-            run_id = self._merge(attempt, run_id, created)
+        if (created := self._created.pop(request.series, run_id)) != run_id:
+            run_id = self._runs[request.series] = self._merge(attempt, run_id, created)
         batches: dict[str, Batch] = collections.defaultdict(Batch)
         batches[run_id] = projection.ended(self._job, request, outcome)
         log = self._run.trial_log(request.trial, request.attempt)
@@ -274,25 +286,27 @@ class Exporter:
         for target_run, batch in batches.items():
             if self._write(target_run, batch):
                 self.files.add([(target_run, artifact) for artifact in batch.artifacts])
-        if outcome.state is not TrialState.PAUSED:  # one that is dropped later ends once more
-            del self._runs[request.number]
-
-    def _attempt(self, number: int) -> Attempt:
-        """Return an attempt whose reports are there: its start was written before them."""
-        return self._source.started(number - 1, 1)[0]
+        if outcome.state is not TrialState.PAUSED:  # one that is promoted, or dropped, ends once more
+            del self._runs[request.series]
 
     def _run_of(self, attempt: Attempt) -> str:
         """Find or create the run of an attempt; return its id."""
-        request = attempt.request
-        if request.number not in self._runs:
-            batch = projection.started(self._job, request, self._submission, self._parent)
-            run_id, is_trials = self._find(request.number)
+        series = attempt.request.series
+        if series not in self._runs:
+            first = self._first(attempt)
+            batch = projection.started(self._job, first.request, self._submission, self._parent)
+            run_id, is_trials = self._find(series)
             if is_trials:
                 batch.add_tags({labels.OWN: labels.TAKEN})
             if run_id:
                 self._write(run_id, batch)
-            self._runs[request.number] = run_id or self._create(attempt, batch)
-        return self._runs[request.number]
+            self._runs[series] = run_id or self._create(first, batch)
+        return self._runs[series]
+
+    def _first(self, attempt: Attempt) -> Attempt:
+        """Return the attempt that began the series of another one."""
+        series = attempt.request.series
+        return attempt if attempt.request.number == series else self._source.attempt(series)
 
     def _merge(self, attempt: Attempt, run_id: str, created: str) -> str:
         """Move what was written of an ended attempt to the run that its process created; return the id of what is left.
@@ -300,7 +314,7 @@ class Exporter:
         Both were created at the same moment. The process has logged to its own, which may have models and runs below it.
         """
         written = self.client.get_run(run_id)
-        batch = projection.started(self._job, attempt.request, self._submission, self._parent)
+        batch = projection.started(self._job, self._first(attempt).request, self._submission, self._parent)
         batch.add_tags({labels.OWN: labels.TAKEN})
         for name in written.data.metrics:
             batch.metrics += self.client.get_metric_history(run_id, name)
@@ -323,7 +337,7 @@ class Exporter:
         return created
 
     def _find(self, number: int) -> tuple[str, bool]:
-        """Return the id of a run that exists for an attempt, or "", and whether its trial has created it.
+        """Return the id of a run that exists for a series, or "", and whether its trial has created it.
 
         Former exporters are looked for once: there is none beside this one. Trials create runs at any time.
         """
@@ -360,15 +374,14 @@ class Exporter:
 
     def _go_to(self, position: Position) -> None:
         self._position = self._saved = position
-        self.files.mark((position.ended, position.best))
+        self._begun = -1
+        self.files.mark(position.ends)
 
     def _save(self, *, now: bool = False) -> None:
         """Note the position in MLflow, unless that was a moment ago."""
         if not now and time.monotonic() < self._saved_at + _SAVE:
             return
-        done_files = self.files.done
-        ended, best = (self._saved.ended, self._saved.best) if done_files is None else done_files
-        position = dataclasses.replace(self._position, ended=ended, best=best)
+        position = dataclasses.replace(self._position, ends=self.files.done or self._saved.ends)
         if position != self._saved:
             self.client.set_tag(self._parent, labels.EXPORTED, records.to_json(position))
             self._saved = position
@@ -399,7 +412,8 @@ class Exporter:
     def _is_superfluous(self, run: Any) -> bool:
         """Whether a run is not that of an attempt which is still to end."""
         number = _number(run)
-        return number is None or run.info.run_id != self._runs.get(number)
+        was_promoted = run.data.tags.get(labels.PROMOTIONS, "0") != "0"  # so it is none that was created late
+        return not was_promoted and (number is None or run.info.run_id != self._runs.get(number))
 
     def _start_again(self, studies: list[Any]) -> bool:
         """Delete duplicates; write all of the run again, into what is left."""

@@ -19,11 +19,9 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.exporter.batch import Artifact, describe, is_refusal, write_log
-from trialplane.exporter.projection import Best
+from trialplane.exporter.projection import Ends
 from trialplane.policies import transport
 from trialplane.wire import backoff, logs, records
-
-Mark = tuple[int, Best | None]  # place of an end, and the best trial up to there
 
 TRIES = 20  # consecutive failures after which all waiting files are given up: 8 minutes with these pauses
 MAX_PAUSE = 30.0  # seconds between two attempts
@@ -53,9 +51,9 @@ class Files:
         self.client = client
         self._waiting: dict[int, _Waiting] = {}  # in the order in which they were added
         self._order: collections.deque[int] = collections.deque()  # the same in the order in which they are tried
-        self._marks: collections.deque[tuple[int, Mark]] = collections.deque()
+        self._marks: collections.deque[tuple[int, Ends]] = collections.deque()
         self._count = 0
-        self._last_done: Mark | None = None
+        self._last_done: Ends | None = None
         self._failures = 0  # in a row
         self._due = 0.0
         self._left_out = 0
@@ -68,12 +66,12 @@ class Files:
             self._order.append(self._count)
             self._count += 1
 
-    def mark(self, mark: Mark) -> None:
-        """Set a mark behind all files that were added so far."""
-        self._marks.append((self._count, mark))
+    def mark(self, ends: Ends) -> None:
+        """Set a mark behind all files that were added so far: those of these ends."""
+        self._marks.append((self._count, ends))
 
     @property
-    def done(self) -> Mark | None:
+    def done(self) -> Ends | None:
         """The last mark before which all files are uploaded or given up."""
         first_waiting = next(iter(self._waiting), self._count)
         while self._marks and self._marks[0][0] <= first_waiting:

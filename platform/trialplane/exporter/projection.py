@@ -1,7 +1,7 @@
 """The form of a run in MLflow: its parent run, and a run for each attempt. Pure functions of the ledger's records.
 
-Tags and parameters of an attempt follow from its request, and what its end adds from its outcome. So they are the same
-whenever they are written.
+Segments of a trial that continue one another, after promotions, have one run: a series. Tags and parameters of an attempt
+follow from its request, and what its end adds from its outcome. So they are the same whenever they are written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_PARAMS = (
 _STATUS = {
     TrialState.COMPLETE: "FINISHED",
     TrialState.PRUNED: "FINISHED",
-    TrialState.PAUSED: "KILLED",
+    TrialState.PAUSED: "KILLED",  # RUNNING again with a promotion
     TrialState.LOST: "FAILED",
     TrialState.FAILED: "FAILED",
 }
@@ -39,6 +39,21 @@ class Best:
 
     trial: int
     values: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ends:
+    """The first ends of attempts.
+
+    Attributes:
+        place: place of the last one; 0 for none.
+        trials: number of trials that have ended for good.
+        best: the best of them.
+    """
+
+    place: int = 0
+    trials: int = 0
+    best: Best | None = None
 
 
 def parent(job: Job, submission: Mapping[str, Any]) -> Batch:
@@ -94,7 +109,7 @@ def started(job: Job, request: TrialRequest, submission: Mapping[str, Any], pare
             labels.KIND: "trial",
             labels.NUMBER: request.number,
             labels.TRIAL: request.trial,
-            labels.ATTEMPT: request.attempt,
+            **_segment(job, request),
             labels.SEED: request.seed,
             **_code(submission),
             **({} if request.retry_of is None else {labels.RETRY_OF: request.retry_of}),
@@ -105,15 +120,27 @@ def started(job: Job, request: TrialRequest, submission: Mapping[str, Any], pare
     return batch
 
 
+def promoted(job: Job, request: TrialRequest) -> Batch:
+    """Return what the start of a later segment changes in a trial's run."""
+    batch = Batch(status="RUNNING")
+    batch.add_tags({labels.STATE: TrialState.RUNNING.value, **_segment(job, request)})
+    return batch
+
+
 def ended(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch:
-    """Return what the end of an attempt adds to its run: parameters, the result's metrics, its state and its times."""
+    """Return what the end of an attempt adds to its run: parameters, the result's metrics, its state and its times.
+
+    A trial that is paused at a rung may still log parameters, so it has none of ours.
+    """
     state = rows.state_of(outcome)
     batch = Batch(status=_STATUS[state], end=milliseconds(outcome.ended))
     params = _shown({**job.params, **request.params})
-    batch.add_params(dict(sorted(params.items())))
+    if outcome.state is not TrialState.PAUSED:
+        batch.add_params(dict(sorted(params.items())))
     if request.objectives:  # it has asked for some of them since it started
         batch.add_tags({labels.PARAM + values.key(key): value for key, value in sorted(params.items())})
-    seconds = {"trial_seconds": outcome.ended - outcome.started} if outcome.started else {}
+    duration = "trial_seconds" if request.segment is None else "segment_seconds"
+    seconds = {duration: outcome.ended - outcome.started} if outcome.started else {}
     steps = {f"best_step_{metric}": float(step) for metric, step in outcome.best_steps.items()}
     # Of an attempt without a result they are those of its last report, which MLflow has.
     is_open = outcome.state in (TrialState.PRUNED, TrialState.PAUSED)
@@ -123,10 +150,12 @@ def ended(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch:
     batch.add_tags(
         {
             labels.STATE: state.value,
+            **_segment(job, request),
             labels.NODE: outcome.node,
             labels.START_METHOD: outcome.start_method,
             **({labels.CLASS: outcome.failure.value} if outcome.failure else {}),
-            **({labels.MESSAGE: outcome.message} if outcome.message else {}),
+            # Also an empty one, if an earlier segment may have had another.
+            **({labels.MESSAGE: outcome.message} if outcome.message or request.segment else {}),
             **({labels.ANSWERED_BY: outcome.answered_by} if outcome.answered_by else {}),
         }
     )
@@ -145,18 +174,32 @@ def better(job: Job, best: Best | None, attempt: Attempt) -> Best | None:
     return Best(row.trial, tuple(row.values)) if best_row is row else None
 
 
-def improvement(job: Job, best: Best, attempt: Attempt) -> Batch:
-    """Return the metrics of the parent run for a new best trial, at the number of attempts that had ended by then."""
-    assert attempt.outcome is not None and attempt.place is not None
+def is_last(outcome: TrialOutcome | None) -> bool:
+    """Whether a trial has ended for good with an attempt, unless the user has it tried again."""
+    return outcome is not None and not outcome.retried and outcome.state is not TrialState.PAUSED
+
+
+def improvement(job: Job, best: Best, attempt: Attempt, trials: int) -> Batch:
+    """Return the metrics of the parent run for a new best trial, at the number of trials that had ended by then."""
+    assert attempt.outcome is not None
     batch = Batch()
     values_ = {f"best_{job.objectives[0].metric}": best.values[0], "best_trial": float(best.trial)}
-    batch.add_metrics(values_, attempt.outcome.ended, attempt.place)
+    batch.add_metrics(values_, attempt.outcome.ended, trials)
     return batch
 
 
 def has_more_params(job: Job, request: TrialRequest) -> bool:
     """Whether an attempt has more parameters than MLflow shows."""
     return len({**job.params, **request.params}) > MOST_PARAMS
+
+
+def _segment(job: Job, request: TrialRequest) -> dict[str, Any]:
+    """The tags that differ between the segments of a trial."""
+    segment, ladder = request.segment, job.search.ladder
+    if segment is None or ladder is None:
+        return {labels.ATTEMPT: request.attempt}
+    promotions = sum(rung <= segment.done for rung in ladder.rungs(ladder.bracket(request.trial)))
+    return {labels.ATTEMPT: request.attempt, labels.RUNG: segment.rung, labels.PROMOTIONS: promotions}
 
 
 def _code(submission: Mapping[str, Any]) -> dict[str, Any]:

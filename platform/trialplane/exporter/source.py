@@ -24,8 +24,11 @@ class Source(Protocol):
     pause: float
     idle: float
 
-    def started(self, after: int, most: int = PAGE) -> list[Attempt]:
-        """The attempts with numbers above `after`, by number."""
+    def running(self, after: int) -> list[Attempt]:
+        """The attempts with numbers above `after` that run, by number; through the gateway a page of them."""
+
+    def attempt(self, number: int) -> Attempt:
+        """One attempt."""
 
     def ended(self, after: int) -> list[Attempt]:
         """The attempts that ended since the place `after`, in the order of their ends."""
@@ -44,10 +47,15 @@ class Database:
         self._url, self._run = url, run
         self._engine = tables.engine(url)
 
-    def started(self, after: int, most: int = PAGE) -> list[Attempt]:
+    def running(self, after: int) -> list[Attempt]:
         """See `Source`."""
         with tables.map_errors(self._url, self._run), self._engine.connect() as connection:
-            return reading.started_after(tables.select(connection), self._run, after, most)
+            return reading.running_after(tables.select(connection), self._run, after)
+
+    def attempt(self, number: int) -> Attempt:
+        """See `Source`."""
+        with tables.map_errors(self._url, self._run), self._engine.connect() as connection:
+            return reading.attempt(tables.select(connection), self._run, number)
 
     def ended(self, after: int) -> list[Attempt]:
         """See `Source`."""
@@ -74,9 +82,13 @@ class Gateway:
     def __init__(self, url: str, run: str) -> None:
         self.reader = remote.Reader(url, run)
 
-    def started(self, after: int, most: int = PAGE) -> list[Attempt]:
+    def running(self, after: int) -> list[Attempt]:
         """See `Source`."""
-        return self.reader.attempts(after, "number", most)
+        return self.reader.attempts(after, "running", PAGE)
+
+    def attempt(self, number: int) -> Attempt:
+        """See `Source`."""
+        return self.reader.attempts(number - 1, "number", 1)[0]
 
     def ended(self, after: int) -> list[Attempt]:
         """See `Source`."""
@@ -99,16 +111,20 @@ class Copied:
 
     def __init__(self, copy: Copy) -> None:
         attempts = [Attempt(record.request, record.outcome, record.place) for record in copy.attempts]
-        self._started = sorted(attempts, key=lambda record: record.request.number)
+        self._by_number = {record.request.number: record for record in attempts}
         self._ended = sorted(
             (record for record in attempts if record.place is not None), key=lambda record: record.place or 0
         )
         self._reports = sorted(copy.reports, key=lambda record: record.mark)
 
-    def started(self, after: int, most: int = PAGE) -> list[Attempt]:
+    def running(self, after: int) -> list[Attempt]:
         """See `Source`."""
-        begin = bisect.bisect_right(self._started, after, key=lambda attempt: attempt.request.number)
-        return self._started[begin : begin + most]
+        running = [record for record in self._by_number.values() if record.place is None and record.request.number > after]
+        return sorted(running, key=lambda record: record.request.number)
+
+    def attempt(self, number: int) -> Attempt:
+        """See `Source`."""
+        return self._by_number[number]
 
     def ended(self, after: int) -> list[Attempt]:
         """See `Source`."""

@@ -41,7 +41,7 @@ class Chosen:
 
     trial: int | None = None
     attempt: int = 1
-    number: int = 0  # of the attempt in the ledger
+    number: int = 0  # of the attempt in the ledger that began its series
     worker: int | None = None
 
     @property

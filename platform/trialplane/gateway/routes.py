@@ -225,7 +225,7 @@ class Gateway:
             if row is None:
                 raise Refusal(404, f"{run} has not started that attempt at trial {trial}")
             worker = _number(options, "worker", 0) if "worker" in options else None
-            chosen, growing = Chosen(trial, row.attempt, row.number, worker), row.state is TrialState.RUNNING
+            chosen, growing = Chosen(trial, row.attempt, row.first, worker), row.state is TrialState.RUNNING
         try:
             piece = self._piece(run, chosen, start, alive=alive, growing=growing)
         except NoLog as error:

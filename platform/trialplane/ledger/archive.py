@@ -247,7 +247,7 @@ class Archive:
             run: Name of the run.
             digest: Hash of the token.
             after: Number of an attempt, or its place in the order of ends.
-            order: "number", or "place" for attempts that have ended.
+            order: "number", "place" for attempts that have ended, or "running" for the others, by number.
             limit: Maximum number of attempts. There are fewer if they do not fit into a page.
 
         Returns:
@@ -257,7 +257,8 @@ class Archive:
         with self._connections.begin() as connection:
             if not _is_opened(connection, run, digest):
                 return None
-            return reading.page(tables.select(connection), run, after, PAGE, order=by).attempts[:limit]
+            where = "AND place IS NULL" if order == "running" else ""
+            return reading.page(tables.select(connection), run, after, PAGE, order=by, where=where).attempts[:limit]
 
     def reports_after(self, run: str, digest: str, after: int) -> Reports | None:
         """Return a page of the reports with marks above `after`; None if the token does not open the run."""

@@ -95,9 +95,14 @@ def attempts_of_trial(select: Select, run: str, trial: int) -> list[Attempt]:
     return _read(select, f"{_SELECT} AND trial = :trial ORDER BY number", run=run, trial=trial)
 
 
-def started_after(select: Select, run: str, after: int, limit: int) -> list[Attempt]:
-    """Return the first attempts with numbers above `after`, at most `limit`, in the order of their numbers."""
-    return _read(select, f"{_SELECT} AND number > :after ORDER BY number LIMIT :limit", run=run, after=after, limit=limit)
+def attempt(select: Select, run: str, number: int) -> Attempt:
+    """Return one attempt."""
+    return _read(select, f"{_SELECT} AND number = :number", run=run, number=number)[0]
+
+
+def running_after(select: Select, run: str, after: int) -> list[Attempt]:
+    """Return the running attempts with numbers above `after`, in the order of their numbers."""
+    return _read(select, f"{_SELECT} AND place IS NULL AND number > :after ORDER BY number", run=run, after=after)
 
 
 def ended_after(select: Select, run: str, after: int, limit: int = 1 << 60) -> tuple[int, list[Attempt]]:

@@ -60,7 +60,7 @@ class Reader:
         self._one_at_a_time = threading.Lock()
         self._connection: http.client.HTTPConnection | None = None
 
-    def attempts(self, after: int, order: Literal["number", "place"], limit: int) -> list[Attempt]:
+    def attempts(self, after: int, order: Literal["number", "place", "running"], limit: int) -> list[Attempt]:
         """Return the first attempts after a number, or a place in the order of ends, without Optuna's view of them."""
         page = self._request(ledger.ReadAttempts(after, order, limit), ledger.AttemptsLoaded)
         return [Attempt(row.request, row.outcome, row.place) for row in page.attempts]

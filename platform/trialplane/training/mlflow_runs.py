@@ -147,11 +147,11 @@ def find(client: Any, experiment: str, tags: Mapping[str, str]) -> str:
 
 
 def tags_of(environ: Mapping[str, str], number: int) -> dict[str, str]:
-    """Return the tags that identify the run of an attempt.
+    """Return the tags that identify the run of an attempt, or of the segments of a trial that continue one another.
 
     Args:
         environ: Variables of its process.
-        number: Number of the attempt in the ledger.
+        number: Number of the attempt in the ledger that began its series.
     """
     context: dict[str, str] = json.loads(environ.get(env.MLFLOW_CONTEXT) or "{}")
     return {**context, labels.NUMBER: str(number)} if context else {}
@@ -180,7 +180,7 @@ def enter(environ: Mapping[str, str], number: int = 0, store: Path | None = None
 
     Args:
         environ: Its variables, whatever the job has made of those in `os.environ` meanwhile.
-        number: Number of the attempt in the ledger.
+        number: Number of the attempt in the ledger that began its series.
         store: File for an MLflow store of its own, for the time in which MLflow is away.
     """
     global _trial

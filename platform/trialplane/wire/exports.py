@@ -59,12 +59,14 @@ class Progress:
 
     Attributes:
         ended: Number of ends of attempts that are in MLflow.
+        trials: Number of trials that have ended for good with them.
         files: Number of files that are on their way.
         trouble: Why MLflow lacks files, or "".
         away: Why MLflow, or the ledger, cannot be used now, or "".
     """
 
     ended: int = 0
+    trials: int = 0
     files: int = 0
     trouble: str = ""
     away: str = ""

@@ -123,7 +123,7 @@ class ReadAttempts:
 
     Attributes:
         after: number of an attempt, or place of its end; the first ones follow it.
-        order: "number", or "place" for those that have ended.
+        order: "number", "place" for those that have ended, or "running" for the others, by number.
         most: attempts in the answer, and no more than fit.
     """
 

@@ -124,7 +124,7 @@ class SendFiles:
     """Send the files that are beside a trial's checkpoints to its run in MLflow, within some seconds."""
 
     trial: int
-    number: int  # of its attempt in the ledger
+    number: int  # of the attempt in the ledger that began its series
     seconds: float
 
 

@@ -66,6 +66,8 @@ class Segment:
         offset: 1 if the trial counts its steps from 0, so that its report of step 3 is of the fourth one; 0 if it counts
             from 1. None before its first report.
         parent: checkpoint that it continues from. None in a trial's first segment.
+        series: number of the attempt that began the series: the segments that continue one another, without a failure in
+            between. None if this attempt begins it.
     """
 
     rung: int = 0
@@ -73,6 +75,7 @@ class Segment:
     done: int = 0
     offset: int | None = None
     parent: Parent | None = None
+    series: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +135,11 @@ class TrialRequest:
     stop: tuple[StopRule, ...] = ()
     objectives: int = 0
     segment: Segment | None = None
+
+    @property
+    def series(self) -> int:
+        """Number of the attempt that began its series; MLflow and an Optuna study have one record of it."""
+        return self.number if self.segment is None or self.segment.series is None else self.segment.series
 
 
 @dataclasses.dataclass(frozen=True)
@@ -351,6 +359,7 @@ class TrialRow:
         log: Path of the log, relative to the run's folder.
         best_steps: Step at which a metric had its final value, by metric, for objectives with `of: best`.
         step: Last step that the attempt has reported. None if it has not ended.
+        series: Number of the attempt of which it is a later segment, after promotions. None if it is not.
     """
 
     trial: int
@@ -372,6 +381,12 @@ class TrialRow:
     log: str = ""
     best_steps: Mapping[str, int] = dataclasses.field(default_factory=dict)
     step: int | None = None
+    series: int | None = None
+
+    @property
+    def first(self) -> int:
+        """Number of the attempt that began its series, whose run in MLflow is that of all of them."""
+        return self.number if self.series is None else self.series
 
     @property
     def value(self) -> float | None:

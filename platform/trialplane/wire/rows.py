@@ -33,8 +33,9 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         params: the sampled parameters.
         outcome: None while it runs.
     """
+    series = None if request.segment is None else request.segment.series
     if outcome is None:
-        return TrialRow(request.trial, TrialState.RUNNING, request.attempt, request.number, params=params)
+        return TrialRow(request.trial, TrialState.RUNNING, request.attempt, request.number, params=params, series=series)
     state = state_of(outcome)
     metrics = outcome.metrics
     complete = state is TrialState.COMPLETE
@@ -60,6 +61,7 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         log=outcome.log,
         best_steps=outcome.best_steps,
         step=outcome.step,
+        series=series,
     )
 
 
@@ -94,13 +96,18 @@ def state_of(outcome: TrialOutcome) -> TrialState:
 
 
 def newest(rows: Iterable[TrialRow]) -> list[TrialRow]:
-    """Return the newest attempt of each logical trial, ordered by trial."""
+    """Return the newest attempt of each logical trial, ordered by trial; with the times of its whole series."""
     latest: dict[int, TrialRow] = {}
-    for attempt in rows:
-        previous = latest.get(attempt.trial)
-        if previous is None or attempt.number > previous.number:
-            latest[attempt.trial] = attempt
+    for attempt in sorted(rows, key=operator.attrgetter("number")):
+        latest[attempt.trial] = _continued(latest.get(attempt.trial), attempt)
     return [latest[trial] for trial in sorted(latest)]
+
+
+def _continued(before: TrialRow | None, row: TrialRow) -> TrialRow:
+    """Return an attempt, with the start and the duration of the segments that it continues."""
+    if before is None or before.first != row.first or before.seconds is None or row.seconds is None:
+        return row
+    return dataclasses.replace(row, started=before.started, seconds=before.seconds + row.seconds)
 
 
 def ranked(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:

@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def _sent(number: int, location: str) -> messages.FilesSent:
-    """Find the run of an attempt, and send its files."""
+    """Find the run of a trial, and send its files."""
     import mlflow  # seconds, and only this process needs it
 
     client = mlflow.MlflowClient()

@@ -176,7 +176,7 @@ def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: P
 def enter_mlflow(config: records.SlotConfig, request: records.TrialRequest) -> None:
     """Direct the MLflow calls of this process, a trial's or a rank's, to the trial's run."""
     store = paths.RunPaths(Path(config.root)).trial_store(request.number, request.worker if config.ship else None)
-    mlflow_runs.enter({**config.env, **request.env}, request.number, store)
+    mlflow_runs.enter({**config.env, **request.env}, request.series, store)
 
 
 def _plainly(run: context.Run, fields: Mapping[str, Any]) -> context.Result:

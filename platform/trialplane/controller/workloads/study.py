@@ -48,7 +48,7 @@ class StudyWorkload(Workload):
         """Send the files of the best trials, see `Workload.send_files`."""
         if self._keeping is None or not self.keeps_files:
             return []
-        best = {row.trial: row.number for row in self._keeping.best}
+        best = {row.trial: row.first for row in self._keeping.best}
         return sending.Sending(self._slots, best).run(goes_on, show)
 
     def close(self) -> None:
