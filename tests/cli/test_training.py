@@ -206,7 +206,7 @@ def test_a_line_says_where_it_is_and_how_fast():
     assert training.again(dataclasses.replace(waits, retried=3)) == "restarted twice"
     assert SHOWN.seconds_left(GOING) == 4000
     assert SHOWN.seconds_left(dataclasses.replace(GOING, eta=30.0)) == 30
-    slow = dataclasses.replace(QUIET, progress=TrainingProgress(3, metrics={"slowest_rank": 5.0}), recorder="MLflow is away")
+    slow = dataclasses.replace(QUIET, progress=TrainingProgress(3, metrics={"slowest_rank": 5.0}), mlflow="MLflow is away")
     assert progress.line(slow) == "step 3; rank 5 delays the others; MLflow is away"
 
 

@@ -104,9 +104,9 @@ def test_a_run_that_is_interrupted_as_it_is_recorded_has_ended(study: Study, num
     (exporter,) = [process.pid for process in study.processes() if "trialplane.exporter" in process.command]
     os.kill(exporter, signal.SIGSTOP)  # MLflow is slow
     study.let_begin(0)
-    waiting = wait_until(lambda: "recording" in (status := run.status()).recorder and status, "the end")
+    waiting = wait_until(lambda: "recording" in (status := run.status()).mlflow and status, "the end")
     assert (waiting.state, waiting.unrecorded) == (RunState.SUCCEEDED, True)
-    wait_until(lambda: run.status().recorder == "recording in MLflow: 0 of 2 trials", "what is waited for is told")
+    wait_until(lambda: run.status().mlflow == "recording in MLflow: 0 of 2 trials", "what is waited for is told")
     wait_until(lambda: not any("slot_process" in process.command for process in study.processes()), "the slots are gone")
     pid = study.controller()
     assert pid is not None
@@ -118,7 +118,7 @@ def test_a_run_that_is_interrupted_as_it_is_recorded_has_ended(study: Study, num
     wait_until(lambda: not alive(exporter), "the exporter is gone, too")
     run.resume()
     status = run.wait(300)
-    assert (status.state, status.unrecorded, status.recorder) == (RunState.SUCCEEDED, False, "")
+    assert (status.state, status.unrecorded, status.mlflow) == (RunState.SUCCEEDED, False, "")
     study.check_exact(2, logged=False)
 
 

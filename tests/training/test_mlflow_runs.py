@@ -1,6 +1,6 @@
 """Where the MLflow runs of existing scripts land, in trials of a real template: in the trial's run, or below it.
 
-Not checked here: that the controller takes over what a trial's own store holds (tests/controller/test_recorder.py).
+Not checked here: that the controller takes over what a trial's own store holds (tests/exporter/test_job_logging.py).
 """
 
 from __future__ import annotations
@@ -270,10 +270,10 @@ def test_a_trial_waits_for_tables_and_experiment(bench: Bench, empty: Path, tmp_
         store.client.create_experiment("toy")
 
     number, store = bench.next, Store(f"sqlite:///{file}")
-    recorder = threading.Thread(target=create)
-    recorder.start()
+    creator = threading.Thread(target=create)
+    creator.start()
     complete(bench, "thread", looked_up(store))
-    recorder.join()
+    creator.join()
     assert store.experiments() == {"toy"}
     assert store.count() == 1
 

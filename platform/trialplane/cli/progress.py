@@ -141,7 +141,7 @@ def line(status: RunStatus) -> str:
     if status.state in (RunState.PENDING, RunState.PAUSED) or not (status.ended_trials or status.running):
         slots = f" ({status.slots_ready}/{status.slots} slots ready)" if status.state is RunState.RUNNING else ""
         return f"{status.state}: {status.reason or 'the slots are warming up'}{slots}"
-    return "; ".join(part for part in (kinds.of(status).line(status), status.recorder) if part)
+    return "; ".join(part for part in (kinds.of(status).line(status), status.mlflow) if part)
 
 
 def summary(handle: RunHandle, status: RunStatus, stream: Any = None) -> None:

@@ -68,7 +68,7 @@ def _fields(status: RunStatus, presenter: Presenter) -> dict[str, object]:
         "submitted": output.moment(status.created),
         "owner": status.owner,
         "ended": output.moment(status.ended),
-        "MLflow": status.recorder,
+        "MLflow": status.mlflow,
         "images": ", ".join(_image(image, digests) for image, digests in status.images.items()),
         "warning": "; ".join(status.warnings),
     }

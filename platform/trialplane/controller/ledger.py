@@ -829,4 +829,4 @@ def _bare(status: RunStatus) -> RunStatus:
     """A status without what a trial's code can make large."""
     reason = errors.shortened(status.reason, _LONGEST_REASON)
     progress = type(status.progress)()
-    return dataclasses.replace(status, reason=reason, best=None, recorder="", warnings=(), progress=progress)
+    return dataclasses.replace(status, reason=reason, best=None, mlflow="", warnings=(), progress=progress)

@@ -286,7 +286,7 @@ class Loop:
             progress=self._workload.progress,
             ended=now if state is not RunState.RUNNING else None,
             updated=now,
-            recorder=self._exporter.trouble,
+            mlflow=self._exporter.trouble,
             warnings=self.warnings,
         )
 

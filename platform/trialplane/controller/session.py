@@ -252,7 +252,7 @@ class Session:
                 status_meanwhile = dataclasses.replace(final_status, reason=f"{ending.reason}; {text}", unrecorded=True)
 
             def show(text: str, *, now: bool = False) -> None:
-                board.show(dataclasses.replace(status_meanwhile, recorder=text), now=now)
+                board.show(dataclasses.replace(status_meanwhile, mlflow=text), now=now)
 
             signals = len(self._stopped)
             show("recording in MLflow", now=True)
@@ -265,7 +265,7 @@ class Session:
                 log.warning("%s", text)
                 final_status = dataclasses.replace(final_status, reason=f"{ending.reason}; {text}", unrecorded=True)
             elif exporter.trouble:
-                final_status = dataclasses.replace(final_status, recorder=exporter.trouble)
+                final_status = dataclasses.replace(final_status, mlflow=exporter.trouble)
             self._notifier.close()  # before the record of the end, at which the operator removes this pod
             board.show(final_status, now=True)
             if remote:

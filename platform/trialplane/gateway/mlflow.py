@@ -36,7 +36,7 @@ from trialplane.wire.mlflow import Destination
 DENIED = "PERMISSION_DENIED"
 INVALID = "INVALID_PARAMETER_VALUE"
 NO_ENDPOINT = "ENDPOINT_NOT_FOUND"
-FULL = "RESOURCE_LIMIT_EXCEEDED"  # which the recorder tries again
+FULL = "RESOURCE_LIMIT_EXCEEDED"  # which the exporter tries again
 BUSY = "REQUEST_LIMIT_EXCEEDED"
 
 MAX_CALL = 4 << 20  # bytes of a call's body; MLflow takes 1 MB of metrics, parameters and tags at once

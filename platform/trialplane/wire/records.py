@@ -422,7 +422,7 @@ class RunStatus:
         started: Time of the last start.
         ended: Time of the end.
         updated: Time of this status.
-        recorder: Reason why MLflow cannot be reached or refuses records, or "".
+        mlflow: Reason why MLflow cannot be reached or refuses records, how far recording at the end is, or "".
         unrecorded: Whether MLflow lacks results that a resume would write.
         warnings: Warnings for the user.
         slots_per_trial: Number of slots of one trial.
@@ -455,7 +455,7 @@ class RunStatus:
     started: float | None = None
     ended: float | None = None
     updated: float = 0.0
-    recorder: str = ""
+    mlflow: str = ""
     unrecorded: bool = False
     warnings: tuple[str, ...] = ()
     slots_per_trial: int = 1

@@ -59,7 +59,7 @@ class CollectionPresenter(Presenter):
         time_left = "" if status.eta is None else f"{output.duration(status.eta)} left"
         now = (_now(status), _rates(status), _moved(status))
         lines: list[tuple[Span, ...]] = [tuple((text, "") for text in now)] if any(now) else []
-        lines.append(tuple((text, "dim") for text in (time_left, presenter.slots(status), status.recorder)))
+        lines.append(tuple((text, "dim") for text in (time_left, presenter.slots(status), status.mlflow)))
         return Live(min(1.0, whole), (_done(status),), tuple(lines))
 
     def fields(self, status: RunStatus) -> dict[str, object]:

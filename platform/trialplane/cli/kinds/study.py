@@ -71,7 +71,7 @@ class StudyPresenter(Presenter):
         time_left = "" if status.eta is None else f"{output.duration(status.eta)} left"
         lines = [
             tuple(marks),
-            tuple((text, "dim") for text in (_speed(status), time_left, presenter.slots(status), status.recorder)),
+            tuple((text, "dim") for text in (_speed(status), time_left, presenter.slots(status), status.mlflow)),
         ]
         if best(status):
             lines.append(((f"best {best(status)}", "bold"), (presenter.parameters(status), "")))

@@ -71,7 +71,7 @@ class TrainingPresenter(Presenter):
                 (text, "")
                 for text in (*_measures(status), "" if seconds_left is None else f"{output.duration(seconds_left)} left")
             ),
-            tuple((text, "dim") for text in (_details(status), presenter.slots(status), status.recorder)),
+            tuple((text, "dim") for text in (_details(status), presenter.slots(status), status.mlflow)),
             tuple((text, "yellow") for text in (_slowest(status), again(status))),
         )
         return Live(done or 0.0, (_steps(status), "" if done is None else output.percent(done)), lines)
