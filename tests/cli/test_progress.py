@@ -242,7 +242,7 @@ def submitted(terminal: int | None = None) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_the_prompt_of_a_terminal_does_not_wait_for_mlflow(runs, monkeypatch, is_terminal):
     made = runs.make("a", tell=complete)
-    runs.say(made, RunState.SUCCEEDED, complete=24, best=BEST, unrecorded=True, recorder="recording in MLflow")
+    runs.say(made, RunState.SUCCEEDED, complete=24, best=BEST, unrecorded=True, mlflow="recording in MLflow")
     stream = Terminal() if is_terminal else io.StringIO()
     monkeypatch.setattr("sys.stdout", stream)
     target = Alive(runs.target, looks=100)
