@@ -336,7 +336,7 @@ def read(opened: Opened, after: int = 0) -> tuple[list[reading.Attempt], list[tu
     with contextlib.closing(sqlite3.connect(opened.run.ledger)) as connection:
         select = lambda query, values: connection.execute(query, values).fetchall()  # noqa: E731
         reports = [(row.number, row.step, row.metrics["loss"]) for row in reading.reports(select, "toy-1", 0).rows]
-        return reading.whole(select, "toy-1", after), reports
+        return reading.attempts_since(select, "toy-1", after), reports
 
 
 def test_a_promoted_trial_is_one_trial_of_an_exported_study(opened: Opened) -> None:
