@@ -43,6 +43,18 @@ def test_it_is_written_where_it_is_asked_to(platform, run, tmp_path):
     assert (done.exit_code, "is a folder" in done.stderr) == (2, True)
 
 
+def test_it_links_to_the_mlflow_that_stores_it(platform, run, monkeypatch):
+    stored = []
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://ann:secret@mlflow:5000")
+    monkeypatch.setattr("trialplane.client.exporting.to_mlflow", lambda *arguments: stored.append(arguments))
+    done = platform("report", "a", "--mlflow")
+    assert (done.exit_code, "in http://ann:***@mlflow:5000" in done.stderr) == (0, True)
+    text = Path("a.html").read_text()
+    assert '"mlflow":"http://mlflow:5000"' in text and "secret" not in text
+    assert stored[0][1:] == ("a", "http://ann:secret@mlflow:5000", text)
+    assert platform("report", "a", "a", "--mlflow").exit_code == 0
+
+
 def test_it_is_opened_in_a_browser(platform, run, monkeypatch):
     opened = []
     monkeypatch.setenv("BROWSER", "true")

@@ -1,4 +1,4 @@
-"""`platform export RUN mlflow:URI`: an MLflow is brought up to date with the records of a run, by the exporter.
+"""`platform export RUN mlflow:URI` and `report --mlflow`: an MLflow gets the records of a run, by the exporter.
 
 Not checked here: what the exporter writes (tests/exporter).
 """
@@ -16,7 +16,7 @@ from tests.controller.conftest import outcome, request
 from tests.exporter.conftest import Place
 from tests.exporter.state import state
 
-from trialplane.cli import results
+from trialplane.cli import report, results
 from trialplane.wire import env, labels, records
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
@@ -55,6 +55,21 @@ def test_an_mlflow_is_filled_again_and_once_more_changes_nothing(ended: Place) -
     assert state(ended) == first
     (parent,) = ended.runs("study")
     assert [item.path for item in ended.client.list_artifacts(parent.info.run_id)] == ["job.json"]
+
+
+def test_a_report_is_stored_with_the_run_of_the_study(ended: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(env.MLFLOW_TRACKING_URI, ended.uri)
+    words = ["toy-1", "--local", "--mlflow", "--out", str(tmp_path / "page.html")]
+    active = CliRunner().invoke(report.report_command, words)
+    assert "toy-1 is active; store its report in MLflow when it has ended" in str(active.exception)
+    ended.storage.close()  # its controller has ended
+    done = CliRunner().invoke(report.report_command, words, catch_exceptions=False)
+    assert "stored it as report.html of toy-1 in sqlite:///" in done.output
+    (parent,) = ended.runs("study")
+    artifacts = [item.path for item in ended.client.list_artifacts(parent.info.run_id)]
+    assert artifacts == ["job.json", "report.html"]
+    stored = ended.client.download_artifacts(parent.info.run_id, "report.html", str(tmp_path))
+    assert Path(stored).read_text() == (tmp_path / "page.html").read_text()
 
 
 def test_of_a_run_that_goes_on_an_export_is_what_there_is(ended: Place, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import tempfile
 import time
 import webbrowser
@@ -14,6 +16,7 @@ import click
 from trialplane.cli import names, output
 from trialplane.client.target import TargetName
 from trialplane.errors import InputError, RunDamaged
+from trialplane.wire import env, escapes, paths
 
 if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
     from trialplane.client.run import RunHandle
@@ -27,18 +30,24 @@ _MANY = 12  # columns of settings in a table; the page has all
 @names.target_options()
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="File to write. Default: RUN.html.")
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser. Without --out, in a temporary folder.")
+@click.option("--mlflow", "stores", is_flag=True, help="Also store the page in MLflow, as report.html of the study's run.")
 @click.option("--price", type=click.FloatRange(0), help="Price of a GPU-hour, or of a slot-hour without GPUs.")
 def report_command(
-    runs: tuple[str, ...], target_name: TargetName, out: Path | None, opens: bool, price: float | None
+    runs: tuple[str, ...], target_name: TargetName, out: Path | None, opens: bool, stores: bool, price: float | None
 ) -> None:
     """Write RUN (default: the newest run) as a page for the browser, in one HTML file.
 
     The page opens offline, and shows the history, the parameters, the curves, the timeline, the failures, and a table to
     sort and filter. Several runs need the same objectives; the page also compares them.
+
+    With --mlflow, the page is stored in the MLflow of MLFLOW_TRACKING_URI, or in that of this machine.
     """
     from trialplane.pages import comparison, content, page
 
     handles = [names.find_run(run, target_name) for run in dict.fromkeys(runs or (None,))]
+    if stores and len(handles) > 1:
+        raise click.UsageError("--mlflow takes one run, in whose MLflow run the page is stored")
+    uri = _mlflow(handles[0]) if stores else ""
     file = _file(out or _default(handles[0].name, opens))
     recorded = [_read(handle) for handle in handles]
     comparison.check(recorded)
@@ -47,9 +56,15 @@ def report_command(
         for handle, each in zip(handles, recorded, strict=True)
     ]
     contents = [content.content(each, surroundings) for each, surroundings in zip(recorded, around, strict=True)]
+    if uri.startswith(("http://", "https://")):
+        contents[0][0]["mlflow"] = re.sub(r"(?<=://)[^/?#]*@", "", uri)  # without a login
     compared = comparison.comparison(recorded) if len(recorded) > 1 else None
     title = ", ".join(handle.name for handle in handles[:3]) + (" and others" if len(handles) > 3 else "")
-    _write(file, page.page(title, contents, compared), opens)
+    text = page.page(title, contents, compared)
+    _write(file, text, opens)
+    if uri:
+        handles[0].store_report(text, uri)
+        output.note(f"stored it as report.html of {handles[0].name} in {escapes.without_passwords(uri)}")
 
 
 @click.command("compare")
@@ -121,6 +136,20 @@ def _read(handle: RunHandle) -> Recorded:
         return Recorded(job, status, attempts, handle.reports())
     except RunDamaged as error:
         raise InputError(f"{error}\nNothing was written") from error
+
+
+def _mlflow(handle: RunHandle) -> str:
+    """Return the tracking URI of the MLflow that gets the page.
+
+    Raises:
+        InputError: the run is on a cluster, whose MLflow cannot be written from here.
+    """
+    uri = os.environ.get(env.MLFLOW_TRACKING_URI, "")
+    if not uri and handle.target.remote:
+        raise InputError(
+            f"{handle.name} is on a cluster, whose MLflow only its runs write; set {env.MLFLOW_TRACKING_URI} to another one"
+        )
+    return uri or paths.mlflow_uri(paths.home())
 
 
 def _default(run: str, opens: bool) -> Path:

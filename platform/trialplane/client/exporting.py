@@ -97,7 +97,7 @@ def write(target: Target, run: str, url: str) -> None:
         TargetError: the database, or MLflow, cannot be written.
     """
     if url.startswith(MLFLOW):
-        _to_mlflow(target, run, url.removeprefix(MLFLOW))
+        to_mlflow(target, run, url.removeprefix(MLFLOW))
         return
     check("optuna", "sqlalchemy")
     _check_folder(url)
@@ -122,8 +122,19 @@ def write(target: Target, run: str, url: str) -> None:
         raise TargetError(f"{run} was not exported: {last[0]}")
 
 
-def _to_mlflow(target: Target, run: str, uri: str) -> None:
-    """Export the records of a run to an MLflow: those of the ledger, and no files."""
+def to_mlflow(target: Target, run: str, uri: str, report: str = "") -> None:
+    """Export the records of a run to an MLflow: those of the ledger, and no files but the page of the run.
+
+    Args:
+        target: that has the run.
+        run: its name.
+        uri: tracking URI of the MLflow.
+        report: the page; "" for none.
+
+    Raises:
+        InputError: the URI is not usable, or MLflow is not installed.
+        TargetError: MLflow cannot be written.
+    """
     check("mlflow", "sqlalchemy")
     scheme = urllib.parse.urlsplit(uri).scheme
     if scheme in ("", "file"):
@@ -146,6 +157,8 @@ def _to_mlflow(target: Target, run: str, uri: str) -> None:
         files.root.mkdir(parents=True)
         files.job.write_text(target.job(run).model_dump_json(), encoding="utf-8")
         files.submission.write_text(json.dumps(dict(target.submission(run))), encoding="utf-8")
+        if report:
+            files.report.write_text(report, encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-P", "-m", "trialplane.exporter", str(files.root)],
             input=f"{records.to_json(order_)}\n",

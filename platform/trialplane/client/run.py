@@ -288,6 +288,21 @@ class RunHandle:
         """
         exporting.write(self.target, self.name, url)
 
+    def store_report(self, page: str, uri: str) -> None:
+        """Bring an MLflow up to date with the run's records, and store a page as `report.html` of the study's run.
+
+        Args:
+            page: HTML.
+            uri: Tracking URI of MLflow.
+
+        Raises:
+            InputError: The run is active, the URI is not usable, or MLflow is not installed.
+            TargetError: MLflow cannot be written.
+        """
+        if self.is_active():
+            raise InputError(f"{self.name} is active; store its report in MLflow when it has ended")
+        exporting.to_mlflow(self.target, self.name, uri, page)
+
     def stop(self, *, now: bool = False) -> None:
         """Stop the run, for `resume` to continue it later. Does not wait, and does nothing if the run is not active.
 

@@ -176,7 +176,8 @@ class Exporter:
             batch.add_tags({labels.STATE: RunState.RUNNING.value})
             batch.status = "RUNNING"
         self._write(parent.info.run_id, batch)
-        self.files.add([(parent.info.run_id, Artifact("", str(self._run.job)))])
+        files = [self._run.job, *([self._run.report] if self._run.report.exists() else [])]
+        self.files.add([(parent.info.run_id, Artifact("", str(file))) for file in files])
         self._parent = parent.info.run_id  # only when all of the above succeeded: otherwise it is repeated
 
     def _studies(self) -> list[Any]:

@@ -113,6 +113,7 @@ class RunPaths:
 
     Attributes:
         exporter: tracking URI of the MLflow that the run is exported to; locked by its exporter.
+        report: page of the run that is exported with it; only in a copy of the folder.
         stores: MLflow stores of trials that started while MLflow was away.
     """
 
@@ -120,6 +121,7 @@ class RunPaths:
         self.root = root
         self.job = root / "job.json"
         self.submission = root / "submission.json"
+        self.report = root / "report.html"
         self.code = root / "code"
         self.ledger = root / "ledger.db"
         self.lock = root / "controller.lock"
