@@ -35,6 +35,7 @@ VERBS = {
     "resume": ("trialplane.cli.lifecycle", "Continue a paused or ended run."),
     "edit": ("trialplane.cli.changing", "Change fields of a run, also while it runs."),
     "retry": ("trialplane.cli.changing", "Try the failed trials of a study again."),
+    "refit": ("trialplane.cli.refit", "Train the best trials again with new seeds, and compare them."),
     "diff": ("trialplane.cli.changing", "Compare a job with a run: what can change, and when."),
     "scale": ("trialplane.cli.lifecycle", "Change the number of parallel trials or workers of a run."),
     "delete": ("trialplane.cli.lifecycle", "Delete a run with its ledger, logs and checkpoints."),

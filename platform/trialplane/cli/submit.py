@@ -6,12 +6,13 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
 
 from trialplane.cli import foreground, importing, kinds, names, output, watching
-from trialplane.client import places
+from trialplane.client import cloning, places
 from trialplane.client.offline import Offline
 from trialplane.client.run import Submitted
 from trialplane.client.sdk import Platform
@@ -34,6 +35,15 @@ _NOTES = {
 @click.group("submit")
 def submit_command() -> None:
     """Start a run of a job."""
+
+
+_source = click.option(
+    "--from",
+    "source",
+    metavar="RUN[:TRIAL]",
+    help="Run whose settings and code to take; with TRIAL its parameters, in one trial. NAME can be left out.",
+)
+_other_code = click.option("--other-code", is_flag=True, help="With --from: take the code of NAME even if it differs.")
 
 
 def _options(verb: Callable[..., int]) -> Callable[..., int]:
@@ -67,8 +77,10 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
 
 
 @submit_command.command("hpo", short_help="Start a study: many trials with different parameters.")
-@names.job_argument
+@click.argument("job", metavar="[NAME]", required=False, shell_complete=names.complete_job)
 @names.target_options(submits=True)
+@_source
+@_other_code
 @click.option(
     "--space",
     "spaces",
@@ -90,13 +102,17 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
 @click.option("--max-failed", type=int, help="Stop if more than this many trials fail.")
 @click.option("--watch-code", is_flag=True, help="With --local: run one trial, and again whenever the job's folder changes.")
 @_options
-def hpo(job: str, target_name: TargetName, *, watch_code: bool, **options: Any) -> int:
+def hpo(
+    job: str | None, target_name: TargetName, *, source: str | None, other_code: bool, watch_code: bool, **options: Any
+) -> int:
     """Start a study of NAME: a job in jobs/NAME, a job's folder, or a script.
 
     A script that prints its metrics needs no job.yaml. Its folder is included:
 
     \b
     platform submit hpo ./train.py --space lr=1e-5..1e-2:log --param epochs=5 --objective accuracy:max --local
+    platform submit hpo --from mine-1 --set trials=40 --local     a run again, with its code and another number of trials
+    platform submit hpo --from mine-1:7 --param epochs=64 --local   its trial 7 again, for longer
 
     Without --local, the run is on a cluster: that of --context and --namespace, or of TRIALPLANE_CONTEXT and
     TRIALPLANE_NAMESPACE, or of the kubeconfig. Later commands use the same target.
@@ -105,18 +121,46 @@ def hpo(job: str, target_name: TargetName, *, watch_code: bool, **options: Any) 
     kills it; `platform resume` continues it in both cases. On a cluster, Ctrl-C only ends the display: use `platform pause`
     or `cancel` to stop the run. Closing the terminal never stops a run.
     """  # noqa: D301  \b is click's mark
-    if job.endswith(".py") and importing.is_tune(Path(job)):
+    if job is None and source is None:
+        raise click.UsageError("say what to submit: a NAME, or --from RUN")
+    if job is not None and job.endswith(".py") and importing.is_tune(Path(job)):
         remedy = f"`platform import ray {shlex.quote(job)}` creates the job that calls its function"
         raise InputError(f"{job} is a search of Ray Tune, and a trial would start all of it; {remedy}; nothing was started")
     overrides = {name: options.pop(name) for name in ("trials", "parallel", "sampler", "pruner")}
     overrides["budget.max_failed"] = Flag(options.pop("max_failed"), "--max-failed")
     issues, searched = _searched(options.pop("spaces"), options.pop("objectives"))
-    if not watch_code:
-        return _submit("hpo", job, target_name, {**overrides, **searched}, issues, **options)
+    overrides = {**overrides, **searched}
+    if watch_code:
+        return _watch(job, target_name, overrides, issues, is_clone=source is not None, **options)
+    if source is None:
+        return _submit("hpo", str(job), target_name, overrides, issues, **options)
+    target = places.target_of(target_name)
+    run, trial = cloning.source(source)
+    target.is_active(run)  # raises for an unknown run
+    row = None if trial is None else cloning.trial(target, run, trial)
+    fields = {} if row is None else {"trials": 1, "enqueue": None}
+    code = None if job is None else load.find_job(job, Path.cwd())
+    with cloning.folder(target, run, fields, code, allow_other_code=other_code) as folder:
+        params = {} if row is None else dict(row.params)
+        return _submit("hpo", str(folder), target_name, overrides, issues, cloned=params, **options)
+
+
+def _watch(
+    job: str | None,
+    target_name: TargetName,
+    overrides: Mapping[str, Any],
+    issues: Sequence[Issue],
+    *,
+    is_clone: bool,
+    **options: Any,
+) -> int:
+    """Run one trial, and again whenever the job's folder changes."""
     if not target_name.local or options["detach"] or options["dry_run"] or options["name"] or overrides["trials"]:
         raise click.UsageError("--watch-code needs --local, and takes no --trials, --name, --detach or --dry-run")
+    if job is None or is_clone:
+        raise click.UsageError("--watch-code needs the NAME of a job, and takes no --from")
     folder = Path(job).parent if job.endswith(".py") else load.find_job(job, Path.cwd())
-    fields = {**overrides, **searched, "trials": Flag(1, "--watch-code"), "parallel": Flag(1, "--watch-code")}
+    fields = {**overrides, "trials": Flag(1, "--watch-code"), "parallel": Flag(1, "--watch-code")}
     return watching.watch(
         folder, lambda started: _submit("hpo", job, target_name, fields, issues, **options, started=started)
     )
@@ -215,6 +259,7 @@ def _submit(
     values: Path | None,
     kind: str,
     started: watching.Started = lambda handle: None,
+    cloned: Mapping[str, Any] = MappingProxyType({}),
     **options: Any,
 ) -> int:
     """Check, start and show a run.
@@ -231,6 +276,7 @@ def _submit(
         values: of the chart, in place of a cluster; or None.
         kind: of the output.
         started: called with the run when it has started.
+        cloned: parameters of the trial that is cloned.
         **options: the other options of all kinds.
     """
     if values is not None and (not dry_run or target_name.local):
@@ -244,7 +290,7 @@ def _submit(
         profile=options["profile"],
         sets=options["sets"],
         overrides={**overrides, "seed": options["seed"], "budget.timeout": Flag(options["timeout"], "--timeout")},
-        params=params,
+        params={**cloned, **params},
         command=["platform", *sys.argv[1:]],
         issues=[*option_issues, *issues, *unread],
         kind=kind_of_job,

@@ -153,6 +153,10 @@ class KubernetesTarget:
         """See `Target`."""
         return self._submission(run).facts
 
+    def code(self, run: str) -> bytes:
+        """See `Target`."""
+        return self._submission(run).code
+
     def differences(self, plan: Plan) -> list[str] | None:
         """See `Target`."""
         view = self._view_of(plan.run)

@@ -22,6 +22,7 @@ from trialplane.ledger import attempts as reading
 from trialplane.ledger import results, run_status
 from trialplane.ledger.attempts import NO_LIMIT, Attempt
 from trialplane.ledger.run_status import LedgerView, OperatorView
+from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
 from trialplane.plan import saving
 from trialplane.plan.plan import Plan
@@ -154,6 +155,11 @@ class LocalTarget:
     def submission(self, run: str) -> Mapping[str, Any]:
         """See `Target`."""
         return folder.load_submission(self._find(run))
+
+    @_of_run
+    def code(self, run: str) -> bytes:
+        """See `Target`."""
+        return packing.pack(self._find(run).code).data
 
     def differences(self, plan: Plan) -> list[str] | None:
         """See `Target`."""

@@ -128,6 +128,9 @@ class Target(Protocol):
     def submission(self, run: str) -> Mapping[str, Any]:
         """Return the facts of a run's submission."""
 
+    def code(self, run: str) -> bytes:
+        """Return the packed code of a run."""
+
     def differences(self, plan: Plan) -> list[str] | None:
         """Return the differences between a plan and the run with its name.
 

@@ -1,0 +1,79 @@
+"""What a refit says of configurations: intervals that hold, ties that are called ties, winners as often as stated. Pure."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+
+import pytest
+from scipy import stats
+
+from trialplane.plan import refit
+
+SEEDS = 5
+
+
+def simulated(chance: random.Random, *means: float, noise: float = 1.0) -> refit.Comparison:
+    values = {trial: [chance.gauss(mean, noise) for _ in range(SEEDS)] for trial, mean in enumerate(means)}
+    return refit.compare(values, maximize=False)
+
+
+def test_planted_ties_are_ties() -> None:
+    chance = random.Random(1)
+    ties = sum(simulated(chance, 0.0, 0.0, 0.0).winner is None for _ in range(200))
+    assert ties >= 0.95 * 200
+
+
+def test_nothing_is_called_worse_that_is_not() -> None:
+    chance = random.Random(2)
+    whole = sum(all(one.is_best for one in simulated(chance, 0.0, 0.0, 0.0).candidates) for _ in range(400))
+    assert whole >= 0.95 * 400 - 2 * math.sqrt(400 * 0.95 * 0.05)
+
+
+def test_a_planted_winner_is_found_as_often_as_stated() -> None:
+    """The difference is stated for the noise that was seen; planted is its mean over many refits."""
+    chance = random.Random(3)
+    stated = [simulated(chance, 0.0, 0.0).difference or 0.0 for _ in range(300)]
+    gap = statistics.fmean(stated)
+    right = [(simulated(chance, 0.0, gap).winner or refit.Candidate(-1, (), 0, 0, False)).trial for _ in range(400)]
+    share = right.count(0) / len(right)
+    assert abs(share - refit.POWER) < 0.08, share
+    assert right.count(1) == 0
+
+
+def test_intervals_hold_together() -> None:
+    chance = random.Random(4)
+    held = sum(all(abs(one.mean) <= one.margin for one in simulated(chance, 0.0, 0.0, 0.0).candidates) for _ in range(400))
+    assert held >= 0.95 * 400 - 2 * math.sqrt(400 * 0.95 * 0.05)
+
+
+@pytest.mark.parametrize("freedom", [1.0, 2.0, 3.7, 8.0, 40.0])
+@pytest.mark.parametrize("share", [0.6, 0.8, 0.975, 0.9958, 0.9999])
+def test_quantiles_are_students(freedom: float, share: float) -> None:
+    assert refit.quantile(share, freedom) == pytest.approx(stats.t.ppf(share, freedom), rel=1e-6)
+
+
+def test_the_direction_and_the_order() -> None:
+    values = {3: [1.0, 1.1, 0.9], 7: [5.0, 5.1, 4.9], 9: [5.0, 5.2, 4.7]}
+    found = refit.compare(values, maximize=True)
+    assert [(one.trial, one.is_best) for one in found.candidates] == [(7, True), (9, True), (3, False)]
+    assert found.winner is None
+    winner = refit.compare({3: values[3], 7: values[7]}, maximize=False).winner
+    assert winner is not None
+    assert winner.trial == 3
+
+
+def test_one_seed_says_nothing() -> None:
+    found = refit.compare({0: [1.0], 1: [2.0]}, maximize=False)
+    assert (found.winner, found.difference, found.candidates[0].margin) == (None, None, math.inf)
+
+
+def test_without_noise_any_difference_counts() -> None:
+    found = refit.compare({0: [1.0, 1.0], 1: [2.0, 2.0], 2: []}, maximize=False)
+    assert found.winner is not None
+    assert (found.winner.trial, len(found.candidates)) == (0, 2)
+
+
+def test_nothing_to_compare() -> None:
+    assert refit.compare({}, maximize=False) == refit.Comparison((), None)
