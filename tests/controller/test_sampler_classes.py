@@ -170,6 +170,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow  # another process imports Optuna
 @pytest.mark.parametrize(("body", "message"), HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_class_is_refused_before_a_trial(opened: Opened, body: str, message: str) -> None:
     text = f"import optuna\nclass Bad(optuna.samplers.RandomSampler):\n  def __init__(self):\n{body}\n"
@@ -198,6 +199,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow  # another process imports Optuna
 @pytest.mark.parametrize(("text", "message"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_class_is_refused_before_a_trial(opened: Opened, text: str, message: str) -> None:
     (opened.run.code / "bad.py").write_text(text)
@@ -206,6 +208,7 @@ def test_a_broken_class_is_refused_before_a_trial(opened: Opened, text: str, mes
     assert str(caught.value).endswith("; nothing was started")
 
 
+@pytest.mark.slow  # another process imports Optuna
 def test_a_class_that_hangs_is_refused(opened: Opened) -> None:
     text = (
         "import optuna, threading\nclass Bad(optuna.samplers.RandomSampler):\n  def __init__(self): threading.Event().wait()"
@@ -215,6 +218,7 @@ def test_a_class_that_hangs_is_refused(opened: Opened) -> None:
         rehearsal.check(job(**SEARCH, sampler={"class": "bad:Bad"}), opened.run.code, seconds=5)
 
 
+@pytest.mark.slow  # another process imports Optuna
 def test_a_good_class_passes_its_rehearsal(opened: Opened) -> None:
     rehearsal.check(job(**SEARCH, sampler={"class": "walking:Walk", "step": 0.2}), opened.run.code)
 

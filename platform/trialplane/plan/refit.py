@@ -99,7 +99,7 @@ def quantile(share: float, freedom: float) -> float:
 def _share_below(value: float, freedom: float) -> float:
     """Return the share of Student's t distribution below a value over 0: with x = √n·tan φ, an integral of cosⁿ⁻¹ φ."""
     end = math.atan(value / math.sqrt(freedom))
-    heights = [math.cos(end * piece / _PIECES) ** (freedom - 1) for piece in range(_PIECES + 1)]
+    heights = [math.pow(math.cos(end * piece / _PIECES), freedom - 1) for piece in range(_PIECES + 1)]
     area = end / _PIECES / 3 * (heights[0] + 4 * sum(heights[1:-1:2]) + 2 * sum(heights[2:-1:2]) + heights[-1])
     scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
     return 0.5 + scale * area
