@@ -64,7 +64,7 @@ def test_a_damaged_record_says_whose_it_is(postgres: Postgres, column: str, text
     archive = Archive(connections.share())
     archive.record("toy", make_job(), {"submitted": 3.0}, b"\0\1\2", new=True)
     postgres.execute(f"UPDATE runs SET {column} = '{text}' WHERE name = 'toy'", url)
-    with pytest.raises(LedgerCorrupt, match="what the ledger has of toy cannot be read: "):
+    with pytest.raises(LedgerCorrupt, match="the ledger's records of toy cannot be read: "):
         archive.snapshot("toy")
     connections.close()
 

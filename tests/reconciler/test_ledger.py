@@ -52,7 +52,7 @@ def test_a_record_that_cannot_be_read_is_a_condition_of_its_run_alone(team: Team
     team.settle()
 
     def damaged(run: str) -> None:
-        raise LedgerCorrupt(f"what the ledger has of {run} cannot be read: no RunStatus: 'state'")
+        raise LedgerCorrupt(f"the ledger's records of {run} cannot be read: no RunStatus: 'state'")
 
     with monkeypatch.context() as patch:
         patch.setattr(team.archive, "recorded", damaged)
@@ -60,7 +60,7 @@ def test_a_record_that_cannot_be_read_is_a_condition_of_its_run_alone(team: Team
     assert team.status()["state"] == "Running" and "a" in team.ray_clusters
     held, why, message = team.condition("Ready")
     assert (held, why) == ("False", "LedgerUnreadable")
-    assert message == "what the ledger has of a cannot be read: no RunStatus: 'state'"
+    assert message == "the ledger's records of a cannot be read: no RunStatus: 'state'"
     team.settle()
     assert team.condition("Ready")[0] == "True"
 

@@ -176,7 +176,7 @@ def test_who_waited_for_a_lock_that_was_removed_asks_again(tmp_path: Path, monke
         flock(handle, operation)
 
     monkeypatch.setattr(building.fcntl, "flock", after_its_holder_ended)
-    with building.alone(tmp_path / "made"), lock.open() as another:
+    with building.lock(tmp_path / "made"), lock.open() as another:
         assert len(asked) == 2
         with pytest.raises(BlockingIOError):
             flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -282,11 +282,11 @@ def test_cores_are_those_of_the_container(tmp_path: Path, monkeypatch: pytest.Mo
 
 def refuse_writing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a read-only mount does, also for root."""
-    alone: Callable[[Path], object] = building.alone
+    lock: Callable[[Path], object] = building.lock
 
     def refusing(target: Path) -> object:
         if target.parent == folder:
             raise OSError(30, "Read-only file system")
-        return alone(target)
+        return lock(target)
 
-    monkeypatch.setattr(building, "alone", refusing)
+    monkeypatch.setattr(building, "lock", refusing)

@@ -79,7 +79,7 @@ def folder(name: str, cache: Path, corpus: Sequence[str] = ()) -> Path:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     entry = cache / "tokenizers" / _key(name, corpus)
     if not entry.is_dir():
-        with building.alone(entry):
+        with building.lock(entry):
             if not entry.is_dir():
                 _fill(entry, name, corpus)
     return entry

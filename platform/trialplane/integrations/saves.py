@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-import warnings
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +21,8 @@ class SavedFile:
     """A checkpoint to continue from.
 
     Attributes:
-        step: epochs, rounds or optimizer steps done when it was saved.
-        file: a copy in the trial's scratch folder.
+        step: Epochs, rounds or optimizer steps done when it was saved.
+        file: Copy of the file in the trial's scratch folder.
     """
 
     step: int
@@ -34,8 +33,8 @@ class Saves:
     """Checkpoints of the trial in this process. Outside of a trial there are none.
 
     Args:
-        file: the name of the file in each checkpoint, with the suffix that the library expects.
-        keep: number of checkpoints to keep. With 2, there is an older one if the newest is damaged.
+        file: Name of the file in each checkpoint, with the suffix that the library expects.
+        keep: Number of checkpoints to keep. With 2, there is an older one if the newest is damaged.
     """
 
     def __init__(self, file: str, keep: int = 2) -> None:
@@ -45,11 +44,11 @@ class Saves:
         """Save a checkpoint in rank 0, and delete the oldest ones.
 
         Args:
-            step: epochs, rounds or optimizer steps done.
-            write: function that writes the file to a path.
+            step: Epochs, rounds or optimizer steps done.
+            write: Function that writes the file to a path.
 
         Raises:
-            CheckpointError: it could not be written; older ones are unchanged.
+            CheckpointError: The checkpoint could not be written. Older ones are unchanged.
         """
         ctx = trialplane.current()
         if ctx is None or not ctx.is_main:
@@ -64,32 +63,21 @@ class Saves:
         ctx = trialplane.current()
         if ctx is None or not ctx.is_main:
             return
-        store = stores.open_store(ctx.checkpoints)
-        try:
-            existing = store.complete()
-            name = record.name_of(step, existing)
-            with store.create(name, self._file) as sink, file.open("rb") as source:
+
+        def copy(sink: stores.Sink) -> None:
+            with file.open("rb") as source:
                 while piece := source.read(_PIECE):
                     sink.write(piece)
-            parts = {self._file: record.Part(sink.size, sink.crc)}
-            saved = record.Saved(step, name, store.url(name), 1, False, None, parts, {})
-            store.publish(name, record.dump(saved), [self._file])
-            for outdated in existing[: len(existing) + 1 - self._keep]:
-                store.remove(outdated)
-            store.sweep()
-            ctx.saved(step)
-        except OSError as error:
-            raise errors.CheckpointError(
-                f"the checkpoint of step {step} could not be written to {store.location}: {error.strerror or error}. Free "
-                "some space there, then continue from the previous checkpoint with `platform resume`"
-            ) from error
+
+        stores.save_file(ctx.checkpoints, step, self._file, copy, self._keep)
+        ctx.saved(step)
 
     def newest(self) -> SavedFile | None:
         """Return the newest intact checkpoint of the trial, or else of the run that `--resume` names. None without one.
 
         Raises:
-            CheckpointDamaged: all checkpoints are damaged.
-            CheckpointError: the run that `--resume` names has no checkpoint.
+            CheckpointDamaged: No usable checkpoint is intact, and at least one is damaged.
+            CheckpointError: The run that `--resume` names has no checkpoint, or a checkpoint is of another library.
         """
         ctx = trialplane.current()
         if ctx is None:
@@ -105,32 +93,27 @@ class Saves:
     def _newest(
         self, location: str, workdir: Path, is_usable: Callable[[int], bool] = lambda step: True
     ) -> SavedFile | None:
+        """Return the newest intact checkpoint at a location; None without a usable one. Errors are those of `newest`."""
         store = stores.open_store(location)
-        checkpoints, damaged = stores.records(store)
-        for saved in reversed(checkpoints):
-            if not is_usable(saved.step):
-                continue
-            if self._file not in saved.parts:
-                raise errors.CheckpointError(
-                    f"{saved.location} contains {', '.join(saved.parts)}, but not {self._file}, which this library "
-                    "reads. Give the run another name, or set another location for its checkpoints"
-                )
-            copy = workdir / f"{saved.name}-{self._file}"
-            crc = 0
-            with store.local(saved.name, self._file) as path, path.open("rb") as source, copy.open("wb") as target:
-                while piece := source.read(_PIECE):
-                    crc = zlib.crc32(piece, crc)
-                    target.write(piece)
-            if (crc, copy.stat().st_size) == (saved.parts[self._file].crc, saved.parts[self._file].size):
-                return SavedFile(saved.step, copy)
-            damaged.append(errors.CheckpointDamaged(f"{saved.location}/{self._file} is truncated or changed"))
-            warnings.warn(f"skipping a damaged checkpoint, and using the previous one: {damaged[-1]}", stacklevel=4)
-        if damaged:
-            raise errors.CheckpointDamaged(
-                f"all checkpoints at {location} are damaged ({errors.counted(len(damaged), 'checkpoint')}). To start "
-                "again from step 0, delete or move them"
+        newest = stores.newest(store, lambda saved: self._copy(store, saved, workdir), is_usable)
+        return None if newest is None else SavedFile(newest[0].step, newest[1])
+
+    def _copy(self, store: stores.Store, saved: record.Saved, workdir: Path) -> Path:
+        """Copy the file of a checkpoint to `workdir`, and compare its checksum. Return the copy."""
+        if self._file not in saved.parts:
+            raise errors.CheckpointError(
+                f"{saved.location} contains {', '.join(saved.parts)}, but not {self._file}, which this library reads. Give "
+                "the run another name, or set another location for its checkpoints"
             )
-        return None
+        copy = workdir / f"{saved.name}-{self._file}"
+        crc = 0
+        with store.local(saved.name, self._file) as path, path.open("rb") as source, copy.open("wb") as target:
+            while piece := source.read(_PIECE):
+                crc = zlib.crc32(piece, crc)
+                target.write(piece)
+        if (crc, copy.stat().st_size) != (saved.parts[self._file].crc, saved.parts[self._file].size):
+            raise errors.CheckpointDamaged(f"{saved.location}/{self._file} is truncated or changed")
+        return copy
 
 
 def none_at(location: str) -> str:
@@ -145,7 +128,7 @@ def folder(location: str, writer: str) -> Path:
     """Return the folder at a location of checkpoints, for a library that only writes to folders.
 
     Raises:
-        InputError: it is a URL.
+        InputError: The location is a URL.
     """
     local = paths.local_folder(location)
     if local is None:

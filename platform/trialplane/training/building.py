@@ -1,7 +1,7 @@
-"""Files of a cache: one process builds a file, the others wait for it, and none ever sees an incomplete one.
+"""Files of a cache: one process builds a file, the others wait for it, and no process ever sees an incomplete one.
 
-The lock is the system's, so it ends with the process that holds it, however that ends: the next process takes over.
-Independent of the content. Standard library only.
+The operating system releases the lock of a process that ends, even if it is killed. The next process then takes over.
+The module is independent of the content, and imports only the standard library.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ from pathlib import Path
 from typing import BinaryIO
 
 PART = ".part"
-# Errors of flock on a file system without locks (some network mounts). Two processes may then build the same file, which
-# wastes work and does no harm: each renames a complete file.
+# Errors of flock on a file system without locks, such as some network mounts. Two processes may then build the same file.
+# That wastes work but does no harm, because each renames a complete file.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP)
 
 
 @contextlib.contextmanager
-def alone(target: Path) -> Iterator[None]:
-    """Hold the lock of `target`, after waiting for the process that holds it. `target` may exist by then: check again.
+def lock(target: Path) -> Iterator[None]:
+    """Wait for the lock of `target`, and hold it. `target` may exist by then, so check again.
 
     Raises:
-        OSError: the folder of `target` cannot be made or written.
+        OSError: The folder of `target` cannot be created or written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    lock = target.with_name(f"{target.name}.lock")
-    with _locked(lock):
+    lock_file = target.with_name(f"{target.name}.lock")
+    with _hold(lock_file):
         try:
             yield
         finally:
-            # While it is held: a process that waits for it finds that the name is gone, and locks a new file.
-            lock.unlink(missing_ok=True)
+            # Before the lock is released: a waiting process then finds no file of this name, and locks a new one.
+            lock_file.unlink(missing_ok=True)
 
 
-def once(target: Path, make: Callable[[], object]) -> None:
-    """Call `make` to write `target`, unless it exists or another process has just written it."""
+def build_once(target: Path, make: Callable[[], object]) -> None:
+    """Call `make` to write `target`, unless it exists. If another process is writing it, wait instead."""
     if target.exists():
         return
-    with alone(target):
+    with lock(target):
         if not target.exists():
             sweep(target.parent, target.name)
             make()
 
 
 @contextlib.contextmanager
-def whole(target: Path) -> Iterator[BinaryIO]:
-    """A file to write, which becomes `target` when the block ends without an error and is removed otherwise."""
+def open_new(target: Path) -> Iterator[BinaryIO]:
+    """Yield a file to write. It becomes `target` when the block ends without an error, and is removed otherwise."""
     part = target.with_name(f"{target.name}.{secrets.token_hex(4)}{PART}")
     try:
         with part.open("xb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())  # before the rename: after a power failure the name must not lead to an empty file
+            os.fsync(file.fileno())  # before the rename, so that `target` is not empty after a power failure
         part.replace(target)
     except BaseException:
         part.unlink(missing_ok=True)
@@ -65,15 +65,21 @@ def whole(target: Path) -> Iterator[BinaryIO]:
 
 
 def sweep(folder: Path, name: str = "") -> None:
-    """Remove what killed builders of the file `name`, of any file without it, left half done. Hold the lock."""
+    """Remove incomplete files that killed processes have left. The caller must hold the lock.
+
+    Args:
+        folder: Folder of the files.
+        name: Name of the complete file. "" removes the incomplete files of all names.
+    """
     for file in folder.glob(f"{glob.escape(name) or '*'}.????????{PART}"):
         file.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def _locked(lock: Path) -> Iterator[None]:
+def _hold(lock_file: Path) -> Iterator[None]:
+    """Hold the lock of a file, which is created if it is missing."""
     while True:
-        with lock.open("ab") as handle:
+        with lock_file.open("ab") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX)
             except OSError as error:
@@ -81,15 +87,15 @@ def _locked(lock: Path) -> Iterator[None]:
                     raise
                 yield
                 return
-            if _is_still(handle, lock):
+            if _is_file_of(handle, lock_file):
                 yield
                 return
 
 
-def _is_still(handle: BinaryIO, lock: Path) -> bool:
-    """Whether the name still leads to the file that was locked."""
+def _is_file_of(handle: BinaryIO, lock_file: Path) -> bool:
+    """Whether the path `lock_file` still refers to the open file."""
     try:
-        by_name = lock.stat()
+        by_name = lock_file.stat()
     except FileNotFoundError:
         return False
     locked = os.fstat(handle.fileno())

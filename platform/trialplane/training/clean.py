@@ -1,8 +1,8 @@
-"""Work in a fresh interpreter, which has imported neither torch nor the job: it has no threads and no CUDA, and may fork.
+"""Work in a fresh interpreter that has imported neither torch nor the job: without threads and CUDA it may fork.
 
-`run` starts `python -m trialplane.training.clean MODULE PARENT` and sends a message, pickled; the process calls the module's
-`work(message, tell)`. It writes what is told, and an error of the platform, to standard output, a line of JSON each. It ends
-with the process that started it, as do its own processes.
+`run` starts `python -m trialplane.training.clean MODULE PARENT` and sends it a pickled message. The process calls the
+module's `work(message, send)`, and writes the answers of `send`, or an error of the platform, to standard output as lines of
+JSON. It ends with the process that started it, and so do its own children.
 """
 
 from __future__ import annotations
@@ -34,21 +34,23 @@ _ENV = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 _RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-MEMORY = "the system sends SIGKILL mostly when memory is short: run it again, with fewer processes; what is complete is kept"
+MEMORY_HINT = (
+    "the system sends SIGKILL mostly when memory is short: run it again, with fewer processes; what is complete is kept"
+)
 
 
-def run(module: str, message: Any, name: str, hear: Callable[[dict[str, Any]], object] = lambda answer: None) -> None:
-    """Do the work of a module.
+def run(module: str, message: Any, name: str, on_answer: Callable[[dict[str, Any]], object] = lambda answer: None) -> None:
+    """Run the function `work` of a module in a fresh interpreter.
 
     Args:
-        module: Has the function `work`.
-        message: For it.
-        name: Name of the process in errors.
-        hear: Called with each message of it.
+        module: Name of the module.
+        message: Message to the function.
+        name: Name of the process, for errors.
+        on_answer: Function to call with each answer.
 
     Raises:
-        TrialplaneError: the one that the work ended with.
-        CacheError: the process was killed, or failed in another way.
+        TrialplaneError: The function raised this error.
+        CacheError: The process was killed, or failed in another way.
     """
     environment = {variable: value for variable, value in os.environ.items() if variable not in _RANK} | _ENV
     path_entries = [str(Path(trialplane.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -59,39 +61,39 @@ def run(module: str, message: Any, name: str, hear: Callable[[dict[str, Any]], o
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdin is not None and worker.stdout is not None
         try:
-            with contextlib.suppress(BrokenPipeError), worker.stdin as stdin:  # its exit code reports its death
+            with contextlib.suppress(BrokenPipeError), worker.stdin as stdin:  # the exit code reports a failed start
                 stdin.write(data)
             for line in worker.stdout:
                 answer = json.loads(line)
                 if "failed" in answer:
                     raise getattr(errors, answer["failed"])(answer["message"])
-                hear(answer)
+                on_answer(answer)
             code = worker.wait()
         finally:
             if worker.poll() is None:
                 worker.kill()
     if code:
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        raise errors.CacheError(f"{name} (pid {worker.pid}) {how}; its output is above; {MEMORY}")
+        end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        raise errors.CacheError(f"{name} (pid {worker.pid}) {end}; its output is above; {MEMORY_HINT}")
 
 
 def main(module: str, parent: str) -> int:
-    """Run the process; return the exit code."""
+    """Receive a message, run the function `work` of a module, and return the exit code of this process."""
     process.die_with_parent(int(parent))
     os.register_at_fork(after_in_child=process.end_with_parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process itself
-    # The output of a library must not be read as an answer.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    # Standard output becomes standard error, so that output of libraries is not read as an answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
-    def tell(message: dict[str, Any]) -> None:
-        answers.write(json.dumps(message) + "\n")
+    def send(answer: dict[str, Any]) -> None:
+        answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
     try:
-        importlib.import_module(module).work(pickle.loads(sys.stdin.buffer.read()), tell)
+        importlib.import_module(module).work(pickle.loads(sys.stdin.buffer.read()), send)
     except errors.TrialplaneError as error:
-        tell({"failed": type(error).__name__, "message": str(error)})
+        send({"failed": type(error).__name__, "message": str(error)})
         return 1
     return 0
 

@@ -10,13 +10,13 @@ import numpy as np
 
 
 def state() -> dict[str, Any]:
-    """Return the state of both."""
+    """Return the state of both generators."""
     version, words, gauss = random.getstate()
     return {"python": [version, np.array(words, dtype=np.uint64), gauss], "numpy": np.random.get_state(legacy=False)}
 
 
 def set_state(saved: Mapping[str, Any]) -> None:
-    """Restore a state."""
+    """Restore a state from `state`."""
     version, words, gauss = saved["python"]
     random.setstate((version, tuple(words.tolist()), gauss))
     np.random.set_state(saved["numpy"])

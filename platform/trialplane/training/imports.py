@@ -1,6 +1,6 @@
-"""Replace parts of a library as soon as a job imports it, before other code can have a reference to them.
+"""Replacement of parts of a library when a job imports it, before other code can have a reference to them.
 
-Nothing here imports the library, which most jobs do not use and which may take seconds.
+This never imports the library itself, because most jobs do not use it and the import may take seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import ModuleType
 
 Replace = Callable[[ModuleType], None]
 
-# Functions that change each module at its import. State of the process, as are the modules.
+# Functions to call after the import of each module, by its name. Global, because modules are global too.
 _replacements: dict[str, list[Replace]] = {}
 
 
@@ -21,8 +21,8 @@ def on_import(name: str, replace: Replace) -> None:
     """Change a module when it is imported, or now if it is loaded. A second call with the same function does nothing.
 
     Args:
-        name: of the module, with dots.
-        replace: changes it.
+        name: Full name of the module.
+        replace: Function that changes the module.
     """
     if replace in _replacements.setdefault(name, []):
         return
@@ -34,12 +34,12 @@ def on_import(name: str, replace: Replace) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """A finder of modules to be changed, which gives them a loader that changes them."""
+    """Finder that gives the modules to change a loader that changes them."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The module's spec; None for every other module."""
+        """Return the spec of a module to change; None for every other module."""
         if fullname not in _replacements:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
@@ -49,10 +49,10 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """A loader that runs a module's code and changes the module before other code uses it."""
+    """Loader that changes a module before other code uses it."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module's code."""
+        """Run the module's code, then change the module."""
         super().exec_module(module)
         for replace in _replacements[module.__name__]:
             replace(module)

@@ -1,4 +1,4 @@
-"""Operating-system functions for every process of a training: cores, end with the parent, seeds. Imports nothing heavy."""
+"""Operating-system functions for processes of a training: cores, child processes, seeds. Imports no heavy library."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _QUOTA = Path("/sys/fs/cgroup/cpu.max")  # as a container sees its own cgroup, v
 
 
 def cores(quota: Path = _QUOTA) -> int:
-    """Return the number of cores to use, at least 1: limited by affinity and by the container's quota.
+    """Return the number of cores that this process may use, at least 1. Affinity and the container's quota limit it.
 
-    4 in a pod limited to 4 of a node's 64 cores: more threads would only wait.
+    In a pod that is limited to 4 of a node's 64 cores, it is 4: more threads would only wait.
     """
     count = len(os.sched_getaffinity(0))
     try:
@@ -32,19 +32,23 @@ def cores(quota: Path = _QUOTA) -> int:
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent ends, so that no orphan holds a GPU."""
+    """Let the kernel kill this process when its parent ends, so that no orphan holds a GPU.
+
+    Args:
+        parent: Pid of the parent. If the parent has already ended, this process ends at once.
+    """
     end_with_parent()
-    if os.getppid() != parent:  # it ended before the call
+    if os.getppid() != parent:  # the parent ended before the call
         os._exit(1)
 
 
 def end_with_parent() -> None:
-    """As `die_with_parent`, for a process whose parent exists for certain, as after a fork."""
+    """Do the same as `die_with_parent`, for a process whose parent cannot have ended yet."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_orphans(adopts: bool = True) -> None:
-    """Adopt processes that children leave running, or stop doing so."""
+    """Let this process adopt the processes that its children leave running, or stop that."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0)
 
 
@@ -52,7 +56,7 @@ def children() -> set[int]:
     """Return the pids of this process's children, of all its threads."""
     pids: set[int] = set()
     for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # it has just ended, or the kernel has no such file
+        with contextlib.suppress(OSError):  # the thread has just ended, or the kernel has no such file
             pids.update(map(int, (thread / "children").read_text().split()))
     return pids
 
@@ -68,7 +72,7 @@ def kill_children(pids: Collection[int]) -> None:
 
 
 def flush() -> None:
-    """Flush what was printed; a full disk, or streams that the job has closed or replaced, change nothing."""
+    """Flush the standard streams. A full disk, or streams that the job has closed or replaced, raise no error."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()

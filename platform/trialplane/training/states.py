@@ -1,7 +1,7 @@
-"""States that a trial saves with `ctx.save`: torch's where the job uses torch, packed numpy arrays otherwise.
+"""States that a trial saves with `ctx.save`: in torch's format if the job uses torch, otherwise as packed NumPy arrays.
 
-Either is complete or absent, holds no code, and comes with the state of the random generators. The two newest are kept.
-Imports torch only if the job has imported it, or if it reads a state with tensors.
+A state is complete or absent, holds no code, and includes the state of the random generators. The two newest are kept.
+Imports torch only if the job has imported it, or if a state with tensors is read.
 """
 
 from __future__ import annotations
@@ -15,15 +15,29 @@ import numpy as np
 from trialplane import errors
 from trialplane.policies import transport
 from trialplane.training import generators
-from trialplane.training.steps import record, stores
+from trialplane.training.steps import stores
 from trialplane.training.steps.record import Saved
 
-_KEEP = 2  # with two, one that is damaged, or beyond a rung, has one before it
+_KEEP = 2  # the older one is used if the newest is damaged, or beyond a rung
 _PACKED = "state.packed"
 
 
+class SaveChoice(NamedTuple):
+    """Decision of rank 0 in `ctx.save`.
+
+    Attributes:
+        stops: Whether the attempt stops.
+        pauses: Whether the trial pauses at a rung.
+        is_due: Whether it is time for a checkpoint.
+    """
+
+    stops: bool
+    pauses: bool
+    is_due: bool
+
+
 class Restored(NamedTuple):
-    """A state that was read."""
+    """State that was read, and its step."""
 
     step: int
     state: dict[str, Any]
@@ -33,22 +47,30 @@ class States:
     """The states of one trial.
 
     Args:
-        location: folder or fsspec URL of its checkpoints.
-        rank: number of this rank.
-        world_size: number of ranks. With several, torch.distributed must be initialized, and all ranks call the same.
+        location: Folder or fsspec URL of the trial's checkpoints.
+        rank: Number of this rank.
+        world_size: Number of ranks. With several, torch.distributed must be initialized, and all ranks must call the same
+            methods.
     """
 
     def __init__(self, location: str, rank: int = 0, world_size: int = 1) -> None:
         self._location, self._rank, self._world_size = location, rank, world_size
         self._torch: Any = None  # the checkpoints of a job with tensors
 
-    def agree(self, choose: Callable[[], tuple[bool, bool, bool]]) -> tuple[bool, bool, bool]:
-        """Return the choice of rank 0 in every rank."""
+    def agree(self, choose: Callable[[], SaveChoice]) -> SaveChoice:
+        """Return rank 0's decision in every rank.
+
+        Args:
+            choose: Function that makes the decision. It is called in rank 0 only.
+
+        Raises:
+            InputError: There are several ranks, and torch.distributed is not initialized.
+        """
         if self._world_size == 1:
             return choose()
         from trialplane.training.checkpoint import writer  # imports torch, which ranks use
 
-        if not writer.can_meet():
+        if not writer.has_process_group():
             raise errors.InputError(
                 f"ctx.save in a trial of {self._world_size} ranks needs torch.distributed: call init_process_group first"
             )
@@ -58,13 +80,13 @@ class States:
         """Save a state.
 
         Args:
-            step: of the last report whose work it contains.
-            state: tensors, arrays, numbers, strings, lists and mappings of them.
-            wait: whether to return only when it is complete.
+            step: Step of the last report whose work the state contains.
+            state: Tensors, arrays, numbers, strings, and lists and mappings of them.
+            wait: Return only when the checkpoint is complete.
 
         Raises:
-            CheckpointError: it could not be written, or the one before.
-            TypeError, TransportError: it has a value that cannot be saved.
+            CheckpointError: This state, or the one before, could not be written.
+            TypeError, TransportError: The state has a value that cannot be saved.
         """
         if "torch" in sys.modules or self._world_size > 1:
             from trialplane.training import checkpoint  # imports torch
@@ -74,25 +96,29 @@ class States:
             if wait:
                 self._checkpoints.wait()
         else:
-            self._pack(step, {"state": dict(state), "rng": generators.state()})
+            packed = transport.pack({"state": dict(state), "rng": generators.state()})
+            stores.save_file(self._location, step, _PACKED, lambda sink: sink.write(packed.data), _KEEP)
 
     def wait(self) -> None:
         """Wait until the last state is complete.
 
         Raises:
-            CheckpointError: it could not be written.
+            CheckpointError: The state could not be written.
         """
         if self._torch is not None:
             self._torch.wait()
 
     def restore(self, is_usable: Callable[[int], bool]) -> Restored | None:
-        """Read the newest intact state, and set the random generators as they were when it was saved.
+        """Read the newest intact state, and restore the random generators.
 
         Args:
-            is_usable: whether the trial can continue from a checkpoint of a step; others are skipped.
+            is_usable: Function that returns whether the trial can continue from a checkpoint of a step. Others are skipped.
+
+        Returns:
+            None if there is no usable state.
 
         Raises:
-            CheckpointDamaged: there are usable ones, and all are damaged.
+            CheckpointDamaged: No usable state is intact, and at least one is damaged.
         """
         restored = stores.newest(stores.open_store(self._location), self._read, is_usable)
         if restored is None:
@@ -110,7 +136,7 @@ class States:
         return self._torch
 
     def _read(self, saved: Saved) -> tuple[dict[str, Any], Callable[[], None]]:
-        """The state of a checkpoint, and a function that sets the random generators."""
+        """Return the state of a checkpoint, and a function that restores the random generators."""
         if _PACKED not in saved.parts:
             from trialplane.training import checkpoint  # imports torch
 
@@ -125,22 +151,3 @@ class States:
             stores.verify(path, saved.parts[_PACKED], f"{saved.location}/{_PACKED}")
             tree = transport.unpack(np.fromfile(path, dtype=np.uint8), copy=True)
         return tree["state"], lambda: generators.set_state(tree["rng"])
-
-    def _pack(self, step: int, tree: Mapping[str, Any]) -> None:
-        packed = transport.pack(tree)
-        store = stores.open_store(self._location)
-        try:
-            existing = store.complete()
-            name = record.name_of(step, existing)
-            with store.create(name, _PACKED) as sink:
-                sink.write(packed.data)
-            parts = {_PACKED: record.Part(sink.size, sink.crc)}
-            store.publish(name, record.dump(Saved(step, name, store.url(name), 1, False, None, parts, {})), [_PACKED])
-            for outdated in existing[: len(existing) + 1 - _KEEP]:
-                store.remove(outdated)
-            store.sweep()
-        except OSError as error:
-            raise errors.CheckpointError(
-                f"the checkpoint of step {step} could not be written to {self._location}: {error.strerror or error}. Free "
-                "some space there, then continue with `platform resume`"
-            ) from error

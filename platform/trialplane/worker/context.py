@@ -244,20 +244,22 @@ class Context:
             CheckpointError: The state could not be written.
             TypeError: The state has values that cannot be saved.
         """
+        from trialplane.training.states import SaveChoice  # imports numpy
+
         states, pause = self._states(), self._pause
 
-        def choose() -> tuple[bool, bool, bool]:
-            due = pause.reaches(step) or time.monotonic() - self._saving.saved_at >= every
-            return self._stop.requested, pause.requested, due
+        def choose() -> SaveChoice:
+            is_due = pause.reaches(step) or time.monotonic() - self._saving.saved_at >= every
+            return SaveChoice(self._stop.requested, pause.requested, is_due)
 
-        stops, pauses, due = states.agree(choose)
-        if not (stops or pauses or due):
+        choice = states.agree(choose)
+        if not any(choice):
             return
-        states.save(step, state, wait=stops or pauses)
+        states.save(step, state, wait=choice.stops or choice.pauses)
         self._saving.saved_at, pause.saved = time.monotonic(), step
-        if stops:
+        if choice.stops:
             raise Stopped(f"stopped by SIGTERM after step {step}, with a checkpoint")
-        if pauses:
+        if choice.pauses:
             raise Paused(f"paused after step {step}")
 
     @property

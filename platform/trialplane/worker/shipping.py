@@ -49,7 +49,7 @@ def unpack_code(archive: Path, code: Path, sha256: str = "") -> None:
     try:
         data = pack.read(archive)
         digest = hashlib.sha256(data).hexdigest()
-        with building.alone(mark):  # another slot of this machine may be unpacking
+        with building.lock(mark):  # another slot of this machine may be unpacking
             if code.exists() and mark.exists() and mark.read_text() == digest:
                 return
             shutil.rmtree(code, ignore_errors=True)

@@ -1,7 +1,8 @@
-"""Checkpoints of a training run: saved beside the training, complete or absent, and resumed from after a crash.
+"""Checkpoints of a training: saved in the background, complete or absent, and resumed from after a crash.
 
-The package has an example. `save` copies to memory and returns; a thread writes. All ranks call it at the same steps. Files
-are torch's, read with `weights_only=True`: tensors and plain values, no code.
+`save` copies the state to memory and returns, and a thread writes it. All ranks call it at the same steps. Files are in
+torch's format and are read with `weights_only=True`: they have tensors and plain values, and no code. The package has an
+example.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class Checkpoints:
         """
         if not 0 <= step < 10**10 or not 0 <= rank < world_size:
             raise ValueError(f"save(step={step}, rank={rank}, world_size={world_size}): counted from 0")
-        meet = barrier or writer.barrier(world_size)
+        barrier = barrier or writer.barrier(world_size)
         began = time.perf_counter()
         self.wait()
         if (waited := time.perf_counter() - began) > _SLOW:
@@ -145,8 +146,8 @@ class Checkpoints:
             trees[record.state_file(rank, sharded)] = state
         if rank_state is not None:
             trees[record.rank_file(rank)] = rank_state
-        whole, size = self._copier.copy(trees, "state")
-        share = writer.Share(step, whole, size, rank, world_size, sharded, metric, dict(meta or {}), meet)
+        copies, size = self._copier.copy(trees, "state")
+        share = writer.Share(step, copies, size, rank, world_size, sharded, metric, dict(meta or {}), barrier)
         if not self._background:
             writer.write(self._store, self._rules, share)
             return
@@ -277,7 +278,7 @@ class Checkpoints:
 
         Raises:
             CheckpointMismatch: The checkpoint is of another model, or sharded for another number of ranks.
-            CheckpointDamaged: All checkpoints are damaged.
+            CheckpointDamaged: There are checkpoints, and all are damaged.
             CheckpointError: There is no checkpoint here, and none at `otherwise`.
         """
         self.wait()

@@ -1,7 +1,7 @@
-"""A training state as bytes: copied to memory of its own, written by torch, read back by torch's safe loader.
+"""State of a training as bytes: copied to separate memory, written by torch, and read by torch's safe loader.
 
-A state is a tree of dictionaries, lists and tuples with tensors and plain values as leaves: all that
-`torch.load(weights_only=True)` accepts, so that reading a checkpoint never runs code from it. Imports torch.
+A state is a tree of dictionaries, lists and tuples, whose leaves are tensors and plain values that
+`torch.load(weights_only=True)` accepts. So reading a checkpoint never runs code from it. Imports torch.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 
 
 class Copier:
-    """Copy states to the processor's memory, into the same memory each time: fresh pages cost more than the copy.
+    """Copier of states to CPU memory. It reuses the memory, because new pages cost more time than the copy.
 
-    A copy is valid until the next one is made.
+    A copy is valid until the next one.
     """
 
     def __init__(self) -> None:
@@ -34,19 +34,19 @@ class Copier:
         self._size = 0
 
     def copy(self, state: Mapping[str, Any], name: str) -> tuple[dict[str, Any], int]:
-        """Return a copy of `state` and the bytes of its tensors; wait for the GPU if it has some.
+        """Return a copy of a state, and the number of bytes of its tensors. Wait for the GPUs that it has tensors on.
 
         Args:
-            state: the tree.
-            name: of the state in errors.
+            state: Tree to copy.
+            name: Name of the state, for errors.
 
         Raises:
-            TypeError: a safe load would refuse a leaf; names it.
+            TypeError: A leaf has a type that the safe loader does not accept.
         """
         self._copied, self._size = {}, 0
         copied = {key: self._tree(value, f'{name}["{key}"]') for key, value in state.items()}
         for device in {key[0] for key in self._copied if key[0].type == "cuda"}:
-            torch.cuda.synchronize(device)  # each: the current one may be another
+            torch.cuda.synchronize(device)  # without an argument this waits for the current device only
         self._copied = {}
         return copied, self._size
 
@@ -57,7 +57,7 @@ class Copier:
             inner = {key: self._tree(item, f"{path}[{key!r}]") for key, item in value.items()}
             if type(value) is collections.Counter:
                 return collections.Counter(inner)
-            if hasattr(value, "_metadata"):  # a module's: versions of its parts, which load_state_dict looks at
+            if hasattr(value, "_metadata"):  # of a module: versions of its parts, which load_state_dict reads
                 ordered: Any = collections.OrderedDict(inner)
                 ordered._metadata = value._metadata
                 return ordered
@@ -84,8 +84,8 @@ class Copier:
             return self._copied[key]
         buffer = self._buffers.get(path)
         if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
-            pinned = tensor.device.type == "cuda"  # lets the copies of all tensors run at the bus's speed
-            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pinned)
+            is_pinned = tensor.device.type == "cuda"  # lets all tensors be copied at the speed of the bus
+            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=is_pinned)
             self._buffers[path] = buffer
         buffer.copy_(tensor, non_blocking=True)
         self._copied[key] = buffer
@@ -97,11 +97,11 @@ def write(state: Mapping[str, Any], sink: Sink) -> Part:
     """Write a copied state.
 
     Raises:
-        OSError: it could not be written.
+        OSError: The state could not be written.
     """
     try:
         torch.save(state, sink)
-    except (OSError, RuntimeError):  # torch's writer hides the error of the file behind its own
+    except (OSError, RuntimeError):  # torch's writer replaces the error of the file by its own
         if sink.error is None:
             raise
         raise sink.error from None
@@ -109,10 +109,16 @@ def write(state: Mapping[str, Any], sink: Sink) -> Part:
 
 
 def read(path: Path, part: Part | None, location: str, map_location: Any) -> Any:
-    """Read a state; checks it first against `part` unless that is None.
+    """Read a state.
+
+    Args:
+        path: File to read.
+        part: Description of the file in COMPLETE, to compare its checksum; None to skip that.
+        location: Path or URL of the file, for errors.
+        map_location: Device for the tensors, as for `torch.load`.
 
     Raises:
-        CheckpointDamaged: it is not as it was written.
+        CheckpointDamaged: The file has changed since it was written, or cannot be read.
     """
     if part is not None:
         stores.verify(path, part, location)
@@ -123,7 +129,7 @@ def read(path: Path, part: Part | None, location: str, map_location: Any) -> Any
 
 
 def shapes(model: Any) -> dict[str, list[int]]:
-    """The shapes of a model's state, of a module or its `state_dict()`; empty for anything else."""
+    """Return the shapes of a module or its `state_dict()`, by name; empty for any other value."""
     if isinstance(model, torch.nn.Module):
         model = model.state_dict()
     if not isinstance(model, Mapping):

@@ -1,8 +1,8 @@
-"""Write one checkpoint, in a thread of each rank: every rank its files, then rank 0 the file COMPLETE.
+"""Write of one checkpoint, in a thread of each rank: every rank writes its files, then rank 0 writes COMPLETE.
 
-The ranks meet twice, also after failures: when all have written their files or failed to, and when rank 0 has completed the
-checkpoint or failed to. So no rank waits for one that has given up, and every rank learns of a failure. As the training
-continues meanwhile, they use a separate process group: collectives of two threads on one group would be mixed up.
+The ranks wait for each other twice, even after failures: when all have written their files or failed to, and when rank 0 has
+completed the checkpoint or failed to. So no rank waits in vain, and every rank learns of a failure. The training continues
+during the write, so the ranks use a separate process group: collectives of two threads on one group would be mixed up.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """One rank's share of a checkpoint: copies of its states, and how the ranks meet.
+    """One rank's share of a checkpoint: copies of its states, and a barrier.
 
     Attributes:
-        step: optimizer steps done.
-        trees: copied states by file.
-        size: bytes of their tensors.
-        rank: of this process.
-        world_size: number of ranks.
-        sharded: whether each rank writes a part of the state.
-        metric: rank 0's counts.
-        meta: rank 0's counts.
-        barrier: waits for all ranks.
+        step: Number of optimizer steps done.
+        trees: Copied states, by file.
+        size: Bytes of their tensors.
+        rank: Number of this rank.
+        world_size: Number of ranks.
+        sharded: Whether each rank writes a part of the state.
+        metric: Value for `keep_best`; only rank 0's is used.
+        meta: Plain values of the job; only rank 0's are used.
+        barrier: Function that waits for all ranks.
     """
 
     step: int
@@ -55,19 +55,19 @@ class Share:
 
 
 def write(store: Store, rules: Rules, share: Share) -> None:
-    """Write this rank's share; return when the checkpoint is complete.
+    """Write this rank's share. Return when the checkpoint is complete.
 
     Raises:
-        CheckpointError: it is not complete; older ones are as they were.
+        CheckpointError: The checkpoint could not be completed. Older ones are unchanged.
     """
     failure: Exception | None = None
     name, parts = "", {}
     try:
         name = record.name_of(share.step, store.complete())
         parts = _write_parts(store, name, share)
-    except Exception as error:  # noqa: BLE001  of any file system's library; the others wait, so it is raised below
+    except Exception as error:  # noqa: BLE001  any library's; raised below, because the other ranks wait
         failure = error
-    _meet(store, share)
+    _wait_for_ranks(store, share)
     if share.rank == 0:
         try:
             if failure is None:
@@ -77,15 +77,15 @@ def write(store: Store, rules: Rules, share: Share) -> None:
         if failure is not None:
             with contextlib.suppress(OSError):  # the first failure is reported
                 store.sweep()
-    _meet(store, share)
+    _wait_for_ranks(store, share)
     if failure is None and not store.has(name):
         failure = errors.CheckpointError("another rank could not write its part; see the error of that rank")
     if failure is not None:
-        raise _described(store, share, failure) from failure
+        raise _write_error(store, share, failure) from failure
 
 
 def _write_parts(store: Store, name: str, share: Share) -> dict[str, Part]:
-    """Write the files of this rank; take them back when one fails, so that a full disk is not left full."""
+    """Write the files of this rank. If one fails, remove all of them, so that a full disk does not stay full."""
     marker = _marker(share.rank)
     parts: dict[str, Part] = {}
     try:
@@ -103,7 +103,7 @@ def _write_parts(store: Store, name: str, share: Share) -> dict[str, Part]:
 
 
 def _complete(store: Store, rules: Rules, name: str, share: Share, parts: dict[str, Part]) -> None:
-    """In rank 0: collect the files of all ranks, complete the checkpoint and delete the superfluous ones."""
+    """Complete the checkpoint with the files of all ranks, and delete superfluous ones. Only rank 0 calls this."""
     for rank in range(1, share.world_size):
         marker = store.written(name, _marker(rank))
         if marker is None:
@@ -124,37 +124,43 @@ def _complete(store: Store, rules: Rules, name: str, share: Share, parts: dict[s
         store.sweep()
         for old in rules.superfluous(stores.records(store)[0]):
             store.remove(old.name)
-    except OSError as error:  # the new one is complete all the same
+    except OSError as error:  # the new checkpoint is complete nevertheless
         warnings.warn(
             f"an old checkpoint at {store.location} could not be deleted, and still takes space: {error}", stacklevel=1
         )
 
 
 def _marker(rank: int) -> str:
+    """Return the name of the file that lists the parts of a rank."""
     return f"rank-{rank:05d}.json"
 
 
-def _meet(store: Store, share: Share) -> None:
+def _wait_for_ranks(store: Store, share: Share) -> None:
+    """Wait for all ranks.
+
+    Raises:
+        CheckpointError: A rank has ended, or did not come in time.
+    """
     try:
         share.barrier()
-    except RuntimeError as error:  # torch's, and threading's: a rank is gone, or none came in time
-        raise _described(
+    except RuntimeError as error:  # torch's and threading's
+        raise _write_error(
             store, share, errors.CheckpointError(f"the ranks did not meet: {errors.first_line(error)}")
         ) from error
 
 
-def _described(store: Store, share: Share, failure: Exception) -> errors.CheckpointError:
-    """Return the error of a failure, with the state of older checkpoints and a remedy."""
+def _write_error(store: Store, share: Share, failure: Exception) -> errors.CheckpointError:
+    """Return the error for a failure, with the state of older checkpoints and a remedy."""
     try:
         complete = store.complete()
     except OSError as error:
         last = f"The other checkpoints cannot be listed: {error}"
     else:
-        before = record.order(complete[-1])[0] if complete else None
+        last_step = record.order(complete[-1])[0] if complete else None
         last = (
             "There is no earlier checkpoint"
-            if before is None
-            else f"The checkpoint of step {before} is complete and unchanged"
+            if last_step is None
+            else f"The checkpoint of step {last_step} is complete and unchanged"
         )
     head = f"the checkpoint of step {share.step} at {store.location} was not written"
     if not isinstance(failure, OSError) or failure.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -177,30 +183,31 @@ def _bytes(size: int) -> str:
 
 
 def barrier(world_size: int) -> Callable[[], None]:
-    """Return a barrier of all ranks that a thread may call; every rank calls this at the same point of its program.
+    """Return a barrier of all ranks that a thread may call. Every rank must call this at the same point of its program.
 
     Raises:
-        InputError: there are several ranks, and torch.distributed is not initialized.
+        InputError: There are several ranks, and torch.distributed is not initialized.
     """
     if world_size == 1:
-        return _alone
-    if not can_meet():
+        return _pass
+    if not has_process_group():
         raise errors.InputError(
             f"a checkpoint of {world_size} ranks needs a barrier: call torch.distributed.init_process_group first, or give "
             "save(barrier=…)"
         )
-    return functools.partial(distributed.barrier, group=_group(distributed.group.WORLD))
+    return functools.partial(distributed.barrier, group=_gloo_group(distributed.group.WORLD))
 
 
 def agree(choose: Callable[[], T], rank: int, world_size: int) -> T:
-    """Return the choice of rank 0 in every rank; without torch.distributed, each rank's own choice.
+    """Return the choice of rank 0 in every rank. Without torch.distributed, return each rank's own choice.
 
     Raises:
-        errors of `choose`: in rank 0, and in the others a CheckpointError with the same message.
+        TrialplaneError: The function `choose` raised it in rank 0.
+        CheckpointError: In the other ranks, with the message of that error.
     """
-    if world_size == 1 or not can_meet():
+    if world_size == 1 or not has_process_group():
         return choose()
-    group = _group(distributed.group.WORLD)
+    group = _gloo_group(distributed.group.WORLD)
     box: list[Any] = [None, "rank 0 made no choice"]
     try:
         if rank == 0:
@@ -216,16 +223,16 @@ def agree(choose: Callable[[], T], rank: int, world_size: int) -> T:
     return chosen
 
 
-def can_meet() -> bool:
+def has_process_group() -> bool:
     """Whether torch.distributed has a process group."""
     return bool(distributed.is_available() and distributed.is_initialized())
 
 
-def _alone() -> None:
-    return None
+def _pass() -> None:
+    """Do nothing: the barrier of a single rank."""
 
 
 @functools.lru_cache(maxsize=1)
-def _group(world: Any) -> Any:
-    """A gloo group of all ranks, made once for each default group, `world`."""
+def _gloo_group(world: Any) -> Any:
+    """Return a gloo group of all ranks. It is cached for the default group `world`."""
     return distributed.new_group(backend="gloo")

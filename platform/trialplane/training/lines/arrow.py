@@ -30,7 +30,7 @@ def to_hf(lines: LineDataset, folder: Path) -> datasets.Dataset:
 
     file = folder / f"lines-{lines.content[:32]}.arrow"
     try:
-        building.once(file, lambda: _write_arrow(lines, file))
+        building.build_once(file, lambda: _write_arrow(lines, file))
     except OSError as error:
         raise _unwritable(file, error) from error
     return datasets.Dataset.from_file(str(file))
@@ -53,7 +53,7 @@ def write_column(dataset: datasets.Dataset, column: str, folder: Path) -> Path:
     readable = "".join(letter if letter.isalnum() else "-" for letter in column)[:40]
     file = folder / f"{dataset._fingerprint}-{readable}.txt"
     try:
-        building.once(file, lambda: _write_text(dataset.select_columns([column]), file))
+        building.build_once(file, lambda: _write_text(dataset.select_columns([column]), file))
     except OSError as error:
         raise _unwritable(file, error) from error
     return file
@@ -63,14 +63,14 @@ def _write_arrow(lines: LineDataset, file: Path) -> None:
     import pyarrow as pa
 
     schema = pa.schema([("text", pa.string())])
-    with building.whole(file) as out, pa.ipc.new_stream(out, schema) as stream:
+    with building.open_new(file) as out, pa.ipc.new_stream(out, schema) as stream:
         rows = iter(lines)
         while batch := list(itertools.islice(rows, BATCH)):
             stream.write_batch(pa.record_batch([pa.array([row["text"] for row in batch], pa.string())], schema=schema))
 
 
 def _write_text(dataset: datasets.Dataset, file: Path) -> None:
-    with building.whole(file) as out:
+    with building.open_new(file) as out:
         first = 0
         for table in dataset.with_format("arrow").iter(batch_size=10 * BATCH):
             texts: list[Any] = table.column(0).to_pylist()

@@ -222,7 +222,7 @@ def _write_manifest(recipe: dict[str, Any], folder: Path) -> Path:
     if not file.exists():
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with building.whole(file) as out:
+            with building.open_new(file) as out:
                 out.write(data)
         except OSError as error:
             raise errors.CacheError(

@@ -127,7 +127,7 @@ def content(text: Text, index: Path) -> str:
     digest = scan.digest(text)
     refuse_changed(text)
     # A digest that cannot be stored is no failure: it is computed again.
-    with contextlib.suppress(OSError), building.whole(digest_file) as file:
+    with contextlib.suppress(OSError), building.open_new(digest_file) as file:
         file.write((facts + digest).encode())
     return digest
 
@@ -217,11 +217,11 @@ def _built(index: Path, text: Text, *, skip: bool) -> Header:
     """Build an index, unless another process has just done so."""
     from trialplane.training.lines import scan  # numpy, which a reader of lines need not have imported
 
-    with building.alone(index):
+    with building.lock(index):
         header = _fitting(index, text)
         if header is None:
             building.sweep(index.parent, index.name)
-            with building.whole(index) as file:
+            with building.open_new(index) as file:
                 header = scan.write(file, text, skip=skip)
                 refuse_changed(text)
         return header

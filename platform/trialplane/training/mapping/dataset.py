@@ -138,7 +138,7 @@ def mapped(
         return existing
     count = max(1, min(processes or process.cores(), len(dataset) // rows_each))
     try:
-        with building.alone(folder):
+        with building.lock(folder):
             if (existing := _complete(folder)) is not None:  # another process created it while this one waited
                 return existing
             folder.mkdir(exist_ok=True)

@@ -21,7 +21,7 @@ from trialplane.training.mapping import dataset
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
-def work(message: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
+def work(message: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> None:
     """Map the rows.
 
     Raises:
@@ -60,5 +60,5 @@ def _map(message: dict[str, Any]) -> None:
     if not len(mapped_rows):
         raise ValueError("it returned no rows")
     files = [Path(file["filename"]).name for file in mapped_rows.cache_files]
-    with building.whole(folder / dataset.COMPLETE) as file:
+    with building.open_new(folder / dataset.COMPLETE) as file:
         file.write(json.dumps({**message["facts"], "rows_made": len(mapped_rows), "files": files}, indent=2).encode())

@@ -1,4 +1,4 @@
-"""A trial's folder of checkpoints as a whole: its summary, the files that are put beside them, and its removal."""
+"""Entire folder of a trial's checkpoints: its summary, other files that are copied into it, and its removal."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from trialplane.wire import paths
 from trialplane.wire.records import CheckpointSummary
 
 
-class Unkept(NamedTuple):
+class UncopiedFiles(NamedTuple):
     """Files that `put_files` could not copy.
 
     Attributes:
-        unmatched: patterns without a file.
-        failed: file, below its folder, or pattern → the reason of the failure.
+        unmatched: Patterns without a file.
+        failed: Reason of each failure, by relative path or pattern.
     """
 
     unmatched: tuple[str, ...]
     failed: Mapping[str, str]
 
 
-def put_files(location: str, folder: Path, patterns: Iterable[str]) -> Unkept:
-    """Copy files into `files/` of a folder of checkpoints, under their paths below `folder`, each by itself.
+def put_files(location: str, folder: Path, patterns: Iterable[str]) -> UncopiedFiles:
+    """Copy files into `files/` of a folder of checkpoints, with their paths relative to `folder`.
 
     Args:
-        location: a local folder or an fsspec URL.
-        folder: where the files are.
-        patterns: of the files, with wildcards, below it.
+        location: Local folder or fsspec URL of the checkpoints.
+        folder: Folder of the files.
+        patterns: Relative paths of the files, with wildcards.
 
     Returns:
-        The files that were not copied; nothing is raised, as the trial that wrote them has succeeded.
+        The files that were not copied. Failures raise no error, because the trial that wrote the files has succeeded.
     """
     selected: set[Path] = set()
     unmatched, failed = [], {}
     for pattern in patterns:
         try:
             files = {file for file in folder.glob(pattern) if file.is_file()}
-        except (OSError, ValueError) as error:  # a folder that cannot be read; ** beside other letters
+        except (OSError, ValueError) as error:  # an unreadable folder, or an invalid pattern such as a**
             failed[pattern] = _reason(error)
             continue
         selected |= files
@@ -54,7 +54,7 @@ def put_files(location: str, folder: Path, patterns: Iterable[str]) -> Unkept:
             _put_file(f"{location}/files", file, file.relative_to(folder))
         except Exception as error:  # noqa: BLE001  the libraries of object stores have errors of their own
             failed[str(file.relative_to(folder))] = _reason(error)
-    return Unkept(tuple(unmatched), failed)
+    return UncopiedFiles(tuple(unmatched), failed)
 
 
 def _put_file(location: str, file: Path, name: Path) -> None:
@@ -76,10 +76,10 @@ def _reason(error: Exception) -> str:
 
 
 def remove_each(locations: Iterable[str]) -> None:
-    """Remove several such folders as `remove_all` does.
+    """Remove several folders of checkpoints, each as `remove_all` does.
 
     Raises:
-        CheckpointError: some cannot be removed; the others are.
+        CheckpointError: Some folders cannot be removed. The others are removed.
     """
     failures = []
     for location in locations:
@@ -92,13 +92,13 @@ def remove_each(locations: Iterable[str]) -> None:
 
 
 def remove_all(location: str) -> None:
-    """Remove a folder of checkpoints, with everything in it. A missing folder is no error.
+    """Remove a folder of checkpoints, with all of its contents. A missing folder is no error.
 
     Args:
-        location: a local folder or an fsspec URL.
+        location: Local folder or fsspec URL.
 
     Raises:
-        CheckpointError: it cannot be removed.
+        CheckpointError: The folder cannot be removed.
     """
     folder = paths.local_folder(location)
     try:
@@ -108,7 +108,7 @@ def remove_all(location: str) -> None:
             files, root = fsspec.url_to_fs(location)
             files.invalidate_cache()
             files.rm(root, recursive=True)
-        elif folder.is_symlink():  # a trial has moved it; the target is not the platform's
+        elif folder.is_symlink():  # a trial replaced the folder by a link; the target is not the platform's
             folder.unlink()
         else:
             shutil.rmtree(folder)
@@ -124,13 +124,13 @@ def summary(location: str) -> CheckpointSummary | None:
     The digest is of the names and sizes of all files, and of the checksums in COMPLETE files.
 
     Args:
-        location: a local folder or an fsspec URL.
+        location: Local folder or fsspec URL.
 
     Returns:
-        None if there are no files.
+        The summary; None if there are no files.
 
     Raises:
-        CheckpointError: it cannot be read.
+        CheckpointError: The folder cannot be read.
     """
     try:
         files = sorted(_files(location))

@@ -1,10 +1,10 @@
 """Descriptions of checkpoints without their tensors: the COMPLETE file, and the rules of retention. Pure; no torch.
 
-A checkpoint is a folder `step-0000001200`; it is complete when it holds COMPLETE, which is written last and names every
-other file with its size and checksum:
+A checkpoint is a folder such as `step-0000001200`. It is complete if it contains COMPLETE, which is written last and has the
+name, size and checksum of every other file:
 
-    state.pt            model, optimizer, scheduler, scaler, …: rank 0's; or state-00003.pt of each rank, when sharded
-    rank-00003.pt       state of one rank: its generators of random numbers
+    state.pt            rank 0's state: model, optimizer, scheduler, …; if sharded, state-00003.pt of each rank
+    rank-00003.pt       other state of one rank: its random generators
     COMPLETE            one line of JSON, and its checksum
 
 A second checkpoint of the same step (written because the first is damaged) is `step-0000001200.1`.
@@ -83,10 +83,10 @@ def rank_file(rank: int) -> str:
     return f"rank-{rank:05d}.pt"
 
 
-def name_of(step: int, taken: Sequence[str]) -> str:
-    """Return the folder name of a new checkpoint, given the complete ones."""
-    same = [order(name)[1] for name in taken if order(name)[0] == step]
-    return f"step-{step:010d}" + (f".{max(same) + 1}" if same else "")
+def name_of(step: int, existing: Sequence[str]) -> str:
+    """Return the folder name of a new checkpoint, given the names of the complete ones."""
+    numbers = [order(name)[1] for name in existing if order(name)[0] == step]
+    return f"step-{step:010d}" + (f".{max(numbers) + 1}" if numbers else "")
 
 
 def is_name(name: str) -> bool:
@@ -114,8 +114,8 @@ def load(data: bytes, name: str, location: str) -> Saved:
     """Return the checkpoint that a COMPLETE file describes.
 
     Raises:
-        CheckpointDamaged: it is not as it was written.
-        CheckpointError: a newer trialplane wrote it.
+        CheckpointDamaged: The data has changed since it was written.
+        CheckpointError: A newer trialplane wrote it.
     """
     body, _, tail = data.partition(b"\n")
     if tail != f"crc32 {zlib.crc32(body):08x}\n".encode():
@@ -132,10 +132,13 @@ class Rules:
     """Rules of retention: a checkpoint is kept if any rule selects it.
 
     Attributes:
-        keep_last: number of newest steps to keep.
-        keep_best: number of best steps to keep by metric; steps without one, or with NaN, do not count.
-        keep_every: steps to keep: its multiples.
-        direction: which metrics are better.
+        keep_last: Number of newest steps to keep.
+        keep_best: Number of best steps to keep, by metric. Steps without a metric, or with NaN, do not count.
+        keep_every: Keep all steps that are multiples of this number; None for no such rule.
+        direction: "minimize" if smaller metrics are better, otherwise "maximize".
+
+    Raises:
+        InputError: A number is out of range.
     """
 
     keep_last: int
@@ -154,14 +157,14 @@ class Rules:
         """Return the checkpoints that no rule keeps, of all complete ones."""
         by_step = {
             checkpoint.step: checkpoint for checkpoint in sorted(saved, key=lambda checkpoint: order(checkpoint.name))
-        }  # a step's last one
+        }  # the last checkpoint of each step
         steps = list(by_step)
         kept_steps = set(steps[-self.keep_last :])
         if self.keep_every is not None:
             kept_steps.update(step for step in steps if step % self.keep_every == 0)
         sign = 1.0 if self.direction == "minimize" else -1.0
         ranked = [(sign * checkpoint.metric, -step) for step, checkpoint in by_step.items() if checkpoint.metric is not None]
-        ranked = sorted(pair for pair in ranked if not math.isnan(pair[0]))  # of equals the newer one
+        ranked = sorted(pair for pair in ranked if not math.isnan(pair[0]))  # of equal ones, the newer first
         kept_steps.update(-negative for _, negative in ranked[: self.keep_best])
         return [
             checkpoint

@@ -27,16 +27,22 @@ _DRAFT, _DELETED = ".saving", ".deleted"
 
 
 class Target(Protocol):
-    """A target of writes."""
+    """Target of a `Sink`: a binary file."""
 
     def write(self, data: memoryview, /) -> int | None:
-        """Write some of `data`; return the number of bytes, or None for all."""
+        """Write some of `data`. Return the number of bytes, or None for all."""
 
 
 class Sink:
-    """A file being written, with its size and checksum. After the first error, `error`, it ignores writes.
+    """File being written, with its size and checksum.
 
-    torch's writer goes on writing while it unwinds, and would hide the error behind one of its own.
+    After the first error it ignores writes: torch's writer continues to write after an error, and would hide it behind its
+    own.
+
+    Attributes:
+        size: Number of bytes written.
+        crc: CRC-32 of the bytes written.
+        error: First error; None without an error.
     """
 
     def __init__(self, target: Target) -> None:
@@ -63,11 +69,15 @@ class Sink:
         return len(view)
 
     def flush(self) -> None:
-        """Do nothing: there is no buffer here; the file is flushed when it is closed."""
+        """Do nothing: the sink has no buffer, and the file is flushed when it is closed."""
 
 
 class Store(Protocol):
-    """One folder of checkpoints."""
+    """Folder of checkpoints. A draft is a checkpoint that is being written.
+
+    Attributes:
+        location: Path or URL of the folder.
+    """
 
     location: str
 
@@ -75,7 +85,7 @@ class Store(Protocol):
         """Return the names of complete checkpoints, oldest first."""
 
     def has(self, name: str) -> bool:
-        """Whether a checkpoint is complete, by its name: another machine's list of a shared folder may be seconds old."""
+        """Whether a checkpoint is complete. This is newer than `complete`, whose list of a shared folder may be outdated."""
 
     def url(self, name: str) -> str:
         """Return the path or URL of a checkpoint."""
@@ -87,7 +97,7 @@ class Store(Protocol):
         """Return a context manager with the local path of a file of a complete checkpoint."""
 
     def create(self, name: str, file: str) -> contextlib.AbstractContextManager[Sink]:
-        """Return a context manager with a new file of a draft; on the disk when the block ends."""
+        """Return a context manager with a new file of a draft, which is flushed to the disk when the block ends."""
 
     def written(self, name: str, file: str) -> bytes | None:
         """Read a small file of a draft; None when it does not exist."""
@@ -96,16 +106,22 @@ class Store(Protocol):
         """Remove a file of a draft, if it exists."""
 
     def publish(self, name: str, complete: bytes, files: Collection[str]) -> None:
-        """Complete a draft. Remove its files that are not among `files`, which a crash has left."""
+        """Complete a draft.
+
+        Args:
+            name: Name of the checkpoint.
+            complete: Content of COMPLETE.
+            files: Names of the draft's files. Other files, which a crash has left, are removed.
+        """
 
     def remove(self, name: str) -> None:
-        """Delete a complete checkpoint; it is incomplete from the first moment on."""
+        """Delete a complete checkpoint. It is never seen as complete while some of its files are deleted."""
 
     def sweep(self) -> None:
         """Delete the leftovers of crashes: drafts and unfinished deletions."""
 
     def free(self) -> int | None:
-        """Return the bytes that can still be written; None if unknown."""
+        """Return the number of free bytes; None if it is unknown."""
 
 
 def open_store(location: str) -> Store:
@@ -133,15 +149,18 @@ def records(store: Store) -> tuple[list[record.Saved], list[errors.CheckpointDam
 def newest(
     store: Store, read: Callable[[record.Saved], T], is_usable: Callable[[int], bool] = lambda step: True
 ) -> tuple[record.Saved, T] | None:
-    """Return the newest intact checkpoint and its content; skip damaged ones with a warning. None without a checkpoint.
+    """Return the newest intact checkpoint that can be used, and its content. Damaged ones are skipped with a warning.
 
     Args:
-        store: has the checkpoints.
-        read: reads one, and raises CheckpointDamaged.
-        is_usable: whether a checkpoint of a step may be used.
+        store: Store of the checkpoints.
+        read: Function that reads a checkpoint, and raises CheckpointDamaged if it is damaged.
+        is_usable: Function that returns whether a checkpoint of a step can be used.
+
+    Returns:
+        None if there is no usable checkpoint.
 
     Raises:
-        CheckpointDamaged: all are damaged.
+        CheckpointDamaged: No usable checkpoint is intact, and at least one is damaged.
     """
     saved, damaged = records(store)
     for error in damaged:
@@ -154,8 +173,8 @@ def newest(
             warnings.warn(f"a damaged checkpoint is skipped, and the one before it is used: {error}", stacklevel=4)
     if damaged:
         raise errors.CheckpointDamaged(
-            f"all checkpoints at {store.location} are damaged ({errors.counted(len(damaged), 'checkpoint')}). To start "
-            "again from step 0, delete or move that folder"
+            f"all checkpoints at {store.location} that can be used are damaged "
+            f"({errors.counted(len(damaged), 'checkpoint')}). To start again from step 0, delete or move them"
         )
     return None
 
@@ -163,8 +182,13 @@ def newest(
 def verify(path: Path, part: record.Part, location: str) -> None:
     """Compare a file with its size and checksum in COMPLETE.
 
+    Args:
+        path: File to read.
+        part: Its description in COMPLETE.
+        location: Path or URL of the file, for errors.
+
     Raises:
-        CheckpointDamaged: it is missing, cut or changed.
+        CheckpointDamaged: The file is missing, truncated or changed.
     """
     size, crc = 0, 0
     try:
@@ -179,8 +203,48 @@ def verify(path: Path, part: record.Part, location: str) -> None:
         raise errors.CheckpointDamaged(f"{location} was changed after it was written: its checksum is another")
 
 
+def save_file(location: str, step: int, file: str, write: Callable[[Sink], object], keep: int) -> None:
+    """Save a checkpoint that consists of one file, and delete the oldest ones.
+
+    Args:
+        location: Folder or fsspec URL of the checkpoints.
+        step: Number of optimizer steps, epochs or rounds done.
+        file: Name of the file.
+        write: Function that writes the content of the file.
+        keep: Number of checkpoints to keep.
+
+    Raises:
+        CheckpointError: The checkpoint could not be written. Older ones are unchanged.
+    """
+    store = open_store(location)
+    try:
+        existing = store.complete()
+        name = record.name_of(step, existing)
+        with store.create(name, file) as sink:
+            write(sink)
+        saved = record.Saved(
+            step=step,
+            name=name,
+            location=store.url(name),
+            world_size=1,
+            sharded=False,
+            metric=None,
+            parts={file: record.Part(sink.size, sink.crc)},
+            meta={},
+        )
+        store.publish(name, record.dump(saved), [file])
+        for outdated in existing[: len(existing) + 1 - keep]:
+            store.remove(outdated)
+        store.sweep()
+    except OSError as error:
+        raise errors.CheckpointError(
+            f"the checkpoint of step {step} could not be written to {store.location}: {error.strerror or error}. Free "
+            "some space there, then continue from the previous checkpoint with `platform resume`"
+        ) from error
+
+
 class FolderStore:
-    """Checkpoints in a folder that all ranks can reach: of one machine, or of a shared volume."""
+    """Checkpoints in a folder that all ranks can reach, on one machine or on a shared volume."""
 
     def __init__(self, folder: Path) -> None:
         self.location = str(folder)
@@ -214,7 +278,7 @@ class FolderStore:
 
     @contextlib.contextmanager
     def create(self, name: str, file: str) -> Iterator[Sink]:
-        """Yield a new file of a draft; on the disk when the block ends."""
+        """Yield a new file of a draft, which is flushed to the disk when the block ends."""
         folder = self._draft(name)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / file).open("wb", buffering=0) as raw:
@@ -243,7 +307,7 @@ class FolderStore:
         _fsync_folder(self._folder)
 
     def remove(self, name: str) -> None:
-        """Delete a complete checkpoint; rename it first."""
+        """Rename a complete checkpoint, then delete it."""
         renamed = self._folder / f".{name}{_DELETED}"
         (self._folder / name).rename(renamed)
         shutil.rmtree(renamed)
@@ -254,7 +318,7 @@ class FolderStore:
             shutil.rmtree(path)
 
     def free(self) -> int | None:
-        """Return the bytes that can still be written."""
+        """Return the number of free bytes."""
         return shutil.disk_usage(next(path for path in (self._folder, *self._folder.parents) if path.exists())).free
 
     def _draft(self, name: str) -> Path:
@@ -270,7 +334,7 @@ class UrlStore:
         self.location = location.rstrip("/")
         try:
             self._files, self._root = fsspec.url_to_fs(self.location)
-        except (ImportError, ValueError) as error:  # its library is not installed; no such protocol
+        except (ImportError, ValueError) as error:  # a library that is not installed, or an unknown protocol
             raise errors.InputError(
                 f"checkpoints cannot be kept at {location}: {error}. Install the library in the image of the run, or give a "
                 "folder"
@@ -278,7 +342,7 @@ class UrlStore:
 
     def complete(self) -> list[str]:
         """Return the names of complete checkpoints, oldest first."""
-        self._files.invalidate_cache()  # others write there too
+        self._files.invalidate_cache()  # other processes write there, too
         try:
             entries = self._files.ls(self._root, detail=False)
         except FileNotFoundError:
@@ -312,7 +376,7 @@ class UrlStore:
 
     @contextlib.contextmanager
     def create(self, name: str, file: str) -> Iterator[Sink]:
-        """Yield a new file of a draft; an object appears when the block ends."""
+        """Yield a new file of a draft, which is uploaded when the block ends."""
         self._files.makedirs(f"{self._root}/{name}", exist_ok=True)
         with self._files.open(self._path(name, file), "wb") as raw:
             yield Sink(raw)
@@ -338,7 +402,7 @@ class UrlStore:
         self._files.pipe_file(self._path(name, record.COMPLETE), complete)
 
     def remove(self, name: str) -> None:
-        """Delete a complete checkpoint; COMPLETE first."""
+        """Delete a complete checkpoint, beginning with COMPLETE."""
         self._files.rm_file(self._path(name, record.COMPLETE))
         self._files.rm(f"{self._root}/{name}", recursive=True)
 

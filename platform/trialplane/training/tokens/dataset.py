@@ -153,7 +153,7 @@ def tokenized(
     _refuse_beside_ranks(folder)
     work = Work(lines, serialized, max_length, side, add_special_tokens, str(folder), dtype.str)
     try:
-        with building.alone(folder):
+        with building.lock(folder):
             existing = _complete(folder, len(lines), dtype)  # another process may have created it while this one waited
             if existing is None:
                 _make(work, facts, processes or process.cores(), say)
@@ -185,7 +185,7 @@ def _make(work: Work, facts: dict[str, Any], processes: int, say: Callable[[str]
     if work.lines.content != facts["text"]:
         raise errors.DataError(f"the text changed while it was tokenized into {folder}; run it again")
     tokens = sum(tokens_of_shard for tokens_of_shard in _counts(folder, count, dtype) if tokens_of_shard is not None)
-    with building.whole(folder / _COMPLETE) as file:
+    with building.open_new(folder / _COMPLETE) as file:
         file.write(json.dumps({**facts, "tokens": tokens}, indent=2, sort_keys=True).encode())
     say(f"tokenized {count:,} lines: {tokens:,} tokens, {tokens * dtype.itemsize / 2**20:,.0f} MiB")
 

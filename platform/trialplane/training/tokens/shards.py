@@ -45,7 +45,7 @@ def write(file: Path, rows: Sequence[Sequence[int]], dtype: np.dtype[Any]) -> in
     tokens = np.empty(total, dtype)
     for row, start, end in zip(rows, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
         tokens[start:end] = row
-    with building.whole(file) as out:
+    with building.open_new(file) as out:
         out.write(_HEADER.pack(_MARK, len(rows), total, dtype.itemsize))
         out.write(offsets.astype(_OFFSET).tobytes())
         out.write(tokens.tobytes())

@@ -81,7 +81,7 @@ def _shard(number: int) -> None:
     _encoder.shard(number)
 
 
-def work(work: Work, tell: Callable[[dict[str, Any]], None]) -> None:
+def work(work: Work, send: Callable[[dict[str, Any]], None]) -> None:
     """Create the missing shards, and tell of each. Complete ones stay, even if others fail.
 
     Raises:
@@ -94,9 +94,9 @@ def work(work: Work, tell: Callable[[dict[str, Any]], None]) -> None:
     try:
         for shard in futures.as_completed([pool.submit(_shard, number) for number in work.missing]):
             shard.result()
-            tell({})
+            send({})
     except futures.BrokenExecutor as error:
-        raise errors.CacheError(f"a tokenizing process was killed; {clean.MEMORY}") from error
+        raise errors.CacheError(f"a tokenizing process was killed; {clean.MEMORY_HINT}") from error
     except OSError as error:
         raise errors.CacheError(
             f"token files cannot be written to {work.folder}: {error.strerror or error}; complete shards are kept. "

@@ -70,7 +70,7 @@ def shared(name: str, data: Bytes, instead: Path) -> Held:
     with _alone(parent):
         _sweep(parent)
         if not (parent / name).exists():
-            with building.whole(parent / name) as file:
+            with building.open_new(parent / name) as file:
                 file.write(data.data)
         return Held(parent / name)
 
@@ -91,7 +91,7 @@ def _create_folder(size: int, instead: Path) -> Path:
 
 def _alone(folder_path: Path) -> contextlib.AbstractContextManager[None]:
     """Lock a folder, so that no entry is swept between its creation and its own lock."""
-    return building.alone(folder_path / "all")
+    return building.lock(folder_path / "all")
 
 
 def _sweep(folder_path: Path) -> None:

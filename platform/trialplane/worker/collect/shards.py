@@ -194,7 +194,7 @@ class _Folder:
     def create(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
         self._path.mkdir(parents=True, exist_ok=True)
         building.sweep(self._path, name)  # files of a killed attempt
-        return building.whole(self._path / name)
+        return building.open_new(self._path / name)
 
     def write(self, name: str, data: bytes) -> None:
         with self.create(name) as file:
