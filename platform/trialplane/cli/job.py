@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from trialplane.cli import from_script, importing, kinds, names, output, starters
+from trialplane.cli import from_script, importing, kinds, names, output
 from trialplane.errors import EXIT_OK, InputError
 from trialplane.job import load, requirements, schema
 from trialplane.job.kinds import base
@@ -29,7 +29,7 @@ _SCHEMA = "job.schema.json"
 @click.option("--no-smoke", is_flag=True, help="With --from: do not run the script to find its metrics.")
 @click.option(
     "--kind",
-    type=click.Choice(list(starters.FILES)),
+    type=click.Choice(list(kinds.PRESENTERS)),
     default="hpo",
     show_default=True,
     help="Kind of job. hpo: a study, without libraries. train: a training with two ranks, with torch. collect: workers and "
@@ -71,7 +71,7 @@ def init_command(name: str | None, script: Path | None, no_smoke: bool, kind: st
         raise InputError(f"{folder} already exists; nothing was changed, choose another name")
     try:
         folder.mkdir(parents=True)
-        for file, text in zip((load.FILE, "train.py"), starters.FILES[kind], strict=True):
+        for file, text in zip((load.FILE, "train.py"), kinds.PRESENTERS[kind].starter, strict=True):
             (folder / file).write_text(text.format(name=name), encoding="utf-8")
         if not (folder.parent / _SCHEMA).exists():
             text = json.dumps(schema.json_schema(), indent=2, ensure_ascii=False)

@@ -213,4 +213,4 @@ if __name__ == "__main__":
 '''
 
 # Kind → job.yaml and train.py, for `str.format`.
-FILES = {"hpo": (_JOB, _TRAIN), "train": (_TRAINING, _TRAIN_IN_RANKS), "collect": (_COLLECTION, _PLAY_AND_LEARN)}
+STUDY, TRAINING, COLLECTION = (_JOB, _TRAIN), (_TRAINING, _TRAIN_IN_RANKS), (_COLLECTION, _PLAY_AND_LEARN)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from trialplane import errors
-from trialplane.cli import output
+from trialplane.cli import output, starters
 from trialplane.cli.kinds import presenter
 from trialplane.cli.kinds.presenter import Column, Live, Presenter, Span, Table
 from trialplane.wire.progress import CollectionProgress
@@ -25,6 +25,7 @@ class CollectionPresenter(Presenter):
     scaled = "worker"
     max_failed = "collect.max_failed"
     finished = "`platform results {0}` shows its iterations, `platform resume {0} --iterations N` runs more"
+    starter = starters.COLLECTION
 
     def valid(self, job: Job) -> str:
         """See `Presenter`."""

@@ -49,12 +49,14 @@ class Presenter(Protocol):
         scaled: noun of the things whose number `platform scale` sets.
         max_failed: the field of the job that `platform resume --max-failed` sets.
         finished: commands for a submission of a finished run; `{0}` is its name.
+        starter: job.yaml and train.py of `platform init`; `{name}` in them is the job's name.
     """
 
     noun: str = "trial"
     scaled: str = "trial"
     max_failed: str = "budget.max_failed"
     finished: str
+    starter: tuple[str, str]
 
     def valid(self, job: Job) -> str:
         """Return a one-line summary of a valid job."""

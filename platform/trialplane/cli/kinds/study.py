@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 from trialplane import errors
-from trialplane.cli import names, output
+from trialplane.cli import names, output, starters
 from trialplane.cli.kinds import presenter
 from trialplane.cli.kinds.presenter import Column, Live, Presenter, Table
 from trialplane.wire.progress import StudyProgress
@@ -21,6 +21,7 @@ class StudyPresenter(Presenter):
     """See `Presenter`."""
 
     finished = "`platform results {0}` shows its trials, `platform resume {0} --trials N` runs more"
+    starter = starters.STUDY
 
     def valid(self, job: Job) -> str:
         """See `Presenter`."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 from trialplane import errors
-from trialplane.cli import output
+from trialplane.cli import output, starters
 from trialplane.cli.kinds import presenter
 from trialplane.cli.kinds.presenter import Column, Live, Presenter, Table
 from trialplane.wire.progress import TrainingProgress
@@ -33,6 +33,7 @@ class TrainingPresenter(Presenter):
     """See `Presenter`."""
 
     finished = "`platform results {0}` shows its metrics; another training needs another --name"
+    starter = starters.TRAINING
 
     def valid(self, job: Job) -> str:
         """See `Presenter`."""
