@@ -19,18 +19,21 @@ def simulated(chance: random.Random, *means: float, noise: float = 1.0) -> refit
     return refit.compare(values, maximize=False)
 
 
+@pytest.mark.slow
 def test_planted_ties_are_ties() -> None:
     chance = random.Random(1)
     ties = sum(simulated(chance, 0.0, 0.0, 0.0).winner is None for _ in range(200))
     assert ties >= 0.95 * 200
 
 
+@pytest.mark.slow
 def test_nothing_is_called_worse_that_is_not() -> None:
     chance = random.Random(2)
     whole = sum(all(one.is_best for one in simulated(chance, 0.0, 0.0, 0.0).candidates) for _ in range(400))
     assert whole >= 0.95 * 400 - 2 * math.sqrt(400 * 0.95 * 0.05)
 
 
+@pytest.mark.slow
 def test_a_planted_winner_is_found_as_often_as_stated() -> None:
     """The difference is stated for the noise that was seen; planted is its mean over many refits."""
     chance = random.Random(3)
@@ -42,6 +45,7 @@ def test_a_planted_winner_is_found_as_often_as_stated() -> None:
     assert right.count(1) == 0
 
 
+@pytest.mark.slow
 def test_intervals_hold_together() -> None:
     chance = random.Random(4)
     held = sum(all(abs(one.mean) <= one.margin for one in simulated(chance, 0.0, 0.0, 0.0).candidates) for _ in range(400))
