@@ -26,7 +26,7 @@ class Browser:
         self._opener = urllib.request.build_opener(*handlers)
         with self._opener.open(address, timeout=300) as reply:
             self.page = reply.geturl()
-        self.cookie = "; ".join(f"{one.name}={one.value}" for one in cookies)
+        self.cookie = "; ".join(f"{cookie.name}={cookie.value}" for cookie in cookies)
 
     def get(self, path: str, body: Any = None, method: str | None = None) -> Any:
         """The JSON at a path of the same site; with a body it is a POST unless a method is given."""

@@ -1,4 +1,4 @@
-"""What every test of this project starts with: an environment without the user's own settings of the platform."""
+"""The environment of every test of this project, without the user's own settings of the platform."""
 
 from __future__ import annotations
 

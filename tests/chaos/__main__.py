@@ -43,7 +43,7 @@ FINAL = {"COMPLETE", "PRUNED"}
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """What became of the trials.
+    """The trials of the run, counted by how they ended.
 
     Attributes:
         asked: trials of the run.
@@ -78,45 +78,45 @@ class Count:
         )
 
 
-def count(asked: int, attempts: Iterable[Mapping[str, Any]], recorded: Iterable[Mapping[str, Any]]) -> Count:
+def count(requested: int, attempts: Iterable[Mapping[str, Any]], recorded: Iterable[Mapping[str, Any]]) -> Count:
     """Counts trials; those of a number that nobody asked for are doubled ones.
 
     Args:
-        asked: trials of the run.
+        requested: trials of the run.
         attempts: `trial` and `state` of all, those tried again too.
         recorded: `tags` and `status` of each run of a trial in MLflow.
     """
-    known, runs = list(attempts), list(recorded)
-    ledger = Counter(int(one["trial"]) for one in known if one["state"] in FINAL)
+    rows_read, runs = list(attempts), list(recorded)
+    ledger = Counter(int(row["trial"]) for row in rows_read if row["state"] in FINAL)
     tags = [run["tags"] for run in runs]
-    mlflow = Counter(int(one["trialplane.trial"]) for one in tags if one.get("trialplane.state") in FINAL)
+    mlflow = Counter(int(row["trialplane.trial"]) for row in tags if row.get("trialplane.state") in FINAL)
     return Count(
-        asked=asked,
-        ended=sum(trial in ledger for trial in range(asked)),
-        failed=len({one["trial"] for one in known if one["state"] == "FAILED"} - set(ledger)),
-        doubled=_doubled(ledger, asked),
-        recorded=sum(trial in mlflow for trial in range(asked)),
-        recorded_twice=_doubled(mlflow, asked),
+        asked=requested,
+        ended=sum(trial in ledger for trial in range(requested)),
+        failed=len({row["trial"] for row in rows_read if row["state"] == "FAILED"} - set(ledger)),
+        doubled=_doubled(ledger, requested),
+        recorded=sum(trial in mlflow for trial in range(requested)),
+        recorded_twice=_doubled(mlflow, requested),
         open=sum(run["status"] == "RUNNING" for run in runs),
-        again=sum(one["state"] == "LOST" for one in known),
+        again=sum(row["state"] == "LOST" for row in rows_read),
     )
 
 
-def _doubled(ended: Counter[int], asked: int) -> int:
-    return sum(times > 1 or trial not in range(asked) for trial, times in ended.items())
+def _doubled(ended: Counter[int], requested: int) -> int:
+    return sum(times > 1 or trial not in range(requested) for trial, times in ended.items())
 
 
-def table(found: Count, kills: Kills, seconds: float) -> str:
+def table(count_: Count, kills: Kills, seconds: float) -> str:
     """The one table, in Markdown."""
     rows = [
-        ("asked", found.asked, ""),
-        ("ended", found.ended, ""),
-        ("lost", found.lost, f"{found.failed} failed for good" if found.failed else ""),
-        ("doubled in the ledger", found.doubled, ""),
-        ("doubled in MLflow", found.recorded_twice, ""),
-        ("missing in MLflow", found.asked - found.recorded, ""),
-        ("left open in MLflow", found.open, ""),
-        ("attempts tried again", found.again, ""),
+        ("asked", count_.asked, ""),
+        ("ended", count_.ended, ""),
+        ("lost", count_.lost, f"{count_.failed} failed for good" if count_.failed else ""),
+        ("doubled in the ledger", count_.doubled, ""),
+        ("doubled in MLflow", count_.recorded_twice, ""),
+        ("missing in MLflow", count_.asked - count_.recorded, ""),
+        ("left open in MLflow", count_.open, ""),
+        ("attempts tried again", count_.again, ""),
         ("kills", len(kills.done), ""),
     ]
     for role in sorted({*kills.roles, *(kill.role for kill in kills.done)}):
@@ -144,11 +144,11 @@ class Study:
 
     @functools.cached_property
     def target(self) -> KubernetesTarget:
-        """Where it runs."""
+        """The cluster that it runs in."""
         return KubernetesTarget(self.cluster.context, self.cluster.namespace)
 
     def status(self) -> RunStatus | None:
-        """What is known of it now; None while the gateway or the API server is away."""
+        """The current counts; None while the gateway or the API server is away."""
         try:
             return RunHandle(self.name, self.target).status()
         except TrialplaneError as error:
@@ -193,7 +193,7 @@ def storm(study: Study, kills: Kills, bound: float, say: Callable[[str], None]) 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """What the command line asks for; gives the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=WHAT)
     parser.add_argument("--context", required=True, help="of the kubeconfig")
     parser.add_argument("--namespace", required=True, help="of the team that runs it")
@@ -225,20 +225,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _measure(study: Study, options: argparse.Namespace) -> int:
-    there = KindCluster(options.context, options.namespace)
+    cluster = KindCluster(options.context, options.namespace)
     if options.run:
         study.status()  # one that nobody knows is said now
     else:
         flags = ("--trials", str(options.trials), "--parallel", str(options.parallel), "--name", study.name, "--detach")
         study.cluster.platform("submit", "hpo", study.cluster.job(study.cluster.home / "jobs" / "chaos"), *FLAGS, *flags)
-    kills = Kills(there, roles(study.name), options.every, options.seed, options.nodes, options.once, _say)
+    kills = Kills(cluster, roles(study.name), options.every, options.seed, options.nodes, options.once, _say)
     _say(f"{study.name} runs; a kill every {options.every:g} s, seed {options.seed}; Ctrl-C ends the killing, not the run")
     began = time.monotonic()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does, for a stopped node must come back
     try:
         status = storm(study, kills, options.bound, _say)
         seconds = time.monotonic() - began
-        found = study.count()
+        result = study.count()
     except KeyboardInterrupt:
         where = f"--context {options.context} --namespace {options.namespace}"
         _say(f"\nkills so far: {len(kills.done)}; nothing was counted. {study.name} is left as it is:")
@@ -249,10 +249,10 @@ def _measure(study: Study, options: argparse.Namespace) -> int:
     finally:
         kills.restore()
     _say("")
-    print(table(found, kills, seconds))  # noqa: T201
+    print(table(result, kills, seconds))  # noqa: T201
     if absent := [name for name in kills.left if name in kills.roles]:
         _say(f"\nnot killed, for no pod of it was ready in time: {', '.join(absent)}")
-    if found.is_exact:
+    if result.is_exact:
         return 0
     _say(f"\nNOT EXACT; the run is {status.state}: {status.reason}")
     return 1

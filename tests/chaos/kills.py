@@ -28,7 +28,7 @@ _CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 
 
 class Place(enum.Enum):
-    """Where pods are."""
+    """The cluster and namespace of the pods."""
 
     RUN = enum.auto()
     CHART = enum.auto()
@@ -37,7 +37,7 @@ class Place(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Role:
-    """What may be killed.
+    """The pods that may be killed, by role.
 
     Attributes:
         name: for the table.
@@ -59,10 +59,10 @@ class Role:
 
 def roles(run: str) -> tuple[Role, ...]:
     """All that a run depends on; pods of other runs are not among it."""
-    own = f"{names.RUN}={run},{names.ROLE}="
+    selector = f"{names.RUN}={run},{names.ROLE}="
     return (
-        Role("trial", own + names.TRIAL, spare=True),
-        Role("controller", own + names.CONTROLLER),
+        Role("trial", selector + names.TRIAL, spare=True),
+        Role("controller", selector + names.CONTROLLER),
         *(Role(name, f"{names.ROLE}={name}", Place.CHART) for name in (names.OPERATOR, "gateway", "mlflow", "postgresql")),
         Role("kuberay", "app.kubernetes.io/component=kuberay-operator", Place.ANYWHERE),
     )
@@ -101,7 +101,7 @@ class Kill:
 
 
 class There(Protocol):
-    """What can be seen and killed."""
+    """The interface to a cluster: pods that can be listed and killed."""
 
     def ready(self, role: Role) -> list[Victim]:
         """Pods of a role that are ready and not being deleted."""
@@ -180,7 +180,7 @@ class Kills:
         if chosen is None:
             return
         role, ready = chosen
-        kill = Kill(role, self.chance.choice(sorted(ready, key=lambda one: one.name)), now, len(ready))
+        kill = Kill(role, self.chance.choice(sorted(ready, key=lambda pod: pod.name)), now, len(ready))
         if role == NODE:
             self.there.stop(kill.victim)
         else:
@@ -254,8 +254,8 @@ class KindCluster:
 
     def nodes(self) -> list[Victim]:
         """See `There`."""
-        found = self.cluster.list(kinds.NODE)
-        return [_victim(node) for node in found if _is_ready(node) and _CONTROL_PLANE not in node["metadata"]["labels"]]
+        nodes = self.cluster.list(kinds.NODE)
+        return [_victim(node) for node in nodes if _is_ready(node) and _CONTROL_PLANE not in node["metadata"]["labels"]]
 
     def stop(self, node: Victim) -> None:
         """See `There`."""
@@ -279,5 +279,5 @@ def _victim(thing: dict[str, Any]) -> Victim:
 
 def _is_ready(thing: dict[str, Any]) -> bool:
     conditions = thing["status"].get("conditions") or []
-    is_ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    is_ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
     return is_ready and "deletionTimestamp" not in thing["metadata"]

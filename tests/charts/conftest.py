@@ -145,15 +145,15 @@ def _template(helm: Callable[..., subprocess.CompletedProcess[str]]) -> Callable
 @pytest.fixture(scope="session", name="render")
 def _render(template: Callable[..., subprocess.CompletedProcess[str]]) -> Render:
     """The objects for a set of values."""
-    known: dict[str, list[Thing]] = {}
+    rendered: dict[str, list[Thing]] = {}
 
     def run(values: dict[str, Any]) -> list[Thing]:
         key = json.dumps(values, sort_keys=True)
-        if key not in known:
+        if key not in rendered:
             done = template(values)
             assert done.returncode == 0, done.stderr
-            known[key] = [one for one in yaml.safe_load_all(done.stdout) if one]
-        return known[key]
+            rendered[key] = [document for document in yaml.safe_load_all(done.stdout) if document]
+        return rendered[key]
 
     return run
 
@@ -165,7 +165,7 @@ def _values(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture(name="objects")
 def _objects(render: Render, values: dict[str, Any]) -> list[Thing]:
-    """What the chart makes of one of the sets."""
+    """Render the chart with one of the sets of values."""
     return render(values)
 
 
@@ -179,11 +179,11 @@ def _pods() -> Callable[[list[Thing]], Iterator[tuple[str, Thing]]]:
     """All pods of rendered objects: the name of what makes them, and metadata with spec."""
 
     def found(objects: list[Thing]) -> Iterator[tuple[str, Thing]]:
-        for one in objects:
-            if one["kind"] in ("Deployment", "StatefulSet", "Job"):
-                yield one["metadata"]["name"], one["spec"]["template"]
-            elif one["kind"] == "Pod":
-                yield one["metadata"]["name"], one
+        for thing in objects:
+            if thing["kind"] in ("Deployment", "StatefulSet", "Job"):
+                yield thing["metadata"]["name"], thing["spec"]["template"]
+            elif thing["kind"] == "Pod":
+                yield thing["metadata"]["name"], thing
 
     return found
 
@@ -193,12 +193,12 @@ def _named() -> Callable[..., Thing]:
     """The one object of a kind and a name, in whatever namespace or in one."""
 
     def found(objects: list[Thing], kind: str, name: str, namespace: str = "") -> Thing:
-        (one,) = (
-            one
-            for one in objects
-            if (one["kind"], one["metadata"]["name"]) == (kind, name)
-            and namespace in ("", one["metadata"].get("namespace", CONTROL))
+        (thing,) = (
+            thing
+            for thing in objects
+            if (thing["kind"], thing["metadata"]["name"]) == (kind, name)
+            and namespace in ("", thing["metadata"].get("namespace", CONTROL))
         )
-        return one
+        return thing
 
     return found

@@ -41,20 +41,25 @@ class Judge:
         return self._messages(scope, {}) if self._matches(scope) else []
 
     def _matches(self, scope: dict[str, Any]) -> bool:
-        return all(self._value(one["expression"], scope) for one in self._spec.get("matchConditions", ()))
+        return all(self._value(condition["expression"], scope) for condition in self._spec.get("matchConditions", ()))
 
     def _messages(self, scope: dict[str, Any], known: dict[str, Any]) -> list[str]:
         variables = self._celpy.celtypes.MapType()
-        for one in self._spec.get("variables", []):
-            name = self._celpy.celtypes.StringType(one["name"])
-            if one["name"] in known:
-                variables[name] = self._celpy.json_to_cel(known[one["name"]])
+        for validation in self._spec.get("variables", []):
+            name = self._celpy.celtypes.StringType(validation["name"])
+            if validation["name"] in known:
+                variables[name] = self._celpy.json_to_cel(known[validation["name"]])
             else:
-                variables[name] = self._value(one["expression"], {**scope, "variables": variables})
+                variables[name] = self._value(validation["expression"], {**scope, "variables": variables})
         scope["variables"] = variables
-        refused = [one for one in self._spec["validations"] if not self._value(one["expression"], scope)]
-        made = [one.get("messageExpression") for one in refused]
-        return [str(self._value(said, scope)) if said else one["message"] for one, said in zip(refused, made, strict=True)]
+        refused = [
+            validation for validation in self._spec["validations"] if not self._value(validation["expression"], scope)
+        ]
+        expressions = [validation.get("messageExpression") for validation in refused]
+        return [
+            str(self._value(said, scope)) if said else validation["message"]
+            for validation, said in zip(refused, expressions, strict=True)
+        ]
 
     def about(self, thing: Thing) -> bool:
         """Whether the policy is about an object that is made."""

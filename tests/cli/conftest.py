@@ -30,7 +30,7 @@ def platform(workplace) -> Callable[..., Result]:
 
 
 class _Whole:
-    """What CliRunner needs of a command, with main's own handling of errors inside."""
+    """A command for CliRunner, with main's own handling of errors inside."""
 
     name = "platform"
 

@@ -70,9 +70,9 @@ class ArchiveDouble:
         return [run for run, study in self._namespace.studies.items() if study.token is not None]
 
     def note(self, run: str, change: Change) -> None:
-        known = self._namespace.studies[run].changes
-        if (change.uid, change.generation) not in [(one.uid, one.generation) for one in known]:
-            known.append(change)
+        changes = self._namespace.studies[run].changes
+        if (change.uid, change.generation) not in [(noted.uid, noted.generation) for noted in changes]:
+            changes.append(change)
 
     def keep_images(self, run: str, images: Iterable[tuple[str, str]]) -> None:
         known = self._namespace.studies[run].images

@@ -178,15 +178,15 @@ def namespace(tmp_path, monkeypatch) -> Iterator[NamespaceDouble]:
     """A namespace with the chart on the double of a cluster, to which the kubeconfig's current context leads."""
     cluster = ClusterDouble()
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "kubeconfig")))
-    made = NamespaceDouble(cluster)
-    reconciler = Reconciler(Cluster(OPERATOR), ArchiveDouble(made), Site.read(json.dumps(SITE), cluster.namespace))
+    double = NamespaceDouble(cluster)
+    reconciler = Reconciler(Cluster(OPERATOR), ArchiveDouble(double), Site.read(json.dumps(SITE), cluster.namespace))
     one_at_a_time = threading.Lock()
 
     def operate() -> None:
-        """What the operator does within a second."""
+        """Do the operator's work of a second."""
         with one_at_a_time:
-            known = {*cluster.objects.get("runs", {}), *reconciler.forgotten()}
-            for run in [] if made.unattended else known:
+            run_names = {*cluster.objects.get("runs", {}), *reconciler.forgotten()}
+            for run in [] if double.unattended else run_names:
                 with contextlib.suppress(TargetError, InputError):  # it is in the Run's status, and tried again
                     reconciler.reconcile(run)
 
@@ -194,7 +194,7 @@ def namespace(tmp_path, monkeypatch) -> Iterator[NamespaceDouble]:
     monkeypatch.setattr(KubernetesTarget, "poll", 0.02)
     monkeypatch.setattr(objects, "PAUSE", 0.02)
     monkeypatch.setattr(remote_log, "PAUSE", 0.02)
-    yield made
+    yield double
     cluster.close()
 
 

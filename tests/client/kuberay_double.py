@@ -1,4 +1,4 @@
-"""What happens in a namespace with the chart, in this process: KubeRay, a controller that works on nothing, the gateway.
+"""A namespace with the chart, in this process: KubeRay, a controller that works on nothing, the gateway.
 
 A RayCluster gets its pods at once. Its controller is there unless the test holds it back; it reports RUNNING, follows the
 desired state at once, and ends as the real one does, once for each RayCluster. The ledger outlives every object. A test ends
@@ -143,7 +143,7 @@ class NamespaceDouble:
             study.alive = False
 
     def _remove_files(self) -> None:
-        """What the pods do that the operator makes to remove files."""
+        """Do the work of the pods that the operator creates to remove files."""
         for pod in list(self.cluster.objects["pods"].values()):
             if names.REMOVES not in (pod["metadata"].get("labels") or {}) or "status" in pod:
                 continue
@@ -175,7 +175,7 @@ class NamespaceDouble:
         job = kinds.read(spec["data"]["job.json"])
         maps = self.cluster.objects["configmaps"]
         parts = [code, *(maps[name] for name in sorted(maps) if name.startswith(f"{names.code_map(run)}-"))]
-        packed = b"".join(base64.b64decode(text) for one in parts for text in one["binaryData"].values())
+        packed = b"".join(base64.b64decode(text) for part in parts for text in part["binaryData"].values())
         facts = json.loads(spec["data"]["submission.json"])
         study = self.studies.get(run)
         if study is None:  # made by other means than `submit`
@@ -257,41 +257,43 @@ class NamespaceDouble:
         study = self.studies[run]
         return {"run": run, "job": study.status.job, "submitted": study.submission["submitted"]}
 
-    def _read(self, study: Study, what: str, query: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
-        if what == "status":
+    def _read(self, study: Study, resource: str, query: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
+        if resource == "status":
             status = run_status.current(view := LedgerView(study.status, study.desired, study.alive))
             if view.is_killed:
                 status = run_status.recounted(status, kinds.read(study.job), study.rows)
             status = dataclasses.replace(status, images=study.images)
             recorded = {"state": study.desired, "parallel": study.parallel}
             return _json({"status": records.to_dict(status), "alive": study.alive, "desired": recorded})
-        if what == "job":
+        if resource == "job":
             return 200, {}, study.job
-        if what == "submission":
+        if resource == "submission":
             return _json(study.submission)
-        if what == "code":
+        if resource == "code":
             return 200, {}, study.code
-        if what == "checkpoints":
+        if resource == "checkpoints":
             return _json({"error": "no volume"}, 404) if study.saved is None else _json({"saved": study.saved})
-        if what == "attempts":
+        if resource == "attempts":
             return _page("rows", study.rows, int(query.get("after", -1)) + 1, "after")
-        if what == "changes":
+        if resource == "changes":
             return _json(records.to_dict(study.changes))
-        if what == "whole":
+        if resource == "whole":
             if study.whole is None:
                 return _json({"error": "a run has no whole"}, 404)
             return _page("attempts", study.whole, int(query.get("number", -1)) + 1, "number", alive=study.alive)
-        if what == "curves":
+        if resource == "curves":
             reports = [report for report in study.curves if report.mark > int(query["after"])]
             size = min(PAGE, limit := int(query["limit"]))
             following = {"after": reports[size - 1].mark, "limit": limit - size} if len(reports) > size < limit else None
             return _json({"reports": [records.to_dict(report) for report in reports[:size]], "next": following})
-        if what == "ends":
+        if resource == "ends":
             after = int(query["after"])
             return _page("rows", study.rows, after, "after", 0, place=min(after + PAGE, len(study.rows)))
         trial = int(query["trial"]) if "trial" in query else None
-        mine = [key for key in study.logs if key[0] == trial]
-        attempt = int(query["attempt"]) if "attempt" in query else max((key[1] or 0 for key in mine), default=0) or None
+        trial_logs = [key for key in study.logs if key[0] == trial]
+        attempt = (
+            int(query["attempt"]) if "attempt" in query else max((key[1] or 0 for key in trial_logs), default=0) or None
+        )
         if "worker" in query:
             assert trial is not None
             data = study.worker_logs.get((trial, int(query["worker"])))
@@ -310,7 +312,7 @@ def _page(
     """A page of an answer, and where the next one begins: after the entry with the number `cursor`, or after so many."""
     end = begin + PAGE
     following = {cursor: end - last} if end < len(entries) else None
-    return _json({name: [records.to_dict(one) for one in entries[begin:end]], "next": following, **more})
+    return _json({name: [records.to_dict(entry) for entry in entries[begin:end]], "next": following, **more})
 
 
 def _json(value: Any, status: int = 200) -> tuple[int, dict[str, str], bytes]:

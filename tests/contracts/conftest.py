@@ -39,11 +39,11 @@ from trialplane.wire.states import FailureClass, TrialState
 DEADLINE = 180.0  # seconds after which something that another process was to do counts as not done
 
 
-def wait_until(condition: Callable[[], Any], what: str) -> Any:
+def wait_until(condition: Callable[[], Any], description: str) -> Any:
     """Waits for something another process does; gives what the condition gave."""
     deadline = time.monotonic() + DEADLINE
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        assert time.monotonic() < deadline, f"waited in vain until {description}"
         time.sleep(0.005)
     return value
 
@@ -180,20 +180,20 @@ class Postgres:
 @pytest.fixture(scope="session")
 def postgres(services: None) -> Iterator[Postgres]:
     """The session's PostgreSQL; runs when a test gets it and must run when the test ends."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parent.parent.name))
-    if not found:
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parent.parent.name))
+    if not programs:
         missing = "PostgreSQL's binaries are not in /usr/lib/postgresql; install them: apt-get install -y postgresql"
         if os.environ.get("CI") == "true":
             pytest.fail(missing)
         pytest.skip(missing)
-    server = Postgres(found[-1].parent)
+    server = Postgres(programs[-1].parent)
     yield server
     server.close()
 
 
 @pytest.fixture
 def url(postgres: Postgres) -> Iterator[str]:
-    """Of a database of the test's own."""
+    """The URL of a new database for the test."""
     made = postgres.new_database()
     yield made
     postgres.drop(made)
@@ -202,14 +202,14 @@ def url(postgres: Postgres) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def gateways() -> Iterator[Gateways]:
     """Processes of the gateway, started without a new import."""
-    made = Gateways()
-    yield made
-    made.close()
+    started = Gateways()
+    yield started
+    started.close()
 
 
 @dataclasses.dataclass
 class Backend:
-    """Where one test's study lives, and the ledgers opened on it.
+    """The database of one test's study, and the ledgers opened on it.
 
     Attributes:
         kind: "sqlite", "postgres" or "gateway".
@@ -268,10 +268,10 @@ def place() -> Iterator[Path]:
 @pytest.fixture
 def sqlite(place: Path) -> Iterator[Backend]:
     """An empty place for a study, on SQLite alone: for what does not differ between databases."""
-    made = Backend("sqlite", f"sqlite:///{place}/ledger.db", place)
-    made.code.mkdir()
-    yield made
-    made.close()
+    backend = Backend("sqlite", f"sqlite:///{place}/ledger.db", place)
+    backend.code.mkdir()
+    yield backend
+    backend.close()
 
 
 def _backend(kind: str, sqlite: Backend, request: pytest.FixtureRequest) -> Backend:
@@ -308,9 +308,9 @@ def remote(request: pytest.FixtureRequest, sqlite: Backend) -> Backend:
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[Driver]:
     """Another process that opens ledgers."""
-    made = Driver(tmp_path)
-    yield made
-    made.close()
+    started = Driver(tmp_path)
+    yield started
+    started.close()
 
 
 def open_when_free(backend: Backend, job: Job) -> Ledger:
@@ -388,23 +388,23 @@ def drive(
 
 
 def points(requests: Sequence[TrialRequest]) -> list[Mapping[str, Any]]:
-    """What was tried, in order."""
+    """The tries, in order."""
     return [request.params for request in requests]
 
 
 def storage_of(ledger: Ledger) -> Any:
-    """What a ledger writes into and reads from."""
+    """Each backend that a ledger writes into and reads from."""
     return ledger.storage
 
 
 @pytest.fixture
 def served(postgres: Postgres, gateways: Gateways, place: Path) -> Iterator[Backend]:
     """A place for a study behind a gateway."""
-    made = Backend("gateway", postgres.new_database(), place, server=postgres)
-    made.door = gateways.door(made.url)
-    made.code.mkdir()
-    yield made
-    made.close()
+    backend = Backend("gateway", postgres.new_database(), place, server=postgres)
+    backend.door = gateways.door(backend.url)
+    backend.code.mkdir()
+    yield backend
+    backend.close()
 
 
 def door(served: Backend) -> Door:

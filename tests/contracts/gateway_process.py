@@ -108,7 +108,7 @@ class Door:
         self.port, self.pid = gateways.start({**order, "port": 0})
 
     def url(self, token: str = TOKEN) -> str:
-        """Of the ledger of any run that the token opens."""
+        """The URL of the ledger of any run that the token opens."""
         return f"http://:{token}@127.0.0.1:{self.port}{ledger.namespace_path(NAMESPACE)}"
 
     def admit(self, run: str, directions: Sequence[str], token: str = TOKEN) -> None:
@@ -176,15 +176,15 @@ class Cut:
                     self.armed, self.cuts = False, self.cuts + 1
                     break
                 target.sendall(data)
-        for one in (source, target):
+        for side in (source, target):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                side.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        for one in (self._listener, *self._sockets):
+        for connected in (self._listener, *self._sockets):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                connected.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
-        for one in (self._listener, *self._sockets):
-            one.close()
+        for connected in (self._listener, *self._sockets):
+            connected.close()

@@ -35,13 +35,13 @@ _QUICK = 'def run(ctx):\n    print(f"trial {ctx.trial}")\n    return {"loss": ct
 _SLOW = "import time\n\n\ndef run(ctx):\n    time.sleep(600)\n"
 
 
-def until(what: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    """The first value of `what` that is true."""
+def until(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    """The first value of `condition` that is true."""
     deadline = time.monotonic() + seconds
-    while not (found := what()):
+    while not (value := condition()):
         assert time.monotonic() < deadline, f"not after {seconds:.0f} s"
         time.sleep(0.02)
-    return found
+    return value
 
 
 class TargetName:
@@ -120,12 +120,12 @@ class Double(TargetName):
     def done(self, name: str) -> RunHandle:
         handle = self.running(name)
         job = handle.job
-        made = []
+        runs = []
         for trial in range(TRIALS):
             request = TrialRequest(name, trial, 1, trial, {"lr": 0.1 * trial}, 0, job.required_metrics)
             outcome = TrialOutcome(trial, TrialState.COMPLETE, metrics={"loss": 0.1 * trial}, started=1.0, ended=2.0)
-            made.append(rows.row(job, request, request.params, outcome))
-        self.namespace.tell(name, made)
+            runs.append(rows.row(job, request, request.params, outcome))
+        self.namespace.tell(name, runs)
         self.namespace.end(name, RunState.SUCCEEDED)
         return handle
 

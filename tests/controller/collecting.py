@@ -71,9 +71,9 @@ class Exchange:
 
     def fetched(self, worker: int, *units: int, reference: Any = None, lost: tuple[int, ...] = (), error: str = "") -> None:
         """A fetch that was asked for is answered: these are in the store, and those are gone."""
-        asked = dict(self.fetching)[worker]
-        assert sorted((*units, *lost)) == sorted(asked)
-        self.fetching.remove((worker, asked))
+        requested = dict(self.fetching)[worker]
+        assert sorted((*units, *lost)) == sorted(requested)
+        self.fetching.remove((worker, requested))
         self._events.append(ResultsFetched(worker, self._workers.started[worker], units, reference, lost, error))
 
     def fetched_weights(self, reference: Any = None, error: str = "") -> None:

@@ -1,4 +1,4 @@
-"""What tests of several packages share: requests and outcomes of attempts, and an MLflow server."""
+"""Helpers for tests of several packages: requests and outcomes of attempts, and an MLflow server."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from trialplane.wire.states import TrialState
 DEADLINE = 180.0
 
 
-def wait_until(condition: Callable[[], Any], what: str) -> Any:
+def wait_until(condition: Callable[[], Any], description: str) -> Any:
     """Waits for something another process does; gives what the condition gave."""
     deadline = time.monotonic() + DEADLINE
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        assert time.monotonic() < deadline, f"waited in vain until {description}"
         time.sleep(0.01)
     return value
 

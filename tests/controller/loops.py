@@ -91,7 +91,7 @@ class Loop:
         self.controller = loop.Loop(*parts, self)
 
     def ending(self) -> Ending | None:
-        """What the user wants once the trial runs."""
+        """The state that the user requests once the trial runs."""
         if not self.slots.started:
             return None
         return self._wants() if callable(self._wants) else self._wants

@@ -86,11 +86,11 @@ class FakeRay:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
-    made = FakeRay()
-    monkeypatch.setattr(ray_slots, "ray", made)
-    monkeypatch.setattr(exchange, "ray", made)
-    monkeypatch.setattr(ray_session, "ray", made)
-    return made
+    ray = FakeRay()
+    monkeypatch.setattr(ray_slots, "ray", ray)
+    monkeypatch.setattr(exchange, "ray", ray)
+    monkeypatch.setattr(ray_session, "ray", ray)
+    return ray
 
 
 @pytest.fixture

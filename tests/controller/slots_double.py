@@ -35,9 +35,9 @@ class Slots:
         self._warm: set[int] = set()
         self._said: collections.deque[Any] = collections.deque()
 
-    def start(self, slot: int, asked: TrialRequest, weights: Any = None) -> None:
+    def start(self, slot: int, request: TrialRequest, weights: Any = None) -> None:
         assert slot not in self.started, "a slot runs one trial at a time"
-        self.started[slot], self.weights[slot] = asked, weights
+        self.started[slot], self.weights[slot] = request, weights
         self.starts.append(slot)
 
     def answer(self, slot: int, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> None:
@@ -117,7 +117,7 @@ class Slots:
             (weights is not None, messages.WeightsOffered(weights or 0)),
             (took, messages.ResultsTaken(took)),
         )
-        about = (*(message for what, message in sent if what), *reports)
+        about = (*(message for is_included, message in sent if is_included), *reports)
         self._said.append(SlotTrial(slot, self.started[slot], about))
 
     def end(

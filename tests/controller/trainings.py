@@ -1,4 +1,4 @@
-"""What the tests of trainings in the controller share: a job, its ledger opened again and again, and outcomes."""
+"""Helpers for tests of trainings in the controller: a job, its ledger opened again and again, and outcomes."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class Cluster:
         return [str(PLATFORM), *words, "--context", self.context, "--namespace", self.namespace]
 
     def platform(self, *words: str, code: int = 0, cwd: Path = ROOT, timeout: float = 600) -> str:
-        """What a verb prints to stdout; stderr too when it should fail."""
+        """Run a verb; return its stdout, and stderr too when it should fail."""
 
         def run() -> subprocess.CompletedProcess[str]:
             return subprocess.run(
@@ -133,7 +133,7 @@ class Cluster:
         return done.stdout if code == 0 else done.stdout + done.stderr
 
     def said(self, *words: str, **options: Any) -> Any:
-        """What a verb prints as JSON."""
+        """Run a verb; return the JSON that it prints."""
         return json.loads(self.platform(*words, "--output", "json", **options))
 
     def kubectl(self, *words: str, stdin: str | None = None, code: int = 0) -> str:
@@ -146,8 +146,8 @@ class Cluster:
 
     def objects(self, kind: str, **labels: str) -> list[dict[str, Any]]:
         chosen = ",".join(f"trialplane.io/{name}={value}" for name, value in labels.items())
-        found: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, "-l", chosen, "-o", "json"))["items"]
-        return found
+        things: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, "-l", chosen, "-o", "json"))["items"]
+        return things
 
     def running(self, **labels: str) -> list[str]:
         """Names of pods that run and are not being deleted."""
@@ -158,8 +158,8 @@ class Cluster:
         ]
 
     def status(self, run: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.said("status", run)
-        return found
+        status: dict[str, Any] = self.said("status", run)
+        return status
 
     def ended(self, run: str) -> int:
         status = self.status(run)
@@ -169,18 +169,18 @@ class Cluster:
         """Whether a trial's pod can connect to each address."""
         code = f"{REACHES}\nimport json\nprint(json.dumps([reaches(*one) for one in {list(addresses)!r}]))"
         said = self.kubectl("exec", pod["metadata"]["name"], "-c", "ray-worker", "--", "python", "-c", code)
-        found: list[bool] = json.loads(said.splitlines()[-1])
-        return found
+        results: list[bool] = json.loads(said.splitlines()[-1])
+        return results
 
-    def until(self, what: str, holds: Callable[[], Any], patience: float = 300) -> Any:
+    def until(self, description: str, holds: Callable[[], Any], patience: float = 300) -> Any:
         """Waits for something that a cluster does in its own time."""
         deadline = time.monotonic() + patience
         while True:
-            found = holds()
-            if found:
-                return found
+            value = holds()
+            if value:
+                return value
             if time.monotonic() > deadline:
-                error = AssertionError(f"after {patience:g} s: no {what}")
+                error = AssertionError(f"after {patience:g} s: no {description}")
                 error.add_note(seen(self.context, "nodes,runs.trialplane.io,pods,events"))
                 raise error
             time.sleep(POLL)

@@ -1,4 +1,4 @@
-"""What MLflow on a cluster has of a run, read through `platform ui` as a user would."""
+"""The records of a run in a cluster's MLflow, read through `platform ui` as a user would."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def mlflow_runs(cluster: Cluster, run: str, job: str = "criteria", metric: str =
         try:
             assert ui.stdout is not None
             browser = Browser(ui.stdout.readline().strip())
-            found = browser.get(f"{_API}/experiments/get-by-name?experiment_name={job}")
+            runs = browser.get(f"{_API}/experiments/get-by-name?experiment_name={job}")
             text = f"tags.`trialplane.kind` = 'trial' and tags.`trialplane.run` = '{run}'"
-            search = {"experiment_ids": [found["experiment"]["experiment_id"]], "filter": text, "max_results": PAGE}
+            search = {"experiment_ids": [runs["experiment"]["experiment_id"]], "filter": text, "max_results": PAGE}
             answer = browser.get(f"{_API}/runs/search", search)
-            found = answer.get("runs", [])
+            runs = answer.get("runs", [])
             while token := answer.get("next_page_token"):
                 answer = browser.get(f"{_API}/runs/search", {**search, "page_token": token})
-                found += answer.get("runs", [])
-            ids = [one["info"]["run_id"] for one in found if metric]
+                runs += answer.get("runs", [])
+            ids = [one["info"]["run_id"] for one in runs if metric]
             reports = {run_id: _times(browser, run_id, metric) for run_id in ids}
         finally:
             ui.terminate()
@@ -43,10 +43,10 @@ def mlflow_runs(cluster: Cluster, run: str, job: str = "criteria", metric: str =
             "status": one["info"]["status"],
             "reports": reports.get(one["info"]["run_id"], []),
         }
-        for one in found
+        for one in runs
     ]
 
 
 def _times(browser: Browser, run_id: str, metric: str) -> list[int]:
-    found = browser.get(f"{_API}/metrics/get-history?run_id={run_id}&metric_key={metric}")["metrics"]
-    return [int(one["timestamp"]) for one in found]
+    history = browser.get(f"{_API}/metrics/get-history?run_id={run_id}&metric_key={metric}")["metrics"]
+    return [int(point["timestamp"]) for point in history]

@@ -152,9 +152,9 @@ class ForkServer:
         os.close(reads)
         os.close(writes)
         pid = int(self._orders.recv(20))
-        made = Forked(pid, os.fdopen(to_it, "wb", 0), os.fdopen(from_it, "rb", 0))
+        forked = Forked(pid, os.fdopen(to_it, "wb", 0), os.fdopen(from_it, "rb", 0))
         self._orders.send(b".")
-        return made
+        return forked
 
     def close(self) -> None:
         self._orders.close()
@@ -185,9 +185,9 @@ class Place:
 
     # The ledger
 
-    def begin(self, asked: TrialRequest) -> None:
+    def begin(self, request: TrialRequest) -> None:
         """An attempt starts."""
-        self.storage.begin(Attempt(asked), None)
+        self.storage.begin(Attempt(request), None)
 
     def report(self, number: int, step: int, moment: float = 0.0, **metrics: float) -> None:
         """An attempt reports."""
@@ -195,9 +195,9 @@ class Place:
         row = ReportRow(self._mark, number, 1, number, step, metrics, moment or 2000.0 + step)
         self.storage.report([row], [])
 
-    def end(self, asked: TrialRequest, ended: TrialOutcome) -> None:
+    def end(self, request: TrialRequest, ended: TrialOutcome) -> None:
         """An attempt ends."""
-        self.storage.finish(Attempt(asked, ended), None)
+        self.storage.finish(Attempt(request, ended), None)
 
     def play(self, number: int, steps: int = 3) -> None:
         """One trial from its start to its end."""
@@ -240,9 +240,11 @@ class Place:
     @property
     def experiment(self) -> str:
         """Id of the experiment, which is created if need be, where an exporter would."""
-        found = self.client.get_experiment_by_name("toy")
+        experiment = self.client.get_experiment_by_name("toy")
         location = (paths.mlflow_artifacts(self.home) / "toy").as_uri()
-        return str(found.experiment_id if found else self.client.create_experiment("toy", artifact_location=location))
+        return str(
+            experiment.experiment_id if experiment else self.client.create_experiment("toy", artifact_location=location)
+        )
 
     def runs(self, kind: str = "trial") -> list[Any]:
         """The runs in MLflow that are not deleted."""
@@ -260,8 +262,8 @@ class Place:
         return str(self.client.create_run(self.experiment, tags=tags).info.run_id)
 
     def trial(self, number: int) -> Any:
-        (found,) = [run for run in self.runs() if run.data.tags.get("trialplane.number") == str(number)]
-        return found
+        (mlflow_run,) = [run for run in self.runs() if run.data.tags.get("trialplane.number") == str(number)]
+        return mlflow_run
 
     def history(self, run: Any) -> dict[str, list[tuple[int, float]]]:
         """Metric → (step, value) in order."""
@@ -272,11 +274,11 @@ class Place:
 
     def close(self) -> None:
         self.storage.close()
-        for one in self.processes:
-            if one.process.poll() is None:
-                one.process.kill()
-                one.process.wait()
-            for stream in (one.process.stdin, one.process.stdout):
+        for process in self.processes:
+            if process.process.poll() is None:
+                process.process.kill()
+                process.process.wait()
+            for stream in (process.process.stdin, process.process.stdout):
                 if stream is not None:
                     stream.close()
 
@@ -292,18 +294,18 @@ def bring(exporter: Exporter, *, closes: bool) -> None:
 
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[ForkServer]:
-    made = ForkServer()
-    yield made
-    made.close()
+    started = ForkServer()
+    yield started
+    started.close()
 
 
 @pytest.fixture
 def place(tmp_path: Path, mlflow_tables: Path) -> Iterator[Place]:
     import mlflow
 
-    made = Place(tmp_path / "home", mlflow_tables)
-    yield made
-    made.close()
+    opened = Place(tmp_path / "home", mlflow_tables)
+    yield opened
+    opened.close()
     mlflow.set_tracking_uri(None)  # which an exporter sets
 
 
@@ -316,7 +318,7 @@ def forks(monkeypatch: pytest.MonkeyPatch, fork_server: ForkServer) -> None:
 
 @pytest.fixture
 def server(place: Place) -> Iterator[Server]:
-    made = Server(place.uri, place.home)
-    made.start()
-    yield made
-    made.stop()
+    started = Server(place.uri, place.home)
+    started.start()
+    yield started
+    started.stop()

@@ -15,12 +15,12 @@ def state(place: Place) -> dict[str, Any]:
     """By name of the run, what it holds; the name of a second run of that name ends with a sign."""
     runs = place.everything()
     names = {run.info.run_id: run.info.run_name for run in runs}
-    found: dict[str, Any] = {}
+    tables: dict[str, Any] = {}
     for run in runs:
         name = run.info.run_name
-        while name in found:
+        while name in tables:
             name += "+"
-        found[name] = {
+        tables[name] = {
             "status": run.info.status,
             "end": run.info.end_time,
             "params": run.data.params,
@@ -35,4 +35,4 @@ def state(place: Place) -> dict[str, Any]:
             },
             "latest": {key: repr(value) for key, value in run.data.metrics.items()},
         }
-    return found
+    return tables

@@ -107,9 +107,9 @@ class Site:
         self.http = Http(http_server.server(answers, LedgerService(self.ledgers), self.proxy))
 
     def archive_of(self, namespace: str) -> Archive:
-        found = self.ledgers.of(namespace)
-        assert found is not None
-        return found
+        archive = self.ledgers.of(namespace)
+        assert archive is not None
+        return archive
 
     @property
     def address(self) -> str:
@@ -172,6 +172,6 @@ def record(submitted: float) -> str:
 
 @pytest.fixture
 def site(postgres: Postgres, tmp_path: Path) -> Iterator[Site]:
-    made = Site(postgres, tmp_path)
-    yield made
-    made.close()
+    started = Site(postgres, tmp_path)
+    yield started
+    started.close()

@@ -55,16 +55,16 @@ class Door:
 
     def experiment(self) -> str:
         """The id of the job's experiment, which is made when it is not there."""
-        found = self.call("experiments/get-by-name", {"experiment_name": "toy"}, get=True)
-        if found.code == 404:
+        answer = self.call("experiments/get-by-name", {"experiment_name": "toy"}, get=True)
+        if answer.code == 404:
             return str(self.done("experiments/create", {"name": "toy"})["experiment_id"])
-        return str(found.json()["experiment"]["experiment_id"])
+        return str(answer.json()["experiment"]["experiment_id"])
 
     def new_run(self, **tags: str) -> dict[str, Any]:
         """A new run in MLflow: its info."""
-        given = [{"key": key, "value": value} for key, value in tags.items()]
-        made: dict[str, Any] = self.done("runs/create", {"experiment_id": self.experiment(), "tags": given})
-        info: dict[str, Any] = made["run"]["info"]
+        tag_entries = [{"key": key, "value": value} for key, value in tags.items()]
+        run: dict[str, Any] = self.done("runs/create", {"experiment_id": self.experiment(), "tags": tag_entries})
+        info: dict[str, Any] = run["run"]["info"]
         return info
 
     def new_model(self) -> dict[str, Any]:
@@ -74,13 +74,13 @@ class Door:
         return info
 
     def done(self, endpoint: str, body: Any, *, get: bool = False) -> Any:
-        """What a call answers that succeeds."""
+        """Make a call that succeeds; return its answer."""
         reply = self.call(endpoint, body, get=get)
         assert reply.code == 200, reply.data
         return reply.json()
 
     def tags(self, run_id: str) -> dict[str, str]:
-        """Of a run in MLflow."""
+        """The data of a run in MLflow."""
         data = self.done("runs/get", {"run_id": run_id}, get=True)["run"]["data"]
         return {tag["key"]: tag["value"] for tag in data["tags"]}
 
@@ -102,12 +102,12 @@ def with_plugin(store: str, folder: Path, *namespaces: str) -> Iterator[Server]:
         "MLFLOW_CREATE_MODEL_VERSION_SOURCE_VALIDATION_REGEX": "^(mlflow-artifacts|models):/[^/].*$",
     }
     options = ("--enable-workspaces", "--workspace-store-uri", "kubernetes://", "--app-name", "kubernetes-auth")
-    made = Server(store, folder, plugin_python(), options, chart)
+    started = Server(store, folder, plugin_python(), options, chart)
     try:
-        made.start()
-        yield made
+        started.start()
+        yield started
     finally:
-        made.stop()
+        started.stop()
         rbac.close()
 
 
@@ -116,21 +116,21 @@ def server(tmp_path_factory: pytest.TempPathFactory, services: None) -> Iterator
     if not plugin_python():
         pytest.skip("mlflow-kubernetes-plugins is not installed: it needs Python 3.12, which PLUGIN_PYTHON may name")
     folder = tmp_path_factory.mktemp("mlflow-server")
-    with with_plugin(f"sqlite:///{folder / 'mlflow.db'}", folder, NAMESPACE, OTHER) as made:
-        yield made
+    with with_plugin(f"sqlite:///{folder / 'mlflow.db'}", folder, NAMESPACE, OTHER) as started:
+        yield started
 
 
 @pytest.fixture
 def site(postgres: Postgres, server: Server, tmp_path: Path) -> Iterator[Site]:
     """Both runs are in both namespaces."""
-    made = Site(postgres, tmp_path, upstream=Upstream(server.uri, max_artifact=MOST), others=[OTHER])
+    started = Site(postgres, tmp_path, upstream=Upstream(server.uri, max_artifact=MOST), others=[OTHER])
     for run in RUNS:
         for namespace in (NAMESPACE, OTHER):
             token = f"the token of {run}" + ("" if namespace == NAMESPACE else f" in {namespace}")
-            with made.ledger(run, namespace=namespace):
-                made.archive_of(namespace).admit(run, token)
-    yield made
-    made.close()
+            with started.ledger(run, namespace=namespace):
+                started.archive_of(namespace).admit(run, token)
+    yield started
+    started.close()
 
 
 @pytest.fixture

@@ -35,12 +35,12 @@ class Rbac:
 
             def do_GET(self) -> None:
                 path, _, query = self.path.partition("?")
-                given = dict(urllib.parse.parse_qsl(query))
-                selected = _SELECTOR.fullmatch(given.get("labelSelector", ""))
+                fields = dict(urllib.parse.parse_qsl(query))
+                selected = _SELECTOR.fullmatch(fields.get("labelSelector", ""))
                 is_config = path == "/apis/mlflow.kubeflow.org/v1/mlflowconfigs"  # of which there are none
                 if not is_config and (path != "/api/v1/namespaces" or selected is None):
                     self._answer(404, {"kind": "Status", "status": "Failure", "code": 404})
-                elif given.get("watch", "").lower() == "true":
+                elif fields.get("watch", "").lower() == "true":
                     self.send_response(200)
                     self.send_header("Content-Type", "application/json")
                     self.send_header("Transfer-Encoding", "chunked")
@@ -52,10 +52,10 @@ class Rbac:
                     self._answer(200, {**listed, "items": items})
 
             def do_POST(self) -> None:
-                asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 assert self.path == "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-                status = {"allowed": may(asked["spec"])}
-                self._answer(201, {**asked, "status": status})
+                status = {"allowed": may(review["spec"])}
+                self._answer(201, {**review, "status": status})
 
             def _answer(self, code: int, value: Any) -> None:
                 data = json.dumps(value).encode()

@@ -1,4 +1,4 @@
-"""What is imported becomes a job folder that is loaded, as the command does it; and a note is found by its field."""
+"""Loads the job folder of an import, as the command does, and finds notes by their fields."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from trialplane.job.kinds import Study
 def loaded(tmp_path: Path) -> Callable[..., Study]:
     """Writes the job with scripts of that name, and loads it, which refuses what is no job."""
 
-    def load_(made: Imported, **scripts: str) -> Study:
+    def load_(imported: Imported, **scripts: str) -> Study:
         folder = tmp_path / "job"
         folder.mkdir()
-        (folder / "job.yaml").write_text(output.as_yaml(dict(made.job)))
-        for name, text in {**{f"{stem}.py": text for stem, text in scripts.items()}, **made.files}.items():
+        (folder / "job.yaml").write_text(output.as_yaml(dict(imported.job)))
+        for name, text in {**{f"{stem}.py": text for stem, text in scripts.items()}, **imported.files}.items():
             (folder / name).write_text(text)
         job = load.load_job(folder)
         assert isinstance(job, Study)
@@ -30,9 +30,9 @@ def loaded(tmp_path: Path) -> Callable[..., Study]:
     return load_
 
 
-def reasons(made: Imported) -> dict[str, str]:
+def reasons(imported: Imported) -> dict[str, str]:
     """The notes by their fields; several on one field are joined."""
-    found: dict[str, str] = {}
-    for note in made.notes:
-        found[note.field] = f"{found[note.field]}; {note.reason}" if note.field in found else note.reason
-    return found
+    by_field: dict[str, str] = {}
+    for note in imported.notes:
+        by_field[note.field] = f"{by_field[note.field]}; {note.reason}" if note.field in by_field else note.reason
+    return by_field

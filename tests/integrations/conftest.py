@@ -23,7 +23,7 @@ EXAMPLES = tuple(sorted(name for name in MODULES if name.startswith("with_")))
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """How an attempt ended, and what it had reported."""
+    """The end of an attempt, and its reports."""
 
     trial: int
     reports: tuple[tuple[int, dict[str, float]], ...]
@@ -35,7 +35,7 @@ class Ended:
 
 
 def status(pid: int) -> dict[str, str]:
-    """What the kernel knows of a process, as in `proc_pid_status(5)`."""
+    """The kernel's status of a process, as in `proc_pid_status(5)`."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 

@@ -1,4 +1,4 @@
-"""What the tests of the job `selfplay` share: its modules, and iterations of it in this process with the real contexts."""
+"""Helpers for tests of the job `selfplay`: its modules, and iterations in this process with the real contexts."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ class Playing:
         return work.given
 
     def learn(self, results, weights=None, state=None, iteration=0, **params):
-        """What an iteration comes to."""
+        """The result of an iteration."""
         fields = {**self._fields, "params": self.params | params, "seed": iteration, "trial": iteration}
         context = Learner(**fields, _reporter=self._report, weights=weights, state=state, iteration=iteration)
         returned = self.train.learn(context, Results(max(1, len(results)), Feed(results)))
         return transport.unpack(transport.pack(returned), copy=True)
 
 
-def same(one, other):
+def same(first, second):
     """Whether two records of games are the same, to the last bit."""
-    assert one.keys() == other.keys()
-    return all(np.array_equal(one[name], other[name]) for name in one)
+    assert first.keys() == second.keys()
+    return all(np.array_equal(first[name], second[name]) for name in first)

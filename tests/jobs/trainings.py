@@ -1,4 +1,4 @@
-"""What the tests of train jobs share: ranks started by launch.py, and a job run in this process as one rank."""
+"""Helpers for tests of train jobs: ranks started by launch.py, and a job run in this process as one rank."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def losses(folder):
 
 
 def weights(folder):
-    found = checkpoint.Checkpoints(str(folder / "checkpoints"))
-    newest = found.newest()
-    return newest.step, found.load(newest)[0]["model"]
+    store = checkpoint.Checkpoints(str(folder / "checkpoints"))
+    newest = store.newest()
+    return newest.step, store.load(newest)[0]["model"]
 
 
 class Training:

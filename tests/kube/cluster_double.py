@@ -153,18 +153,18 @@ class ClusterDouble:
 
     def put(self, plural: str, thing: Mapping[str, Any]) -> dict[str, Any]:
         """Keeps an object as the API server would a new one."""
-        kept = copy.deepcopy(dict(thing))
-        kept.setdefault("kind", KINDS[plural])
-        kept["metadata"] = {
+        stored = copy.deepcopy(dict(thing))
+        stored.setdefault("kind", KINDS[plural])
+        stored["metadata"] = {
             "uid": str(uuid.uuid4()),
             "creationTimestamp": now(),
             "namespace": self.namespace,
             "generation": 1,
             "resourceVersion": "1",
-            **kept["metadata"],
+            **stored["metadata"],
         }
-        self.objects[plural][kept["metadata"]["name"]] = kept
-        return kept
+        self.objects[plural][stored["metadata"]["name"]] = stored
+        return stored
 
     def remove(self, plural: str, name: str) -> None:
         """Takes an object away, and what it owned."""
@@ -289,7 +289,7 @@ def now() -> str:
 
 
 def _owners(thing: Mapping[str, Any]) -> list[str]:
-    return [one["uid"] for one in thing["metadata"].get("ownerReferences") or []]
+    return [reference["uid"] for reference in thing["metadata"].get("ownerReferences") or []]
 
 
 def _selected(thing: Mapping[str, Any], selector: str) -> bool:

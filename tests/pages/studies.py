@@ -95,7 +95,7 @@ def study(
         **fields: of the job.
     """
     chance = random.Random(seed)
-    made = job(max(1, trials), **{"seed": seed, **fields})
+    job_ = job(max(1, trials), **{"seed": seed, **fields})
     attempts: list[TrialRow] = []
     reports: list[ReportRow] = []
     free = [BEGAN + index * 0.3 for index in range(8)]
@@ -122,17 +122,17 @@ def study(
             )
             attempts.append(dataclasses.replace(lost, seconds=seconds, ended=start + seconds))
             common["started"] = start = start + seconds + 1
-            row = TrialRow(trial, TrialState.COMPLETE, 2, number + 1, metrics=values, values=_values(made, values), **common)
+            row = TrialRow(trial, TrialState.COMPLETE, 2, number + 1, metrics=values, values=_values(job_, values), **common)
         elif fate < 0.45:
             row = TrialRow(trial, TrialState.PRUNED, 1, number, metrics={"loss": curve[-1][1]}, **common)
         else:
-            row = TrialRow(trial, TrialState.COMPLETE, 1, number, metrics=values, values=_values(made, values), **common)
+            row = TrialRow(trial, TrialState.COMPLETE, 1, number, metrics=values, values=_values(job_, values), **common)
         if row.state is TrialState.COMPLETE:
-            feasible = all(bound.excess(values[bound.metric]) <= 0 for bound in made.search.constraints)
+            feasible = all(bound.excess(values[bound.metric]) <= 0 for bound in job_.search.constraints)
             row = dataclasses.replace(row, feasible=feasible)
         attempts.append(dataclasses.replace(row, seconds=seconds, ended=start + seconds))
         free[slot] = start + seconds
-    return recorded(made, attempts, reports, run=run or f"study-{trials}", state=state)
+    return recorded(job_, attempts, reports, run=run or f"study-{trials}", state=state)
 
 
 def promoted(trials: int, *, top: int = 64, factor: int = 4, seed: int = 0) -> Recorded:
@@ -146,8 +146,8 @@ def promoted(trials: int, *, top: int = 64, factor: int = 4, seed: int = 0) -> R
     """
     chance = random.Random(seed)
     pruner = {"name": "asha", "promote": True, "max_resource": top, "reduction_factor": factor}
-    made = job(trials, seed=seed, pruner=pruner, parallel=1)
-    ladder = made.search.ladder
+    job_ = job(trials, seed=seed, pruner=pruner, parallel=1)
+    ladder = job_.search.ladder
     assert ladder is not None
     rule = promotion.Promotion(ladder, trials)
     params = [drawn(chance) for _ in range(trials)]
@@ -176,7 +176,7 @@ def promoted(trials: int, *, top: int = 64, factor: int = 4, seed: int = 0) -> R
             rule.drop(dropped)
             newest = max(row.number for row in attempts if row.trial == dropped)
             attempts[newest] = dataclasses.replace(attempts[newest], state=TrialState.PRUNED)
-    return recorded(made, attempts, reports, run=f"promoted-{trials}", state=RunState.SUCCEEDED)
+    return recorded(job_, attempts, reports, run=f"promoted-{trials}", state=RunState.SUCCEEDED)
 
 
 def recorded(made: Job, attempts: list[TrialRow], reports: list[ReportRow], *, run: str, state: RunState) -> Recorded:

@@ -78,8 +78,8 @@ class Team:
 
     def condition(self, kind: str, name: str = "a") -> tuple[str, str, str]:
         """Its status, reason and message."""
-        (found,) = (one for one in self.status(name)["conditions"] if one["type"] == kind)
-        return found["status"], found["reason"], found["message"]
+        (condition,) = (candidate for candidate in self.status(name)["conditions"] if candidate["type"] == kind)
+        return condition["status"], condition["reason"], condition["message"]
 
     @property
     def ray_clusters(self) -> dict[str, dict[str, Any]]:

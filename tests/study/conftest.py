@@ -109,7 +109,7 @@ class Study:
         return self.platform.get(name).status().ended_trials
 
     def attempts(self, name: str = "toy") -> list[tuple[int, str, int, int, str | None, bool]]:
-        """Of each attempt in the ledger: number, state as it was told, trial, attempt, failure class, retried."""
+        """Each attempt in the ledger: number, recorded state, trial, attempt, failure class, retried."""
         connection = sqlite3.connect(f"file:{self.files(name).ledger}?mode=ro", uri=True)
         rows = connection.execute(
             """
@@ -131,7 +131,7 @@ class Study:
         client = MlflowClient(os.environ.get(env.MLFLOW_TRACKING_URI) or paths.mlflow_uri(self.home))
         experiment = client.get_experiment_by_name("toy")
         assert experiment is not None
-        found = client.search_runs(
+        runs = client.search_runs(
             [experiment.experiment_id],
             f"tags.`trialplane.kind` = 'trial' and tags.`trialplane.run` = '{name}'",
             max_results=1000,
@@ -146,7 +146,7 @@ class Study:
                     m: [(p.step, p.value) for p in client.get_metric_history(run.info.run_id, m)] for m in run.data.metrics
                 },
             }
-            for run in found
+            for run in runs
         ]
 
     def check_exact(self, trials: int, name: str = "toy", *, logged: bool = True) -> None:
@@ -176,22 +176,22 @@ class Study:
             if run["tags"]["trialplane.state"] == "COMPLETE":
                 steps = [step for step, _ in run["history"]["score"]]
                 assert steps == [0, 1, 2, 2], "three reports and the result, each once"
-                own = [(0, pytest.approx(float(run["params"]["x"])))] if logged else None
-                assert run["history"].get("from_the_job") == own
+                expected = [(0, pytest.approx(float(run["params"]["x"])))] if logged else None
+                assert run["history"].get("from_the_job") == expected
 
     def processes(self, name: str = "toy") -> list[Process]:
         """The controller and everything below it."""
         pid = self.controller(name)
         everyone = _all_processes()
-        known = {pid} if pid else set()
-        found: list[Process] = [p for p in everyone if p.pid == pid]
+        pids = {pid} if pid else set()
+        processes: list[Process] = [p for p in everyone if p.pid == pid]
         grown = True
         while grown:
-            new = [p for p in everyone if p.parent in known and p.pid not in known]
+            new = [p for p in everyone if p.parent in pids and p.pid not in pids]
             grown = bool(new)
-            known |= {p.pid for p in new}
-            found += new
-        return found
+            pids |= {p.pid for p in new}
+            processes += new
+        return processes
 
     def pids(self, name: str = "toy") -> list[int]:
         """Pids of `processes` but Ray's agents, which outlive a killed Ray by a minute."""
@@ -205,8 +205,8 @@ class Study:
 
     def templates(self, name: str = "toy") -> list[Process]:
         everyone = self.processes(name)
-        mine = [p for p in everyone if "trialplane.worker.template" in p.command]
-        return [p for p in mine if p.parent not in {t.pid for t in mine}]
+        templates = [p for p in everyone if "trialplane.worker.template" in p.command]
+        return [p for p in templates if p.parent not in {t.pid for t in templates}]
 
     def trials(self, name: str = "toy") -> list[Process]:
         everyone = self.processes(name)
@@ -232,7 +232,7 @@ class Study:
 
 
 def _all_processes() -> list[Process]:
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -241,8 +241,8 @@ def _all_processes() -> list[Process]:
             except (OSError, IndexError):
                 continue
             if stat[0] != "Z":
-                found.append(Process(int(entry.name), int(stat[1]), command))
-    return found
+                processes.append(Process(int(entry.name), int(stat[1]), command))
+    return processes
 
 
 def alive(pid: int) -> bool:
@@ -253,11 +253,11 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], Any], what: str, timeout: float = 360.0) -> Any:
+def wait_until(condition: Callable[[], Any], description: str, timeout: float = 360.0) -> Any:
     """Waits for something another process does; gives what the condition gave."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {timeout:g} s in vain until {what}"
+        assert time.monotonic() < deadline, f"waited {timeout:g} s in vain until {description}"
         time.sleep(0.05)  # a look at all processes takes some milliseconds of the run's own cores
     return value
 
@@ -279,6 +279,6 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_tables: Path) 
     monkeypatch.setenv(env.HOME, str(tmp_path / "home"))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.delenv(env.MLFLOW_TRACKING_URI, raising=False)
-    made = Study(tmp_path)
-    yield made
-    made.close()
+    started = Study(tmp_path)
+    yield started
+    started.close()

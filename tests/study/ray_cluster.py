@@ -35,11 +35,11 @@ ENVIRONMENT |= {"RAY_raylet_start_wait_time_s": "120"}  # two raylets at once on
 ENVIRONMENT |= {"RAY_memory_monitor_refresh_ms": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
 
-def wait_until(condition: Callable[[], Any], what: str, timeout: float = 420.0) -> Any:
+def wait_until(condition: Callable[[], Any], description: str, timeout: float = 420.0) -> Any:
     """Waits for something another process does; gives what the condition gave."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {timeout:g} s in vain until {what}"
+        assert time.monotonic() < deadline, f"waited {timeout:g} s in vain until {description}"
         time.sleep(0.1)  # a look takes a connection to the database
     return value
 
@@ -53,10 +53,10 @@ def below(pid: int) -> list[int]:
                 parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except (OSError, IndexError):
                 continue
-    found = [pid]
-    for each in found:
-        found += [child for child, parent in parents.items() if parent == each]
-    return found
+    pids = [pid]
+    for each in pids:
+        pids += [child for child, parent in parents.items() if parent == each]
+    return pids
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
@@ -150,15 +150,15 @@ class Cluster:
         (self.submitted / "code" / "code.tar.gz").write_bytes(plan.pack.data)
 
     def command(self) -> list[str]:
-        """What the container beside the head runs."""
+        """The command of the container beside the head."""
         module = [sys.executable, "-m", "trialplane.controller"]
         return [*module, "--run-dir", str(self.run.root), "--submitted", str(self.submitted)]
 
     def environment(self) -> dict[str, str]:
-        """What that container has."""
-        own = {env.HOME: str(self.home), env.LEDGER: self.ledger, env.MLFLOW_TRACKING_URI: self.mlflow}
+        """The environment of that container."""
+        variables = {env.HOME: str(self.home), env.LEDGER: self.ledger, env.MLFLOW_TRACKING_URI: self.mlflow}
         token = {} if self.token is None else {env.TOKEN_FILE: str(self.token)}
-        return {**os.environ, **ENVIRONMENT, **own, **token, env.STATUS: "127.0.0.1:0"}
+        return {**os.environ, **ENVIRONMENT, **variables, **token, env.STATUS: "127.0.0.1:0"}
 
     def start_controller(self, **more: str) -> None:
         self.home.mkdir(exist_ok=True)
@@ -167,7 +167,7 @@ class Cluster:
             self.controller = subprocess.Popen(self.command(), env=environment, stdout=out, stderr=out)
 
     def said(self) -> str:
-        """What the newest controller printed."""
+        """The output of the newest controller."""
         return (self.root / f"controller-{self.heads}.out").read_text()
 
     def wait(self) -> int:

@@ -86,7 +86,7 @@ def killed_at(act: Callable[[Callable[[], None]], None]) -> int:
 
 def points(folder: Path) -> list[dict[str, Any]]:
     """For each point: what a new process finds afterwards, and what is left after it has saved once more."""
-    found = []
+    marks = []
     for point in POINTS:
         place = folder / point.replace(" ", "-")
 
@@ -102,7 +102,7 @@ def points(folder: Path) -> list[dict[str, Any]]:
         assert resumed is not None
         step, value = resumed.step, resumed.state["model"]["weight"].mean().item()
         after.save(3, tensors(3), rank_state={"rank": 0})
-        found.append(
+        marks.append(
             {
                 "point": point,
                 "signal": ended_by,
@@ -111,7 +111,7 @@ def points(folder: Path) -> list[dict[str, Any]]:
                 "left": sorted(path.name for path in place.iterdir()),
             }
         )
-    return found
+    return marks
 
 
 def ranks(folder: Path) -> list[dict[str, Any]]:
@@ -148,7 +148,7 @@ def one_rank(folder: Path, rank: int, here: int) -> dict[str, Any]:
         if step % 10 == 0:
             checkpoints.save(step, {"model": {"weight": total.clone()}}, rank_state={"rank": rank}, **options)
     checkpoints.wait()
-    seen = {"steps": [one.step for one in checkpoints.all()]}
+    result = {"steps": [saved.step for saved in checkpoints.all()]}
     distributed.barrier()
     if rank == 1:
         (place / "step-0000000030" / "rank-00001.pt").write_bytes(b"harmed")
@@ -157,7 +157,7 @@ def one_rank(folder: Path, rank: int, here: int) -> dict[str, Any]:
         resumed = checkpoints.resume(**options)
     assert resumed is not None
     steps: list[Any] = [None, None]
-    distributed.all_gather_object(steps, [resumed.step, resumed.rank_state, [str(one.message) for one in said]])
+    distributed.all_gather_object(steps, [resumed.step, resumed.rank_state, [str(saved.message) for saved in said]])
     if rank == 1:
 
         def stop() -> None:
@@ -177,8 +177,8 @@ def one_rank(folder: Path, rank: int, here: int) -> dict[str, Any]:
     try:
         checkpoints.wait()
     except errors.CheckpointError as error:
-        seen |= {"said": str(error)}
-    return {**seen, "resumed": steps, "left": [one.step for one in Checkpoints(place).all()]}
+        result |= {"said": str(error)}
+    return {**result, "resumed": steps, "left": [saved.step for saved in Checkpoints(place).all()]}
 
 
 def forgets(folder: Path) -> list[dict[str, Any]]:
@@ -189,7 +189,7 @@ def forgets(folder: Path) -> list[dict[str, Any]]:
         atexit._run_exitfuncs()
         os._exit(0)
     os.waitpid(child, 0)
-    return [{"steps": [one.step for one in Checkpoints(folder).all()]}]
+    return [{"steps": [saved.step for saved in Checkpoints(folder).all()]}]
 
 
 if __name__ == "__main__":

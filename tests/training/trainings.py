@@ -1,4 +1,4 @@
-"""What the tests of checkpoints share: a small training with everything that has a state, places, and ranks as threads."""
+"""Helpers for tests of checkpoints: a small training with all kinds of state, locations, and ranks as threads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Training:
 
     def run(self, stop: int) -> list[tuple[Any, ...]]:
         """Trains until `stop`; what each step saw and did."""
-        seen = []
+        losses = []
         while self.step < stop:
             indices = ORDER.indices(self.step)
             loss = self.model(DATA[indices]).square().mean() + random.random() + np.random.rand()
@@ -45,8 +45,8 @@ class Training:
             self.scaler.update()
             self.scheduler.step()
             self.step += 1
-            seen.append((self.step, indices.tolist(), loss.item(), self.scheduler.get_last_lr()))
-        return seen
+            losses.append((self.step, indices.tolist(), loss.item(), self.scheduler.get_last_lr()))
+        return losses
 
     def state(self) -> dict[str, Any]:
         return {
@@ -57,14 +57,14 @@ class Training:
             "order": ORDER.state_dict(self.step),
         }
 
-    def take(self, found: checkpoint.Resumed) -> None:
-        self.model.load_state_dict(found.state["model"])
-        self.optimizer.load_state_dict(found.state["optimizer"])
-        self.scheduler.load_state_dict(found.state["scheduler"])
-        self.scaler.load_state_dict(found.state["scaler"])
-        self.step = ORDER.start(found.state["order"])
-        assert found.rank_state is not None
-        checkpoint.set_rng_state(found.rank_state["rng"])
+    def take(self, resumed: checkpoint.Resumed) -> None:
+        self.model.load_state_dict(resumed.state["model"])
+        self.optimizer.load_state_dict(resumed.state["optimizer"])
+        self.scheduler.load_state_dict(resumed.state["scheduler"])
+        self.scaler.load_state_dict(resumed.state["scaler"])
+        self.step = ORDER.start(resumed.state["order"])
+        assert resumed.rank_state is not None
+        checkpoint.set_rng_state(resumed.rank_state["rng"])
 
 
 def small(value: float = 0.0) -> dict[str, Any]:
@@ -80,11 +80,11 @@ def saved(place: Path | str, *steps: int, **rules: Any) -> Checkpoints:
 
 
 def steps(checkpoints: Checkpoints) -> list[int]:
-    return [found.step for found in checkpoints.all()]
+    return [saved.step for saved in checkpoints.all()]
 
 
 def names(folder: Path | str) -> list[str]:
-    """What is in a folder, or at a URL."""
+    """The names in a folder, or at a URL."""
     files, path = fsspec.url_to_fs(str(folder))
     return sorted(entry.rstrip("/").rpartition("/")[2] for entry in files.ls(path, detail=False))
 

@@ -194,10 +194,10 @@ class Collecting:
         for index, worker in enumerate(self.workers):
             count = min(self.wants[index], len(self.waiting))
             if count:
-                given = [self.waiting.popleft() for _ in range(count)]
-                self.open[index].update({unit.number: unit for unit in given})
+                handed = [self.waiting.popleft() for _ in range(count)]
+                self.open[index].update({unit.number: unit for unit in handed})
                 self.wants[index] -= count
-                worker.slot.hand(given, False)
+                worker.slot.hand(handed, False)
             elif self.wants[index] and not self.waiting and not any(self.open.values()):
                 self.wants[index] = 0
                 worker.slot.hand([], True)
@@ -212,9 +212,9 @@ class Collecting:
             self.fed.add(offer.unit)
             if (exchange := self.learner.slot.exchange) is not None:  # else it has just ended, which is yet to be heard
                 exchange.feed([Transfer(offer.unit, index, offer.bytes, offer.items)], [packed])
-        left = self.waiting or self.offered or any(self.open.values())
+        remaining = self.waiting or self.offered or any(self.open.values())
         gone = all(worker.outcome is not None for worker in self.workers)
-        if self.started and not self.ended and (not left or gone):
+        if self.started and not self.ended and (not remaining or gone):
             self.ended = True
             self.learner.slot.end_feed(self.lost + len(self.waiting))
 
@@ -223,7 +223,7 @@ class Collecting:
 
 
 def shared_memory(names: Sequence[str] = (f"{RUN}-",)) -> list[str]:
-    """What lies in this node's memory of runs with such names."""
+    """The files of runs with such names in this node's memory."""
     if not SHARED.exists():
         return []
     return [path.name for path in SHARED.iterdir() if path.name.startswith(tuple(names))]

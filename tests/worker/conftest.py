@@ -16,11 +16,11 @@ from trialplane.worker import slot as slots
 from trialplane.worker.running import Running
 
 
-def wait_until(condition: Callable[[], Any], what: str, timeout: float = 60.0) -> Any:
+def wait_until(condition: Callable[[], Any], description: str, timeout: float = 60.0) -> Any:
     """Waits for something another process does; gives what the condition gave."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        assert time.monotonic() < deadline, f"waited in vain until {description}"
         time.sleep(0.005)
     return value
 
@@ -35,7 +35,7 @@ def alive(pid: int) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """What a slot sends of its trial at one time, by kind; `waiting`: the trial stands still until it is answered."""
+    """The messages that a slot sends at one time, by kind; `waiting`: the trial waits for an answer."""
 
     reports: tuple[TrialReport, ...] = ()
     waiting: bool = False
@@ -54,27 +54,27 @@ class Event:
     @classmethod
     def of(cls, sent: tuple[messages.FromSlot, ...], waiting: bool = False) -> Event:
         """All of what a slot sent at one time; TrialEnded comes last."""
-        found: dict[str, Any] = {"reports": tuple(each for each in sent if isinstance(each, TrialReport))}
+        fields: dict[str, Any] = {"reports": tuple(each for each in sent if isinstance(each, TrialReport))}
         for each in sent:
             assert not isinstance(each, messages.TrialEnded) or each is sent[-1]
             match each:
                 case messages.LogGrown(data):
-                    found["log"] = data
+                    fields["log"] = data
                 case messages.UnitsWanted(count):
-                    found["wants"] = count
+                    fields["wants"] = count
                 case messages.ResultsOffered(offers):
-                    found["offers"] = offers
+                    fields["offers"] = offers
                 case messages.WeightsOffered(size):
-                    found["weights"] = size
+                    fields["weights"] = size
                 case messages.ResultsTaken(units):
-                    found["took"] = units
+                    fields["took"] = units
                 case messages.Exiting():
-                    found["exiting"] = True
+                    fields["exiting"] = True
                 case messages.Suggest():
-                    found["wanted"] = each
+                    fields["wanted"] = each
                 case messages.TrialEnded():
-                    found |= vars(each)
-        return cls(waiting=waiting, **found)
+                    fields |= vars(each)
+        return cls(waiting=waiting, **fields)
 
 
 class Slot(slots.Slot):
@@ -191,10 +191,10 @@ class Bench:
         return outcome
 
     def look(self, file: Path, **options: Any) -> dict[str, Any]:
-        """What a trial of the job's `looks` finds."""
+        """The facts that a trial of the job's `looks` finds."""
         self.run("looks", file=str(file), **options)
-        found: dict[str, Any] = json.loads(file.read_text())
-        return found
+        facts: dict[str, Any] = json.loads(file.read_text())
+        return facts
 
     def log(self, outcome: TrialOutcome) -> str:
         return (self.root / outcome.log).read_text()

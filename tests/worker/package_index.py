@@ -54,10 +54,10 @@ class Index:
             f"{name}/data.bin": "x" * size,
             **dict.fromkeys(files, ""),
             f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-            + "".join(f"Requires-Dist: {one}\n" for one in needs),
+            + "".join(f"Requires-Dist: {line}\n" for line in needs),
             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         }
-        held[f"{info}/RECORD"] = "".join(f"{one},,\n" for one in [*held, f"{info}/RECORD"])
+        held[f"{info}/RECORD"] = "".join(f"{line},,\n" for line in [*held, f"{info}/RECORD"])
         with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
             for file, text in held.items():
                 wheel.writestr(file, text)
@@ -67,11 +67,11 @@ class Index:
         folder = self._root / "simple" / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "setup.py").write_text("raise SystemExit('was run')\n")
-        with tarfile.open(folder / f"{name}-{version}.tar.gz", "w:gz") as made:
-            made.add(folder / "setup.py", f"{name}-{version}/setup.py")
+        with tarfile.open(folder / f"{name}-{version}.tar.gz", "w:gz") as archive:
+            archive.add(folder / "setup.py", f"{name}-{version}/setup.py")
         self._list(folder)
 
     @staticmethod
     def _list(folder: Path) -> None:
-        found = [one.name for one in folder.iterdir() if one.suffix in (".whl", ".gz")]
-        (folder / "index.html").write_text("".join(f'<a href="{name}">{name}</a>' for name in found))
+        archives = [file.name for file in folder.iterdir() if file.suffix in (".whl", ".gz")]
+        (folder / "index.html").write_text("".join(f'<a href="{name}">{name}</a>' for name in archives))

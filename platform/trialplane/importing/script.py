@@ -325,10 +325,10 @@ def _sweep(tree: ast.Module, calls: Sequence[ast.Call], changed: Collection[str]
         sweep_fields = _value(sweep, values) if sweep and agent else {}
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return {}
+    if not isinstance(sweep_fields, dict):
+        return {}
     count = _literal(agent.get("count"))
-    return (
-        {**sweep_fields, **({"run_cap": count} if isinstance(count, int) else {})} if isinstance(sweep_fields, dict) else {}
-    )
+    return {**sweep_fields, "run_cap": count} if isinstance(count, int) else sweep_fields
 
 
 def _value(node: ast.expr | None, values: Mapping[str, ast.expr]) -> Any:

@@ -137,20 +137,23 @@ def _beside(file: Path) -> list[str]:
 
 
 def _look_at_table(file: Path, input_: Input, columns: Sequence[str]) -> str:
+    """Return the problem of a table without one of `columns`, or that cannot be read; "" without a problem."""
     suffixes = [suffix.lower() for suffix in file.suffixes]
-    is_compressed = suffixes[-1:] == [".gz"]
-    kind = (suffixes[:-1] if is_compressed else suffixes)[-1:] or [""]
     if input_.format == "dataset" and suffixes[-1:] == [_PARQUET]:
         return _look_at_parquet(file, columns)
-    if kind[0] not in _SEPARATORS and kind[0] not in _RECORDS:
+    is_compressed = suffixes[-1:] == [".gz"]
+    if is_compressed:
+        suffixes.pop()
+    kind = suffixes[-1] if suffixes else ""
+    if kind not in _SEPARATORS and kind not in _RECORDS:
         expected = _kind(input_).removesuffix(" file").removeprefix("a ")
-        return f"is of a kind that cannot be read ({kind[0] or 'no suffix'}); give {expected}, plain or .gz"
+        return f"is of a kind that cannot be read ({kind or 'no suffix'}); give {expected}, plain or .gz"
     try:
         with (
             gzip.open(file, "rb") if is_compressed else file.open("rb") as raw,
             io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text,
         ):
-            present = _header(text, kind[0])
+            present = _header(text, kind)
     except _BadFile as error:
         return str(error)
     except UnicodeDecodeError:

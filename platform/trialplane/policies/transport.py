@@ -221,7 +221,7 @@ class _Leaves:
         kind = type(node)
         if kind in (float, bool, str) or node is None:
             return node
-        if self._is_array(node):
+        if self._took_array(node):
             return {_ONE: len(self.arrays) - 1}
         if isinstance(node, int):
             if node.bit_length() > _MAX_BITS:
@@ -269,8 +269,8 @@ class _Leaves:
             raise self._refused(f"is {_MAX_DEPTH} levels deep, which is not allowed. Does it contain itself?")
         self._path.append("")
 
-    def _is_array(self, node: Any) -> bool:
-        """Whether the node is an array; if so, add it to `arrays`."""
+    def _took_array(self, node: Any) -> bool:
+        """Add the node to `arrays` if it is an array; return whether it is."""
         import numpy as np
 
         if isinstance(node, (np.ndarray, np.generic)):

@@ -42,7 +42,7 @@ def fifo(ctx, rank):
 
 
 def note(ctx, **facts):
-    """What this rank knows, for the test; whole or not there."""
+    """Write facts of this rank for the test, completely or not at all."""
     file = Path(ctx.params["folder"], f"rank-{ctx.rank}")
     file.with_suffix(".part").write_text(json.dumps(facts))
     file.with_suffix(".part").rename(file)
@@ -67,7 +67,7 @@ def looks(ctx):
 
 
 def first_write(line):
-    """What the first of the writes has that `print` makes of a line."""
+    """The first of the writes that `print` makes of a line."""
     ours, theirs = socket.socketpair(type=socket.SOCK_DGRAM)
     kept = os.dup(1)
     os.dup2(theirs.fileno(), 1)

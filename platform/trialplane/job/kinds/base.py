@@ -87,7 +87,7 @@ class Input(models.Model):
     optional: bool = Field(default=False, strict=True, description="Allow null as the parameter's value, for no file.")
 
     @model_validator(mode="after")
-    def _one_format(self) -> Input:
+    def _fields_fit_format(self) -> Input:
         if self.format == "lines":
             column_fields = [name for name in ("columns", "columns_of") if getattr(self, name)]
             models.refuse(
