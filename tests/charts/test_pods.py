@@ -146,12 +146,21 @@ def test_a_pod_binds_the_claims_that_no_other_pod_of_the_chart_uses(
 
 @pytest.mark.parametrize("secret", ["", "login"])
 def test_the_gateway_reads_logs_of_mlflow(render: Render, named: Callable[..., Thing], secret: str) -> None:
-    values = {"mlflow": {"enabled": False, "trackingUri": "https://mlflow.example", "existingSecret": secret}}
+    values: dict[str, Any] = {
+        "mlflow": {"enabled": False, "trackingUri": "https://mlflow.example", "existingSecret": secret}
+    }
     (container,) = named(render(values), "Deployment", "platform-gateway")["spec"]["template"]["spec"]["containers"]
     variables = {one["name"]: one for one in container["env"]}
     assert variables[env.MLFLOW_TRACKING_URI]["value"] == "https://mlflow.example"
     password = variables.get("MLFLOW_TRACKING_PASSWORD", {}).get("valueFrom")
     assert password == ({"secretKeyRef": {"name": "login", "key": "password"}} if secret else None)
+    values["mlflow"]["login"] = "token"
+    (container,) = named(render(values), "Deployment", "platform-gateway")["spec"]["template"]["spec"]["containers"]
+    variables = {one["name"]: one for one in container["env"]}
+    assert ("MLFLOW_TRACKING_TOKEN" in variables, "MLFLOW_TRACKING_PASSWORD" in variables) == (bool(secret), False)
+    if secret:
+        key = {"secretKeyRef": {"name": "login", "key": "token"}}
+        assert variables["MLFLOW_TRACKING_TOKEN"]["valueFrom"] == key
 
 
 def test_pods_start_anew_when_a_given_password_changes_and_only_then(render: Render, named: Callable[..., Thing]) -> None:

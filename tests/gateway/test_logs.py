@@ -236,6 +236,7 @@ def test_what_mlflow_is_told_of_the_login() -> None:
     found = Mlflow.of({"MLFLOW_TRACKING_URI": "http://m/", "MLFLOW_TRACKING_USERNAME": "u", "MLFLOW_TRACKING_PASSWORD": "p"})
     assert found == Mlflow("http://m", "Basic dTpw")
     assert "dTpw" not in repr(found)
+    assert Mlflow.of({"MLFLOW_TRACKING_URI": "http://m/", "MLFLOW_TRACKING_TOKEN": "t"}) == Mlflow("http://m", "Bearer t")
     assert Mlflow.of({"MLFLOW_TRACKING_URI": "sqlite:///x"}) is None
 
 

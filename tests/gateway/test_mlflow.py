@@ -23,7 +23,7 @@ from tests.gateway.gateway_site import NAMESPACE, PLACE, TOKEN, VIEWER, Site
 from tests.gateway.mlflow_site import MOST, Door, other, own, postgres, server, site
 
 from trialplane.gateway import mlflow as door_module
-from trialplane.gateway import mlflow_paths
+from trialplane.gateway import mlflow_paths, upstream
 from trialplane.gateway.upstream import Upstream
 from trialplane.wire import cluster, env, labels
 from trialplane.wire import mlflow as wire
@@ -120,9 +120,9 @@ class Listening:
 
 
 @contextlib.contextmanager
-def before(listening: Listening, postgres: Postgres, home: Path) -> Iterator[Door]:
+def before(listening: Listening, postgres: Postgres, home: Path, authorization: str = "") -> Iterator[Door]:
     """The door of a run, with that server behind it."""
-    made = Site(postgres, home, upstream=Upstream(listening.uri))
+    made = Site(postgres, home, upstream=Upstream(listening.uri, authorization))
     try:
         with made.ledger("own-1"):
             made.archive.admit("own-1", "the token of own-1")
@@ -178,6 +178,23 @@ def test_mlflow_is_told_who_asks_and_nobody_else_can_tell_it(postgres: Postgres,
         (cluster.USER, f"trialplane:users:{NAMESPACE}", NAMESPACE),
         (cluster.VIEWER, f"trialplane:viewers:{NAMESPACE}", NAMESPACE),
     ]
+
+
+@pytest.mark.parametrize(
+    ("login", "header"),
+    [
+        ({env.MLFLOW_TOKEN: "t"}, "Bearer t"),
+        ({env.MLFLOW_USERNAME: "u", env.MLFLOW_PASSWORD: "p"}, "Basic dTpw"),
+        ({}, None),
+    ],
+)
+def test_the_gateway_shows_its_own_login_to_an_mlflow_that_asks_for_one(
+    postgres: Postgres, tmp_path: Path, login: dict[str, str], header: str | None
+) -> None:
+    listening = Listening()
+    with before(listening, postgres, tmp_path, upstream.login(login)) as own:  # which comes with its own token
+        assert own.ask("GET", "/api/2.0/mlflow/experiments/get?experiment_id=1").code == 200
+    assert [headers.get("authorization") for _, _, headers in listening.requests] == [header]
 
 
 @pytest.mark.parametrize("status", [200, 403, 500])

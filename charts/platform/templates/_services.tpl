@@ -46,7 +46,7 @@ http://{{ include "platform.mlflow.host" . }}:5000
 {{- end -}}
 {{- end -}}
 
-{{/* Secret with MLflow's username and password, or nothing. */}}
+{{/* Secret with the login for MLflow, or nothing. */}}
 {{- define "platform.mlflow.secret" -}}
 {{- if not .Values.mlflow.enabled -}}
 {{ .Values.mlflow.existingSecret }}

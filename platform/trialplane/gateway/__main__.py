@@ -62,8 +62,7 @@ def _upstream() -> Upstream | None:
     url = os.environ.get(env.MLFLOW_TRACKING_URI, "")
     if not url:
         return None
-    user, password = os.environ.get(env.MLFLOW_USERNAME, ""), os.environ.get(env.MLFLOW_PASSWORD, "")
-    return Upstream(url, user, password, int(os.environ.get(env.MAX_ARTIFACT) or upstream.MAX_ARTIFACT))
+    return Upstream(url, upstream.login(os.environ), int(os.environ.get(env.MAX_ARTIFACT) or upstream.MAX_ARTIFACT))
 
 
 if __name__ == "__main__":

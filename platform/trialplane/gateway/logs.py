@@ -6,7 +6,6 @@ trials have written; so each answer is bounded in bytes and seconds, and no redi
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
 import http.client
@@ -18,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from trialplane import errors
+from trialplane.gateway import upstream
 from trialplane.wire import env, escapes, labels, logs, mlflow
 from trialplane.wire.ledger import Address
 from trialplane.wire.logs import Piece
@@ -115,9 +115,7 @@ class Mlflow:
         url = environ.get(env.MLFLOW_TRACKING_URI, "").rstrip("/")
         if not url.startswith(("http://", "https://")):
             return None
-        user, password = environ.get("MLFLOW_TRACKING_USERNAME", ""), environ.get("MLFLOW_TRACKING_PASSWORD", "")
-        login = base64.b64encode(f"{user}:{password}".encode()).decode()
-        return cls(url, f"Basic {login}" if user else "")
+        return cls(url, upstream.login(environ))
 
     def log(self, address: Address, job: str, submission: Mapping[str, Any], chosen: Chosen, start: int) -> Piece:
         """A piece of a log that has ended.

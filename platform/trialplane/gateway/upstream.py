@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import ssl
 import time
@@ -11,7 +12,7 @@ from typing import Any
 import httpx
 
 from trialplane import errors
-from trialplane.wire import mlflow
+from trialplane.wire import env, mlflow
 
 MAX_ARTIFACT = 512 << 20  # bytes of an artifact, where the chart does not say
 ANSWER_SECONDS = 120.0  # for MLflow to begin its answer: as long as its client waits for it
@@ -29,27 +30,37 @@ class Refused(Exception):
         super().__init__(text)
 
 
+def login(environ: Mapping[str, str]) -> str:
+    """Return the value of `Authorization` for MLflow, from the variables of MLflow's client; "" without a login."""
+    if token := environ.get(env.MLFLOW_TOKEN, ""):
+        return f"Bearer {token}"
+    user, password = environ.get(env.MLFLOW_USERNAME, ""), environ.get(env.MLFLOW_PASSWORD, "")
+    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}" if user else ""
+
+
 class Upstream:
     """MLflow's server.
 
     Args:
         url: as pods reach it.
-        user: of a basic authentication in front of it; "" for none.
-        password: of that.
+        authorization: see `login`.
         max_artifact: bytes of the largest artifact.
 
     Attributes:
         max_artifact: see above.
     """
 
-    def __init__(self, url: str, user: str = "", password: str = "", max_artifact: int = MAX_ARTIFACT) -> None:
+    def __init__(self, url: str, authorization: str = "", max_artifact: int = MAX_ARTIFACT) -> None:
         self.max_artifact = max_artifact
         self._base = httpx.URL(url.rstrip("/"))
         # A connection for each request: MLflow closes one after an error of its own without saying so, and then the next
         # request on it, which may not be repeated, would be lost.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._client = httpx.AsyncClient(
-            auth=(user, password) if user else None, limits=limits, trust_env=False, verify=ssl.create_default_context()
+            headers={"Authorization": authorization} if authorization else None,
+            limits=limits,
+            trust_env=False,
+            verify=ssl.create_default_context(),
         )
         self._until = 0.0
 
