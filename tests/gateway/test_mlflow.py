@@ -23,7 +23,7 @@ from tests.gateway.gateway_site import NAMESPACE, PLACE, TOKEN, VIEWER, Site
 from tests.gateway.mlflow_site import MOST, Door, other, own, postgres, server, site
 
 from trialplane.gateway import mlflow as door_module
-from trialplane.gateway import mlflow_paths, upstream
+from trialplane.gateway import mlflow_paths
 from trialplane.gateway.upstream import Upstream
 from trialplane.wire import cluster, env, labels
 from trialplane.wire import mlflow as wire
@@ -192,7 +192,7 @@ def test_the_gateway_shows_its_own_login_to_an_mlflow_that_asks_for_one(
     postgres: Postgres, tmp_path: Path, login: dict[str, str], header: str | None
 ) -> None:
     listening = Listening()
-    with before(listening, postgres, tmp_path, upstream.login(login)) as own:  # which comes with its own token
+    with before(listening, postgres, tmp_path, wire.login(login)) as own:  # which comes with its own token
         assert own.ask("GET", "/api/2.0/mlflow/experiments/get?experiment_id=1").code == 200
     assert [headers.get("authorization") for _, _, headers in listening.requests] == [header]
 

@@ -15,7 +15,7 @@ from trialplane.gateway.mlflow import MlflowProxy
 from trialplane.gateway.routes import Gateway, Namespaces
 from trialplane.gateway.upstream import Upstream
 from trialplane.ledger.namespaces import Ledgers
-from trialplane.wire import cluster, env
+from trialplane.wire import cluster, env, mlflow
 
 
 def main() -> int:
@@ -42,13 +42,13 @@ def main() -> int:
     except errors.InputError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    mlflow = Mlflow.of(os.environ)
+    mlflow_logs = Mlflow.of(os.environ)
     gateways = {}
     for namespace in ledgers.namespaces:
         runs = ledgers.of(namespace)
         assert runs is not None
         controllers = Controllers(f"http://{cluster.head_service('{run}')}.{namespace}.svc:{cluster.STATUS_PORT}")
-        gateways[namespace] = Gateway(runs, callers, namespace, controllers, mlflow)
+        gateways[namespace] = Gateway(runs, callers, namespace, controllers, mlflow_logs)
     answers = Namespaces(gateways)
     proxy = MlflowProxy(_upstream(), ledgers, answers.user)
     service = LedgerService(ledgers, int(os.environ.get(env.MAX_RUNS) or MAX_RUNS))
@@ -62,7 +62,7 @@ def _upstream() -> Upstream | None:
     url = os.environ.get(env.MLFLOW_TRACKING_URI, "")
     if not url:
         return None
-    return Upstream(url, upstream.login(os.environ), int(os.environ.get(env.MAX_ARTIFACT) or upstream.MAX_ARTIFACT))
+    return Upstream(url, mlflow.login(os.environ), int(os.environ.get(env.MAX_ARTIFACT) or upstream.MAX_ARTIFACT))
 
 
 if __name__ == "__main__":

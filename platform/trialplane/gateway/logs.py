@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from trialplane import errors
-from trialplane.gateway import upstream
 from trialplane.wire import env, escapes, labels, logs, mlflow
 from trialplane.wire.ledger import Address
 from trialplane.wire.logs import Piece
@@ -115,7 +114,7 @@ class Mlflow:
         url = environ.get(env.MLFLOW_TRACKING_URI, "").rstrip("/")
         if not url.startswith(("http://", "https://")):
             return None
-        return cls(url, upstream.login(environ))
+        return cls(url, mlflow.login(environ))
 
     def log(self, address: Address, job: str, submission: Mapping[str, Any], chosen: Chosen, start: int) -> Piece:
         """A piece of a log that has ended.

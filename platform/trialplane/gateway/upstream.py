@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import ssl
 import time
@@ -12,7 +11,7 @@ from typing import Any
 import httpx
 
 from trialplane import errors
-from trialplane.wire import env, mlflow
+from trialplane.wire import mlflow
 
 MAX_ARTIFACT = 512 << 20  # bytes of an artifact, where the chart does not say
 ANSWER_SECONDS = 120.0  # for MLflow to begin its answer: as long as its client waits for it
@@ -30,20 +29,12 @@ class Refused(Exception):
         super().__init__(text)
 
 
-def login(environ: Mapping[str, str]) -> str:
-    """Return the value of `Authorization` for MLflow, from the variables of MLflow's client; "" without a login."""
-    if token := environ.get(env.MLFLOW_TOKEN, ""):
-        return f"Bearer {token}"
-    user, password = environ.get(env.MLFLOW_USERNAME, ""), environ.get(env.MLFLOW_PASSWORD, "")
-    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}" if user else ""
-
-
 class Upstream:
     """MLflow's server.
 
     Args:
         url: as pods reach it.
-        authorization: see `login`.
+        authorization: see `mlflow.login`.
         max_artifact: bytes of the largest artifact.
 
     Attributes:

@@ -7,12 +7,14 @@ API server's RBAC for each request: which roles may do what in a namespace is in
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import hashlib
 import hmac
 import re
+from collections.abc import Mapping
 
-from trialplane.wire import ledger
+from trialplane.wire import env, ledger
 
 UI = "/mlflow"
 _DESTINATION = re.compile(r"/namespaces/([^/?]+)(?:/runs/([^/?]+))?/mlflow(/.*)", re.DOTALL)
@@ -46,6 +48,14 @@ def caller(namespace: str, role: str, name: str) -> dict[str, str]:
     """
     groups = {"X-Remote-Groups": f"trialplane:{role}:{namespace}"} if role else {}
     return {"X-Remote-User": name, **groups, WORKSPACE: namespace}
+
+
+def login(environ: Mapping[str, str]) -> str:
+    """Return the value of `Authorization` for MLflow, from the variables of MLflow's client; "" without a login."""
+    if token := environ.get(env.MLFLOW_TOKEN, ""):
+        return f"Bearer {token}"
+    user, password = environ.get(env.MLFLOW_USERNAME, ""), environ.get(env.MLFLOW_PASSWORD, "")
+    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}" if user else ""
 
 
 def path(namespace_path: str, run: str) -> str:
