@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -80,13 +80,13 @@ class Page:
 
 
 @contextmanager
-def browser() -> Iterator[Any]:
+def browser(flags: Sequence[str] = FLAGS) -> Iterator[Any]:
     """Start the browser; gives a function that opens a file, or an address, as a `Page`."""
     if PROGRAM is None:
         pytest.skip("there is no Chromium; apt-get install chromium")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=PROGRAM, args=list(FLAGS))
+        chromium = started.chromium.launch(executable_path=PROGRAM, args=list(flags))
 
         def opened(target: Path | str, **options: Any) -> Page:
             page = Page(chromium.new_page(viewport={"width": 1280, "height": 900}, **options))

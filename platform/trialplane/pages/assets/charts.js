@@ -96,7 +96,8 @@ class Chart {
     Plotly.newPlot(this.element, data, layout, CONFIG).then(() => {
       if (hasWebgl && this.element.querySelector(".no-webgl")) {
         hasWebgl = false;
-        return Chart.updateAll();
+        this.unmount(); // with the notice that plotly.js puts over the chart
+        return this.mount();
       }
       performance.mark("chart"); // as benchmarks measure
       if (this.mounted) this.ready(this.element);
