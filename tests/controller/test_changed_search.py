@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.controller.conftest import outcome
-from tests.controller.trainings import Opened, asked, failed, job
+from tests.controller.trainings import Opened, asked, failed, job, shown
 
 from trialplane.controller.ledger import Ledger
 from trialplane.wire.records import TrialReport
@@ -43,10 +43,9 @@ def play(ledger: Ledger, trials: int) -> list[dict[str, Any]]:
     return points
 
 
-def shown(ledger: Ledger) -> list[int]:
+def numbers(ledger: Ledger) -> list[int]:
     """The trials that the sampler is shown."""
-    with ledger._drawing():
-        return [trial.number for trial in ledger._study.get_trials(deepcopy=False)]
+    return [trial.number for trial in shown(ledger)]
 
 
 def widened(**space: Any) -> dict[str, Any]:
@@ -58,7 +57,7 @@ def test_a_wider_space_keeps_all_that_was_learned(opened: Opened, sampler: Any) 
     play(opened.open(job(**SEARCH, sampler=sampler)), 12)
     wider = widened(x={"type": "float", "low": -1.0, "high": 1.0}, k={"type": "categorical", "choices": ["a", "b", "c"]})
     ledger = opened.open(job(**wider, sampler=sampler))
-    assert shown(ledger) == list(range(12))
+    assert numbers(ledger) == list(range(12))
     later = play(ledger, 12)
     assert min(point["x"] for point in later) < 0, "the lowest is best, and below the former space"
     assert [row.values for row in (ledger.newest[0], ledger.newest[11])] == [
@@ -69,7 +68,7 @@ def test_a_wider_space_keeps_all_that_was_learned(opened: Opened, sampler: Any) 
 def test_a_narrower_space_keeps_results_and_shows_the_sampler_what_is_in_it(opened: Opened) -> None:
     points = play(opened.open(job(**SEARCH, sampler="gp")), 8)
     ledger = opened.open(job(**widened(x={"type": "float", "low": 0.5, "high": 1.0}), sampler="gp"))
-    assert shown(ledger) == [trial for trial, point in enumerate(points) if point["x"] >= 0.5]
+    assert numbers(ledger) == [trial for trial, point in enumerate(points) if point["x"] >= 0.5]
     assert len(ledger.newest) == ledger.counts.complete == 8
     assert all(point["x"] >= 0.5 for point in play(ledger, 4))
 
@@ -79,7 +78,7 @@ def test_a_new_parameter(opened: Opened, sampler: str, count: int) -> None:
     """TPE learns the others from the former trials; a sampler of whole points begins anew."""
     play(opened.open(job(**SEARCH, sampler=sampler)), 6)
     ledger = opened.open(job(**widened(depth={"type": "int", "low": 1, "high": 4}), sampler=sampler))
-    assert len(shown(ledger)) == count
+    assert len(numbers(ledger)) == count
     assert all("depth" in point for point in play(ledger, 3))
 
 

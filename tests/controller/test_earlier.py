@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.controller.conftest import outcome
-from tests.controller.trainings import Opened, asked, job
+from tests.controller.trainings import Opened, asked, job, shown
 
 from trialplane.controller import history
 from trialplane.controller.ledger import Ledger
@@ -97,24 +97,20 @@ def test_a_sampler_is_shown_a_bounded_part_of_a_long_history(opened: Opened) -> 
     given(opened, 10_000)
     ledger = opened.open(job(**SEARCH, sampler="tpe"))
     losses(ledger, 2)
-    with ledger._drawing():
-        shown = ledger._study.get_trials(deepcopy=False)
-    assert len(shown) == history.LIMIT
-    assert {0, 1} & {trial.number for trial in shown}, "own trials are chosen like the others"
-    assert min(trial.values[0] for trial in shown) == min(trial.values[0] for trial in ledger._earlier)
+    trials = shown(ledger)
+    assert len(trials) == history.LIMIT
+    assert {0, 1} & {trial.number for trial in trials}, "own trials are chosen like the others"
+    assert min(trial.values[0] for trial in trials) == min(trial.values[0] for trial in ledger._earlier)
 
 
 def test_a_study_without_history_is_shown_its_own_trials(opened: Opened) -> None:
     opened.run.code.mkdir()
     ledger = opened.open(job(**SEARCH, sampler="tpe"))
     losses(ledger, 3)
-    with ledger._drawing():
-        assert len(ledger._study.get_trials(deepcopy=False)) == 3
+    assert len(shown(ledger)) == 3
 
 
 def test_bad_points_of_the_history_are_shown_as_the_worst(opened: Opened) -> None:
     given(opened, 4, bad=2)
     ledger = opened.open(job(**SEARCH, sampler="gp"))
-    with ledger._drawing():
-        shown = ledger._study.get_trials(deepcopy=False)
-    assert sorted(math.isinf(trial.values[0]) for trial in shown) == [False, False, True, True]
+    assert sorted(math.isinf(trial.values[0]) for trial in shown(ledger)) == [False, False, True, True]

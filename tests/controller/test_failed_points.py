@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 from tests.controller.conftest import outcome
-from tests.controller.trainings import Opened, asked, failed, job
+from tests.controller.trainings import Opened, asked, failed, job, shown
 
 from trialplane.controller.ledger import Ledger
 from trialplane.wire import messages
@@ -53,12 +53,6 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
 def metrics(request: TrialRequest) -> dict[str, float]:
     x, y = request.params["x"], request.params["y"]
     return {"score": x + y, "cost": y, "size": x}
-
-
-def shown(ledger: Ledger) -> list[FrozenTrial]:
-    """What a sampler is shown now."""
-    with ledger._drawing():
-        return ledger._study.get_trials(deepcopy=False)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)

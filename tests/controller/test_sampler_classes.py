@@ -12,7 +12,7 @@ from typing import Any
 import optuna
 import pytest
 from tests.controller.conftest import outcome
-from tests.controller.trainings import Opened, asked, failed, job
+from tests.controller.trainings import Opened, asked, failed, job, shown
 
 from trialplane import errors
 from trialplane.controller import points, rehearsal, samplers
@@ -150,17 +150,16 @@ def test_a_class_is_shown_failures_with_the_worst_value_there_is(opened: Opened)
     requests = [asked(ledger) for _ in range(3)]
     ledger.tell(failed(requests[0], FailureClass.INVALID))
 
-    def shown() -> list[tuple[str, list[float] | None]]:
-        with ledger._drawing():
-            return [(trial.state.name, trial.values) for trial in ledger._study.get_trials(deepcopy=False)]
+    def state() -> tuple[str, list[float] | None]:
+        trial = shown(ledger)[0]
+        return trial.state.name, trial.values
 
-    assert shown()[0] == ("FAIL", None), "nothing is known of the values yet"
+    assert state() == ("FAIL", None), "nothing is known of the values yet"
     ledger.tell(outcome(requests[1].number, metrics={"loss": 3.0, "size": 0.5}))
-    assert shown()[0] == ("COMPLETE", [3.0])
+    assert state() == ("COMPLETE", [3.0])
     ledger.tell(outcome(requests[2].number, metrics={"loss": 7.0, "size": 0.5}))
-    assert shown()[0] == ("COMPLETE", [7.0])
-    with ledger._drawing():
-        assert ledger._study.get_trials()[0].constraints == {"size": 1.0}
+    assert state() == ("COMPLETE", [7.0])
+    assert shown(ledger)[0].constraints == {"size": 1.0}
 
 
 HOSTILE = {

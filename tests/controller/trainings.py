@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from optuna.trial import FrozenTrial
 from tests.controller.conftest import outcome
 
 from trialplane.controller.ledger import Ledger
@@ -49,3 +50,9 @@ def asked(ledger: Ledger) -> TrialRequest:
 
 def failed(request: TrialRequest, failure: FailureClass) -> TrialOutcome:
     return outcome(request.number, state=TrialState.FAILED, failure=failure, metrics={})
+
+
+def shown(ledger: Ledger) -> list[FrozenTrial]:
+    """The trials that a sampler is shown now."""
+    with ledger._drawing():
+        return ledger._study.get_trials(deepcopy=False)
