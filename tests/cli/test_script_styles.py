@@ -263,9 +263,13 @@ STYLES: dict[str, tuple[str, set[str], list[str]]] = {
     "values in functions": (
         """
         from dataclasses import dataclass
+        from dataclasses import field
+        def Field(value, description): return value
         @dataclass
         class Config:
             hidden: int = 16
+            weight_decay: float = Field(0.01, description="as pydantic's")
+            layers: int = field(default=2)
         def fit(config, learning_rate=0.1, momentum=0.7, dropout=0.0):
             assert (config["batch_size"], learning_rate, momentum) == (32, 0.1, 0.5)
         def main():
@@ -276,7 +280,7 @@ STYLES: dict[str, tuple[str, set[str], list[str]]] = {
         if __name__ == "__main__":
             main()
         """,
-        {"hidden", "learning_rate", "batch_size", "momentum"},
+        {"hidden", "learning_rate", "batch_size", "momentum", "weight_decay", "layers"},
         [],
     ),
     "attributes without arguments": (

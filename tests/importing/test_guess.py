@@ -28,6 +28,7 @@ SEARCHED: list[tuple[str, Any, dict[str, Any]]] = [
     ("lambda", 0.01, {"type": "float", "low": 0.001, "high": 0.1, "log": True}),
     ("config.momentum", 0.9, {"type": "float", "low": 0.5, "high": 0.99}),
     ("train.dropout", 0.1, {"type": "float", "low": 0.0, "high": 0.6}),
+    ("lrate", 1e-3, {"type": "float", "low": 1e-4, "high": 1e-2, "log": True}),
     ("feature-fraction", 0.9, {"type": "float", "low": 0.1, "high": 1.0}),
     ("nesterov", False, {"type": "categorical", "choices": [False, True]}),
 ]

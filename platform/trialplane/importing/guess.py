@@ -28,7 +28,7 @@ _NO_SEARCH = _set(
     "strategy precision fp16 bf16 tf32 amp half deterministic benchmark plot show report push metric metrics no disable "
     "classes labels features in out context type vocab split fold folds train language locale format mode task"
 )
-_LOGARITHMIC = _set("lr eta learning wd decay reg regularization l1 l2 lambda alpha sigma c")
+_LOGARITHMIC = _set("lr lrate learningrate eta learning wd decay reg regularization l1 l2 lambda alpha sigma c")
 _DECAYS = _set("weight wd l2")
 _SCHEDULED = _set(
     "min max warmup final end noise cycle decay mul pct std limit steps sched scheduler schedule k t power step size"
@@ -93,7 +93,7 @@ def _rank(option: Option, words: Collection[str]) -> int:
 
 def _is_rate(words: Collection[str]) -> bool:
     word_set = set(words)
-    return bool(word_set & {"lr", "eta"}) or {"learning", "rate"} <= word_set
+    return bool(word_set & {"lr", "lrate", "learningrate", "eta"}) or {"learning", "rate"} <= word_set
 
 
 def parameter(option: Option) -> tuple[dict[str, Any], str] | None:

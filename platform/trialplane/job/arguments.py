@@ -165,9 +165,13 @@ def _values_in(node: ast.AST) -> Iterator[tuple[str, Spot]]:
         case (
             ast.keyword(arg=str(name))
             | ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)])
-            | ast.AnnAssign(target=ast.Name(id=name))
+            | ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant())
         ):
             yield name, Spot(node)
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(args=[_, *_] as call_args)):  # Field(0.1)
+            yield name, Spot(call_args)
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(keywords=keywords)):  # field(default=0.1)
+            yield from ((name, Spot(keyword)) for keyword in keywords if keyword.arg == "default")
         case ast.Dict():
             for index, key in enumerate(node.keys):
                 if isinstance(key, ast.Constant) and isinstance(key.value, str):
