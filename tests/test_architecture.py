@@ -250,7 +250,7 @@ LATE_IMPORTS = {
     "cli.status": "pydantic, which `platform list --help` need not wait for",
     "cli.ui": "what a page of a run on a cluster, or a dashboard, needs and the other pages do not",
     "client.run": "rich and asyncio, for those who watch a run from Python",
-    "client.places": "one of two places, of which a command means one",
+    "client.target_choice": "the module of one of the two targets",
     "controller.samplers": "Ray Tune, which only its own searchers need",
     "controller.session": "Ray, which most runs of a laptop can do without",
     "controller.workloads.__init__": "the same",

@@ -21,7 +21,7 @@ from tests.browser import Browser
 from tests.client.conftest import complete
 
 from trialplane.cli import output, ui
-from trialplane.client import places
+from trialplane.client import target_choice
 from trialplane.client.target import TargetName
 from trialplane.ledger.attempts import Attempt
 from trialplane.wire import cluster as names
@@ -53,7 +53,7 @@ def test_the_other_verbs_look_where_the_last_submission_went(platform, namespace
     result = platform(*SUBMIT, "--detach")
     assert result.exit_code == 0, result.stderr
     assert "x runs on the cluster" in result.stderr
-    assert places.recall() == places.Memory(TargetName(context="lab", namespace="team"), ("x",))
+    assert target_choice.recall() == target_choice.Memory(TargetName(context="lab", namespace="team"), ("x",))
     assert json.loads(platform("status", "-o", "json").stdout)["state"] == "RUNNING"
     assert [line.split()[0] for line in platform("list").stdout.splitlines()] == ["run", "x"]
     assert [line.split()[-1] for line in platform("list").stdout.splitlines()] == ["owner", "ada"]
@@ -160,7 +160,7 @@ def test_the_environment_chooses(platform, namespace, monkeypatch):
 def test_two_places_are_refused(platform, namespace):
     result = platform("status", "--local", "-n", "team")
     assert result.exit_code == 2
-    assert "name two places" in result.stderr
+    assert "name two targets" in result.stderr
 
 
 def test_the_foreground_shows_it_until_its_end(platform, namespace, monkeypatch):

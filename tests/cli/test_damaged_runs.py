@@ -284,7 +284,7 @@ def test_a_living_training_whose_job_is_damaged_can_be_ended(platform, runs, dou
     run.job.write_text("{")
     result = platform(*words)
     assert (result.exit_code, said in result.stderr) == (0, True), result.stderr
-    assert process.living(run) is None
+    assert process.active_controller(run) is None
 
 
 def test_folders_that_a_job_closed_are_removed_too(platform, run, made):

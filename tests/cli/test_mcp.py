@@ -18,7 +18,7 @@ from mcp import Client, StdioServerParameters, stdio_client
 from tests.client.conftest import complete, failed
 
 from trialplane.cli import mcp as serving
-from trialplane.client import exporting, places
+from trialplane.client import exporting, target_choice
 from trialplane.client.sdk import Platform
 from trialplane.client.target import HERE
 from trialplane.wire.states import RunState
@@ -188,7 +188,7 @@ def test_a_real_run_from_its_submission_to_its_results(workplace):
     assert (status["state"], status["complete"]) == ("SUCCEEDED", 3)
     assert results["trials"][0]["metrics"]["loss"] == results["trials"][0]["params"]["x"] ** 3
     assert "x is " in log["text"]
-    assert places.recall().last_target == HERE
+    assert target_choice.recall().last_target == HERE
 
 
 def test_without_the_package_it_says_what_to_install(platform, monkeypatch):

@@ -31,8 +31,8 @@ from tests.ports import free_port
 
 from trialplane.cli import ui
 from trialplane.client import folder
-from trialplane.client.places import HERE
 from trialplane.client.run import RunHandle
+from trialplane.client.target_choice import HERE
 from trialplane.controller.ledger import Ledger
 from trialplane.errors import RunNotFound
 from trialplane.job.kinds import Job, Objective, Study

@@ -17,7 +17,7 @@ from tests.kube.cluster_double import ClusterDouble, Problem
 
 from trialplane import policies
 from trialplane.cli import doctor as doctor_verb
-from trialplane.client import doctor, places
+from trialplane.client import doctor, target_choice
 from trialplane.client.target import HERE, TargetName
 from trialplane.wire import cluster as names
 from trialplane.wire import findings, records
@@ -98,7 +98,7 @@ def pods_made(cluster: Doctored) -> int:
 def test_it_looks_where_the_last_submission_went(cluster) -> None:
     _, found = examined("--wait", "1")
     assert found["kubeconfig"]["message"].startswith("namespace team of lab"), "nothing was submitted: as `submit` would go"
-    places.remember(TargetName(context="lab", namespace="other"), "a")
+    target_choice.remember(TargetName(context="lab", namespace="other"), "a")
     _, found = examined("--wait", "1")
     assert found["kubeconfig"]["message"].startswith("namespace other of lab")
 

@@ -179,7 +179,7 @@ def test_a_stale_pid_is_nobody(runs):
     gone = dataclasses.replace(Holder.me(), pid=999999999)
     run.lock.write_text(records.to_json(gone))
     run.controller.write_text(json.dumps(gone.facts(started=time.time())))
-    assert process.living(run) is None
+    assert process.active_controller(run) is None
 
 
 def test_a_damaged_status_says_what_to_do(runs):

@@ -93,13 +93,13 @@ def test_a_controller_that_has_just_taken_the_lock_is_known_by_its_start(runs, h
     run.controller.write_text(json.dumps(Holder.me().facts(started=time.time())))
     for text in ("", json.dumps(dataclasses.replace(Holder.me(), ticks=1).facts())):
         run.lock.write_text(text)
-        assert process.living(run) == Holder.me()
+        assert process.active_controller(run) == Holder.me()
 
 
 def test_a_controller_that_waits_for_ray_is_known_however_long_it_takes(runs):
     run = runs.make("a", tell=complete, asks=3)
     run.controller.write_text(json.dumps(Holder.me().facts(started=time.time() - 600)))
-    assert process.living(run) == Holder.me()
+    assert process.active_controller(run) == Holder.me()
 
 
 def test_another_process_that_got_the_pid_is_not_killed(runs, signals):
@@ -108,7 +108,7 @@ def test_another_process_that_got_the_pid_is_not_killed(runs, signals):
     former = dataclasses.replace(Holder.me(), ticks=1)
     run.lock.write_text(json.dumps(former.facts()))
     run.controller.write_text(json.dumps(former.facts(started=time.time())))
-    assert process.living(run) is None
+    assert process.active_controller(run) is None
     process.signal_stop("a", former, now=True)
     assert signals == []
 

@@ -26,7 +26,7 @@ def test_a_ledger_that_is_away_is_a_condition_and_changes_nothing(team: Team, mo
         raise OperationalError("SELECT 1", None, Exception("connection refused"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(team.archive, "recorded", away)
+        patch.setattr(team.archive, "snapshot", away)
         assert team.reconciler.reconcile("a") == LIVING
     assert team.status()["state"] == "Running"
     assert team.condition("Ready")[:2] == ("False", "LedgerAway")
@@ -55,7 +55,7 @@ def test_a_record_that_cannot_be_read_is_a_condition_of_its_run_alone(team: Team
         raise LedgerCorrupt(f"the ledger's records of {run} cannot be read: no RunStatus: 'state'")
 
     with monkeypatch.context() as patch:
-        patch.setattr(team.archive, "recorded", damaged)
+        patch.setattr(team.archive, "snapshot", damaged)
         assert team.reconciler.reconcile("a") == LIVING
     assert team.status()["state"] == "Running" and "a" in team.ray_clusters
     held, why, message = team.condition("Ready")

@@ -200,7 +200,7 @@ class Study:
     def controller(self, name: str = "toy") -> int | None:
         from trialplane.client import process
 
-        controller = process.living(self.files(name))
+        controller = process.active_controller(self.files(name))
         return None if controller is None else controller.pid
 
     def templates(self, name: str = "toy") -> list[Process]:

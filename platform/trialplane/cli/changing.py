@@ -8,7 +8,7 @@ import click
 
 from trialplane import errors
 from trialplane.cli import foreground, names, output
-from trialplane.client import places
+from trialplane.client import target_choice
 from trialplane.client.sdk import Platform
 from trialplane.client.target import TargetName
 from trialplane.errors import InputError
@@ -80,7 +80,7 @@ def diff_command(
     Each difference is listed below the time at which it can take effect: while the run is active, when it is resumed, or
     only in a new run.
     """
-    platform = Platform(places.target_of(target_name))
+    platform = Platform(target_choice.target_of(target_name))
     plan = platform.prepare(job, profile=profile, sets=sets).plan
     target = platform.target
     run = run or next((name for name in target.runs() if target.job(name).name == plan.job.name), None)

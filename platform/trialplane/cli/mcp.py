@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 import trialplane
 from trialplane import errors
 from trialplane.cli import names, output
-from trialplane.client import exporting, places
+from trialplane.client import exporting, target_choice
 from trialplane.client.run import RunHandle
 from trialplane.client.sdk import Platform
 from trialplane.client.target import TargetName
@@ -161,7 +161,7 @@ class Tools:
             command=("platform", "mcp"),
         )
         handle, _ = self._platform.start(prepared.plan)
-        places.remember(self._platform.target.place, handle.name)
+        target_choice.remember(self._platform.target.place, handle.name)
         summary = _summary(handle.status())
         return summary.model_copy(update={"warnings": (*prepared.warnings, *summary.warnings)[:_MOST_WARNINGS]})
 
@@ -210,7 +210,7 @@ def mcp_command(target_name: TargetName, allow_submit: bool) -> None:
 
         return call
 
-    platform = Platform(places.target_of(target_name))
+    platform = Platform(target_choice.target_of(target_name))
     tools = Tools(platform)
     about = "Runs of hyperparameter studies, trainings and collections: their state, results and logs."
     server = Server("trialplane", version=trialplane.__version__, instructions=about, log_level="WARNING")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trialplane.client import places
+from trialplane.client import target_choice
 from trialplane.client.target import HERE, TargetName
 from trialplane.wire import paths
 
@@ -27,7 +27,7 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
             with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                 modified[path.name] = path.lstat().st_mtime
     here = sorted(modified, key=lambda name: modified[name], reverse=True)
-    return [name for name in dict.fromkeys([*here, *places.recall().runs]) if name.startswith(incomplete)]
+    return [name for name in dict.fromkeys([*here, *target_choice.recall().runs]) if name.startswith(incomplete)]
 
 
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -69,7 +69,7 @@ def target_options(
         @click.option("--local", is_flag=True, help="Use this machine instead of a cluster.")
         @functools.wraps(verb)
         def with_target(*args: Any, local: bool, context: str | None, namespace: str | None, **options: Any) -> Any:
-            chosen = places.chosen(local, context, namespace, submits=submits, otherwise=otherwise)
+            chosen = target_choice.choose(local, context, namespace, submits=submits, otherwise=otherwise)
             return verb(*args, target_name=chosen, **options)
 
         return with_target
@@ -86,7 +86,7 @@ def find_run(run: str | None, target_name: TargetName) -> RunHandle:
     from trialplane.client.sdk import Platform  # needs pydantic, which completion should not wait for
 
     with _elsewhere(run, target_name):
-        return Platform(places.target_of(target_name)).get(run)
+        return Platform(target_choice.target_of(target_name)).get(run)
 
 
 def find_status(run: str | None, target_name: TargetName) -> tuple[RunHandle, RunStatus]:
@@ -101,7 +101,7 @@ def find_status(run: str | None, target_name: TargetName) -> tuple[RunHandle, Ru
     from trialplane.client.run import RunHandle
 
     with _elsewhere(run, target_name):
-        handle = RunHandle(run, places.target_of(target_name))
+        handle = RunHandle(run, target_choice.target_of(target_name))
         return handle, handle.status()
 
 
@@ -113,7 +113,7 @@ def _elsewhere(run: str | None, target_name: TargetName) -> Iterator[None]:
     try:
         yield
     except RunNotFound as error:
-        flags = "" if run is None else places.elsewhere(run, target_name)
+        flags = "" if run is None else target_choice.flags_of_other_target(run, target_name)
         if not flags:
             raise
         raise RunNotFound(f"{error}\nAnother target has a run {run}: add {flags}") from error

@@ -7,7 +7,7 @@ import sys
 import click
 
 from trialplane.cli import foreground, names, output
-from trialplane.client import cloning, places
+from trialplane.client import cloning, target_choice
 from trialplane.client.run import RunHandle
 from trialplane.client.sdk import Platform
 from trialplane.client.target import TargetName
@@ -55,13 +55,13 @@ def refit_command(
     if not best:
         raise InputError(f"{handle.name} has no result yet; `platform results {handle.name}` shows its trials")
     fields = cloning.refit(handle.name, job, best, seeds)
-    platform = Platform(places.target_of(target_name))
+    platform = Platform(target_choice.target_of(target_name))
     with cloning.folder(platform.target, handle.name, fields) as folder:
         command = ["platform", *sys.argv[1:]]
         prepared = platform.prepare(folder, name=name, sets=sets, command=command)
     with foreground.signals() as received:
         started, _ = platform.start(prepared.plan)
-        places.remember(platform.target.place, started.name)
+        target_choice.remember(platform.target.place, started.name)
         output.note(f"{started.name} trains {len(best)} configurations with {seeds} seeds each")
         if detach:
             output.note(f"`platform refit {started.name} --show` compares them")

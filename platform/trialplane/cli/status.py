@@ -11,8 +11,8 @@ import click
 
 from trialplane.cli import kinds, names, output, progress
 from trialplane.cli.kinds.presenter import Presenter
-from trialplane.client import places
 from trialplane.client import target as targets
+from trialplane.client import target_choice
 from trialplane.client.target import TargetName
 from trialplane.errors import RunDamaged, RunNotFound
 from trialplane.wire import records
@@ -93,10 +93,10 @@ def list_command(target_name: TargetName, limit: int | None, kind: str) -> None:
     """List all runs of a target, newest first. A run with damaged files has the state DAMAGED."""
     from trialplane.client import sdk  # needs pydantic, which `--help` should not wait for
 
-    target = places.target_of(target_name)
+    target = target_choice.target_of(target_name)
     handles = sdk.Platform(target).list()[:limit]
     if not handles and kind == "table":
-        output.note(targets.nothing_yet(target))
+        output.note(targets.no_runs_message(target))
         return
     with futures.ThreadPoolExecutor(_AT_ONCE) as pool:  # on a cluster each is a few requests
         looked = list(pool.map(_look, handles)) if target.remote else [_look(handle) for handle in handles]

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from trialplane.cli import foreground, importing, kinds, names, output, watching
-from trialplane.client import cloning, places
+from trialplane.client import cloning, target_choice
 from trialplane.client.offline import Offline
 from trialplane.client.run import Submitted
 from trialplane.client.sdk import Platform
@@ -134,7 +134,7 @@ def hpo(
         return _watch(job, target_name, overrides, issues, is_clone=source is not None, **options)
     if source is None:
         return _submit("hpo", str(job), target_name, overrides, issues, **options)
-    target = places.target_of(target_name)
+    target = target_choice.target_of(target_name)
     run, trial = cloning.source(source)
     target.is_active(run)  # raises for an unknown run
     row = None if trial is None else cloning.trial(target, run, trial)
@@ -281,7 +281,7 @@ def _submit(
     """
     if values is not None and (not dry_run or target_name.local):
         raise click.UsageError("--values replaces a cluster: use it with --dry-run, and without --local")
-    platform = Platform(places.target_of(target_name))
+    platform = Platform(target_choice.target_of(target_name))
     issues, params = _params(options["params"], options["fixed"], overrides)
     unread, offline = _offline(values, target_name.namespace or "")
     prepared = platform.prepare(
@@ -308,7 +308,7 @@ def _submit(
     with foreground.signals() as received:
         handle, became = platform.start(prepared.plan)
         started(handle)
-        places.remember(platform.target.place, handle.name)
+        target_choice.remember(platform.target.place, handle.name)
         more = kinds.of(prepared.plan.job).finished if became is Submitted.FINISHED else ""
         output.note(f"{_NOTES[became]}{more}".format(handle.name))
         if became is Submitted.FINISHED:

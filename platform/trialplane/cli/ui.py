@@ -59,7 +59,7 @@ def ui_command(run: str | None, target_name: TargetName, dashboard: bool, port: 
     if target_name.local and not dashboard:
         from trialplane.client import folder  # needs pydantic, which `--help` should not wait for
 
-        with folder.readable(home):
+        with folder.explain_read_errors(home):
             is_there = paths.mlflow_db(home).exists()
         if not is_there:
             raise InputError(f"nothing is recorded in {home} yet; `platform submit hpo NAME --local` starts a run")

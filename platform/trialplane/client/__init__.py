@@ -3,7 +3,7 @@
 public interface      sdk (`Platform`) and run (`RunHandle`), which use targets only through the port `target`
 function as a job     functions, and source: the module that is written for it
 following a run       events (for programs), live (for people)
-choice of a target    places: flags, environment, memory → this machine or a namespace
+choice of a target    target_choice: flags, environment, memory → this machine or a namespace
 this machine          local, on machine (does a job fit), folder, process
 a cluster             kubernetes, gateway (ledger and logs, with remote_log), sources (status of a run from Run and ledger),
                       pages (MLflow's), offline (checks against a chart's values without a cluster)

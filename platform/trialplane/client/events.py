@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trialplane.client.target import Observed, Target, unknown
+from trialplane.client.target import Observed, Target, unknown_run_error
 from trialplane.errors import TargetError
 from trialplane.ledger import attempts as reading
 from trialplane.ledger.attempts import Attempt
@@ -126,7 +126,7 @@ def _look(target: Target, run: str, after: int) -> tuple[Observed, list[Attempt]
     """
     observed = target.observe(run)
     if observed is None:
-        raise unknown(target, run)
+        raise unknown_run_error(target, run)
     try:
         attempts, alive = target.attempts(run, after)
     except TargetError:

@@ -1,6 +1,6 @@
-"""The folder of a local run: created atomically, compared with a new submission, updated by `resume`.
+"""Folder of a local run: created atomically, compared with a new submission, updated by `resume`.
 
-Also the errors of a damaged one, which affect no other run.
+The errors of a damaged folder affect no other run.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from trialplane.wire.paths import RunPaths
 
 
 def create(run: RunPaths, plan: Plan) -> None:
-    """Create the folder of a run; it appears with everything in it or not at all.
+    """Create the folder of a run. It appears with all of its files or not at all.
 
     Raises:
-        RunExists: another submission took the name in the meantime.
-        InputError: the disk is full or cannot be written; nothing is left behind.
+        RunExists: Another submission took the name in the meantime.
+        InputError: The disk is full or cannot be written.
     """
-    with written(run.root.parent):
+    with explain_write_errors(run.root.parent):
         paths.make_home(run.root.parent.parent)
         run.root.parent.mkdir(exist_ok=True)
         scratch = RunPaths(Path(tempfile.mkdtemp(prefix=f".{plan.run}-", dir=run.root.parent)))
@@ -64,41 +64,42 @@ def discard(run: RunPaths) -> None:
     """Remove an inactive run, damaged or not.
 
     Raises:
-        InputError: it cannot be removed, or not completely.
+        InputError: The folder cannot be removed, or not completely.
     """
-    with written(run.root.parent, "nothing was deleted"):
-        away = Path(tempfile.mkdtemp(prefix=f".{run.root.name}-", dir=run.root.parent))
+    with explain_write_errors(run.root.parent, "nothing was deleted"):
+        trash = Path(tempfile.mkdtemp(prefix=f".{run.root.name}-", dir=run.root.parent))
         try:
-            run.root.rename(away / "old")  # atomically, so that no half-deleted run is ever visible
+            run.root.rename(trash / "old")  # atomically, so that no half-deleted run is ever visible
         except OSError:
-            away.rmdir()
+            trash.rmdir()
             raise
-    shutil.rmtree(away, ignore_errors=True)
-    if away.exists():  # folders that its job has made inaccessible
-        for above, names, _ in os.walk(away):
+    shutil.rmtree(trash, ignore_errors=True)
+    if trash.exists():  # the job has made folders inaccessible
+        for parent, names, _ in os.walk(trash):
             for name in names:
-                _open(Path(above) / name)
-        shutil.rmtree(away, ignore_errors=True)
-    if away.exists():
-        raise InputError(f"{run.root.name} is deleted, but not all of its files can be removed: see {away}")
+                _allow_access(Path(parent) / name)
+        shutil.rmtree(trash, ignore_errors=True)
+    if trash.exists():
+        raise InputError(f"{run.root.name} is deleted, but not all of its files can be removed: see {trash}")
 
 
-def open_up(run: RunPaths) -> None:
+def allow_access(run: RunPaths) -> None:
     """Restore access to the folder of a run that is to be deleted, so that its lock can be read."""
-    _open(run.root)
+    _allow_access(run.root)
 
 
-def _open(folder: Path) -> None:
+def _allow_access(folder: Path) -> None:
+    """Let this user read and write a folder. Do nothing if it is another user's."""
     if not folder.is_symlink():
-        with contextlib.suppress(OSError):  # another user's; what fails because of it reports so
+        with contextlib.suppress(OSError):  # a later failure reports it
             folder.chmod(folder.stat().st_mode | stat.S_IRWXU)
 
 
 def is_run(root: Path) -> bool:
-    """Whether a name in the folder of runs is a run, damaged or not; a file is not one.
+    """Whether a path in the folder of runs is a run, damaged or not. A file is not a run.
 
     Raises:
-        OSError: the folder of runs cannot be read.
+        OSError: The folder of runs cannot be read.
     """
     try:
         return not stat.S_ISREG(root.lstat().st_mode)
@@ -106,14 +107,14 @@ def is_run(root: Path) -> bool:
         return False
 
 
-def damaged(run: RunPaths, file: Path, problem: Exception | str, advice: str = "") -> RunDamaged | RunNotFound:
-    """The error for a run with an unreadable file; RunNotFound if it was deleted meanwhile.
+def damage_error(run: RunPaths, file: Path, problem: Exception | str, advice: str = "") -> RunDamaged | RunNotFound:
+    """Return the error for a run with an unreadable file: RunNotFound if the run was deleted in the meantime.
 
     Args:
-        run: the run.
-        file: what cannot be read.
-        problem: the error, or text that follows the file's name.
-        advice: alternative to deleting the run, as a sentence.
+        run: Paths of the run.
+        file: Unreadable file.
+        problem: Error, or text that follows the file's name.
+        advice: Alternative to deleting the run, as a sentence.
     """
     name = run.root.name
     if not os.path.lexists(run.root):
@@ -122,12 +123,12 @@ def damaged(run: RunPaths, file: Path, problem: Exception | str, advice: str = "
         file, advice = run.root, f"`chmod u+rwx {run.root}` restores access, if it is yours."
     remedies = f"{advice} `platform delete {name}` deletes it".strip()
     return RunDamaged(
-        f"the run {name} is damaged: {file} {_explained(problem)}. {remedies}; its remaining files are in {run.root}"
+        f"the run {name} is damaged: {file} {_problem_text(problem)}. {remedies}; its remaining files are in {run.root}"
     )
 
 
-def _explained(problem: Exception | str) -> str:
-    """Return the problem of a file, to follow its name."""
+def _problem_text(problem: Exception | str) -> str:
+    """Return a problem as text that follows the file's name."""
     if isinstance(problem, str):
         return problem
     if isinstance(problem, FileNotFoundError):
@@ -142,31 +143,31 @@ def _explained(problem: Exception | str) -> str:
 
 
 def load_job(run: RunPaths) -> Job:
-    """The job of a run.
+    """Return the job of a run.
 
     Raises:
-        RunDamaged: the file is missing, damaged or of another version.
+        RunDamaged: The file is missing, damaged or of another version.
     """
     try:
         return kinds.read(process.read(run.job))
     except (OSError, ValidationError) as error:
-        raise damaged(run, run.job, error) from error
+        raise damage_error(run, run.job, error) from error
 
 
 def load_submission(run: RunPaths) -> Mapping[str, Any]:
-    """The facts of a run's submission, among them `submitted` and `code_hash`.
+    """Return the facts of a run's submission, which include `submitted` and `code_hash`.
 
     Raises:
-        RunDamaged: the file is missing or damaged.
+        RunDamaged: The file is missing or damaged.
     """
     try:
         facts = json.loads(process.read(run.submission))
         if not (math.isfinite(facts["submitted"]) and isinstance(facts["code_hash"], str)):
             raise ValueError("it has no time or no code")
     except (OSError, ValueError) as error:
-        raise damaged(run, run.submission, error) from error
+        raise damage_error(run, run.submission, error) from error
     except (KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise damaged(run, run.submission, f"is not valid ({type(error).__name__}: {error})") from error
+        raise damage_error(run, run.submission, f"is not valid ({type(error).__name__}: {error})") from error
     return {**facts}
 
 
@@ -175,19 +176,23 @@ def differences(run: RunPaths, plan: Plan) -> list[str]:
     try:
         code = {name: (run.code / name).read_bytes() for name in packing.pack(run.code).files}
     except (OSError, InputError) as error:
-        raise damaged(run, run.code, f"cannot be read: {errors.first_line(error)}") from error
+        raise damage_error(run, run.code, f"cannot be read: {errors.first_line(error)}") from error
     return changes.differences(load_job(run), load_submission(run), code, plan)
 
 
-def keep(run: RunPaths, job: Job) -> None:
+def replace_job(run: RunPaths, job: Job) -> None:
     """Write the changed job of a run that is not active."""
-    with written(run.root):
+    with explain_write_errors(run.root):
         process.replace(run.job, job.model_dump_json())
 
 
 @contextlib.contextmanager
-def readable(home: Path) -> Iterator[None]:
-    """Explain the error for a home that this user may not read."""
+def explain_read_errors(home: Path) -> Iterator[None]:
+    """Map errors about a home that this user may not read.
+
+    Raises:
+        InputError: The home may not be read.
+    """
     try:
         yield
     except PermissionError as error:
@@ -197,8 +202,16 @@ def readable(home: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def written(folder: Path, consequence: str = "nothing was started") -> Iterator[None]:
-    """Explain errors of the disk. `consequence` says what did not happen."""
+def explain_write_errors(folder: Path, consequence: str = "nothing was started") -> Iterator[None]:
+    """Map errors of writing to a folder.
+
+    Args:
+        folder: Folder to write to.
+        consequence: What did not happen, for the message.
+
+    Raises:
+        InputError: The folder cannot be written, or the disk is full.
+    """
     try:
         yield
     except OSError as error:

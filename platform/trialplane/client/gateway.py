@@ -1,8 +1,8 @@
 """Client of the chart's gateway: the ledger and the logs of runs, through the API server's proxy.
 
-One method per route of its protocol (`trialplane.gateway` is the other end). For a run that is not in the
-ledger they return None or False; every other failure is a `TargetError`. Each request says who asks, by a token of the
-namespace's service account for users, which the API server makes for minutes (TokenRequest) and for these users only.
+There is one method per route of the gateway (`trialplane.gateway`). For a run that is not in the ledger, methods return None
+or False. Every other failure is a `TargetError`. Each request is authenticated by a token of the namespace's service account
+for users. The API server creates such tokens for minutes (TokenRequest), and only for these users.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from trialplane.wire import ledger, mlflow, records
 from trialplane.wire.logs import Piece
 from trialplane.wire.records import Change, Desired, ReportRow, RunStatus, TrialRow
 
-TOKEN_SECONDS = 600  # the shortest that Kubernetes makes
-_RENEWAL = 0.8  # of its life, after which a token is not used any more
-_PAUSES = (0.5, 1.0, 2.0)  # seconds before tries to have the gateway find out who asks
+TOKEN_SECONDS = 600  # the shortest lifetime that Kubernetes allows
+_RENEWAL = 0.8  # share of its lifetime after which a token is renewed
+_PAUSES = (0.5, 1.0, 2.0)  # seconds before each retry of a request whose token the gateway could not check
 
 
 class Gateway:
-    """Sends requests to the gateway of one site.
+    """Connection to the gateway of one site.
 
     Args:
-        cluster: where it is.
-        site: has the name of its service.
-        clock: seconds, monotonic.
-        pause: waits for a number of seconds.
+        cluster: Cluster of the gateway.
+        site: Site with the name of its service.
+        clock: Function that returns the time in seconds, monotonic.
+        pause: Function that waits for a number of seconds.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class Gateway:
         return runs
 
     def status(self, run: str) -> tuple[RunStatus, bool, Desired] | None:
-        """The newest status, whether a controller lives, and the desired state, or None.
+        """Return the newest status, whether a controller works on the run, and the desired state.
 
         Raises:
-            RunDamaged: it is not a status, or is of another version.
+            RunDamaged: The status is invalid or of another version.
         """
         answer = self._get_of_run(run, "status")
         if answer is None:
@@ -78,35 +78,35 @@ class Gateway:
         return status, bool(data["alive"]), desired
 
     def job(self, run: str) -> bytes | None:
-        """The job as resolved, JSON."""
+        """Return the resolved job as JSON."""
         return self._data(run, "job")
 
     def submission(self, run: str) -> dict[str, Any] | None:
-        """The facts of the submission."""
+        """Return the facts of the submission."""
         data = self._data(run, "submission")
         return None if data is None else dict(json.loads(data))
 
     def code(self, run: str) -> bytes | None:
-        """The packed code."""
+        """Return the packed code."""
         return self._data(run, "code")
 
     def is_saved(self, run: str) -> bool | None:
-        """Whether there is a checkpoint of a training; None if that is not known."""
+        """Whether a training has saved a checkpoint. None if that, or the run, is unknown."""
         answer = self._get_of_run(run, "checkpoints")
         saved = None if answer is None else answer.json()["saved"]
         return saved if isinstance(saved, bool) else None
 
     def attempts(self, run: str) -> list[TrialRow] | None:
-        """Every attempt, in the order they started."""
+        """Return all attempts, in the order of their starts."""
         pages = self._pages(run, "attempts", {})
         return None if pages is None else _rows(pages)
 
     def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]] | None:
-        """The attempts that ended since a place, and the next place."""
+        """Return the place to continue after, and the attempts that ended after the place `after`."""
         pages = self._pages(run, "ends", {"after": str(after)})
         return None if pages is None else (int(pages[-1]["place"]), _rows(pages))
 
-    def whole(self, run: str, after: int) -> tuple[list[Attempt], bool] | None:
+    def attempts_since(self, run: str, after: int) -> tuple[list[Attempt], bool] | None:
         """Return running attempts and those that ended after a position, and whether a controller is running."""
         pages = self._pages(run, "whole", {"after": str(after)})
         if pages is None:
@@ -164,7 +164,7 @@ class Gateway:
         return None if _is_unknown(answer) else self._need(answer)
 
     def _pages(self, run: str, item: str, query: Mapping[str, str]) -> list[dict[str, Any]] | None:
-        """All pages of an answer: each says in `next` with which query the following one comes. None for an unknown run."""
+        """Return all pages of an answer; None for an unknown run. `next` of a page has the query of the following one."""
         pages: list[dict[str, Any]] = []
         following: Mapping[str, Any] | None = {}
         while following is not None:
@@ -177,10 +177,10 @@ class Gateway:
         return pages
 
     def check_mlflow(self) -> None:
-        """Ask whether MLflow answers.
+        """Check that MLflow answers.
 
         Raises:
-            TargetError: it does not, or the gateway does not.
+            TargetError: MLflow or the gateway does not answer.
         """
         answer = self._get(f"{mlflow.UI.lstrip('/')}/health")
         with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -190,11 +190,11 @@ class Gateway:
 
     @contextlib.contextmanager
     def mlflow(self, method: str, target: str, body: bytes) -> Iterator[Any]:
-        """The response to a request of MLflow's pages; see `Cluster.service_stream`.
+        """Yield the response to a request of MLflow's pages; see `Cluster.service_stream`.
 
         Args:
-            method: of HTTP.
-            target: path and query.
+            method: HTTP method.
+            target: Path and query.
             body: JSON, or b"".
         """
         service, path = self._site.gateway, f"{self._root_path}{mlflow.UI}{target}"
@@ -212,19 +212,19 @@ class Gateway:
         return self._send("GET", path, query)
 
     def _send(self, method: str, path: str, query: Mapping[str, str] | None = None) -> ApiResponse:
-        """Send a request with a token; once more with a new one when the gateway does not take it."""
-        answer = self._sent(method, path, query, self._bearer())
+        """Send a request. Repeat it with a new token if the gateway rejects the token, or could not check it."""
+        answer = self._send_once(method, path, query, self._bearer())
         if answer.status == 401 and _error(answer) is not None:
-            answer = self._sent(method, path, query, self._bearer(renew=True))
+            answer = self._send_once(method, path, query, self._bearer(renew=True))
         for seconds in _PAUSES:
-            if answer.status != 503 or _error(answer, "code") != names.UNCHECKED:  # else nothing was done
+            if answer.status != 503 or _error(answer, "code") != names.UNCHECKED:  # unchecked requests have no effect
                 break
             self._pause(seconds)
-            answer = self._sent(method, path, query, self._bearer())
+            answer = self._send_once(method, path, query, self._bearer())
         return answer
 
-    def _sent(self, method: str, path: str, query: Mapping[str, str] | None, token: str) -> ApiResponse:
-        """One request about what the gateway has of this namespace."""
+    def _send_once(self, method: str, path: str, query: Mapping[str, str] | None, token: str) -> ApiResponse:
+        """Send one request about this namespace, without retries."""
         service, headers = self._site.gateway, {names.TOKEN_HEADER: token}
         where = f"{self._root_path}/{path}"
         return self._cluster.service(
@@ -237,7 +237,7 @@ class Gateway:
 
     @property
     def _namespace(self) -> str:
-        """The gateway's own namespace."""
+        """Namespace of the gateway itself."""
         return self._site.home
 
     def _bearer(self, *, renew: bool = False) -> str:
@@ -273,6 +273,11 @@ class Gateway:
         return str(token_request["status"]["token"]), float(token_request["spec"].get("expirationSeconds") or TOKEN_SECONDS)
 
     def _need(self, answer: ApiResponse, verb: str = "get") -> ApiResponse:
+        """Return a successful answer unchanged.
+
+        Raises:
+            TargetError: The answer is an error.
+        """
         if answer.ok:
             return answer
         service, location = self._site.gateway.service, f"namespace {self._namespace} of {self._cluster.context}"
@@ -296,12 +301,12 @@ def _rows(pages: list[dict[str, Any]]) -> list[TrialRow]:
 
 
 def _is_unknown(answer: ApiResponse) -> bool:
-    """Whether it is a 404 from the gateway itself, not from an API server without the service."""
+    """Whether the gateway itself answered 404, and not an API server without the service."""
     return answer.status == 404 and _error(answer) is not None
 
 
 def _error(answer: ApiResponse, part: str = "error") -> str | None:
-    """The gateway's message, or the code for programs; None if it has none, or the response is not from the gateway."""
+    """Return a part of the gateway's error: its message, or its code. None if the answer is no error of the gateway."""
     try:
         data = answer.json()
     except ValueError:

@@ -176,7 +176,7 @@ class KubernetesTarget:
 
     def attempts(self, run: str, after: int) -> tuple[list[Attempt], bool]:
         """See `Target`."""
-        ledger_attempts = self.gateway.whole(run, after)
+        ledger_attempts = self.gateway.attempts_since(run, after)
         if ledger_attempts is None:
             self._view_of(run)
         return ledger_attempts or ([], False)
@@ -267,7 +267,7 @@ class KubernetesTarget:
                 self.objects.wait_for_pods(run)
             return
         if view.is_active:
-            raise target.active(run)
+            raise target.active_run_error(run)
         self.objects.remove(run)
         deadline = time.monotonic() + REMOVAL
         while late := self._unforgotten(run):
@@ -357,7 +357,7 @@ class KubernetesTarget:
     def _view_of(self, run: str) -> RunSources:
         view = self._view(run)
         if view is None:
-            raise target.unknown(self, run)
+            raise target.unknown_run_error(self, run)
         return view
 
     def _submission(self, run: str) -> Submission:

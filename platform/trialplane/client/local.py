@@ -1,4 +1,4 @@
-"""This machine as a target: a run is a folder below home, its controller a process of its own session.
+"""This machine as a target: a run is a folder below home, and its controller is a process with its own session.
 
 A folder can be damaged or vanish at any moment. This affects only its own run, and the error names the file.
 """
@@ -32,14 +32,14 @@ from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import Change, Desired, ReportRow, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
-_COUNTED = "Removing that file repairs the run: its counts are in the ledger, only the used budget.time is lost."
+_REPAIR_HINT = "Removing that file repairs the run: its counts are in the ledger, only the used budget.time is lost."
 _POLL = 0.2  # seconds between reads of a growing log
 
 M = TypeVar("M", bound=Callable[..., Any])
 
 
-def _of_run(method: M) -> M:
-    """A method on one run; errors of the system in it become errors about the run's folder."""
+def _map_system_errors(method: M) -> M:
+    """Decorate a method about one run: errors of the system become errors about the run's folder."""
 
     @functools.wraps(method)
     def mapped(self: LocalTarget, run: str, *args: Any, **options: Any) -> Any:
@@ -47,7 +47,7 @@ def _of_run(method: M) -> M:
             return method(self, run, *args, **options)
         except OSError as error:
             files = RunPaths.of(self.home, run)
-            raise folder.damaged(files, Path(error.filename or files.root), error) from error
+            raise folder.damage_error(files, Path(error.filename or files.root), error) from error
 
     return cast(M, mapped)
 
@@ -56,7 +56,7 @@ class LocalTarget:
     """Runs on this machine; see `target.Target` for the contract of each method.
 
     Args:
-        home: the folder of everything, TRIALPLANE_HOME when None.
+        home: Folder of all runs and settings. Default: TRIALPLANE_HOME.
     """
 
     remote = False
@@ -75,7 +75,7 @@ class LocalTarget:
         """See `Target`."""
         return Machine.here(self.home).check(self.home, job)
 
-    @_of_run
+    @_map_system_errors
     def missing_checkpoint(self, run: str, job: Job) -> str:
         """See `Target`."""
         files = self._find(run)
@@ -100,21 +100,21 @@ class LocalTarget:
     def runs(self) -> list[str]:
         """See `Target`."""
         folder_of_runs = paths.runs(self.home)
-        with folder.readable(self.home):
+        with folder.explain_read_errors(self.home):
             if not folder_of_runs.is_dir():
                 return []
             names = [path.name for path in folder_of_runs.iterdir() if self._is_run(path.name)]
-        return sorted(names, key=lambda name: (self._submitted(name), name), reverse=True)
+        return sorted(names, key=lambda name: (self._submission_time(name), name), reverse=True)
 
-    @_of_run
+    @_map_system_errors
     def observe(self, run: str) -> Observed | None:
         """See `Target`."""
         files = RunPaths.of(self.home, run)
-        with folder.readable(self.home):
+        with folder.explain_read_errors(self.home):
             if not self._is_run(run):
                 return None
-        alive = process.living(files) is not None
-        status = self._recorded(files)  # read last, so that the final status of a run that has just ended is found
+        alive = process.active_controller(files) is not None
+        status = self._last_status(files)  # read last, to get the final status of a run that has just ended
         controller = self._started.get(run)
         status = status if alive else self._inactive_status(files, status)
         return Observed(status, alive, Desired(), None if controller is None else controller.poll())
@@ -122,7 +122,7 @@ class LocalTarget:
     def _inactive_status(self, files: RunPaths, status: RunStatus) -> RunStatus:
         """Return the status of an inactive run, with counts and best trial of its ledger."""
         run = files.root.name
-        # The controller was killed after a cancel, or ended before it noticed that.
+        # With the mark, the controller was killed after a cancel, or ended before it noticed the cancel.
         desired = RunState.CANCELLED if files.cancelled.exists() else RunState.RUNNING
         reason = f"the controller is not running (killed?); `platform resume {run}` continues it"
         status = run_status.current(LedgerView(status, desired), OperatorView(RunState.PAUSED, reason))
@@ -132,31 +132,31 @@ class LocalTarget:
         if not is_complete and files.ledger.exists():
             try:
                 ledger_rows = results.attempts(files.ledger, run, job, alive=False)
-            except LedgerError as error:  # the rest of the status may explain it; and one such run must not break the list
+            except LedgerError as error:  # the status may explain it, and one such run must not break the list
                 text = errors.first_line(error)
                 reason = status.reason if text in status.reason else f"{status.reason}; {text}".removeprefix("; ")
                 status = dataclasses.replace(status, reason=reason)
             else:
                 status = run_status.recounted(status, job, ledger_rows)
-        self._find(run)  # deleted while being counted: the counts would be wrong
+        self._find(run)  # raises if the run was deleted in the meantime, as the counts would be wrong
         return status
 
-    @_of_run
+    @_map_system_errors
     def is_active(self, run: str) -> bool:
         """See `Target`."""
-        return process.living(self._find(run)) is not None
+        return process.active_controller(self._find(run)) is not None
 
-    @_of_run
+    @_map_system_errors
     def job(self, run: str) -> Job:
         """See `Target`."""
         return folder.load_job(self._find(run))
 
-    @_of_run
+    @_map_system_errors
     def submission(self, run: str) -> Mapping[str, Any]:
         """See `Target`."""
         return folder.load_submission(self._find(run))
 
-    @_of_run
+    @_map_system_errors
     def code(self, run: str) -> bytes:
         """See `Target`."""
         return packing.pack(self._find(run).code).data
@@ -165,7 +165,7 @@ class LocalTarget:
         """See `Target`."""
         return folder.differences(self._find(plan.run), plan)
 
-    @_of_run
+    @_map_system_errors
     def rows(self, run: str, after: int | None = None) -> tuple[int, list[TrialRow]]:
         """See `Target`."""
         files = self._find(run)
@@ -174,39 +174,38 @@ class LocalTarget:
             job = folder.load_job(files) if ends else None
             return position, [reading.row(job, attempt, True) for attempt in ends if job is not None]
         if not files.ledger.exists():
-            status = self._recorded(files)
+            status = self._last_status(files)
             if status.ended_trials or status.running:
                 ways = f"its trials are in MLflow: `platform ui`; `platform delete {run}` deletes it"
                 raise RunDamaged(f"the ledger of {run} is not in {files.root}; {ways}")
         return 0, results.attempts(files.ledger, run, folder.load_job(files), alive=self.is_active(run))
 
-    @_of_run
+    @_map_system_errors
     def attempts(self, run: str, after: int) -> tuple[list[Attempt], bool]:
         """See `Target`."""
         files = self._find(run)
         alive = self.is_active(run)
         ledger_attempts = results.attempts_since(files.ledger, run, alive, after)
-        return ledger_attempts, alive or self.is_active(
-            run
-        )  # also if it started or ended meanwhile: attempts may still be running
+        # Attempts may also be running if the controller started or ended in the meantime.
+        return ledger_attempts, alive or self.is_active(run)
 
-    @_of_run
+    @_map_system_errors
     def curves(self, run: str, after: int = 0, limit: int = NO_LIMIT) -> list[ReportRow]:
         """See `Target`."""
         files = self._find(run)
         return results.curves(files.ledger, run, self.is_active(run), after, limit)
 
-    @_of_run
+    @_map_system_errors
     def changes(self, run: str) -> list[Change]:
-        """See `Target`; each resume, and what it followed."""
+        """See `Target`: the submission, each resume, and the state before it."""
         files = self._find(run)
         if not files.changes.exists():
             return []
         lines = process.read(files.changes).splitlines()
         recorded = [records.from_json(Change, line) for line in lines]
-        return [Change(self._submitted(run), "", "submitted"), *recorded]
+        return [Change(self._submission_time(run), "", "submitted"), *recorded]
 
-    @_of_run
+    @_map_system_errors
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
         """See `Target`."""
         files, trial, worker = self._find(run), which.trial, which.worker
@@ -236,13 +235,13 @@ class LocalTarget:
         folder.create(run, plan)
         self._started[plan.run] = process.start(run)
 
-    @_of_run
+    @_map_system_errors
     def restart(self, run: str, job: Job, status: RunStatus) -> None:
         """See `Target`."""
         files = self._find(run)
         folder.load_submission(files)  # the controller needs it
-        folder.keep(files, job)
-        again = dataclasses.replace(
+        folder.replace_job(files, job)
+        new_status = dataclasses.replace(
             status,
             state=RunState.PENDING,
             reason="the controller is starting",
@@ -251,33 +250,33 @@ class LocalTarget:
             ended=None,
             updated=time.time(),
         )
-        before = f"{status.state.value.lower()}: {status.reason}".removesuffix(": ")
-        changes = (Change(status.ended or status.updated, "", before), Change(time.time(), "", "resumed"))
-        with folder.written(files.root):
+        old_state = f"{status.state.value.lower()}: {status.reason}".removesuffix(": ")
+        changes = (Change(status.ended or status.updated, "", old_state), Change(time.time(), "", "resumed"))
+        with folder.explain_write_errors(files.root):
             with files.changes.open("a", encoding="utf-8") as file:
                 file.writelines(f"{records.to_json(change)}\n" for change in changes)
             files.cancelled.unlink(missing_ok=True)
-            process.replace(files.status, records.to_json(again))
+            process.replace(files.status, records.to_json(new_status))
         self._started[run] = process.start(files)
 
-    @_of_run
+    @_map_system_errors
     def desire(self, run: str, state: RunState | None = None, *, parallel: int | None = None, now: bool = False) -> None:
         """See `Target`: on a laptop Ray allocates a run's resources when it starts."""
         files = self._find(run)
         if parallel is not None:
             then = f"`platform resume {run} {self.job(run).width_option} {parallel}` continues with that many at a time"
             raise InputError(f"first `platform pause {run}`: {then}")
-        controller = process.living(files)
+        controller = process.active_controller(files)
         if controller is not None:
-            process.check_reach(run, controller)  # before the mark, which would turn the next pause into a cancel
+            process.check_reach(run, controller)  # first, because the mark would turn the next pause into a cancel
         if state is RunState.CANCELLED:
-            status = self._recorded(files) if controller else self._inactive_status(files, self._recorded(files))
-            with folder.written(files.root, "nothing was changed"):
+            status = self._last_status(files) if controller else self._inactive_status(files, self._last_status(files))
+            with folder.explain_write_errors(files.root, "nothing was changed"):
                 files.cancelled.touch()
         if controller is not None:
             process.signal_stop(run, controller, now=now)
         if state is RunState.CANCELLED and (controller is None or now) and not status.state.is_ended:
-            with folder.written(files.root, "the run counts as cancelled anyway"):
+            with folder.explain_write_errors(files.root, "the run counts as cancelled anyway"):
                 cancelled = LedgerView(dataclasses.replace(status, updated=time.time()), state)
                 process.replace(files.status, records.to_json(run_status.current(cancelled)))
 
@@ -285,42 +284,53 @@ class LocalTarget:
         """See `Target`: nothing to do, as `desire` has refused every change."""
         return True
 
-    @_of_run
+    @_map_system_errors
     def remove(self, run: str, *, forget: bool) -> None:
         """See `Target`: a controller that has ended holds nothing."""
         files = self._find(run)
         if not forget:
             return
-        folder.open_up(files)
-        if process.living(files) is not None:
-            raise target.active(run)
+        folder.allow_access(files)
+        if process.active_controller(files) is not None:
+            raise target.active_run_error(run)
         folder.discard(files)
 
     def _is_run(self, name: str) -> bool:
         return not planning.check_name(name) and folder.is_run(RunPaths.of(self.home, name).root)
 
     def _find(self, run: str) -> RunPaths:
-        with folder.readable(self.home):
+        """Return the paths of a run.
+
+        Raises:
+            RunNotFound: There is no such run.
+        """
+        with folder.explain_read_errors(self.home):
             if self._is_run(run):
                 return RunPaths.of(self.home, run)
-        raise target.unknown(self, run)
+        raise target.unknown_run_error(self, run)
 
-    def _submitted(self, run: str) -> float:
+    def _submission_time(self, run: str) -> float:
+        """Return the time of the submission; 0 for a damaged run."""
         try:
             return float(folder.load_submission(RunPaths.of(self.home, run))["submitted"])
         except (RunDamaged, RunNotFound):
             return 0.0  # a damaged run is still listed, as the oldest
 
-    def _recorded(self, files: RunPaths) -> RunStatus:
+    def _last_status(self, files: RunPaths) -> RunStatus:
+        """Return the last status that was written.
+
+        Raises:
+            RunDamaged: It cannot be read.
+        """
         try:
             status = records.from_json(RunStatus, process.read(files.status))
         except FileNotFoundError:
-            return planning.pending(files.root.name, folder.load_job(files), self._submitted(files.root.name))
+            return planning.pending(files.root.name, folder.load_job(files), self._submission_time(files.root.name))
         except (OSError, ValueError) as error:
-            raise folder.damaged(files, files.status, error, _COUNTED) from error
+            raise folder.damage_error(files, files.status, error, _REPAIR_HINT) from error
         wrong = records.misfit(status)
         if wrong:
-            raise folder.damaged(files, files.status, f"has an invalid value for `{wrong}`", _COUNTED)
+            raise folder.damage_error(files, files.status, f"has an invalid value for `{wrong}`", _REPAIR_HINT)
         return status
 
     def _newest_attempt(self, run: str, trial: int) -> int:

@@ -1,4 +1,4 @@
-"""The controller process of a local run: starts it, checks whether it lives, ends it."""
+"""Controller process of a local run: its start, its detection, its end."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths
 
 PROGRAM = ("-m", "trialplane.controller")
-# For a controller on another machine that may be starting: it imports and starts Ray before it takes the study's lock.
+# Seconds for which a controller on another machine may be starting. It starts Ray before it takes the run's lock.
 STARTING = 60.0
-_MOST = 256 * 2**20  # bytes of a file that is read whole
+_MAX_BYTES = 256 * 2**20  # of a file that is read at once
 
 
 class Controller(subprocess.Popen[bytes]):
-    """The process of a controller, which may outlive whoever started it: its destructor does not warn of that."""
+    """Process of a controller, which may outlive the process that started it. The destructor does not warn of that."""
 
     def __del__(self) -> None:
         return
 
 
 def start(run: RunPaths) -> Controller:
-    """Start the controller of a run in a session of its own, so that it outlives the terminal.
+    """Start the controller of a run in its own session, so that it outlives the terminal.
 
     Raises:
-        TargetError: the system cannot start it.
+        TargetError: The system cannot start the process.
     """
     environ = protobuf.controller_env(os.environ)
     environ.pop(env.LEDGER, None)  # a local run's ledger is the file that `results` reads
@@ -56,52 +56,52 @@ def start(run: RunPaths) -> Controller:
             )
     except OSError as error:
         raise TargetError(f"the controller of {run.root.name} could not be started: {error}") from error
-    # Until the controller holds the lock this file announces it to others; it writes its own facts later.
+    # Until the controller holds the lock, this file announces it. The controller replaces the file later.
     with contextlib.suppress(OSError):  # a full disk: the controller continues, or reports it itself
         replace(run.controller, json.dumps(Holder.of(child.pid).facts(port=0, started=time.time())))
     return child
 
 
-def living(run: RunPaths) -> Holder | None:
-    """The controller that works on the run or is being started, on any machine; None when there is none.
+def active_controller(run: RunPaths) -> Holder | None:
+    """Return the controller that works on a run or is starting, on any machine; None if there is none.
 
-    The holder of the lock works on the run, whether or not its process is visible from here.
+    The holder of the lock works on the run, even if its process is not visible on this machine.
 
     Raises:
-        RunDamaged: the lock cannot be checked, and the last controller was on another machine.
+        RunDamaged: The lock cannot be checked, and the last controller was on another machine.
     """
-    coming, started = _facts(run)
+    newest, started = _newest_controller(run)
     try:
-        text = _locked(run.lock)
+        text = _lock_holder(run.lock)
     except OSError as error:
-        if not coming.pid or coming.is_here:
-            return coming if coming.is_alive else None
+        if not newest.pid or newest.is_here:
+            return newest if newest.is_alive else None
         raise RunDamaged(
             f"whether {run.root.name} is active is unknown: {run.lock} cannot be locked ({error.strerror}), and its "
-            f"last controller was {coming.where}; when that has ended, remove {run.controller}"
+            f"last controller was {newest.where}; when that has ended, remove {run.controller}"
         ) from error
     if text is None:
-        if coming.is_here:  # it takes the lock once Ray is up, and reports the reason when it never is
-            return coming if coming.is_alive else None
+        if newest.is_here:  # a starting controller takes the lock after the start of Ray
+            return newest if newest.is_alive else None
         is_recent = abs(time.time() - started) < STARTING
-        return coming if is_recent and coming.pid else None
+        return newest if is_recent and newest.pid else None
     holder = Holder.read(text)
-    is_stale = not holder.pid or (holder.is_here and not holder.is_alive)  # a new holder may not have written into it yet
-    return coming if is_stale and coming.pid else holder
+    is_stale = not holder.pid or (holder.is_here and not holder.is_alive)  # the text may be of an earlier holder
+    return newest if is_stale and newest.pid else holder
 
 
 def signal_stop(run: str, controller: Holder, *, now: bool = False) -> None:
-    """Ask the controller of a run to end, or kill it with its process group. Ignore one that has already ended.
+    """Ask the controller of a run to end, or kill it with its process group. One that has ended is ignored.
 
     Raises:
-        TargetError: its process cannot be reached from here, or is another user's.
+        TargetError: The process is on another machine, or is another user's.
     """
     check_reach(run, controller)
     if not controller.is_alive:
         return
     try:
         if now:
-            os.killpg(controller.pid, signal.SIGKILL)  # it leads its session and therefore its group
+            os.killpg(controller.pid, signal.SIGKILL)  # the leader of a session leads its group, too
         else:
             os.kill(controller.pid, signal.SIGTERM)
     except ProcessLookupError:
@@ -134,7 +134,7 @@ def check_reach(run: str, controller: Holder) -> None:
 
 
 def replace(file: Path, text: str) -> None:
-    """Write a file atomically: a reader sees the old text or the new one."""
+    """Write a file atomically: a reader sees the old text or the new text."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         partial.write_text(text, encoding="utf-8")
@@ -144,14 +144,14 @@ def replace(file: Path, text: str) -> None:
 
 
 def read(file: Path) -> bytes:
-    """The bytes of a regular file of a run; anything else, for example a pipe, is refused, as it could block.
+    """Return the bytes of a regular file of a run.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: The file cannot be read, is too large, or is not a regular file: reading a pipe could block.
     """
     with _opened(file) as descriptor:
         size = os.fstat(descriptor).st_size
-        if size > _MOST:
+        if size > _MAX_BYTES:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(file))
         with open(descriptor, "rb", closefd=False) as handle:
             return handle.read()
@@ -161,19 +161,20 @@ def check_file(file: Path) -> None:
     """Check that a file can be opened and read without blocking.
 
     Raises:
-        OSError: it cannot be.
+        OSError: The file cannot be opened, or is not a regular file.
     """
     with _opened(file):
         return
 
 
 def _opener(file: str, flags: int) -> int:
-    """Opener for writing: a pipe without a reader is refused, as it would block."""
+    """Open a file for writing. A pipe without a reader is an error, because it would block."""
     return os.open(file, flags | os.O_NONBLOCK, 0o666)
 
 
 @contextlib.contextmanager
 def _opened(file: Path) -> Iterator[int]:
+    """Yield the descriptor of a regular file. Any other file is an OSError."""
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -183,8 +184,8 @@ def _opened(file: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _facts(run: RunPaths) -> tuple[Holder, float]:
-    """The newest controller that was started, and when; an unknown holder if that is missing or damaged."""
+def _newest_controller(run: RunPaths) -> tuple[Holder, float]:
+    """Return the newest controller that was started, and its time. If its file is unreadable, the holder is unknown."""
     try:
         text = read(run.controller)
         return Holder.read(text), float(json.loads(text)["started"])
@@ -192,11 +193,11 @@ def _facts(run: RunPaths) -> tuple[Holder, float]:
         return Holder(), 0.0
 
 
-def _locked(lock: Path) -> bytes | None:
-    """The lock's record of its holder; None when it is free.
+def _lock_holder(lock: Path) -> bytes | None:
+    """Return the lock's record of its holder; None if the lock is free.
 
     Raises:
-        OSError: it cannot be read or locked.
+        OSError: The file cannot be read or locked.
     """
     try:
         with _opened(lock) as descriptor:

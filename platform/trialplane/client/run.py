@@ -1,6 +1,6 @@
-"""The life cycle of a run, independent of its place: submissions under a taken name, and live handles of runs.
+"""Life cycle of a run, independent of its target: submissions, also under an existing name, and handles of runs.
 
-The operations of a place are the primitives of `target`.
+The primitive operations are those of `target.Target`.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _GRACE = 300.0  # usually more than a chart's grace period
 
 
 class Submitted(enum.Enum):
-    """The outcome of a submission."""
+    """Outcome of a submission."""
 
     NEW = "new"
-    REPLACED = "replaced"  # also new; an earlier run of that name ended before its first trial, and was deleted
-    RESUMED = "resumed"  # the same spec under the same name was unfinished: it continues
-    RUNNING = "running"  # it is running already
-    FINISHED = "finished"  # it has succeeded before; nothing was started
+    REPLACED = "replaced"  # new, too: an earlier run of that name had ended before its first trial, and was deleted
+    RESUMED = "resumed"  # the run existed with the same spec, and was continued
+    RUNNING = "running"  # the run existed with the same spec, and is still running
+    FINISHED = "finished"  # the run existed with the same spec, and has succeeded
 
 
 def submit(to_target: Target, plan: Plan) -> Submitted:
     """Start a run, or continue the run with this name and spec.
 
     Raises:
-        RunExists: the name belongs to a run with another spec or other code, or to one that failed or was cancelled.
+        RunExists: The name belongs to a run with another spec or other code, or to one that failed or was cancelled.
     """
     name = plan.run
     try:
@@ -102,7 +102,7 @@ class RunHandle:
         """
         observed = self.target.observe(self.name)
         if observed is None:
-            raise target.unknown(self.target, self.name)
+            raise target.unknown_run_error(self.target, self.name)
         return observed
 
     def status(self) -> RunStatus:
@@ -359,7 +359,7 @@ class RunHandle:
 
     def _end(self, before: RunStatus, state: RunState, now: bool, patience: float | None) -> RunStatus:
         """End the run and return its last status. For an unstarted or damaged run, derive it from `before`."""
-        patience = patience or self._patience()  # before the run ends, while it is known
+        patience = patience or self._patience()  # read before the run ends, while its job can be read
         self.target.desire(self.name, state, now=now)
         otherwise = dataclasses.replace(before, state=state, running=0)
         try:
@@ -419,7 +419,7 @@ class RunHandle:
         """Delete the run, and cancel it first if it is active. Records in MLflow are kept."""
         if self.is_active():
             self.cancel()
-        with contextlib.suppress(RunNotFound):  # it had never started
+        with contextlib.suppress(RunNotFound):  # the run had never started
             self.target.remove(self.name, forget=True)
 
     def resume(self, *, changes: Mapping[str, Any] | None = None, sets: Sequence[str] = ()) -> None:
@@ -440,7 +440,7 @@ class RunHandle:
                 f"the run {name} is running; `platform status {name}` shows it, `platform cancel {name}` ends it"
             )
         old = self.job
-        old = old.widened(observed.desired.parallel or observed.status.parallel or old.width)  # as it was scaled
+        old = old.widened(observed.desired.parallel or observed.status.parallel or old.width)  # the width after scaling
         job = changing.changed(old, changes or {}, sets, started=len({row.trial for row in self.attempts()}))
         issues, _ = self.target.check(job)
         if issues:
@@ -496,9 +496,9 @@ class RunHandle:
             return observed.exit_code
         state, code = observed.status.state, observed.exit_code or 0
         if state is RunState.FAILED and observed.status.reason.startswith(states.NO_TRIAL):
-            return errors.EXIT_BAD_INPUT  # another process or a cluster started the controller
+            return errors.EXIT_BAD_INPUT  # without an exit code, because another process or a cluster started the controller
         if state is RunState.PAUSED and code > 0 and code != state.exit_code:
-            return errors.EXIT_PLATFORM  # not stopped by a user: it broke
+            return errors.EXIT_PLATFORM  # the controller failed, and was not stopped by a user
         return state.exit_code
 
     def log_place(self) -> str:

@@ -286,7 +286,7 @@ class Platform:
         if run is None:
             names = self.target.runs()
             if not names:
-                raise RunNotFound(targets.nothing_yet(self.target))
+                raise RunNotFound(targets.no_runs_message(self.target))
             return RunHandle(names[0], self.target)
         self.target.is_active(run)  # raises for an unknown name
         return RunHandle(run, self.target)

@@ -1,9 +1,9 @@
-"""The two sources of a run on a cluster, and the status that follows from both. Pure.
+"""Status of a run on a cluster, from its two sources. Pure.
 
-The API server has its Run, whose status the operator writes; the gateway has the ledger, whose status is the controller's
-and newer while that works. Either may lack the run: its Run may have been removed since it ended, and the operator records
-a new one in the ledger only when it has seen it. If the gateway cannot be reached, the Run's status alone is shown, with
-that reason. `ledger.run_status` decides between them.
+The API server has the Run object, whose status the operator writes. The gateway has the ledger, whose status the controller
+writes; it is the newer one while the controller works. One source may not know the run: an ended run may have no Run object
+anymore, and the operator records a new Run in the ledger a moment after its creation. If the gateway cannot be reached, only
+the Run's status is shown, with that reason. `ledger.run_status` decides between them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class RunSources:
     """Snapshot of a run, from the API server and the gateway. At least one of them knows it.
 
     Attributes:
-        run: the Run object, or None.
-        status: status in the ledger, or None.
-        alive: whether a controller holds the lock of the run.
-        away: why the gateway could not be reached, or "".
-        desired: desired state of the Run object, or else of the ledger.
+        run: Run object; None if there is none.
+        status: Status in the ledger; None if it is not there.
+        alive: Whether a controller holds the run's lock.
+        away: Reason why the gateway could not be reached; "" if it was.
+        desired: Desired state of the Run object, or else of the ledger.
     """
 
     run: Run | None
@@ -44,7 +44,7 @@ class RunSources:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a controller has ever worked on it, according to the ledger."""
+        """Whether a controller has ever worked on the run, according to the ledger."""
         return self.status is not None and self.status.started is not None
 
     @property
@@ -56,7 +56,7 @@ class RunSources:
 
     @property
     def ledger(self) -> LedgerView | None:
-        """The ledger's view. The gateway has already compared its status with the desired state and the last start."""
+        """View of the ledger. The gateway has already compared its status with the desired state and the last start."""
         if self.status is None:
             return None
         run, begun = self.run, 0.0
@@ -75,7 +75,7 @@ class RunSources:
         if run.is_deleted:
             return OperatorView(RunState.PAUSED, "it is being removed")
         if not run.is_seen:
-            return OperatorView(RunState.PENDING, run_status.joined(_unseen(run, command), self.away))
+            return OperatorView(RunState.PENDING, run_status.joined(_waiting_reason(run, command), self.away))
         state, reported = run.state, run.status.reason
         if state is RunState.RUNNING and self.away:
             return OperatorView(state, run_status.joined(self.away, reported))
@@ -92,15 +92,18 @@ def status(sources: RunSources, operator: str) -> RunStatus:
     Warn about images with more than one digest.
 
     Args:
-        sources: of the run.
-        operator: command that shows whether the operator runs.
+        sources: Both sources of the run.
+        operator: Command that shows whether the operator runs.
+
+    Raises:
+        ValueError: Neither source knows the run.
     """
     run = sources.run
     ledger = sources.ledger
     if ledger is None:
         if run is None:
             raise ValueError("neither the API server nor the gateway knows the run")
-        ledger = LedgerView(_bare(run), begun=math.inf)
+        ledger = LedgerView(_status_of_object(run), begun=math.inf)
     merged = run_status.current(ledger, sources.operator(operator))
     images = dict(merged.images)
     for image in run.status.images if run else ():
@@ -115,8 +118,8 @@ def status(sources: RunSources, operator: str) -> RunStatus:
     return dataclasses.replace(merged, owner=owner, images=images, warnings=(*merged.warnings, *moved))
 
 
-def _unseen(run: Run, operator: str) -> str:
-    """Return what a Run waits for if the operator has not handled its newest spec yet."""
+def _waiting_reason(run: Run, operator: str) -> str:
+    """Return the reason why a Run waits, if the operator has not handled its newest spec yet."""
     if run.read.issues:
         return "; ".join(f"{issue.field}: {issue.message}" for issue in run.read.issues[:3])
     if run.status.observedGeneration:
@@ -127,7 +130,7 @@ def _unseen(run: Run, operator: str) -> str:
     return "the operator is about to start it"
 
 
-def _bare(run: Run) -> RunStatus:
+def _status_of_object(run: Run) -> RunStatus:
     """Return the status of a run that only the API server knows."""
     if run.read.job is None or run.read.spec is None:
         label = (run.thing["metadata"].get("labels") or {}).get(names.JOB, "")

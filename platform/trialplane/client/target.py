@@ -1,6 +1,6 @@
-"""The port between the client and a target of runs: `local` is this machine, `kubernetes` a namespace of a cluster.
+"""Interface of a target of runs: `local` is this machine, `kubernetes` a namespace of a cluster.
 
-It has only primitive operations. `run` combines them to submissions, pauses and resumes, for both targets.
+It has only primitive operations. `run` combines them into submissions, pauses and resumes, for both targets.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Observed:
     """Snapshot of a run.
 
     Attributes:
-        status: status of the run; a run without a controller is never RUNNING.
-        is_active: whether a controller is running or starting; otherwise the status is final.
-        desired: desired state recorded by `desire`; a controller on this machine gets signals instead.
-        exit_code: exit code of the controller, if this process started it and it has ended.
+        status: Status of the run. A run without a controller is never RUNNING.
+        is_active: Whether a controller is running or starting. If not, the status is final.
+        desired: Desired state recorded by `desire`. A controller on this machine gets signals instead.
+        exit_code: Exit code of the controller. None unless this process started it and it has ended.
     """
 
     status: RunStatus
@@ -59,9 +59,9 @@ class Log:
     """Selection of a log of a run. Default: the controller's.
 
     Attributes:
-        trial: the log of this trial.
-        attempt: attempt of the trial; None for the newest.
-        worker: worker of a collection in the iteration `trial`; all its processes append to one log.
+        trial: Number of a trial; None for the controller's log.
+        attempt: Number of the attempt; None for the newest.
+        worker: Worker of a collection in the iteration `trial`. All its processes append to one log.
     """
 
     trial: int | None = None
@@ -80,9 +80,9 @@ class Target(Protocol):
         - All methods are thread-safe.
 
     Attributes:
-        remote: whether runs are on a cluster: then Ctrl-C in the foreground does not stop them, and reading costs requests.
-        poll: seconds between two reads of a run.
-        place: name of the target.
+        remote: Whether runs are on a cluster. Then Ctrl-C in the foreground does not stop them, and reading costs requests.
+        poll: Seconds between two reads of a run.
+        place: Name of the target.
     """
 
     remote: bool
@@ -90,7 +90,7 @@ class Target(Protocol):
 
     @property
     def place(self) -> TargetName:
-        """See above."""
+        """Name of the target."""
 
     def where(self, run: str = "") -> str:
         """Return the location of runs, or of a run's logs, for messages."""
@@ -99,17 +99,17 @@ class Target(Protocol):
         """Return issues that prevent a run here, and warnings. Start and write nothing.
 
         Args:
-            job: the resolved job; None if it is invalid, to check only the requirements of all runs.
+            job: The resolved job. None checks only the requirements of all runs.
         """
 
     def missing_checkpoint(self, run: str, job: Job) -> str:
-        """Return why a training of `job` would find no checkpoint of the training `run`, or "".
+        """Return the reason why a training of `job` would find no checkpoint of the training `run`.
 
-        Also "" if that cannot be checked: in an object store, or while the gateway does not answer.
+        "" if it would find one, or if that cannot be checked: in an object store, or while the gateway does not answer.
         """
 
     def describe(self, plan: Plan) -> dict[str, Any]:
-        """Return the objects that `apply` would write and start, as plain values for people."""
+        """Return the objects that `apply` would write and start, as plain values to print."""
 
     # Reading
 
@@ -120,7 +120,7 @@ class Target(Protocol):
         """Return the state of a run. None if there is no run with this name."""
 
     def is_active(self, run: str) -> bool:
-        """Return `observe(run).is_active`, but faster, and also for a run whose status is damaged."""
+        """Whether a controller is running or starting. Faster than `observe`, and works with a damaged status, too."""
 
     def job(self, run: str) -> Job:
         """Return the job of a run, as submitted or changed since."""
@@ -168,29 +168,29 @@ class Target(Protocol):
         """Create a run and start its controller, or do neither. The run outlives the caller.
 
         Raises:
-            RunExists: a concurrent submission has the name.
+            RunExists: A concurrent submission has the name.
         """
 
     def restart(self, run: str, job: Job, status: RunStatus) -> None:
         """Start a controller for an inactive run.
 
         Args:
-            run: its name.
-            job: its job from now on.
-            status: its current status.
+            run: Name of the run.
+            job: New job of the run.
+            status: Current status of the run.
         """
 
     def desire(self, run: str, state: RunState | None = None, *, parallel: int | None = None, now: bool = False) -> None:
         """Record the desired state of an active run; omitted fields stay as they are.
 
         Args:
-            run: its name.
-            state: PAUSED, so that `restart` can continue, or CANCELLED, also for an inactive run.
-            parallel: trials at a time; `fit` applies it.
-            now: kill the controller and its trials instead of ending them cleanly.
+            run: Name of the run.
+            state: PAUSED, so that `restart` can continue the run, or CANCELLED, also for an inactive run.
+            parallel: Number of parallel trials. `fit` applies it.
+            now: Kill the controller and its trials instead of ending them cleanly.
 
         Raises:
-            InputError: the target cannot change the number of trials, or not yet.
+            InputError: The target cannot change the number of trials, or cannot change it yet.
         """
 
     def fit(self, run: str, parallel: int, *, now: bool = False) -> bool:
@@ -203,26 +203,26 @@ class Target(Protocol):
         """Free the resources of a run: nothing locally, its pods on a cluster. Return when this is done.
 
         Args:
-            run: its name.
-            forget: also delete its ledger and logs; its records in MLflow are kept.
+            run: Name of the run.
+            forget: Also delete its ledger and logs. Its records in MLflow are kept.
 
         Raises:
             InputError: `forget` is set, and a controller is running.
         """
 
 
-def unknown(target: Target, run: str) -> RunNotFound:
+def unknown_run_error(target: Target, run: str) -> RunNotFound:
     """Return the error for an unknown run, with similar names."""
     run_names = target.runs()
-    hint = (errors.nearest(run, run_names) or "`platform list` shows all") if run_names else nothing_yet(target)
+    hint = (errors.nearest(run, run_names) or "`platform list` shows all") if run_names else no_runs_message(target)
     return RunNotFound(f"there is no run {run!r} in {target.where()}; {hint}")
 
 
-def nothing_yet(target: Target) -> str:
+def no_runs_message(target: Target) -> str:
     """Return the message for a target without runs."""
     return f"there are no runs yet; `platform submit hpo NAME{'' if target.remote else ' --local'}` starts one"
 
 
-def active(run: str) -> InputError:
+def active_run_error(run: str) -> InputError:
     """Return the error for deleting a run while its controller is running."""
     return InputError(f"the run {run} is active; `platform cancel {run}` ends it first")

@@ -1,4 +1,4 @@
-"""The target of a command: this machine, or a context and a namespace of the kubeconfig.
+"""Choice of a command's target: this machine, or a context and a namespace of the kubeconfig.
 
 The rule for all verbs: `--local`; else `--context` and `--namespace`; without `--context`, TRIALPLANE_CONTEXT, and without
 `--namespace`, TRIALPLANE_NAMESPACE. If none of them is set, `submit` uses the kubeconfig's current context. Other verbs use
@@ -19,20 +19,25 @@ from trialplane.client.target import HERE, Target, TargetName
 from trialplane.errors import InputError, RunNotFound, TrialplaneError
 from trialplane.wire import env, paths
 
-_REMEMBERED = 50  # names of runs, for completion
+_RECORDED_RUNS = 50  # names of runs that are kept for completion
 
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Submissions from this machine: the target of the last one, and runs on clusters, newest first."""
+    """Record of submissions from this machine.
+
+    Attributes:
+        last_target: Target of the last submission; None if there was none.
+        runs: Names of runs on clusters, newest first.
+    """
 
     last_target: TargetName | None = None
     runs: tuple[str, ...] = ()
 
 
 def target_of(name: TargetName) -> Target:
-    """Return the target with a name. Contacts nothing."""
-    # Imported where used: a verb needs only one of them.
+    """Return the target with a name, without contacting it."""
+    # Imported late, because a command needs only one of the modules.
     if name.local:
         from trialplane.client.local import LocalTarget
 
@@ -42,7 +47,7 @@ def target_of(name: TargetName) -> Target:
     return KubernetesTarget(name.context, name.namespace)
 
 
-def chosen(
+def choose(
     local: bool,
     context: str | None,
     namespace: str | None,
@@ -51,26 +56,26 @@ def chosen(
     otherwise: TargetName = HERE,
     environ: Mapping[str, str] | None = None,
 ) -> TargetName:
-    """Return the target that flags, environment and memory choose; see the rule above.
+    """Return the target that flags, environment and recorded submissions choose; see the rule above.
 
     Args:
-        local: whether `--local` is set.
-        context: value of `--context`.
-        namespace: value of `--namespace`.
-        submits: whether the verb creates a run.
-        otherwise: target of other verbs if nothing was submitted from this machine.
-        environ: environment; None for the process's own.
+        local: Whether `--local` is set.
+        context: Value of `--context`.
+        namespace: Value of `--namespace`.
+        submits: Whether the verb creates a run.
+        otherwise: Target of other verbs if nothing was submitted from this machine.
+        environ: Environment; None for that of the process.
 
     Raises:
-        InputError: `--local` and a cluster's flag together.
+        InputError: `--local` and the flag of a cluster are both set.
     """
     if local:
         if context or namespace:
             flag = "--context" if context else "--namespace"
-            raise InputError(f"--local and {flag} name two places; leave one out")
+            raise InputError(f"--local and {flag} name two targets; leave one out")
         return HERE
     environ = os.environ if environ is None else environ
-    if not context:  # the variables belong together: a namespace in another context is another team's
+    if not context:  # with --context, TRIALPLANE_NAMESPACE may be of another context
         context, namespace = environ.get(env.CONTEXT), namespace or environ.get(env.NAMESPACE)
     if context or namespace:
         return TargetName(context=context or None, namespace=namespace or None)
@@ -88,9 +93,9 @@ def recall() -> Memory:
 
 
 def remember(target_name: TargetName, run: str) -> None:
-    """Record the target of a submission. A failure to write is ignored."""
+    """Record a submission and its target, for `recall`. A failure to write is ignored."""
     memory = recall()
-    runs = memory.runs if target_name.local else (run, *(name for name in memory.runs if name != run))[:_REMEMBERED]
+    runs = memory.runs if target_name.local else (run, *(name for name in memory.runs if name != run))[:_RECORDED_RUNS]
     file = paths.place(paths.home())
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
@@ -102,8 +107,11 @@ def remember(target_name: TargetName, run: str) -> None:
             partial.unlink()
 
 
-def elsewhere(run: str, target_name: TargetName) -> str:
-    """Return the flags of another target that has the run, or ""."""
+def flags_of_other_target(run: str, target_name: TargetName) -> str:
+    """Return the flags of another target that has the run, for a hint; "" if there is none.
+
+    The other target of a cluster is this machine, and that of this machine is the cluster of the last submission.
+    """
     if not target_name.local:
         return HERE.flags if _is_here(run) else ""
     other = recall().last_target
@@ -118,6 +126,7 @@ def elsewhere(run: str, target_name: TargetName) -> str:
 
 
 def _is_here(run: str) -> bool:
+    """Whether this machine has a run with this name."""
     if not run or Path(run).name != run:
         return False
     try:
