@@ -9,42 +9,42 @@ import trialplane
 
 
 class Reports:
-    """Sender of metrics that a library logs in portions: each step is reported once, with all its metrics.
+    """Collector of the metrics that a library logs in several calls per step. Each step is reported once, with all of them.
 
-    Libraries log the metrics of a step one after the other: the training loss, then those of each evaluation, and some of
-    them twice. So metrics are collected until the library reaches the next step or calls `send`.
+    Libraries log the training loss first, then the metrics of each evaluation, and some metrics twice. So metrics are
+    collected until the next step begins, or until `send` is called.
     """
 
     def __init__(self) -> None:
         self._step = -1
-        self._waiting: dict[str, float] = {}
+        self._pending: dict[str, float] = {}
         self._sent: set[str] = set()
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Add metrics of a step. The first metrics of a new step send those of the previous one.
 
         Args:
-            step: epochs, rounds or optimizer steps done.
-            metrics: by name; values that are not numbers and metrics already sent for this step are ignored.
+            step: Epochs, rounds or optimizer steps done.
+            metrics: Metrics by name. Values that are not numbers, and metrics already sent for this step, are ignored.
 
         Raises:
-            Pruned: see `send`.
+            Pruned: The pruner ends the trial. Do not catch it.
         """
         if step != self._step:
             self.send()
             self._step, self._sent = step, set()
-        self._waiting.update({name: value for name, value in numbers(metrics).items() if name not in self._sent})
+        self._pending.update({name: value for name, value in numbers(metrics).items() if name not in self._sent})
 
     def send(self) -> None:
         """Report the collected metrics, if there are any.
 
         Raises:
-            Pruned: the pruner ends this trial. Let it pass.
+            Pruned: The pruner ends the trial. Do not catch it.
         """
-        waiting, self._waiting = self._waiting, {}
-        self._sent.update(waiting)
-        if waiting:
-            trialplane.report(self._step, **waiting)
+        pending, self._pending = self._pending, {}
+        self._sent.update(pending)
+        if pending:
+            trialplane.report(self._step, **pending)
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -1,8 +1,8 @@
-"""The four policies, one file each, one shape.
+"""The four policies: one module each, with the same interface.
 
-Each documents Rule, Why, Enforced where and Test. `ENV` holds the variables of a trial's process and pod, `apply()` enforces
-the policy in this process (call it before other imports), and `check()` raises `errors.PolicyError` with what to do. Their
-import needs only the standard library.
+The docstring of each has Rule, Why, Enforced where and Test. `ENV` has the variables for a trial's process and pod.
+`apply()` enforces the policy in this process; call it before other imports. `check()` raises a PolicyError with a remedy if
+the policy is not enforced. The import needs only the standard library.
 """
 
 from __future__ import annotations

@@ -51,11 +51,11 @@ def dumps(message: Any, name: str) -> bytes:
     """Return the pickle of a message of the platform to one of its own processes.
 
     Args:
-        message: the message.
-        name: its name in the error.
+        message: Object to pickle.
+        name: Name of the message, for errors.
 
     Raises:
-        TransportError: it contains a torch tensor; names its shape and dtype.
+        TransportError: The message contains a torch tensor.
     """
     buffer = io.BytesIO()
     _Pickler(buffer, name).dump(message)
@@ -68,9 +68,10 @@ class _Pickler(pickle.Pickler):
     def __init__(self, buffer: io.BytesIO, name: str) -> None:
         super().__init__(buffer)
         self._name = name
-        self._torch = sys.modules.get("torch")  # where it has not been imported, nothing is a tensor
+        self._torch = sys.modules.get("torch")  # without it there are no tensors
 
     def reducer_override(self, obj: Any) -> Any:
+        """Refuse a tensor; pickle any other object as usual. See `pickle.Pickler`."""
         if self._torch is not None and isinstance(obj, self._torch.Tensor):
             raise errors.TransportError(
                 f"{self._name} would send a torch.Tensor of shape {tuple(obj.shape)}, {obj.dtype} on {obj.device}, to "
@@ -83,7 +84,7 @@ def check_dataset(dataset: Any) -> None:
     """Raise PolicyError if `dataset` is too large to send, or changes its length when it is pickled.
 
     Args:
-        dataset: any picklable object; its length is compared if it has one.
+        dataset: Picklable object. If it has a length, that is compared.
     """
     name = type(dataset).__name__
     try:
@@ -95,10 +96,10 @@ def check_dataset(dataset: Any) -> None:
         ) from error
     _refuse_large(len(data), name)
     if hasattr(dataset, "__len__"):
-        before, after = len(dataset), len(pickle.loads(data))
-        if before != after:
+        length, new_length = len(dataset), len(pickle.loads(data))
+        if length != new_length:
             raise errors.PolicyError(
-                f"{name} has {before} items here but {after} after pickling, so workers would see another dataset. "
+                f"{name} has {length} items here but {new_length} after pickling, so workers would see another dataset. "
                 "Have __setstate__ restore everything that __len__ and __getitem__ need"
             )
 
@@ -113,6 +114,7 @@ def _guarded_dump(obj: Any, file: Any, protocol: int | None = None) -> None:
 
 
 def _refuse_large(size: int, name: str) -> None:
+    """Raise PolicyError if a pickle of this size, in bytes, is over the limit."""
     if size > limit():
         raise errors.PolicyError(
             f"{name} would send {size / 2**20:.1f} MiB to another process; the limit is {limit() / 2**20:.1f} MiB. "

@@ -1,4 +1,4 @@
-"""Trial processes use protobuf's pure Python implementation. The controller keeps the fast one.
+"""Trial processes use protobuf's pure Python implementation, and the controller uses the fast one.
 
 Rule: `PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python` is in a trial's environment before its interpreter starts, and never
 in the controller's.

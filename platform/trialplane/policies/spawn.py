@@ -32,9 +32,9 @@ ENV = {
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 
-_DATASET = "datasets.arrow_dataset"  # the module whose class has map and filter
-_GUARDED = "_trialplane_guarded"
-_CLEAN = ("spawn", "forkserver")
+_DATASET = "datasets.arrow_dataset"  # module of the class with map and filter
+_GUARDED = "_trialplane_guarded"  # attribute of a guarded method
+_FORK_FREE = ("spawn", "forkserver")
 
 
 def apply() -> None:
@@ -52,7 +52,7 @@ def apply() -> None:
 def check() -> None:
     """Raise PolicyError if workers of this process would be forked."""
     method = multiprocessing.get_start_method(allow_none=True)
-    if method not in _CLEAN:
+    if method not in _FORK_FREE:
         raise errors.PolicyError(
             f"multiprocessing starts workers by {method or 'fork (the default)'}, which breaks once CUDA or a thread is "
             'active in this process. Call multiprocessing.set_start_method("spawn"), or start through trialplane'
@@ -67,19 +67,20 @@ def check() -> None:
 
 def reasons_not_to_fork() -> list[str]:
     """Return reasons why a fork of this process could break its child. Empty if a fork is safe."""
-    return _cuda() + _threads()
+    return _cuda_reasons() + _thread_reasons()
 
 
 def reasons_not_to_map() -> list[str]:
     """Return reasons why `Dataset.map` must not start processes from this one. Empty if it may."""
-    reasons = _ranks() + _cuda()
+    reasons = _rank_reasons() + _cuda_reasons()
     multiprocess = sys.modules.get("multiprocess")
-    if multiprocess is None or multiprocess.get_start_method(allow_none=True) not in _CLEAN:
-        reasons += _threads()
+    if multiprocess is None or multiprocess.get_start_method(allow_none=True) not in _FORK_FREE:
+        reasons += _thread_reasons()
     return reasons
 
 
-def _cuda() -> list[str]:
+def _cuda_reasons() -> list[str]:
+    """Return a reason if CUDA is in use."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return ["CUDA is initialized"]
@@ -88,27 +89,29 @@ def _cuda() -> list[str]:
     return []
 
 
-def _threads() -> list[str]:
+def _thread_reasons() -> list[str]:
+    """Return a reason if this process has other threads."""
     threads = _other_threads()
     return [f"{len(threads)} thread(s) are alive: {', '.join(sorted(set(threads)))}"] if threads else []
 
 
-def _ranks() -> list[str]:
-    """Return a reason if this is one of several ranks, joined or about to join."""
+def _rank_reasons() -> list[str]:
+    """Return a reason if this is one of several ranks, before or after it has joined the process group."""
     rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         rank, size = str(distributed.get_rank()), str(distributed.get_world_size())
-    several = rank != "" and size.isdigit() and int(size) > 1
-    return [f"this is rank {rank} of {size}, and each would map everything"] if several else []
+    has_several = rank != "" and size.isdigit() and int(size) > 1
+    return [f"this is rank {rank} of {size}, and each would map everything"] if has_several else []
 
 
 def _open_files() -> list[str]:
+    """Return the targets of this process's file descriptors."""
     targets = []
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
             targets.append(str(descriptor.readlink()))
-        except FileNotFoundError:  # the descriptor of this very listing
+        except FileNotFoundError:  # the descriptor of the listing itself
             continue
     return targets
 
@@ -120,24 +123,25 @@ def _other_threads() -> list[str]:
         if int(task.name) != os.getpid():
             try:
                 names.append((task / "comm").read_text().strip())
-            except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            except (FileNotFoundError, ProcessLookupError):  # the thread has just ended
                 continue
     return names
 
 
 def _guard(dataset: ModuleType) -> None:
     """Make the processes of `datasets` start by spawn, and guard its methods that start processes."""
-    multiprocess = sys.modules["multiprocess"]  # imported by the module itself
+    multiprocess = sys.modules["multiprocess"]  # `datasets` has imported it
     if multiprocess.get_start_method(allow_none=True) is None:
         multiprocess.set_start_method(os.environ[START_METHOD])
     for name in ("map", "filter"):
         method = getattr(dataset.Dataset, name)
         if not hasattr(method, _GUARDED):
-            setattr(dataset.Dataset, name, _guarded(method))
+            setattr(dataset.Dataset, name, _guard_method(method))
 
 
-def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
-    import inspect  # only where there is something to guard
+def _guard_method(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that raises PolicyError where its processes could fail or hang."""
+    import inspect  # not needed without `datasets`
 
     position = list(inspect.signature(method).parameters).index("num_proc")
 

@@ -12,7 +12,7 @@ Layout of a packed buffer: 8 bytes with its total size and 8 with the length of 
 then the arrays, each at a multiple of 64 bytes from the start of the buffer. The header is JSON:
 
     {"tree": {"x": {"$array": 0}, "games": {"$arrays": [1, 200]}, "y": 1},      a list of 200 arrays, from number 1 on
-     "arrays": [["<i2", [3], 0, 1], ["<f4", [8, 8], 64, 200]]}                  dtype, shape, offset, so many in a row
+     "arrays": [["<i2", [3], 0, 1], ["<f4", [8, 8], 64, 200]]}                  dtype, shape, offset, count
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ MODE = "TRIALPLANE_TRANSPORT"
 ENV = {MODE: "numpy"}
 ALIGNMENT = 64
 _HEAD = 16  # bytes before the header
-_ONE = "$array"  # {"$array": 7} stands for array 7
-_MANY = "$arrays"  # {"$arrays": [7, 200]} stands for a list of 200 arrays that starts with array 7
-_MAX_DEPTH = 100  # of a tree; a tree that contains itself has no end
-_MAX_BITS = 13_000  # of an integer: Python does not parse over 4,300 digits
-_BFLOAT16 = "bfloat16"  # numpy has no such type: its bits are packed as uint16
-_DTYPE = re.compile(r"[<>|][a-zA-Z]\d+(\[\w+\])?")  # as numpy's `dtype.str` has it
+_ARRAY = "$array"  # {"$array": 7} stands for array 7
+_ARRAYS = "$arrays"  # {"$arrays": [7, 200]} stands for a list of 200 arrays that starts with array 7
+_MAX_DEPTH = 100  # levels of a tree; a tree that contains itself has infinitely many
+_MAX_BITS = 13_000  # of an integer, because Python parses at most 4,300 digits
+_BFLOAT16 = "bfloat16"  # numpy has no such type, so its bits are packed as uint16
+_DTYPE = re.compile(r"[<>|][a-zA-Z]\d+(\[\w+\])?")  # numpy's `dtype.str`
 
 
 def apply() -> None:
-    """Set the variable by which pods and checks recognize the policy."""
+    """Set the variable that marks the policy as applied, for pods and checks."""
     for name, value in ENV.items():
         os.environ.setdefault(name, value)
 
@@ -59,19 +59,19 @@ def check() -> None:
 
 
 class Packing:
-    """A tree before it is packed: its size is computed, but its arrays are not copied yet.
+    """Tree that is ready to be packed: its size is known, but its arrays are not copied yet.
 
     Args:
-        tree: dicts with string keys and dataclasses (which come back as dicts), lists and tuples (which come back as
-            lists) of numpy arrays, torch tensors (CUDA ones are copied to the host, once) and plain values. bfloat16
-            comes back as its bits, uint16: `torch.from_numpy(bits).view(torch.bfloat16)`.
-        name: name of the tree in messages.
+        tree: Dicts with string keys, dataclasses, lists and tuples of numpy arrays, torch tensors and plain values. Tensors
+            on a GPU are copied to the host once. After unpacking, dataclasses are dicts, tuples are lists, and bfloat16
+            tensors are their bits as uint16: `torch.from_numpy(bits).view(torch.bfloat16)`.
+        name: Name of the tree, for errors.
 
     Attributes:
-        nbytes: size of the packed buffer.
+        nbytes: Size of the packed buffer, in bytes.
 
     Raises:
-        TransportError: the tree contains another type; names its path.
+        TransportError: The tree contains a value of another type.
     """
 
     def __init__(self, tree: Any, name: str = "result") -> None:
@@ -126,7 +126,7 @@ def size_of(packed: Array) -> int:
     """Return the size of the packed tree at the start of a uint8 array, in bytes. Bytes after it are ignored.
 
     Raises:
-        TransportError: the array holds no complete packed tree.
+        TransportError: The array has no complete packed tree.
     """
     if packed.nbytes < _HEAD:
         raise errors.TransportError(
@@ -144,11 +144,11 @@ def unpack(packed: Array, *, copy: bool = False) -> Any:
     """Return the tree in a packed buffer.
 
     Args:
-        packed: what `pack` returned, or a view of it; a uint8 array of shape (bytes,).
-        copy: return writable copies of the arrays instead of read-only views of `packed`.
+        packed: Result of `pack`, or a view of it: a uint8 array of shape (bytes,).
+        copy: Return writable copies of the arrays instead of read-only views of `packed`.
 
     Raises:
-        TransportError: it is not a packed tree, or is damaged.
+        TransportError: The buffer is not a packed tree, or is damaged.
     """
     size_of(packed)
     packed = packed.view()
@@ -167,7 +167,7 @@ def unpack(packed: Array, *, copy: bool = False) -> Any:
 
 
 def _views(packed: Array, start: int, code: str, shape: list[int], offset: int, count: int) -> Iterator[Array]:
-    """Yield `count` arrays of one dtype and shape that follow each other."""
+    """Yield `count` consecutive arrays of one dtype and shape."""
     import numpy as np
 
     if code != _BFLOAT16 and not _DTYPE.fullmatch(code):
@@ -177,7 +177,7 @@ def _views(packed: Array, start: int, code: str, shape: list[int], offset: int, 
         raise ValueError(f"a dtype of Python objects: {code!r}")
     step = _padded(dtype.itemsize * math.prod(shape))
     begin = start + offset
-    # numpy would compute the size of a negative dimension itself.
+    # Checked here, because numpy gives a meaning to negative dimensions.
     if min(offset, count, *shape) < 0 or begin + step * count > packed.nbytes or not (step or count == 1):
         raise ValueError(f"{count} arrays of {step} bytes at {offset} exceed the buffer")
     for at in range(begin, begin + step * count, step) if step else [0]:
@@ -185,6 +185,7 @@ def _views(packed: Array, start: int, code: str, shape: list[int], offset: int, 
 
 
 def _padded(size: int) -> int:
+    """Return a size rounded up to the alignment."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -192,17 +193,16 @@ class _Leaves:
     """Arrays of a tree, and the rest of the tree as JSON.
 
     Args:
-        tree: dicts with string keys and dataclasses (which come back as dicts), lists and tuples (which come back as
-            lists) of numpy arrays, torch tensors and plain values.
-        name: name of the tree in messages.
+        tree: Tree, as of `Packing`.
+        name: Name of the tree, for errors.
 
     Attributes:
-        arrays: the arrays in it, in order; those of tensors on a GPU are copies in pinned memory, all made at once.
-        kinds: for each array the dtype that numpy lacks, or "".
-        rest: the tree with marks in place of its arrays, for JSON.
+        arrays: Arrays of the tree, in order. Tensors on a GPU are copied to pinned memory, all at the same time.
+        kinds: For each array, the name of a dtype that numpy lacks, or "".
+        rest: The tree with markers instead of its arrays, for JSON.
 
     Raises:
-        TransportError: the tree contains a value that cannot be sent; names its path.
+        TransportError: The tree contains a value that cannot be sent.
     """
 
     def __init__(self, tree: Any, name: str) -> None:
@@ -211,21 +211,22 @@ class _Leaves:
         self._name = name
         self._path: list[str | int] = []
         self._torch = sys.modules.get("torch")
-        self._devices: set[Any] = set()  # of copies that are under way
+        self._devices: set[Any] = set()  # devices with unfinished copies
         self.rest = self._strip(tree)
         for device in self._devices:
             assert self._torch is not None
             self._torch.cuda.current_stream(device).synchronize()
 
     def _strip(self, node: Any) -> Any:
+        """Collect the arrays of a node, and return the node with markers instead of them."""
         kind = type(node)
         if kind in (float, bool, str) or node is None:
             return node
         if self._took_array(node):
-            return {_ONE: len(self.arrays) - 1}
+            return {_ARRAY: len(self.arrays) - 1}
         if isinstance(node, int):
             if node.bit_length() > _MAX_BITS:
-                raise self._refused(f"is an integer of {node.bit_length():,} bits; the limit is {_MAX_BITS:,}")
+                raise self._refusal_error(f"is an integer of {node.bit_length():,} bits; the limit is {_MAX_BITS:,}")
             return node
         if isinstance(node, (float, str)):
             return node
@@ -235,15 +236,15 @@ class _Leaves:
             return self._strip_list(node)
         if dataclasses.is_dataclass(node) and not isinstance(node, type):
             return self._strip_dict({field.name: getattr(node, field.name) for field in dataclasses.fields(node)})
-        raise self._refused(
+        raise self._refusal_error(
             f"is a {kind.__module__}.{kind.__qualname__}, which cannot be sent between processes; "
             "return numpy arrays, numbers, strings, and dicts or lists of these"
         )
 
     def _strip_dict(self, node: Mapping[Any, Any]) -> dict[str, Any]:
         for key in node:
-            if not isinstance(key, str) or key in (_ONE, _MANY):
-                raise self._refused(f"has the key {key!r}; keys must be strings other than {_ONE!r} and {_MANY!r}")
+            if not isinstance(key, str) or key in (_ARRAY, _ARRAYS):
+                raise self._refusal_error(f"has the key {key!r}; keys must be strings other than {_ARRAY!r} and {_ARRAYS!r}")
         self._descend()
         stripped = {}
         for key, value in node.items():
@@ -253,6 +254,7 @@ class _Leaves:
         return stripped
 
     def _strip_list(self, node: Sequence[Any]) -> Any:
+        """Return a list with markers, or a single marker if it has only arrays."""
         first = len(self.arrays)
         self._descend()
         stripped = []
@@ -260,13 +262,14 @@ class _Leaves:
         for index, value in enumerate(node):
             self._path[-1] = index
             stripped.append(self._strip(value))
-            only_arrays = only_arrays and type(stripped[-1]) is dict and _ONE in stripped[-1]
+            only_arrays = only_arrays and type(stripped[-1]) is dict and _ARRAY in stripped[-1]
         self._path.pop()
-        return {_MANY: [first, len(stripped)]} if only_arrays and stripped else stripped
+        return {_ARRAYS: [first, len(stripped)]} if only_arrays and stripped else stripped
 
     def _descend(self) -> None:
+        """Add a level to the path of the current node."""
         if len(self._path) >= _MAX_DEPTH:
-            raise self._refused(f"is {_MAX_DEPTH} levels deep, which is not allowed. Does it contain itself?")
+            raise self._refusal_error(f"is {_MAX_DEPTH} levels deep, which is not allowed. Does it contain itself?")
         self._path.append("")
 
     def _took_array(self, node: Any) -> bool:
@@ -276,7 +279,7 @@ class _Leaves:
         if isinstance(node, (np.ndarray, np.generic)):
             array, kind = np.asarray(node), ""
             if array.dtype.kind in "OTV" or type(node) is not np.ndarray:
-                kind = self._checked(array.dtype, node)
+                kind = self._special_dtype(array.dtype, node)
                 array = array.view(np.uint16) if kind else array
         elif self._torch is not None and isinstance(node, self._torch.Tensor):
             array, kind = self._from_tensor(node, self._torch)
@@ -286,21 +289,26 @@ class _Leaves:
         self.kinds.append(kind)
         return True
 
-    def _checked(self, dtype: np.dtype[Any], node: Any) -> str:
-        """Return the name of a dtype that numpy lacks, or ""."""
+    def _special_dtype(self, dtype: np.dtype[Any], node: Any) -> str:
+        """Return the name of a dtype that numpy lacks; "" for one of numpy's.
+
+        Raises:
+            TransportError: An array of this dtype cannot be sent.
+        """
         if dtype.hasobject:
-            raise self._refused("is an array of Python objects; use a numeric or a string dtype")
+            raise self._refusal_error("is an array of Python objects; use a numeric or a string dtype")
         if dtype.names is not None:
-            raise self._refused("is a structured array; return its fields as arrays of their own")
+            raise self._refusal_error("is a structured array; return its fields as arrays of their own")
         if hasattr(node, "mask"):
-            raise self._refused("is a masked array; return its data and its mask")
+            raise self._refusal_error("is a masked array; return its data and its mask")
         if dtype.isbuiltin == 2 and dtype.name != _BFLOAT16:  # a type that another library has added to numpy
-            raise self._refused(f"has the dtype {dtype.name}, which numpy does not support; return its bits")
+            raise self._refusal_error(f"has the dtype {dtype.name}, which numpy does not support; return its bits")
         return _BFLOAT16 if dtype.isbuiltin == 2 else ""
 
     def _from_tensor(self, tensor: Any, torch: Any) -> tuple[Array, str]:
+        """Return a tensor as an array, and the name of its dtype if numpy lacks it, or ""."""
         if tensor.layout is not torch.strided:
-            raise self._refused("is a sparse tensor; return its indices and values")
+            raise self._refusal_error("is a sparse tensor; return its indices and values")
         kind = _BFLOAT16 if tensor.dtype is torch.bfloat16 else ""
         try:
             tensor = tensor.detach().resolve_conj().resolve_neg()
@@ -309,7 +317,7 @@ class _Leaves:
             array: Array = self._on_host(tensor, torch).numpy()
         except (TypeError, RuntimeError, NotImplementedError) as error:  # a dtype, or a kind of tensor, that numpy lacks
             problem = f"is a tensor of {tensor.dtype} on {tensor.device}, which cannot become a numpy array"
-            raise self._refused(f"{problem}: {errors.first_line(error)}") from error
+            raise self._refusal_error(f"{problem}: {errors.first_line(error)}") from error
         return array, kind
 
     def _on_host(self, tensor: Any, torch: Any) -> Any:
@@ -321,19 +329,20 @@ class _Leaves:
         self._devices.add(tensor.device)
         return host
 
-    def _refused(self, problem: str) -> errors.TransportError:
+    def _refusal_error(self, problem: str) -> errors.TransportError:
+        """Return the error for the current node, with its path."""
         parts = [f"[{part!r}]" for part in self._path]
         path = "".join(parts if len(parts) <= 12 else [*parts[:5], "…", *parts[-5:]])
         return errors.TransportError(f"{self._name}{path} {problem}")
 
 
 def _restore(rest: Any, arrays: Sequence[Any]) -> Any:
-    """Return the tree with arrays in place of their marks."""
+    """Return the tree with the arrays instead of their markers."""
     if isinstance(rest, dict):
-        if _ONE in rest:
-            return arrays[rest[_ONE]]
-        if _MANY in rest:
-            first, count = rest[_MANY]
+        if _ARRAY in rest:
+            return arrays[rest[_ARRAY]]
+        if _ARRAYS in rest:
+            first, count = rest[_ARRAYS]
             if not 0 <= first <= first + count <= len(arrays):
                 raise IndexError(f"there are no arrays {first} to {first + count - 1}")
             return list(arrays[first : first + count])

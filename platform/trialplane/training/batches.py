@@ -23,7 +23,7 @@ from trialplane import errors
 __all__ = ["BatchOrder", "ResumableSampler"]
 
 _ROUNDS = 8
-# Up to here an epoch's permutation is a sort by hashes: 0.5 MB, 5 ms. A network of few bits mixes small sets less well.
+# Up to this length, an epoch's permutation is a sort by hashes: 0.5 MB, 5 ms. A network of few bits mixes small sets poorly.
 _SORTED_UP_TO = 1 << 16
 _AHEAD = 64  # steps that a sampler computes at once
 
@@ -113,17 +113,17 @@ class BatchOrder:
         shares: list[Indices] = []
         while steps:
             epoch, number = divmod(steps[0], self.steps_per_epoch)
-            here = steps[: self.steps_per_epoch - number]  # of this epoch
-            positions = [self._positions(step % self.steps_per_epoch, rank, world_size) for step in here]
+            epoch_steps = steps[: self.steps_per_epoch - number]
+            positions = [self._positions(step % self.steps_per_epoch, rank, world_size) for step in epoch_steps]
             if self.shuffle:
-                ends = np.cumsum([len(some) for some in positions])
+                ends = np.cumsum([len(step_positions) for step_positions in positions])
                 positions = np.split(permuted(np.concatenate(positions), self.length, self.seed, epoch), ends[:-1])
             shares += positions
-            steps = steps[len(here) :]
+            steps = steps[len(epoch_steps) :]
         return shares
 
     def _positions(self, number: int, rank: int, world_size: int) -> Indices:
-        """Positions within an epoch of a rank's share of its batch `number`."""
+        """Return the positions, within an epoch, of a rank's share of the epoch's batch `number`."""
         first = number * self.batch
         count = min(self.batch, self.length - first)
         return np.arange(first + count * rank // world_size, first + count * (rank + 1) // world_size, dtype=np.int64)
@@ -253,7 +253,7 @@ def permuted(positions: Indices, length: int, seed: int, epoch: int) -> Indices:
 
 
 def _network(values: NDArray[np.uint64], a: np.uint64, b: np.uint64, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A permutation of `range(a * b)`; `keys` is even in number."""
+    """Apply a permutation of `range(a * b)` to values. The number of keys is even."""
     low, high = values % a, values // a
     for number, key in enumerate(keys):
         modulus = b if number % 2 else a
@@ -267,7 +267,7 @@ def _sorted_permutation(length: int, key: int) -> Indices:
 
 
 def _keys(seed: int, epoch: int, length: int) -> NDArray[np.uint64]:
-    """Round keys, (_ROUNDS,)."""
+    """Return the keys of all rounds, shape (_ROUNDS,)."""
     keys = np.arange(1, _ROUNDS + 1, dtype=np.uint64)
     for word in (seed, epoch, length):
         keys = mixed(keys + np.uint64(word % 2**64))

@@ -69,7 +69,7 @@ class Meter:
         self._clock = clock
         self._began = self._line_at = self._pulse_at = clock()
         self._start = self._line_step = self._pulse_step = start
-        self._warm_from: int | None = None  # the step from which on time is a measure of the time left
+        self._warm_from: int | None = None  # first step whose duration counts for the time left
         self._samples = self._tokens = 0
         self._losses: list[Any] = []
         self._own_seconds = 0.0
@@ -118,8 +118,8 @@ class Meter:
         if now - self._pulse_at >= _PULSE or step >= self._total:
             self._pulse(step, now)
         if self._ctx.rank == 0 and self._is_due(step, now):
-            self._line(step, now, lr, grad_norm, others)
-        if self._warm_from is None:  # the first step is also the warm-up: of libraries, allocators, DataLoader workers
+            self._report(step, now, lr, grad_norm, others)
+        if self._warm_from is None:  # the first step includes the warm-up of libraries, allocators and DataLoader workers
             self._began = self._line_at = now
             self._warm_from = self._line_step = step
             self._samples = self._tokens = 0
@@ -130,13 +130,13 @@ class Meter:
         return step % self._every_steps == 0 if self._every_steps else now - self._line_at >= self._every
 
     def _pulse(self, step: int, now: float) -> None:
-        """Send this rank's own seconds per step since the last time; the GPU's where it took longer than the host."""
+        """Send this rank's own seconds per step since the last call: the host's or the GPU's, whichever is longer."""
         steps = step - self._pulse_step
         if steps > 0:
             self._ctx.pulse(step, max(self._own_seconds, self._gpu.seconds()) / steps)
         self._pulse_at, self._pulse_step, self._own_seconds = now, step, 0.0
 
-    def _line(self, step: int, now: float, lr: float | None, grad_norm: Any, other_metrics: dict[str, Any]) -> None:
+    def _report(self, step: int, now: float, lr: float | None, grad_norm: Any, other_metrics: dict[str, Any]) -> None:
         seconds = max(now - self._line_at, 1e-9)
         steps = max(step - self._line_step, 1)  # a job that counts from 0 begins with the step that it started from
         metrics: dict[str, float] = {}
@@ -191,7 +191,7 @@ class _Gpu:
             self._spans.append((started, self.mark()))
 
     def seconds(self) -> float:
-        """Seconds of the spans that the GPU has finished since the last call; never waits for it."""
+        """Return the seconds of the spans that the GPU has finished since the last call, without waiting for it."""
         while self._spans and self._spans[0][1].query():
             started, ended = self._spans.pop(0)
             self._seconds += started.elapsed_time(ended) / 1000
@@ -210,20 +210,20 @@ class _Gpu:
         if self._has_utilization:
             try:
                 metrics["gpu_utilization"] = float(cuda.utilization())
-            except _silence() as error:
+            except _gpu_errors() as error:
                 self._has_utilization = False
                 print(f"the GPU's utilization cannot be read: {error}", file=sys.stderr)  # noqa: T201
         return metrics
 
 
-def _silence() -> tuple[type[Exception], ...]:
-    """Errors of a missing or failing NVIDIA library; it has its own classes, which torch does not catch."""
+def _gpu_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of a missing or failing NVIDIA library, whose own classes torch does not catch."""
     pynvml = sys.modules.get("pynvml")
     return (ImportError, RuntimeError) if pynvml is None else (ImportError, RuntimeError, pynvml.NVMLError)
 
 
 def _cuda() -> Any:
-    """`torch.cuda` when this process uses a GPU, or None."""
+    """Return `torch.cuda` if this process uses a GPU, otherwise None."""
     torch = sys.modules.get("torch")
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 

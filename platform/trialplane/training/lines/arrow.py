@@ -1,6 +1,6 @@
-"""Lines to and from Hugging Face `datasets`, through a file on disk, so that no data is sent to workers.
+"""Conversion of lines to and from Hugging Face `datasets`, through a file on disk, so that no data is sent to workers.
 
-Only `dataset.py` calls this. `datasets` and pyarrow are imported inside the functions.
+Only `dataset.py` uses this. `datasets` and pyarrow are imported inside the functions.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from trialplane.training.lines import LineDataset
 
-BATCH = 1000  # rows of one record batch, as `datasets` itself writes them
+BATCH = 1000  # rows of a record batch, as in files of `datasets`
 
 
 def to_hf(lines: LineDataset, folder: Path) -> datasets.Dataset:
     """Return the lines as a dataset over an Arrow file in `folder`.
 
     Raises:
-        CacheError: the file cannot be written.
+        CacheError: The file cannot be written.
     """
     import datasets
 
@@ -32,7 +32,7 @@ def to_hf(lines: LineDataset, folder: Path) -> datasets.Dataset:
     try:
         building.build_once(file, lambda: _write_arrow(lines, file))
     except OSError as error:
-        raise _unwritable(file, error) from error
+        raise _write_error(file, error) from error
     return datasets.Dataset.from_file(str(file))
 
 
@@ -40,8 +40,8 @@ def write_column(dataset: datasets.Dataset, column: str, folder: Path) -> Path:
     """Write a column as a text file named after the dataset's fingerprint, unless it exists.
 
     Raises:
-        DataError: there is no such column of strings, or one of them cannot be a line.
-        CacheError: the file cannot be written.
+        DataError: There is no such column of strings, or one of the strings cannot be a line.
+        CacheError: The file cannot be written.
     """
     if column not in dataset.column_names:
         raise errors.DataError(f"the dataset has no column {column!r}; it has: {', '.join(dataset.column_names)}")
@@ -55,7 +55,7 @@ def write_column(dataset: datasets.Dataset, column: str, folder: Path) -> Path:
     try:
         building.build_once(file, lambda: _write_text(dataset.select_columns([column]), file))
     except OSError as error:
-        raise _unwritable(file, error) from error
+        raise _write_error(file, error) from error
     return file
 
 
@@ -75,15 +75,15 @@ def _write_text(dataset: datasets.Dataset, file: Path) -> None:
         for table in dataset.with_format("arrow").iter(batch_size=10 * BATCH):
             texts: list[Any] = table.column(0).to_pylist()
             for row, text in enumerate(texts, start=first):
-                _refuse_unfit(text, row)
+                _check_line(text, row)
             if first == 0 and texts[0].startswith("\ufeff"):
-                out.write("\ufeff".encode())  # a second one: readers drop the first as a mark that is not part of the text
+                out.write("\ufeff".encode())  # readers drop the first byte order mark, so write another one
             out.write("".join(f"{text}\n" for text in texts).encode())
             first += len(texts)
 
 
-def _refuse_unfit(text: Any, row: int) -> None:
-    """Raise DataError when a text cannot be one line."""
+def _check_line(text: Any, row: int) -> None:
+    """Raise DataError if a text cannot be one line."""
     if text is None:
         raise errors.DataError(f"row {row:,} of the dataset is None; drop such rows with dataset.filter(…)")
     if "\n" in text or "\0" in text or text.endswith("\r"):
@@ -93,5 +93,5 @@ def _refuse_unfit(text: Any, row: int) -> None:
         )
 
 
-def _unwritable(file: Path, error: OSError) -> errors.CacheError:
+def _write_error(file: Path, error: OSError) -> errors.CacheError:
     return errors.CacheError(f"{file} cannot be written ({error.strerror}); make room, or name another folder")

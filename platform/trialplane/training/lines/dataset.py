@@ -60,15 +60,15 @@ class LineDataset:
         empty: Empty = "skip",
         cache: str | Path | None = None,
     ) -> None:
-        named = [Path(file).expanduser().absolute() for file in ([files] if isinstance(files, (str, Path)) else files)]
-        if not named:
+        text_files = [Path(file).expanduser().absolute() for file in ([files] if isinstance(files, (str, Path)) else files)]
+        if not text_files:
             raise errors.DataError("no text file was named; give LineDataset one, or a list of them")
         if max_samples is not None and max_samples < 1:
             raise errors.DataError(f"max_samples is {max_samples}; it must be at least 1, or None for all lines")
         if empty not in ("skip", "keep", "error"):
             raise errors.DataError(f"empty is {empty!r}; it must be skip, keep or error")
         self._cache = None if cache is None else Path(cache).expanduser().absolute()
-        indexed = [line_index.find(file, empty, self._cache) for file in named]
+        indexed = [line_index.find(file, empty, self._cache) for file in text_files]
         if empty == "error":
             _refuse_empty(indexed)
         self._recipe: dict[str, Any] = {
@@ -79,7 +79,7 @@ class LineDataset:
         }
         lines = sum(each.header.lines for each in indexed)
         if lines == 0:
-            raise errors.DataError(f"text file {named[0]}: all its lines are empty; is it the right file?")
+            raise errors.DataError(f"text file {text_files[0]}: all its lines are empty; is it the right file?")
         self._length = lines if max_samples is None else min(lines, max_samples)
         self._manifest = ""
         self._opened: list[OpenText | None] | None = None
@@ -206,7 +206,7 @@ class LineDataset:
         return self._cache or line_index.default_cache()
 
 
-def _refuse_empty(indexed: Iterable[line_index.Indexed]) -> None:
+def _refuse_empty(indexed: Iterable[line_index.IndexedText]) -> None:
     for each in indexed:
         if each.header.empty:
             raise errors.DataError(

@@ -1,4 +1,4 @@
-"""The header of a text file's index, its first page, and a digest that recognizes the text."""
+"""Header of a text file's index, which is its first page, with a digest that recognizes the text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SAMPLES, SAMPLE = 16, 256  # number of pieces of a file whose digest recognizes 
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A file as it was when its lines were counted."""
+    """Path, size and modification time of a file when its lines were counted."""
 
     path: str
     size: int
@@ -25,18 +25,18 @@ class Text:
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """The header of an index, about itself and its text.
+    """Header of an index, with facts about the index and its text.
 
     Attributes:
-        version: of the format.
-        size: bytes of the text.
-        mtime_ns: when the text was last modified.
-        samples: digest of pieces of the text.
-        lines: number of lines in the index.
-        width: bytes of one number.
-        skipped: whether empty lines are left out.
-        empty: number of empty lines in the text.
-        first_empty: number of the first one, counted from 1; 0 without one.
+        version: Version of the format.
+        size: Size of the text, in bytes.
+        mtime_ns: Modification time of the text.
+        samples: Digest of pieces of the text.
+        lines: Number of lines in the index.
+        width: Size of a number in the index, in bytes.
+        skipped: Whether empty lines are left out.
+        empty: Number of empty lines in the text.
+        first_empty: Number of the first empty line, from 1; 0 without an empty line.
     """
 
     version: int
@@ -55,10 +55,10 @@ def read_header(index: Path) -> Header | None:
     try:
         with index.open("rb") as file:
             header = Header(**json.loads(file.read(HEADER).rstrip(b"\0")))
-            whole = HEADER + (header.lines + 1) * header.width == os.fstat(file.fileno()).st_size
+            is_complete = HEADER + (header.lines + 1) * header.width == os.fstat(file.fileno()).st_size
     except (OSError, ValueError, TypeError):
         return None
-    return header if whole and header.version == VERSION else None
+    return header if is_complete and header.version == VERSION else None
 
 
 def write_header(file: BinaryIO, header: Header) -> None:
@@ -68,7 +68,7 @@ def write_header(file: BinaryIO, header: Header) -> None:
 
 
 def samples(path: str, size: int) -> str:
-    """Return a digest of pieces over the whole file: it distinguishes files of the same size and time."""
+    """Return a digest of pieces from the entire file, which distinguishes files of the same size and time."""
     digest = hashlib.blake2b(digest_size=16)
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (a worker opens each file once; Path doubles the time)
         for number in range(SAMPLES):

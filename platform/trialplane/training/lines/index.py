@@ -1,12 +1,12 @@
-"""The index of a text file's lines: built once, stored on disk, and memory-mapped by every reader.
+"""Index of a text file's lines: built once, stored on disk, and memory-mapped by every reader.
 
-An index holds one number per line, the beginning of the next line, so line i lies between numbers i and i + 1, without its
-line end. Numbers are 4 bytes for files under 4 GiB, else 8. A header describes the file: size, modification time and a
-digest of samples from all over the file. They are compared when the index is opened.
+An index has one number per line, the offset of the next line, so line i is between numbers i and i + 1, without its line
+end. Numbers have 4 bytes for files under 4 GiB, otherwise 8. A header describes the file: size, modification time, and a
+digest of samples from the entire file. They are compared when the index is opened.
 
-It lies beside the text as `.NAME.POLICY.lines`, so every machine with access to the text finds it, or in a cache when that
-folder cannot be written. This module finds and checks indexes; `scan.py` counts lines. Reading needs no numpy: a worker has
-its first line before numpy would be imported.
+The index is beside the text as `.NAME.POLICY.lines`, so every machine with access to the text finds it. If that folder
+cannot be written, it is in a cache. This module finds and checks indexes, and `scan.py` counts lines. Reading needs no
+numpy, whose import would take longer than the first line.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ Empty = Literal["skip", "keep", "error"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Indexed:
-    """A text with its index, found or built."""
+class IndexedText:
+    """Text with its index."""
 
     text: Text
     index: str
     header: Header
 
 
-def find(path: Path, empty: Empty, cache: Path | None) -> Indexed:
+def find(path: Path, empty: Empty, cache: Path | None) -> IndexedText:
     """Return the index of `path`; build it if it does not exist, or wait while another process builds it.
 
     Args:
-        path: a text file.
-        empty: "skip" omits empty lines.
-        cache: folder for the index; None for beside the text, else trialplane's cache.
+        path: Text file.
+        empty: "skip" omits empty lines from the index.
+        cache: Folder for the index. None: beside the text, or in trialplane's cache if that folder is read-only.
 
     Raises:
-        DataError: the file is missing, empty, changing, or no plain text.
-        CacheError: the index cannot be written.
+        DataError: The file is missing, empty, changing, or not plain text.
+        CacheError: The index cannot be written.
     """
-    text = look(path)
-    refusals: list[OSError] = []
+    text = text_of(path)
+    write_errors: list[OSError] = []
     candidates = _candidates(path, "skip" if empty == "skip" else "keep", cache)
-    for candidate in candidates:  # check all first: there may be an index in the cache and none beside the text
-        header = _fitting(candidate, text)
+    for candidate in candidates:  # all are checked first: the only index may be in the cache
+        header = _matching_header(candidate, text)
         if header is not None:
-            return Indexed(text, str(candidate), header)
+            return IndexedText(text, str(candidate), header)
     for candidate in candidates:
         try:
-            return Indexed(text, str(candidate), _built(candidate, text, skip=empty == "skip"))
+            return IndexedText(text, str(candidate), _build(candidate, text, skip=empty == "skip"))
         except OSError as error:
-            refusals.append(error)
+            write_errors.append(error)
     reasons = "; ".join(
-        f"{candidate.parent}: {error.strerror}" for candidate, error in zip(candidates, refusals, strict=True)
+        f"{candidate.parent}: {error.strerror}" for candidate, error in zip(candidates, write_errors, strict=True)
     )
     raise errors.CacheError(
         f"the line index of {path} (about {text.size / 10 / 2**20:,.0f} MiB) cannot be written ({reasons}); make room, "
@@ -72,11 +72,11 @@ def find(path: Path, empty: Empty, cache: Path | None) -> Indexed:
     )
 
 
-def look(path: Path) -> Text:
+def text_of(path: Path) -> Text:
     """Return the path, size and time of a file.
 
     Raises:
-        DataError: there is no such file, it is empty or may not be read.
+        DataError: The file does not exist, is empty, is no regular file, or may not be read.
     """
     try:
         facts = path.stat()
@@ -113,7 +113,7 @@ def content(text: Text, index: Path) -> str:
     """Return a digest of every byte of the text, computed once and stored beside the index.
 
     Raises:
-        DataError: the file has changed.
+        DataError: The file has changed.
     """
     refuse_changed(text)
     digest_file = Path(f"{index}.content")
@@ -126,24 +126,24 @@ def content(text: Text, index: Path) -> str:
 
     digest = scan.digest(text)
     refuse_changed(text)
-    # A digest that cannot be stored is no failure: it is computed again.
+    # If the digest cannot be stored, it is computed again next time.
     with contextlib.suppress(OSError), building.open_new(digest_file) as file:
         file.write((facts + digest).encode())
     return digest
 
 
 def default_cache() -> Path:
-    """Return the folder of indexes that cannot lie beside their text."""
-    chosen = os.environ.get(env.CACHE)
-    return (Path(chosen) if chosen else paths.cache(paths.home())) / "lines"
+    """Return the folder of indexes that cannot be beside their text."""
+    cache = os.environ.get(env.CACHE)
+    return (Path(cache) if cache else paths.cache(paths.home())) / "lines"
 
 
 class OpenText:
-    """A text and its index, memory-mapped, for access to single lines. Opening reads two pages and a few samples.
+    """Memory-mapped text and index, for access to single lines. Opening reads two pages and a few samples.
 
     Raises:
-        DataError: the text is gone or has changed.
-        CacheError: the index is gone, and cannot be built again.
+        DataError: The text is missing or has changed.
+        CacheError: The index is missing, and cannot be built again.
     """
 
     __slots__ = ("_bytes", "_numbers", "_skipped", "text")
@@ -152,7 +152,7 @@ class OpenText:
         refuse_changed(text)
         header = headers.read_header(index)
         if header is None or (header.size, header.mtime_ns) != (text.size, text.mtime_ns):
-            # The text is unchanged, and so are its lines: an index lost from a cache is built again.
+            # The text is unchanged, so an index that was lost from a cache can be built again.
             indexed = find(Path(text.path), empty, index.parent)
             index, header = Path(indexed.index), indexed.header
         if header.samples != headers.samples(text.path, text.size) or header.lines != lines:
@@ -162,18 +162,18 @@ class OpenText:
             )
         self.text = text
         self._skipped = header.skipped and header.empty > 0
-        self._bytes = _mapped(text.path)
-        self._numbers = memoryview(_mapped(str(index)))[HEADER:].cast("I" if header.width == 4 else "Q")
+        self._bytes = _map_file(text.path)
+        self._numbers = memoryview(_map_file(str(index)))[HEADER:].cast("I" if header.width == 4 else "Q")
 
     def line(self, row: int) -> str:
         """Return line `row` of the index, without its line end.
 
         Raises:
-            DataError: it is not UTF-8.
+            DataError: The line is not UTF-8.
         """
         raw = self._bytes[self._numbers[row] : self._numbers[row + 1] - 1]
         if self._skipped:
-            raw = raw[raw.rfind(b"\n") + 1 :]  # omitted empty lines lie before it
+            raw = raw[raw.rfind(b"\n") + 1 :]  # omitted empty lines are before it
         if raw.endswith(b"\r"):
             raw = raw[:-1]
         try:
@@ -196,7 +196,7 @@ class OpenText:
 
 
 def _candidates(path: Path, policy: str, cache: Path | None) -> Sequence[Path]:
-    """Return possible files of the index, best first."""
+    """Return the possible files of an index, in order of preference."""
     resolved = path.resolve()
     name = hashlib.blake2b(os.fsencode(resolved), digest_size=8).hexdigest()
     in_cache = f"{path.name[:100]}.{name}.{policy}.lines"
@@ -205,20 +205,20 @@ def _candidates(path: Path, policy: str, cache: Path | None) -> Sequence[Path]:
     return [resolved.with_name(f".{resolved.name}.{policy}.lines"), default_cache() / in_cache]
 
 
-def _fitting(index: Path, text: Text) -> Header | None:
-    """Return the header of an index if it belongs to this text, else None."""
+def _matching_header(index: Path, text: Text) -> Header | None:
+    """Return the header of an index if it is of this text, otherwise None."""
     header = headers.read_header(index)
     if header is None or (header.size, header.mtime_ns) != (text.size, text.mtime_ns):
         return None
     return header if header.samples == headers.samples(text.path, text.size) else None
 
 
-def _built(index: Path, text: Text, *, skip: bool) -> Header:
-    """Build an index, unless another process has just done so."""
+def _build(index: Path, text: Text, *, skip: bool) -> Header:
+    """Build an index, unless another process has just built it. Return its header."""
     from trialplane.training.lines import scan  # numpy, which a reader of lines need not have imported
 
     with building.lock(index):
-        header = _fitting(index, text)
+        header = _matching_header(index, text)
         if header is None:
             building.sweep(index.parent, index.name)
             with building.open_new(index) as file:
@@ -227,6 +227,7 @@ def _built(index: Path, text: Text, *, skip: bool) -> Header:
         return header
 
 
-def _mapped(path: str) -> mmap.mmap:
+def _map_file(path: str) -> mmap.mmap:
+    """Return a file's read-only memory map."""
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (as above)
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

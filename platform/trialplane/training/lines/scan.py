@@ -1,8 +1,8 @@
-"""Count of the lines of a text file, by numpy over its bytes, on all cores. Refuses files that are not plain text.
+"""Count of the lines of a text file, with numpy on all cores. Files that are not plain text are an error.
 
-Only `index.py` calls this: once per file. Threads suffice, since numpy releases the interpreter lock, and they end before
-this returns, as a fork beside threads is unsafe. Each thread reads its span block by block, so that the second pass over a
-block (NUL bytes, then newlines) finds it in the processor's cache.
+Only `index.py` uses this, once per file. Threads suffice, because numpy releases the interpreter's lock. They end before
+this returns, because a fork beside threads is unsafe. Each thread reads its span block by block, so that the second pass
+over a block (NUL bytes, then newlines) finds it in the processor's cache.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trialplane.training.lines.header import HEADER, VERSION, Header, Text
 
 T = TypeVar("T")
 
-SPAN = 16 << 20  # bytes of one thread's task; digests depend on it
+SPAN = 16 << 20  # bytes of a thread's task; a change would change all digests
 BLOCK = 256 << 10  # bytes of one read
 LF, CR = 10, 13
 BOM = b"\xef\xbb\xbf"
@@ -39,21 +39,21 @@ _FORMATS: tuple[tuple[bytes, str, str], ...] = (
     (b"PK\x03\x04", "zip", "unzip {}"),
     (b"7z\xbc\xaf\x27\x1c", "7z", "7z x {}"),
 )
-_BZIP2_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")  # after "BZh" and a digit; a text may well begin with "BZh"
+_BZIP2_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")  # after "BZh" and a digit, because a text may begin with "BZh"
 _TABLES: tuple[tuple[bytes, str], ...] = ((b"PAR1", "Parquet"), (b"ARROW1", "Arrow"))
 _WIDE = (b"\xff\xfe", b"\xfe\xff")  # byte order marks of UTF-16
 
 
 class _Span(NamedTuple):
-    """The counts of one span.
+    """Counts of one span.
 
     Attributes:
-        starts: for each line that ends here and is indexed, the beginning of the next line.
-        lines: number of lines that end here, indexed or not.
-        empty: number of empty ones among them.
-        first_empty: index of the first empty one among them, from 0; -1 without one.
-        last: offset after the last newline; -1 without one.
-        nul: offset of a NUL byte; -1 without one.
+        starts: For each indexed line that ends in the span, the offset of the next line.
+        lines: Number of lines that end in the span, indexed or not.
+        empty: Number of empty lines among them.
+        first_empty: Index of the first empty line among them, from 0; -1 without one.
+        last: Offset after the last newline; -1 without a newline.
+        nul: Offset of a NUL byte; -1 without one.
     """
 
     starts: npt.NDArray[np.int64]
@@ -68,7 +68,7 @@ def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
     """Count the lines of `text` and write the index to `file`.
 
     Raises:
-        DataError: the text is compressed, a table, UTF-16, holds a NUL byte, or changes meanwhile.
+        DataError: The text is compressed, a table or UTF-16, has a NUL byte, or is cut during the count.
         OSError: `file` cannot be written.
     """
     with open(text.path, "rb", buffering=0) as source:  # noqa: PTH123 (as in index.py)
@@ -80,9 +80,9 @@ def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
         indexed = lines = empty = first_empty = 0
         last = begin
         spans = range(begin, text.size, SPAN)
-        for span in _in_threads(lambda low: _scan(descriptor, text, begin, low, skip=skip), spans):
+        for span in _map_in_threads(lambda low: _scan(descriptor, text, begin, low, skip=skip), spans):
             if span.nul >= 0:
-                raise _binary(text, span.nul)
+                raise _nul_error(text, span.nul)
             if span.first_empty >= 0 and not first_empty:
                 first_empty = lines + span.first_empty + 1
             indexed, lines, empty = indexed + len(span.starts), lines + span.lines, empty + span.empty
@@ -114,7 +114,7 @@ def digest(text: Text) -> str:
     """Return a digest of all bytes of a file: BLAKE2b of the BLAKE2b of each span, computed on all cores."""
     with open(text.path, "rb", buffering=0) as source:  # noqa: PTH123
         whole = hashlib.blake2b(digest_size=32)
-        for each in _in_threads(
+        for each in _map_in_threads(
             lambda low: hashlib.blake2b(os.pread(source.fileno(), SPAN, low)).digest(), range(0, text.size, SPAN)
         ):
             whole.update(each)
@@ -131,7 +131,7 @@ def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _
     """Count the lines of one span, from `low` on."""
     view = memoryview(bytearray(BLOCK + 2))  # a block after the two bytes before it
     buffer = np.frombuffer(view, np.uint8)
-    mask = np.empty(BLOCK, np.bool_)  # one for all blocks: fresh memory costs a page fault per 4 KiB
+    mask = np.empty(BLOCK, np.bool_)  # reused for all blocks: new memory costs a page fault per 4 KiB
     high = min(low + SPAN, text.size)
     starts: list[npt.NDArray[np.int64]] = []
     lines = empty = 0
@@ -152,9 +152,9 @@ def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _
         if not len(ends):
             continue
         beginnings = ends + (offset + 1)
-        before = buffer[ends + 1]
-        if before.min() <= CR:  # otherwise no line is empty or ends in a carriage return
-            blank = (before == LF) | ((before == CR) & (buffer[ends] == LF))
+        previous = buffer[ends + 1]
+        if previous.min() <= CR:  # otherwise no line is empty or ends in a carriage return
+            blank = (previous == LF) | ((previous == CR) & (buffer[ends] == LF))
             numbers = np.flatnonzero(blank)
             if first_empty < 0 and len(numbers):
                 first_empty = lines + int(numbers[0])
@@ -167,24 +167,28 @@ def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _
     return _Span(np.concatenate(starts) if starts else np.empty(0, np.int64), lines, empty, first_empty, last, -1)
 
 
-def _in_threads(work: Callable[[int], T], items: Sequence[int]) -> Iterator[T]:
-    """Yield `work` of each item, in order, with a bounded number of calls at a time, so that memory is bounded."""
+def _map_in_threads(work: Callable[[int], T], items: Sequence[int]) -> Iterator[T]:
+    """Yield the results of `work` for all items, in order. The number of pending calls is bounded, to bound memory."""
     count = min(process.cores(), len(items))
     if count == 1:
         yield from map(work, items)
         return
     with futures.ThreadPoolExecutor(count, "lines") as pool:
-        under_way: collections.deque[futures.Future[T]] = collections.deque()
+        pending: collections.deque[futures.Future[T]] = collections.deque()
         for item in items:
-            if len(under_way) == 3 * count:
-                yield under_way.popleft().result()
-            under_way.append(pool.submit(work, item))
-        while under_way:
-            yield under_way.popleft().result()
+            if len(pending) == 3 * count:
+                yield pending.popleft().result()
+            pending.append(pool.submit(work, item))
+        while pending:
+            yield pending.popleft().result()
 
 
 def _refuse_formats(descriptor: int, text: Text) -> int:
-    """Raise DataError for other formats; return the offset of the first line, after a UTF-8 byte order mark."""
+    """Return the offset of the first line, after a UTF-8 byte order mark.
+
+    Raises:
+        DataError: The text is compressed, a table or UTF-16.
+    """
     head = os.pread(descriptor, 16, 0)
     for magic, name, remedy in _FORMATS:
         if head.startswith(magic) and (name != "bzip2" or head[4:10] in _BZIP2_BLOCKS):
@@ -203,7 +207,7 @@ def _refuse_formats(descriptor: int, text: Text) -> int:
     return len(BOM) if head.startswith(BOM) else 0
 
 
-def _binary(text: Text, offset: int) -> errors.DataError:
+def _nul_error(text: Text, offset: int) -> errors.DataError:
     line = newlines(text.path, offset) + 1
     return errors.DataError(
         f"text file {text.path}, line {line:,}: a NUL byte at offset {offset:,}, so this is a binary file, UTF-16, or text "

@@ -117,11 +117,11 @@ def mapped(
     if wrong := [name for name in options if name in _OURS]:
         raise TypeError(f"mapped() sets {', '.join(wrong)} itself")
     pickling.check_dataset(dataset)
-    sent = dill.dumps(function, recurse=True)
-    if len(sent) > pickling.limit():
+    pickled_function = dill.dumps(function, recurse=True)
+    if len(pickled_function) > pickling.limit():
         raise errors.PolicyError(
-            f"the function {_name(function)} would send {len(sent) / 2**20:.1f} MiB to another process; let it hold the "
-            "path of its data, and load that when it is first called"
+            f"the function {_name(function)} would send {len(pickled_function) / 2**20:.1f} MiB to another process; let it "
+            "hold the path of its data, and load that when it is first called"
         )
     hasher = datasets.fingerprint.Hasher
     facts = {
@@ -143,7 +143,7 @@ def mapped(
                 return existing
             folder.mkdir(exist_ok=True)
             say(f"mapping {len(dataset):,} rows by {_name(function)} on {errors.counted(count, 'core')} into {folder}")
-            work = {"path": sys.path, "function": sent, "rows": dataset, "options": options, "processes": count}
+            work = {"path": sys.path, "function": pickled_function, "rows": dataset, "options": options, "processes": count}
             work |= {"folder": str(folder), "facts": facts, "name": _name(function)}
             clean.run("trialplane.training.mapping.worker", work, "the process that maps")
             created = _complete(folder)
@@ -157,7 +157,7 @@ def mapped(
 
 
 def _complete(folder: Path) -> datasets.Dataset | None:
-    """Return the cache if all of its files exist, else None."""
+    """Return the cached dataset if all of its files exist, otherwise None."""
     import datasets
 
     try:

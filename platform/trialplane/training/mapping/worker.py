@@ -1,6 +1,6 @@
-"""The mapping in a clean process (`training/clean.py`), whose own workers can be forked, within milliseconds.
+"""Mapping in a fresh interpreter (`training/clean.py`), whose own workers can be forked within milliseconds.
 
-Writes Arrow files and, after all of them, `complete.json`.
+It writes Arrow files, and then `complete.json`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def work(message: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> Non
     """Map the rows.
 
     Raises:
-        InputError: the function failed.
-        CacheError: the disk is full.
+        InputError: The function failed.
+        CacheError: The disk is full.
     """
     try:
         _map(message)
@@ -47,14 +47,14 @@ def _map(message: dict[str, Any]) -> None:
     sys.path[:] = [*sys.path, *(entry for entry in message["path"] if entry not in sys.path)]
     datasets.disable_progress_bars()
     function = dill.loads(message["function"])
-    # No thread runs here; should a library start one, workers are spawned, which is slower.
+    # If a library has started a thread, workers are spawned instead, which is slower.
     multiprocess.set_start_method("spawn" if spawn.reasons_not_to_fork() else "fork")
     folder, processes = Path(message["folder"]), message["processes"]
     mapped_rows = message["rows"].map(
         function,
         num_proc=processes if processes > 1 else None,
         cache_file_name=str(folder / "rows.arrow"),
-        load_from_cache_file=True,  # shards that a killed process has finished
+        load_from_cache_file=True,  # uses the shards that a killed process has finished
         **message["options"],
     )
     if not len(mapped_rows):

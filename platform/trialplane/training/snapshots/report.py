@@ -1,10 +1,11 @@
-"""Changes of a model from snapshot to snapshot: a table for people and one for programs.
+"""Changes of a model from snapshot to snapshot: a table in Markdown and one in CSV.
 
     python -m trialplane.training.snapshots FOLDER            # prints the table
     python -m trialplane.training.snapshots FOLDER --to OUT   # writes OUT/snapshots.md and OUT/snapshots.csv
 
-Of each: step, metrics, the distance of its weights from the first snapshot's and from the one before (Euclidean), relative
-to the first's length; and the same per layer. Weights are read one tensor at a time, so a large model needs little memory.
+The table has the step and metrics of each snapshot, the Euclidean distance of its weights from the first snapshot and from
+the previous one, and the relative distance, in total and per layer. Weights are read one tensor at a time, which needs
+little memory.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ _NUMBERED = re.compile(r"(.*?\.\d+)\.")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One snapshot among the others.
+    """Snapshot, compared with the others. Lengths are Euclidean norms.
 
     Attributes:
-        step: of it.
-        metrics: of it.
-        size: bytes.
-        from_start: length of its weights' difference from the first's.
-        relative: the same, divided by the length of the first's weights.
-        from_previous: length of the difference from the one before.
-        layers: for each layer, the length of its difference from the first's, divided by that layer's first length.
+        step: Step of the snapshot.
+        metrics: Metrics of the snapshot, by name.
+        size: Size of the weights, in bytes.
+        from_start: Length of the difference from the first snapshot's weights.
+        relative: `from_start` divided by the length of the first snapshot's weights.
+        from_previous: Length of the difference from the previous snapshot's weights.
+        layers: Relative difference from the first snapshot, by layer.
     """
 
     step: int
@@ -63,7 +64,7 @@ def compare(location: str | Path) -> list[Row]:
     """Return a row for each snapshot in `location`, by step.
 
     Raises:
-        InputError: there are none, or they are of different models.
+        InputError: There are no snapshots, or they are of different models.
     """
     store = snapshots.Snapshots(location)
     saved = store.all()
@@ -71,8 +72,8 @@ def compare(location: str | Path) -> list[Row]:
         raise errors.InputError(f"there are no snapshots in {store.location}; name the folder that holds the step-… folders")
     with contextlib.ExitStack() as files:
         opened = [_open(files.enter_context(store.weights(snapshot)), files) for snapshot in saved]
-        before = [opened[0], *opened]
-        return [_row(snapshot, now, opened[0], last) for snapshot, now, last in zip(saved, opened, before, strict=False)]
+        previous = [opened[0], *opened]
+        return [_row(snapshot, now, opened[0], last) for snapshot, now, last in zip(saved, opened, previous, strict=False)]
 
 
 def _row(snapshot: snapshots.Snapshot, now: Any, first: Any, previous: Any) -> Row:
@@ -100,7 +101,7 @@ def _row(snapshot: snapshots.Snapshot, now: Any, first: Any, previous: Any) -> R
 
 
 def _ratio(part: float, whole: float) -> float:
-    """Return the relative change; NaN for weights that began at zero, as a new bias."""
+    """Return a relative change; NaN for weights that were zero at the start, such as a new bias."""
     return part / whole if whole else math.nan
 
 
@@ -111,7 +112,7 @@ def _open(file: Path, files: contextlib.ExitStack) -> Any:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Two tables: the snapshots, and the layers."""
+    """Return two tables in Markdown: the snapshots, and the layers."""
     metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
     head = ["step", *metrics, "from start", "relative", "from previous", "MiB"]
     lines = [
@@ -134,7 +135,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def comma_separated(rows: Sequence[Row]) -> str:
-    """A row per snapshot: step, metrics, distances, and a column `layer:NAME` per layer."""
+    """Return a table in CSV, with a row per snapshot: step, metrics, distances, and a column `layer:NAME` per layer."""
     metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
@@ -147,7 +148,11 @@ def comma_separated(rows: Sequence[Row]) -> str:
 
 
 def write(location: str | Path, folder: Path) -> Path:
-    """Write `snapshots.md` and `snapshots.csv` about the snapshots in `location`; return the folder. Raises as `compare`."""
+    """Write `snapshots.md` and `snapshots.csv` about the snapshots in `location`. Return the folder.
+
+    Raises:
+        InputError: As in `compare`.
+    """
     rows = compare(location)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "snapshots.md").write_text(markdown(rows))
@@ -156,7 +161,7 @@ def write(location: str | Path, folder: Path) -> Path:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print or write the report; return the exit code."""
+    """Print or write the report, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m trialplane.training.snapshots", description=(__doc__ or "").split("\n")[0]
     )

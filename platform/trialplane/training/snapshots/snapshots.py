@@ -118,8 +118,8 @@ class Snapshots:
                 file = Path(folder) / WEIGHTS
                 _write(model, file)
                 size = file.stat().st_size
-                taken = store.complete()
-                name = record.name_of(step, taken)
+                existing = store.complete()
+                name = record.name_of(step, existing)
                 with store.create(name, WEIGHTS) as sink, file.open("rb") as source:
                     while piece := source.read(_PIECE):
                         sink.write(piece)
@@ -129,7 +129,7 @@ class Snapshots:
             values = {key: float(value) for key, value in metrics.items()}
             fields = {"format": FORMAT, "step": step, "size": size, "metrics": values}
             store.publish(name, json.dumps(fields).encode(), (WEIGHTS, CONFIG))
-            for older in taken:
+            for older in existing:
                 if record.order(older)[0] == step:
                     store.remove(older)
             for surplus in thinned(self.all(), self._keep, self._max_bytes, self._spacing):
@@ -174,13 +174,13 @@ def thinned(
     def position(snapshot: Snapshot) -> float:
         return math.log1p(snapshot.step) if spacing == "geometric" else snapshot.step
 
-    stay, removed = list(snapshots), []
-    while len(stay) > 2 and (
-        len(stay) > keep or (max_bytes is not None and sum(snapshot.size for snapshot in stay) > max_bytes)
+    remaining, deleted = list(snapshots), []
+    while len(remaining) > 2 and (
+        len(remaining) > keep or (max_bytes is not None and sum(snapshot.size for snapshot in remaining) > max_bytes)
     ):
-        gaps = [position(after) - position(before) for before, after in zip(stay, stay[2:], strict=False)]
-        removed.append(stay.pop(1 + gaps.index(min(gaps))))
-    return removed
+        gaps = [position(after) - position(before) for before, after in zip(remaining, remaining[2:], strict=False)]
+        deleted.append(remaining.pop(1 + gaps.index(min(gaps))))
+    return deleted
 
 
 def _write(model: torch.nn.Module, file: Path) -> None:

@@ -83,7 +83,7 @@ class TokenDataset:
     @property
     def lengths(self) -> npt.NDArray[np.int32]:
         """Number of tokens of each line, shape (lines,). All shards are read at each call."""
-        return np.concatenate([self._open(number).lengths for number in range(_shards(self._lines))])
+        return np.concatenate([self._open(number).lengths for number in range(_shard_count(self._lines))])
 
     def __getstate__(self) -> dict[str, Any]:
         return {"folder": str(self.folder), "lines": self._lines, "tokens": self.tokens, "dtype": self.dtype.str}
@@ -132,7 +132,7 @@ def tokenized(
     if max_length < 1:
         raise errors.InputError(f"max_length is {max_length}; it must be at least 1")
     say = say or (lambda text: None)
-    serialized, side, dtype = _serialized(tokenizer)
+    serialized, side, dtype = _serialize_tokenizer(tokenizer)
     facts = {
         "version": VERSION,
         "text": lines.content,
@@ -150,13 +150,13 @@ def tokenized(
     existing = _complete(folder, len(lines), dtype)
     if existing is not None:
         return existing
-    _refuse_beside_ranks(folder)
+    _check_no_ranks(folder)
     work = Work(lines, serialized, max_length, side, add_special_tokens, str(folder), dtype.str)
     try:
         with building.lock(folder):
             existing = _complete(folder, len(lines), dtype)  # another process may have created it while this one waited
             if existing is None:
-                _make(work, facts, processes or process.cores(), say)
+                _create(work, facts, processes or process.cores(), say)
     except OSError as error:
         raise errors.CacheError(
             f"the token cache {folder} cannot be written ({error.strerror}); make room, or name another cache folder"
@@ -166,14 +166,14 @@ def tokenized(
     return created
 
 
-def _make(work: Work, facts: dict[str, Any], processes: int, say: Callable[[str], object]) -> None:
+def _create(work: Work, facts: dict[str, Any], processes: int, say: Callable[[str], object]) -> None:
     """Create the missing shards, then the file that marks the cache as complete."""
     folder, dtype, count = Path(work.folder), np.dtype(work.dtype), len(work.lines)
     folder.mkdir(exist_ok=True)
     (folder / _COMPLETE).unlink(missing_ok=True)  # a shard is missing
     building.sweep(folder)
-    missing = [number for number, tokens in enumerate(_counts(folder, count, dtype)) if tokens is None]
-    done = 1 - len(missing) / _shards(count)
+    missing = [number for number, tokens in enumerate(_token_counts(folder, count, dtype)) if tokens is None]
+    done = 1 - len(missing) / _shard_count(count)
     say(
         f"tokenizing {count:,} lines on {errors.counted(min(processes, len(missing)), 'core')} into {folder}"
         + (f"; {done:.0%} was done before" if done else "")
@@ -184,7 +184,7 @@ def _make(work: Work, facts: dict[str, Any], processes: int, say: Callable[[str]
         clean.run("trialplane.training.tokens.worker", work, "the tokenizing process", lambda _: progress.add_shard())
     if work.lines.content != facts["text"]:
         raise errors.DataError(f"the text changed while it was tokenized into {folder}; run it again")
-    tokens = sum(tokens_of_shard for tokens_of_shard in _counts(folder, count, dtype) if tokens_of_shard is not None)
+    tokens = sum(tokens_of_shard for tokens_of_shard in _token_counts(folder, count, dtype) if tokens_of_shard is not None)
     with building.open_new(folder / _COMPLETE) as file:
         file.write(json.dumps({**facts, "tokens": tokens}, indent=2, sort_keys=True).encode())
     say(f"tokenized {count:,} lines: {tokens:,} tokens, {tokens * dtype.itemsize / 2**20:,.0f} MiB")
@@ -196,18 +196,18 @@ def _complete(folder: Path, lines: int, dtype: np.dtype[Any]) -> TokenDataset | 
         fields = json.loads((folder / _COMPLETE).read_bytes())
     except (OSError, ValueError):
         return None
-    if None in _counts(folder, lines, dtype):
+    if None in _token_counts(folder, lines, dtype):
         return None
     return TokenDataset(folder, lines, fields["tokens"], dtype.str)
 
 
-def _counts(folder: Path, lines: int, dtype: np.dtype[Any]) -> Iterator[int | None]:
+def _token_counts(folder: Path, lines: int, dtype: np.dtype[Any]) -> Iterator[int | None]:
     """Yield the number of tokens in each shard; None for a missing one."""
-    for number in range(_shards(lines)):
+    for number in range(_shard_count(lines)):
         yield shards.count(shards.path(folder, number), _lines_of(number, lines), dtype)
 
 
-def _serialized(tokenizer: str | Path) -> tuple[str, str, np.dtype[Any]]:
+def _serialize_tokenizer(tokenizer: str | Path) -> tuple[str, str, np.dtype[Any]]:
     """Return the fast tokenizer that `transformers` would use, as text; its truncation side; and the type for its tokens.
 
     Not the file `tokenizer.json` itself: settings beside it change the tokenizer that `transformers` loads.
@@ -223,7 +223,7 @@ def _serialized(tokenizer: str | Path) -> tuple[str, str, np.dtype[Any]]:
     return backend.to_str(), loaded.truncation_side, np.dtype("<u2" if largest < 1 << 16 else "<i4")
 
 
-def _refuse_beside_ranks(folder: Path) -> None:
+def _check_no_ranks(folder: Path) -> None:
     """Raise PolicyError if this is one of several ranks with an initialized process group."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -236,7 +236,7 @@ def _refuse_beside_ranks(folder: Path) -> None:
         )
 
 
-def _shards(lines: int) -> int:
+def _shard_count(lines: int) -> int:
     return -(-lines // shards.LINES)
 
 
@@ -245,7 +245,7 @@ def _lines_of(shard: int, lines: int) -> int:
 
 
 class _Progress:
-    """Print the progress from time to time."""
+    """Progress of creating shards, printed from time to time."""
 
     def __init__(self, count: int, say: Callable[[str], object]) -> None:
         self._shards, self._say = count, say

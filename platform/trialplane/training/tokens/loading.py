@@ -1,4 +1,4 @@
-"""A tokenizer from a folder or the hub, with an error that gives the remedy if protobuf is the obstacle."""
+"""Loading of a tokenizer from a folder or the hub, with a remedy if protobuf is the cause of a failure."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ def load(source: str | Path) -> PreTrainedTokenizerBase:
     """Load a tokenizer from its own files, through protobuf for SentencePiece models.
 
     Raises:
-        InputError: there is no such tokenizer, or it cannot be reached.
-        PolicyError: protobuf refuses SentencePiece's messages in this process.
+        InputError: There is no such tokenizer, or it cannot be reached.
+        PolicyError: protobuf cannot load SentencePiece's messages in this process.
     """
     from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError, ImportError) as error:
-        _blame_protobuf(source)
+        _check_protobuf(source)
         raise errors.InputError(
             f"the tokenizer {str(source)!r} could not be loaded: {errors.first_line(error)}; give a local folder or a hub "
             f"name that this machine reaches or has downloaded (HF_HOME)"
         ) from error
 
 
-def _blame_protobuf(source: str | Path) -> None:
+def _check_protobuf(source: str | Path) -> None:
     """Raise PolicyError if this process cannot read SentencePiece models at all.
 
     transformers reports that failure as a wrong file format: "`tiktoken` is required".
@@ -51,7 +51,7 @@ def _blame_protobuf(source: str | Path) -> None:
 
 
 def quiet() -> None:
-    """Keep transformers' progress bars and loading reports out of the trials' logs; its errors stay."""
+    """Turn off transformers' progress bars and loading reports, to keep them out of the trials' logs. Errors stay."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()

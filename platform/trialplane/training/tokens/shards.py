@@ -1,8 +1,8 @@
-"""One shard of a token cache: a file with the tokens of a fixed number of lines, memory-mapped by its readers.
+"""Shard of a token cache: a file with the tokens of a fixed number of lines, memory-mapped by its readers.
 
-A header of 64 bytes, then one 4-byte number per line and one more (the offset of its tokens, counted in tokens), then all
-tokens. A shard is written completely and then renamed, so an existing one is complete. Its content depends on its lines
-and the tokenizer alone.
+It has a header of 64 bytes; then the offset of each line's tokens, counted in tokens, and the total, in 4 bytes each; then
+all tokens. A shard is renamed after it is written, so an existing one is complete. Its content depends only on its lines and
+the tokenizer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy import typing as npt
 from trialplane import errors
 from trialplane.training import building
 
-LINES = 1 << 14  # of one shard; the last has fewer. A killed worker loses one shard at most
+LINES = 1 << 14  # of a shard; the last may have fewer. A killed worker loses at most one shard
 
 _HEADER = struct.Struct("<8sQQI36x")  # mark, lines, tokens, bytes of one token
 _MARK = b"tokens 1"
@@ -37,7 +37,7 @@ def write(file: Path, rows: Sequence[Sequence[int]], dtype: np.dtype[Any]) -> in
     """Write a shard and return the number of its tokens.
 
     Raises:
-        OSError: it cannot be written; then there is no file.
+        OSError: The shard cannot be written. Then there is no file.
     """
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=offsets[1:])
@@ -53,23 +53,23 @@ def write(file: Path, rows: Sequence[Sequence[int]], dtype: np.dtype[Any]) -> in
 
 
 def count(file: Path, lines: int, dtype: np.dtype[Any]) -> int | None:
-    """Return the number of tokens in a shard of `lines` lines; None if it is missing, incomplete or another one."""
+    """Return the number of tokens in a shard of `lines` lines; None if it is missing, incomplete or of another shape."""
     try:
         with file.open("rb") as handle:
-            mark, has, tokens, itemsize = _HEADER.unpack(handle.read(_HEADER.size))
+            mark, line_count, tokens, itemsize = _HEADER.unpack(handle.read(_HEADER.size))
             size = os.fstat(handle.fileno()).st_size
     except (OSError, struct.error):
         return None
     expected = _HEADER.size + (lines + 1) * _OFFSET.itemsize + tokens * dtype.itemsize
-    whole = (mark, has, itemsize, size) == (_MARK, lines, dtype.itemsize, expected)
-    return int(tokens) if whole else None
+    is_complete = (mark, line_count, itemsize, size) == (_MARK, lines, dtype.itemsize, expected)
+    return int(tokens) if is_complete else None
 
 
 class Shard:
-    """A shard, memory-mapped.
+    """Memory-mapped shard.
 
     Raises:
-        CacheError: it is missing or damaged.
+        CacheError: The file is missing or damaged.
     """
 
     __slots__ = ("_offsets", "_tokens")

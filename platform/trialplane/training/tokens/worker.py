@@ -1,6 +1,6 @@
-"""The tokenizing of shards in a clean process (`training/clean.py`), which forks a process for each core.
+"""Creation of shards in a fresh interpreter (`training/clean.py`), which forks a process for each core.
 
-Processes, because the Rust library's threads share one Python interpreter that must unpack all of their results.
+It uses processes because all threads of the Rust library share one Python interpreter, which must unpack their results.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Work:
     """The missing shards of one cache.
 
     Attributes:
-        lines: the text; arrives as a recipe.
-        tokenizer: the fast tokenizer, serialized.
-        max_length: tokens of a line at most, special ones included.
-        truncation_side: side at which a longer line is truncated, "right" or "left".
-        add_special_tokens: whether a line gets the tokenizer's special tokens.
-        folder: for shards.
-        dtype: of the tokens.
-        missing: numbers of the shards.
-        processes: at most.
+        lines: Text, which is sent as a recipe.
+        tokenizer: Serialized fast tokenizer.
+        max_length: Maximum number of tokens of a line, including special tokens.
+        truncation_side: Side at which longer lines are truncated, "right" or "left".
+        add_special_tokens: Whether to add the tokenizer's special tokens to each line.
+        folder: Folder of the shards.
+        dtype: Type of the tokens.
+        missing: Numbers of the shards to create.
+        processes: Maximum number of processes.
     """
 
     lines: LineDataset
@@ -50,7 +50,7 @@ class Work:
 
 
 class Encoder:
-    """The tokenizer of some work."""
+    """Tokenizer that creates the shards of a `Work`."""
 
     def __init__(self, work: Work) -> None:
         import numpy as np
@@ -74,25 +74,25 @@ class Encoder:
         shards.write(shards.path(Path(work.folder), number), rows, self._dtype)
 
 
-_encoder: Encoder  # inherited by the forks
+_encoder: Encoder  # global, so that forked processes inherit it
 
 
-def _shard(number: int) -> None:
+def _create_shard(number: int) -> None:
     _encoder.shard(number)
 
 
 def work(work: Work, send: Callable[[dict[str, Any]], None]) -> None:
-    """Create the missing shards, and tell of each. Complete ones stay, even if others fail.
+    """Create the missing shards, and send an empty message after each. Complete ones stay, even if others fail.
 
     Raises:
-        DataError: a line cannot be read.
-        CacheError: the disk is full, or a process was killed.
+        DataError: A line cannot be read.
+        CacheError: The disk is full, or a process was killed.
     """
     global _encoder
     _encoder = Encoder(work)
     pool = futures.ProcessPoolExecutor(work.processes, multiprocessing.get_context("fork"))
     try:
-        for shard in futures.as_completed([pool.submit(_shard, number) for number in work.missing]):
+        for shard in futures.as_completed([pool.submit(_create_shard, number) for number in work.missing]):
             shard.result()
             send({})
     except futures.BrokenExecutor as error:
