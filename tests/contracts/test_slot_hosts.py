@@ -171,7 +171,7 @@ def test_an_error_that_cannot_be_sent_is_sent_as_text() -> None:
     def fails() -> None:
         raise Strange(1, 2)
 
-    (number, result, error) = pickle.loads(slot_process.answered(3, fails, ()))
+    (number, result, error) = pickle.loads(slot_process.pickled_answer(3, fails, ()))
     assert (number, result) == (3, None)
     assert isinstance(error, errors.SlotError)
     assert str(error) == "Strange: odd"

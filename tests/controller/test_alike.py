@@ -57,9 +57,9 @@ def test_without_a_line_the_message_must_be_the_same() -> None:
 
 
 def test_results_that_lack_the_same_are_alike_whatever_else_is_in_them(tmp_path: Path) -> None:
-    failed = [outcomes.complete(request(n), {"accuracy": n / 7}, tmp_path / "w") for n in range(3)]
+    failed = [outcomes.outcome_of_result(request(n), {"accuracy": n / 7}, tmp_path / "w") for n in range(3)]
     assert found(*failed) == [0, 1, 2]
-    assert found(*failed[:2], outcomes.complete(request(2), {"loss": math.nan}, tmp_path / "w")) == []
+    assert found(*failed[:2], outcomes.outcome_of_result(request(2), {"loss": math.nan}, tmp_path / "w")) == []
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def sent() -> Iterator[Sent]:
         return metrics.get("loss") == math.inf
 
     place = Path("/nowhere")
-    with context.entered(context.Context({}, 1, "toy", 0, 1, 1, 0, place, place, place, report)):
+    with context.activate(context.Context({}, 1, "toy", 0, 1, 1, 0, place, place, place, report)):
         yield reports
 
 

@@ -44,7 +44,7 @@ def test_fit_epochs(tmp_path: Path) -> None:
 
     def train(segment: Segment | None) -> tuple[list[int], list[int]]:
         ctx, steps = trial(tmp_path, segment)
-        with context.entered(ctx):
+        with context.activate(ctx):
             return sklearn.fit_epochs([], epochs=5, fit=fit, score=lambda model: {"loss": len(model)}), steps
 
     with pytest.raises(context.Paused, match="after step 2"):
@@ -60,7 +60,7 @@ def test_boosting(tmp_path: Path) -> None:
 
     def train(segment: Segment | None) -> tuple[int, list[int]]:
         ctx, steps = trial(tmp_path, segment)
-        with context.entered(ctx):
+        with context.activate(ctx):
             callback = xgboost.TrialCallback()
             booster = xgb.train(
                 {"nthread": 1},

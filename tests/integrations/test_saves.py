@@ -40,7 +40,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_the_newest_two_are_kept_and_the_newest_is_found(tmp_path: Path, place: str) -> None:
     files = Saves("model.bin")
-    with context.entered(trial(tmp_path, place)):
+    with context.activate(trial(tmp_path, place)):
         assert files.newest() is None
         for step in CONTENT:
             save(step, files)
@@ -58,7 +58,7 @@ def test_the_newest_two_are_kept_and_the_newest_is_found(tmp_path: Path, place: 
 @pytest.mark.parametrize("how", ["cut", "changed"])
 def test_a_damaged_one_is_passed_over(tmp_path: Path, how: str) -> None:
     files, place = Saves("model.bin"), tmp_path / "checkpoints"
-    with context.entered(trial(tmp_path, str(place))):
+    with context.activate(trial(tmp_path, str(place))):
         save(1, files)
         save(2, files)
         for step, is_last in ((2, False), (1, True)):
@@ -77,10 +77,10 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, how: str) -> None:
 
 def test_another_runs_is_taken_while_there_is_none_here(tmp_path: Path) -> None:
     files, other = Saves("model.bin"), str(tmp_path / "other")
-    with context.entered(trial(tmp_path, other)):
+    with context.activate(trial(tmp_path, other)):
         save(3, files)
     resumed = trial(tmp_path, str(tmp_path / "mine"), other=other)
-    with context.entered(resumed):
+    with context.activate(resumed):
         found = files.newest()
         assert found is not None
         assert found.step == 3
@@ -90,12 +90,12 @@ def test_another_runs_is_taken_while_there_is_none_here(tmp_path: Path) -> None:
         assert found.step == 4
     assert resumed._origin.was_read
     unresumed = trial(tmp_path, str(tmp_path / "empty"), other=str(tmp_path / "nothing"))
-    with context.entered(unresumed), pytest.raises(errors.CheckpointError, match="the run has saved none"):
+    with context.activate(unresumed), pytest.raises(errors.CheckpointError, match="the run has saved none"):
         files.newest()
 
 
 def test_rank_0_alone_writes(tmp_path: Path) -> None:
-    with context.entered(trial(tmp_path, str(tmp_path / "checkpoints"), rank=1)):
+    with context.activate(trial(tmp_path, str(tmp_path / "checkpoints"), rank=1)):
         save(1, Saves("model.bin"))
     save(1, Saves("model.bin"))
     assert Saves("model.bin").newest() is None
@@ -103,7 +103,7 @@ def test_rank_0_alone_writes(tmp_path: Path) -> None:
 
 
 def test_another_librarys_checkpoint_is_refused(tmp_path: Path) -> None:
-    with context.entered(trial(tmp_path, str(tmp_path / "checkpoints"))):
+    with context.activate(trial(tmp_path, str(tmp_path / "checkpoints"))):
         save(1, Saves("model.ubj"))
         with pytest.raises(
             errors.CheckpointError, match=r"contains model\.ubj, but not model\.txt, which this library reads"
@@ -116,7 +116,7 @@ def test_one_that_cannot_be_written_leaves_the_others(tmp_path: Path, monkeypatc
         raise OSError(28, "No space left on device")
 
     files, place = Saves("model.bin"), tmp_path / "checkpoints"
-    with context.entered(trial(tmp_path, str(place))):
+    with context.activate(trial(tmp_path, str(place))):
         save(1, files)
         with monkeypatch.context() as broken:
             broken.setattr(os, "fsync", full)

@@ -13,7 +13,7 @@ from trialplane.wire import messages
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.units import Offer, Unit
 from trialplane.worker import slot as slots
-from trialplane.worker.running import Running
+from trialplane.worker.running import RunningTrial
 
 
 def wait_until(condition: Callable[[], Any], description: str, timeout: float = 60.0) -> Any:
@@ -114,7 +114,7 @@ class Slot(slots.Slot):
             self.exchange.pass_on(message)
 
     def _event(self, sent: tuple[messages.FromSlot, ...]) -> Event:
-        return Event.of(sent, self.running is not None and self.running.waiting)
+        return Event.of(sent, self.running is not None and self.running.is_answer_due)
 
 
 class Bench:
@@ -203,7 +203,7 @@ class Bench:
         return (self.root / "slots" / "0-1.log").read_text()
 
     @property
-    def running(self) -> Running:
+    def running(self) -> RunningTrial:
         """The trial that runs now."""
         running = self.slot.running
         assert running is not None

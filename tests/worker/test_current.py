@@ -64,7 +64,7 @@ def test_outside_of_a_trial_nothing_happens() -> None:
 def test_in_a_trial_it_is_the_trials() -> None:
     reporter = Reporter()
     ctx = made(reporter, lr=0.1)
-    with context.entered(ctx):
+    with context.activate(ctx):
         assert (trialplane.current(), trialplane.params(), trialplane.checkpoints()) == (ctx, {"lr": 0.1}, "/checkpoints")
         trialplane.report(loss=3.0)
         ctx.report(loss=2.0)
@@ -79,7 +79,7 @@ def test_in_a_trial_it_is_the_trials() -> None:
 
 
 def test_what_a_trial_forks_is_no_trial() -> None:
-    with context.entered(made(Reporter())):
+    with context.activate(made(Reporter())):
         child = os.fork()
         if child == 0:
             os._exit(0 if trialplane.current() is None else 1)

@@ -234,14 +234,14 @@ def test_a_request_that_takes_too_long_is_a_fault_of_the_network(
     pod: Pod, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
     monkeypatch.setattr(backoff, "pause", lambda *_, **__: 1000.0)
-    monkeypatch.setattr(install.Uv, "once", lambda uv, options: (2, said))
+    monkeypatch.setattr(install.Uv, "run_once", lambda uv, options: (2, said))
     assert pod.install("spam\n") == 1
     assert pod.refusal == ""
 
 
 def test_a_fault_of_the_node_ends_the_container_and_not_the_run(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     full = "error: Failed to install: spam.whl\n  cause: failed to write: No space left on device (os error 28)"
-    monkeypatch.setattr(install.Uv, "once", lambda uv, options: (2, full))
+    monkeypatch.setattr(install.Uv, "run_once", lambda uv, options: (2, full))
     assert pod.install("spam\n") == 1
     assert "No space left on device" in pod.log.read_text()
 
@@ -257,7 +257,7 @@ def test_the_log_has_all_that_uv_said_and_the_message_of_the_end_its_beginning(
     pod: Pod, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = f"error: No solution found: {'because ' * 100}spam is not there"
-    monkeypatch.setattr(install.Uv, "once", lambda uv, options: (1, said))
+    monkeypatch.setattr(install.Uv, "run_once", lambda uv, options: (1, said))
     assert pod.install("spam\n") == 0
     assert "spam is not there" in capsys.readouterr().err and "spam is not there" in pod.refusal
     assert len(pod.log.read_text()) == 390
@@ -343,6 +343,6 @@ def test_what_was_installed_is_found_by_the_slot(pod: Pod, index: Index, monkeyp
     pod.install("spam==1.0\n")
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv(env.PACKAGES, str(pod.packages))
-    environment.enter()
+    environment.add_packages_to_path()
     plain = {"run": "toy", "code": str(pod.code), "entrypoint": "train:run", "requirements": "requirements.txt"}
     usage.check_installed(SlotConfig(**plain, root="/elsewhere", cache="/elsewhere", ship=True))

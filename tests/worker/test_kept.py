@@ -171,7 +171,7 @@ def test_names_that_http_would_change_are_refused_there(place: Place, by_http: b
 
 def test_of_very_many_files_the_first_are_sent_and_it_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     client = Refusing()
-    monkeypatch.setattr(kept, "MOST_FILES", 1)
+    monkeypatch.setattr(kept, "MAX_FILES", 1)
     (place.files / "a.txt").write_text("a")
     assert kept.upload(client, place.run, str(place.files), by_http=False) == FilesSent("of 3 files 1 are sent")
     assert client.taken == ["kept_files/a.txt"]

@@ -53,7 +53,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, step: float) -> advice.LateImports:
     watched = advice.LateImports()
     with monkeypatch.context() as patched:
         patched.setattr(advice, "time", clock)
-        with watched.watched():
+        with watched.watch():
             importlib.import_module("late_one.part")
             clock.now += 1000.0  # the job's own work
             importlib.import_module("late_two")

@@ -206,16 +206,16 @@ def test_arrays_without_room_are_told_with_size_and_place(tmp_path: Path, monkey
     request = TrialRequest("toy", 0, 1, 0, {}, 0, ("score",))
     says = r"its result \(1\.6 MB\) cannot be written to .*7\.arrays: No space left on device; make room there"
     with pytest.raises(errors.TransportError, match=says):
-        outcomes.complete(request, {"score": 1.0, "logits": np.zeros(200_000)}, tmp_path / "7")
+        outcomes.outcome_of_result(request, {"score": 1.0, "logits": np.zeros(200_000)}, tmp_path / "7")
 
 
 @pytest.mark.parametrize(("value", "word"), [(math.nan, "NaN"), (math.inf, "infinite"), (-math.inf, "infinite")])
 def test_a_value_that_is_not_finite_is_no_result_whichever_way_is_better(value: float, word: str) -> None:
     request = TrialRequest("run", trial=0, attempt=1, number=0, params={}, seed=0, metrics=("loss", "size"))
-    outcome = outcomes.complete(request, {"loss": value, "size": 1, "other": math.inf}, Path("w"))
+    outcome = outcomes.outcome_of_result(request, {"loss": value, "size": 1, "other": math.inf}, Path("w"))
     assert (outcome.state, outcome.failure) == (TrialState.FAILED, FailureClass.INVALID)
     assert outcome.message.startswith(f"loss is {word}: run(ctx) must return a finite number")
-    outcome = outcomes.complete(request, {"loss": 1.7e308, "size": 1, "other": math.inf}, Path("w"))
+    outcome = outcomes.outcome_of_result(request, {"loss": 1.7e308, "size": 1, "other": math.inf}, Path("w"))
     assert outcome.state is TrialState.COMPLETE, "only what is optimized or bounded must be finite"
 
 
@@ -282,6 +282,6 @@ def test_of_many_files_that_cannot_be_kept_a_few_are_named(tmp_path: Path, capsy
     place.write_text("")
     for number in range(5):
         (tmp_path / f"{number}.pt").write_text("")
-    remark = outcomes.keep(str(place), tmp_path, ["*.pt"])
+    remark = outcomes.copy_kept_files(str(place), tmp_path, ["*.pt"])
     assert "2.pt (Not a directory) and 2 more; the trial counts all the same" in remark
     assert capsys.readouterr().err.count("could not be copied") == 5

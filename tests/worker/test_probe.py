@@ -24,7 +24,7 @@ from trialplane.policies import protobuf
 from trialplane.wire import records
 from trialplane.wire.findings import Finding, Verdict
 from trialplane.worker.probe import devices, pod
-from trialplane.worker.probe.pod import Way
+from trialplane.worker.probe.pod import Reachability
 
 CONTROLLER = {name: value for name, value in policies.trial_env().items() if name not in protobuf.ENV}
 
@@ -65,26 +65,26 @@ LOCKED = STATUS.format(caps="0000000000000000", new=1, seccomp=2)
 SEEN = {"torch": "2.13.0", "cuda": "13.0", "devices": ["H200", "H200"]}
 
 BAD = {
-    "root": (pod.user(0), "is root"),
+    "root": (pod.check_user(0), "is root"),
     "capabilities": (
-        pod.confined(STATUS.format(caps="00000000a80425fb", new=1, seccomp=2)),
+        pod.check_privileges(STATUS.format(caps="00000000a80425fb", new=1, seccomp=2)),
         "has capabilities (00000000a80425fb)",
     ),
-    "new privileges": (pod.confined(STATUS.format(caps="0", new=0, seccomp=2)), "may gain privileges"),
-    "no seccomp": (pod.confined(STATUS.format(caps="0", new=1, seccomp=0)), "no seccomp profile"),
-    "a root file system": (pod.read_only_root(0), "can be written"),
-    "a token": (pod.no_token(True), "has a token"),
-    "folders": (pod.writable(["/tmp"], ["/tmp: Read-only file system"]), "/tmp: Read-only file system"),
-    "shared memory": (pod.shared_memory(2**26, 2**30), "64 MiB, and the pod requested 1024"),
-    "data": (pod.data_volume("/nowhere/at/all"), "No such file"),
-    "MLflow away": (pod.mlflow("http://m:5000", 0, "timed out"), "cannot be reached: timed out"),
-    "MLflow broken": (pod.mlflow("http://m:5000", 500, "oops"), "answers 500: oops"),
-    "PostgreSQL": (pod.closed("PostgreSQL", "db:5432", Way.OPEN), "a trial reaches db:5432"),
-    "torch": (devices.computes(0, None, "killed by signal 6: oops"), "killed by signal 6"),
-    "CUDA": (devices.computes(1, None, "exit code 1: no kernel image"), "no kernel image"),
-    "GPUs": (devices.computes(4, SEEN, ""), "sees 2 of 4 GPUs"),
-    "NCCL": (devices.reduces("nccl", 2, [], "did not end within 180 s"), "2 processes, nccl: did not end"),
-    "gloo": (devices.reduces("gloo", 2, [], "exit code 1: refused"), "gloo: exit code 1"),
+    "new privileges": (pod.check_privileges(STATUS.format(caps="0", new=0, seccomp=2)), "may gain privileges"),
+    "no seccomp": (pod.check_privileges(STATUS.format(caps="0", new=1, seccomp=0)), "no seccomp profile"),
+    "a root file system": (pod.check_read_only_root(0), "can be written"),
+    "a token": (pod.check_no_token(True), "has a token"),
+    "folders": (pod.check_writable(["/tmp"], ["/tmp: Read-only file system"]), "/tmp: Read-only file system"),
+    "shared memory": (pod.check_shared_memory(2**26, 2**30), "64 MiB, and the pod requested 1024"),
+    "data": (pod.check_data_volume("/nowhere/at/all"), "No such file"),
+    "MLflow away": (pod.check_mlflow("http://m:5000", 0, "timed out"), "cannot be reached: timed out"),
+    "MLflow broken": (pod.check_mlflow("http://m:5000", 500, "oops"), "answers 500: oops"),
+    "PostgreSQL": (pod.check_unreachable("PostgreSQL", "db:5432", Reachability.OPEN), "a trial reaches db:5432"),
+    "torch": (devices.judge_matmul(0, None, "killed by signal 6: oops"), "killed by signal 6"),
+    "CUDA": (devices.judge_matmul(1, None, "exit code 1: no kernel image"), "no kernel image"),
+    "GPUs": (devices.judge_matmul(4, SEEN, ""), "sees 2 of 4 GPUs"),
+    "NCCL": (devices.judge_reduce("nccl", 2, [], "did not end within 180 s"), "2 processes, nccl: did not end"),
+    "gloo": (devices.judge_reduce("gloo", 2, [], "exit code 1: refused"), "gloo: exit code 1"),
 }
 
 
@@ -97,17 +97,17 @@ def test_what_is_wrong_fails_and_comes_with_its_cure(what: str) -> None:
 
 
 def test_the_cures_name_what_to_change() -> None:
-    assert "networkPolicy.enabled" in pod.closed("x", "x:1", Way.OPEN).fix
-    assert "DEVICE=cuda" in devices.computes(1, {**SEEN, "devices": []}, "").fix
-    assert "NCCL_DEBUG" in devices.reduces("nccl", 2, [], "x").fix
+    assert "networkPolicy.enabled" in pod.check_unreachable("x", "x:1", Reachability.OPEN).fix
+    assert "DEVICE=cuda" in devices.judge_matmul(1, {**SEEN, "devices": []}, "").fix
+    assert "NCCL_DEBUG" in devices.judge_reduce("nccl", 2, [], "x").fix
 
 
 @pytest.mark.parametrize(
     "finding",
     [
-        pod.shared_memory(2**26, 0),
-        pod.closed("x", "x:1", Way.REFUSED),
-        pod.closed("x", "x:1", Way.UNKNOWN),
+        pod.check_shared_memory(2**26, 0),
+        pod.check_unreachable("x", "x:1", Reachability.REFUSED),
+        pod.check_unreachable("x", "x:1", Reachability.UNKNOWN),
     ],
 )
 def test_what_is_doubtful_is_a_warning(finding: Finding) -> None:
@@ -118,16 +118,16 @@ def test_what_is_doubtful_is_a_warning(finding: Finding) -> None:
 @pytest.mark.parametrize(
     "finding",
     [
-        pod.user(1000),
-        pod.confined(LOCKED),
-        pod.read_only_root(os.ST_RDONLY),
-        pod.no_token(False),
-        pod.writable(["/tmp"], []),
-        pod.shared_memory(2**30, 2**30),
-        pod.mlflow("http://m:5000", 200, ""),
-        pod.closed("x", "x:1", Way.SHUT),
-        devices.computes(2, SEEN, ""),
-        devices.reduces("nccl", 2, [{"seconds": 0.001, "bytes": 2**26}] * 2, ""),
+        pod.check_user(1000),
+        pod.check_privileges(LOCKED),
+        pod.check_read_only_root(os.ST_RDONLY),
+        pod.check_no_token(False),
+        pod.check_writable(["/tmp"], []),
+        pod.check_shared_memory(2**30, 2**30),
+        pod.check_mlflow("http://m:5000", 200, ""),
+        pod.check_unreachable("x", "x:1", Reachability.SHUT),
+        devices.judge_matmul(2, SEEN, ""),
+        devices.judge_reduce("nccl", 2, [{"seconds": 0.001, "bytes": 2**26}] * 2, ""),
     ],
     ids=lambda finding: finding.check,
 )
@@ -137,7 +137,7 @@ def test_what_is_well_passes_without_a_cure(finding: Finding) -> None:
 
 
 def test_this_process_is_read_as_it_is() -> None:
-    assert pod.confined(pod.PROC_STATUS.read_text()).check == "privileges"
+    assert pod.check_privileges(pod.PROC_STATUS.read_text()).check == "privileges"
 
 
 def test_folders_are_tried_and_made(tmp_path) -> None:
@@ -148,9 +148,9 @@ def test_folders_are_tried_and_made(tmp_path) -> None:
 
 
 def test_a_data_volume_is_read(tmp_path) -> None:
-    assert pod.data_volume(str(tmp_path)).verdict is Verdict.WARN
+    assert pod.check_data_volume(str(tmp_path)).verdict is Verdict.WARN
     (tmp_path / "train.csv").touch()
-    assert pod.data_volume(str(tmp_path)).message.endswith("has 1 entries")
+    assert pod.check_data_volume(str(tmp_path)).message.endswith("has 1 entries")
 
 
 @contextlib.contextmanager
@@ -189,9 +189,9 @@ def test_the_gateway_is_asked_whether_mlflow_answers() -> None:
 def test_a_port_that_listens_is_open_and_one_that_does_not_refuses() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        assert pod.way("127.0.0.1", port, patience=0) is Way.OPEN
-    assert pod.way("127.0.0.1", port, patience=0) is Way.REFUSED
-    assert pod.way("no-such-host.invalid", 1, patience=0) is Way.UNKNOWN
+        assert pod.reachability("127.0.0.1", port, patience=0) is Reachability.OPEN
+    assert pod.reachability("127.0.0.1", port, patience=0) is Reachability.REFUSED
+    assert pod.reachability("no-such-host.invalid", 1, patience=0) is Reachability.UNKNOWN
 
 
 @pytest.mark.slow
@@ -214,24 +214,26 @@ def test_a_whole_probe_prints_one_finding_a_line_and_ends_with_0(tmp_path) -> No
 
 @pytest.mark.slow
 def test_a_process_that_dies_or_hangs_is_told_with_its_last_words(monkeypatch) -> None:
-    (finding,) = list(devices.of_pod(1)) if not Path("/dev/nvidia0").exists() else [devices.computes(1, None, "x")]
+    (finding,) = (
+        list(devices.check_devices(1)) if not Path("/dev/nvidia0").exists() else [devices.judge_matmul(1, None, "x")]
+    )
     assert finding.verdict is Verdict.FAIL
-    seen, problem = devices.together([["reduce", "no-such-backend", "0", "1", "/tmp/never"]])
+    seen, problem = devices.run_processes([["reduce", "no-such-backend", "0", "1", "/tmp/never"]])
     assert seen == []
     assert "no-such-backend" in problem.lower() or "exit code" in problem
     monkeypatch.setattr(devices, "LIMIT", 0.2)
-    assert devices.together([["matmul", "0"]]) == ([], "did not end within 0 s")
+    assert devices.run_processes([["matmul", "0"]]) == ([], "did not end within 0 s")
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not Path("/dev/nvidia0").exists(), reason="needs a GPU")
 def test_all_gpus_of_this_machine_compute_and_sum() -> None:
     gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    for finding in devices.of_pod(gpus):
+    for finding in devices.check_devices(gpus):
         assert finding.verdict is Verdict.PASS, finding
 
 
 def test_findings_are_json_that_reads_back() -> None:
-    finding = pod.user(0)
+    finding = pod.check_user(0)
     assert records.from_json(Finding, records.to_json(finding)) == finding
     assert json.loads(records.to_json(finding))["verdict"] == "fail"

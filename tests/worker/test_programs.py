@@ -280,7 +280,7 @@ def test_odd_output_ends_nothing(shared: Bench) -> None:
 
 @pytest.mark.parametrize("what", ["endless", "deaf"])
 def test_the_pruner_ends_a_script_that_only_prints(shared: Bench, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trialplane.worker.running.OVER_GRACE", 0.2)
+    monkeypatch.setattr("trialplane.worker.running.DECIDED_END_GRACE", 0.2)
     outcome = prune_at(shared, 3, shared.slot.run(shared.request(what, prunable=True)))
     assert (outcome.state, outcome.failure) == (TrialState.PRUNED, None)
     assert outcome.message.startswith("pruned at step ") and outcome.metrics["score"] >= 3
@@ -404,7 +404,7 @@ def test_the_imports_that_the_template_does(tmp_path: Path) -> None:
         "import colorsys",
     ]
     (tmp_path / "train.py").write_text("\n".join(lines))
-    made = [name.name for node in programs.imports(tmp_path / "train.py") for name in node.names]
+    made = [name.name for node in programs.top_imports(tmp_path / "train.py") for name in node.names]
     assert made == ["statistics", "no_such_module", "os"], "what follows a change of the environment is the script's"
 
 

@@ -273,8 +273,8 @@ def test_memory_that_ranks_share_counts_once(tmp_path: Path) -> None:
         event = bench.slot.run(bench.request("hog", mib=1, folder=str(tmp_path)))
         notes(tmp_path)
         running = bench.running
-        assert sessions.memory(running.pid) > 400 << 20
-        assert sessions.memory(running.pid, enough=330 << 20) < 330 << 20
+        assert sessions.resident_memory(running.pid) > 400 << 20
+        assert sessions.resident_memory(running.pid, enough=330 << 20) < 330 << 20
         bench.slot.kill(FailureClass.STOPPED, "enough")
         next_outcome(bench, event)
         assert "over its limit of 0.3 GiB" in bench.outcome("hog", mib=100, folder=str(tmp_path)).message

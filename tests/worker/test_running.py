@@ -24,7 +24,7 @@ from trialplane.worker import running as module
 from trialplane.worker import slot as slots
 from trialplane.worker import timers
 from trialplane.worker.channel import Channel, TrialChannel
-from trialplane.worker.running import Running
+from trialplane.worker.running import RunningTrial
 
 LIMIT = 60.0
 
@@ -42,7 +42,9 @@ class Trial:
         self.channel: TrialChannel = Channel(theirs, messages.TO_TRIAL)
         self._control, self.template = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         config = SlotConfig("toy", "", "train:run", str(folder), "", linger=300.0)
-        self.running = Running(config, self._request, Channel(ours, messages.FROM_TRIAL), folder / "work", began=self.now)
+        self.running = RunningTrial(
+            config, self._request, Channel(ours, messages.FROM_TRIAL), folder / "work", started_at=self.now
+        )
         self.slot = Slot(config, "0-1")
         self.slot.running, self.slot._control = self.running, self._control
 
@@ -58,9 +60,9 @@ class Trial:
 
     def is_killed(self) -> bool:
         """Whether it is over its time by now."""
-        self.running.due()
-        assert self.running.killed is None or self.running.killed[0] is FailureClass.TIMEOUT
-        return self.running.killed is not None
+        self.running.run_due_actions()
+        assert self.running.kill_reason is None or self.running.kill_reason[0] is FailureClass.TIMEOUT
+        return self.running.kill_reason is not None
 
     def exits(self) -> None:
         self.channel.send(messages.Ended(TrialOutcome(0, TrialState.COMPLETE, metrics={"score": 0.5})))
@@ -83,7 +85,7 @@ def test_the_time_that_a_trial_waits_for_an_answer_is_not_its_own(trial: Trial) 
     trial.now += 50.0
     trial.report(1)
     trial.slot.next_events()
-    assert trial.running.waiting
+    assert trial.running.is_answer_due
     trial.now += 600.0  # the controller waits for its database
     trial.running.answer(None)
     trial.now += 9.0
@@ -97,7 +99,7 @@ def test_a_report_that_came_while_the_controller_was_busy_waits_as_well(trial: T
     trial.report(1)
     trial.now += 600.0
     assert [report.step for report in trial.slot.answer().reports] == [1]
-    assert trial.running.killed is None
+    assert trial.running.kill_reason is None
     trial.running.answer(None)
     assert trial.running.timers.until_next() == LIMIT
 
@@ -143,7 +145,7 @@ def test_a_deadline_is_no_concern_of_what_has_returned(trial: Trial) -> None:
     trial.now += 2.0
     assert not trial.is_killed()
     trial.now += 4.0
-    assert trial.running.due() == (messages.Exiting(),)
+    assert trial.running.run_due_actions() == (messages.Exiting(),)
     trial.now += 293.0
     assert not trial.is_killed()
     trial.now += 1.0
@@ -163,7 +165,7 @@ def test_a_process_that_writes_its_stacks_for_too_long_is_killed(trial: Trial) -
     child = subprocess.Popen(["sh", "-c", "trap '' ABRT; echo; exec sleep 600"], stdout=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.readline()
-    trial.running.started(child.pid, "fork", os.pidfd_open(child.pid))
+    trial.running.handle_start(child.pid, "fork", os.pidfd_open(child.pid))
     try:
         trial.now += LIMIT
         assert trial.is_killed()
@@ -176,7 +178,7 @@ def test_a_process_that_writes_its_stacks_for_too_long_is_killed(trial: Trial) -
         child.kill()
         child.wait()
         child.stdout.close()
-        trial.running.ended()
+        trial.running.handle_exit()
 
 
 def test_what_ended_while_the_controller_was_busy_has_ended_well(trial: Trial) -> None:
@@ -190,11 +192,11 @@ def test_what_ended_while_the_controller_was_busy_has_ended_well(trial: Trial) -
 def test_a_process_that_reads_nothing_is_killed_for_it(trial: Trial) -> None:
     trial.running.channel.set_patience(0.05)
     for _ in range(10_000):
-        if trial.running.killed is not None:
+        if trial.running.kill_reason is not None:
             break
         trial.running.send(messages.ReleaseResults((1, 2, 3)))
-    assert trial.running.killed is not None, "a full socket holds a slot up for so long, and not for ever"
-    failure, message = trial.running.killed
+    assert trial.running.kill_reason is not None, "a full socket holds a slot up for so long, and not for ever"
+    failure, message = trial.running.kill_reason
     assert (failure, message.startswith("the process did not read its slot's messages within ")) == (
         FailureClass.INVALID,
         True,
@@ -206,13 +208,13 @@ def test_a_program_that_is_over_before_its_start_is_known_is_signalled_then(tria
     """Its report, and the answer that prunes it, may overtake the template's message."""
     trial.running.answer(3)
     child = subprocess.Popen(["sleep", "600"])
-    trial.running.started(child.pid, "fork", os.pidfd_open(child.pid))
+    trial.running.handle_start(child.pid, "fork", os.pidfd_open(child.pid))
     try:
         assert child.wait(timeout=60) == -signal.SIGTERM
     finally:
         child.kill()
-        trial.running.ended()
-    assert trial.running.outcome(-signal.SIGTERM, "").state is TrialState.PRUNED
+        trial.running.handle_exit()
+    assert trial.running.build_outcome(-signal.SIGTERM, "").state is TrialState.PRUNED
 
 
 def test_of_more_metrics_than_one_may_have_those_that_count_are_recorded(trial: Trial) -> None:
@@ -221,11 +223,11 @@ def test_of_more_metrics_than_one_may_have_those_that_count_are_recorded(trial: 
     trial.report(1, many)
     (report,) = Event.of(trial.slot.next_events()).reports
     trial.running.answer(None)
-    trial.running.returned(TrialOutcome(0, TrialState.COMPLETE, metrics=many, remark="slow disk"))
-    for found in (report, trial.running.final):
+    trial.running.handle_outcome(TrialOutcome(0, TrialState.COMPLETE, metrics=many, remark="slow disk"))
+    for found in (report, trial.running.final_outcome):
         assert found is not None
         assert list(found.metrics.items())[:2] == [("score", 0.5), ("class_0", 0.1)]
         assert len(found.metrics) == METRICS
         assert "of 1,007 metrics 1,000 were recorded" in found.remark
-    assert trial.running.final is not None
-    assert trial.running.final.remark.startswith("slow disk; ")
+    assert trial.running.final_outcome is not None
+    assert trial.running.final_outcome.remark.startswith("slow disk; ")

@@ -17,11 +17,11 @@ def feed(watch: Stragglers, seconds: dict[int, float], rounds: int, start: int =
 def test_a_slow_rank_is_named_once_and_when_it_has_caught_up() -> None:
     watch = Stragglers(4, window=4)
     (slow,) = feed(watch, {0: 0.1, 1: 0.11, 2: 0.1, 3: 0.4}, 20)
-    assert (slow.rank, slow.seconds, slow.median, slow.slow) == (3, 0.4, 0.1, True)
+    assert (slow.rank, slow.seconds, slow.median, slow.is_slow) == (3, 0.4, 0.1, True)
     assert slow.text().startswith("rank 3 holds the others up: 400 ms of its own per step, 4.0 times the 100 ms of")
     assert watch.slow == {3}
     (again,) = feed(watch, {0: 0.1, 1: 0.11, 2: 0.1, 3: 0.1}, 20, start=20)
-    assert (again.rank, again.slow) == (3, False)
+    assert (again.rank, again.is_slow) == (3, False)
     assert "rank 3 has caught up" in again.text()
     assert watch.slow == frozenset()
 
@@ -30,7 +30,7 @@ def test_a_slow_rank_is_named_also_when_it_was_the_first_to_report() -> None:
     watch = Stragglers(3, window=4)
     said = [watch.pulse(2, step, 0.5) for step in range(9)]
     said += [watch.pulse(rank, step, 0.1) for rank in (0, 1) for step in range(4)]
-    assert [(one.rank, one.step, one.slow) for one in said if one is not None] == [(2, 8, True)]
+    assert [(one.rank, one.step, one.is_slow) for one in said if one is not None] == [(2, 8, True)]
 
 
 def test_one_slow_step_is_nothing() -> None:
@@ -76,7 +76,7 @@ def test_a_job_may_say_that_steps_take_no_time() -> None:
     ],
 )
 def test_slow_is_over_a_factor_of_the_others_median(seconds: dict[int, float], slow: dict[int, float]) -> None:
-    assert stragglers.slow_ranks(seconds, factor=1.5, at_least=0.01) == slow
+    assert stragglers.slow_ranks(seconds, factor=1.5, min_difference=0.01) == slow
 
 
 def test_a_rank_alone_is_never_slow() -> None:

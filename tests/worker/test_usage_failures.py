@@ -101,4 +101,4 @@ def test_of_a_function_only_where_no_parameter_may_choose_what_is_imported(tmp_p
     ],
 )
 def test_what_a_parser_says(text: str, certain: bool) -> None:
-    assert usage.refused("a", text).certain is certain
+    assert usage.refusal_error("a", text).certain is certain

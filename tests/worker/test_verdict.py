@@ -12,7 +12,7 @@ import pytest
 from trialplane.wire import causes
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.worker.ranks.verdict import Next, Verdict
+from trialplane.worker.ranks.verdict import NextStep, Verdict
 
 COMPLETE = TrialOutcome(5, TrialState.COMPLETE, metrics={"score": 1.0})
 EARLY = TrialOutcome(5, TrialState.COMPLETE, metrics={"score": 1.0}, message="stopped at step 3", early=True)
@@ -28,16 +28,16 @@ def verdict(ranks: int = 3, first: int = 0) -> Verdict:
 
 def test_complete_when_all_are() -> None:
     trial = verdict()
-    assert [trial.reported(rank, COMPLETE) for rank in (2, 0, 1)] == [Next.GO_ON, Next.RESULT, Next.GO_ON]
+    assert [trial.handle_outcome(rank, COMPLETE) for rank in (2, 0, 1)] == [NextStep.GO_ON, NextStep.RESULT, NextStep.GO_ON]
     assert trial.outcome({}) == COMPLETE
 
 
 def test_ranks_that_are_left_when_the_result_is_there_do_not_change_it() -> None:
     trial = verdict()
-    assert trial.reported(0, COMPLETE) is Next.RESULT
+    assert trial.handle_outcome(0, COMPLETE) is NextStep.RESULT
     trial.record_late([1, 2], 300.0)
-    assert trial.ended(1, -signal.SIGABRT) is Next.GO_ON
-    assert trial.ended(2, -signal.SIGKILL) is Next.GO_ON
+    assert trial.handle_exit(1, -signal.SIGABRT) is NextStep.GO_ON
+    assert trial.handle_exit(2, -signal.SIGKILL) is NextStep.GO_ON
     outcome = trial.outcome({})
     text = "ranks 1, 2 had not ended 300 s after rank 0 had returned its result, and had to be ended"
     assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": 1.0})
@@ -47,88 +47,88 @@ def test_ranks_that_are_left_when_the_result_is_there_do_not_change_it() -> None
 
 def test_on_a_node_without_rank_0_nobody_knows_when_the_result_is_there() -> None:
     trial = verdict(ranks=2, first=2)
-    assert trial.reported(2, COMPLETE) is Next.GO_ON
+    assert trial.handle_outcome(2, COMPLETE) is NextStep.GO_ON
 
 
 def test_the_first_failure_counts() -> None:
     trial = verdict()
-    assert trial.reported(2, ERROR) is Next.END
-    assert trial.reported(1, RESET) is Next.GO_ON
-    assert trial.ended(0, -signal.SIGTERM) is Next.GO_ON
+    assert trial.handle_outcome(2, ERROR) is NextStep.END
+    assert trial.handle_outcome(1, RESET) is NextStep.GO_ON
+    assert trial.handle_exit(0, -signal.SIGTERM) is NextStep.GO_ON
     outcome = trial.outcome({"loss": 2.0})
     assert (outcome.message, outcome.metrics) == (f"rank 2: {ERROR.message}", {"loss": 2.0})
 
 
 def test_what_may_have_followed_waits_for_its_cause() -> None:
     trial = verdict()
-    assert trial.reported(1, RESET) is Next.SETTLE
-    assert trial.reported(0, RESET) is Next.SETTLE
-    assert trial.ended(2, -signal.SIGSEGV) is Next.END
+    assert trial.handle_outcome(1, RESET) is NextStep.SETTLE
+    assert trial.handle_outcome(0, RESET) is NextStep.SETTLE
+    assert trial.handle_exit(2, -signal.SIGSEGV) is NextStep.END
     outcome = trial.outcome({})
     assert (outcome.failure, outcome.message) == (FailureClass.CRASHED, "rank 2 was killed by SIGSEGV")
 
 
 def test_without_a_cause_the_first_that_followed_counts() -> None:
     trial = verdict()
-    trial.reported(1, RESET)
-    trial.reported(0, RESET)
-    trial.settled()
+    trial.handle_outcome(1, RESET)
+    trial.handle_outcome(0, RESET)
+    trial.decide_cause()
     assert trial.outcome({}).message == f"rank 1: {RESET.message}"
 
 
 def test_an_abort_may_be_nccls_watchdog() -> None:
     trial = verdict()
-    assert trial.ended(1, -signal.SIGABRT) is Next.SETTLE
-    assert trial.reported(0, ERROR) is Next.END
+    assert trial.handle_exit(1, -signal.SIGABRT) is NextStep.SETTLE
+    assert trial.handle_outcome(0, ERROR) is NextStep.END
     assert trial.outcome({}).message.startswith("rank 0: ValueError")
 
 
 def test_pruned_is_everybodys_outcome() -> None:
     trial = verdict()
-    assert trial.reported(0, PRUNED) is Next.END
+    assert trial.handle_outcome(0, PRUNED) is NextStep.END
     outcome = trial.outcome({"score": 0.25})
     assert (outcome.state, outcome.metrics) == (TrialState.PRUNED, {"score": 0.25})
 
 
 def test_a_trial_that_a_stop_rule_ends_is_complete_and_nobody_else_goes_on() -> None:
     trial = verdict()
-    assert trial.reported(0, EARLY) is Next.END
-    assert trial.reported(1, RESET) is Next.GO_ON
-    assert trial.ended(2, -signal.SIGKILL) is Next.GO_ON
+    assert trial.handle_outcome(0, EARLY) is NextStep.END
+    assert trial.handle_outcome(1, RESET) is NextStep.GO_ON
+    assert trial.handle_exit(2, -signal.SIGKILL) is NextStep.GO_ON
     assert trial.outcome({"score": 0.25}) == EARLY, "with all that it has reported"
 
 
 def test_one_that_stops_stops_all() -> None:
     trial = verdict()
-    assert trial.reported(1, STOPPED) is Next.STOP
-    assert trial.reported(0, STOPPED) is Next.GO_ON
-    assert trial.reported(2, RESET) is Next.GO_ON, "its peers are gone, as was asked"
+    assert trial.handle_outcome(1, STOPPED) is NextStep.STOP
+    assert trial.handle_outcome(0, STOPPED) is NextStep.GO_ON
+    assert trial.handle_outcome(2, RESET) is NextStep.GO_ON, "its peers are gone, as was asked"
     assert trial.remarks
     assert (trial.outcome({}).failure, trial.outcome({}).message) == (FailureClass.LOST, STOPPED.message)
 
 
 def test_an_error_while_stopping_is_an_error() -> None:
     trial = verdict()
-    trial.stopping = True
-    assert trial.reported(1, ERROR) is Next.END
+    trial.is_stopping = True
+    assert trial.handle_outcome(1, ERROR) is NextStep.END
     assert trial.outcome({}).failure is FailureClass.ERROR
 
 
 def test_a_result_that_is_there_stays() -> None:
     """Rank 0 has ended with it; the others lose their connection to it while they end."""
     trial = verdict()
-    trial.reported(0, COMPLETE)
-    assert trial.reported(1, RESET) is Next.GO_ON
+    trial.handle_outcome(0, COMPLETE)
+    assert trial.handle_outcome(1, RESET) is NextStep.GO_ON
     assert trial.outcome({}) == COMPLETE
-    trial.ended(2, -signal.SIGKILL)
+    trial.handle_exit(2, -signal.SIGKILL)
     assert trial.outcome({}).failure is FailureClass.CRASHED, "but a rank that is killed is no word about a connection"
 
 
 def test_a_node_without_rank_0_is_complete_when_all_are() -> None:
     trial = verdict(first=3)
-    trial.reported(3, COMPLETE)
-    trial.reported(4, COMPLETE)
-    assert trial.reported(5, RESET) is Next.SETTLE
+    trial.handle_outcome(3, COMPLETE)
+    trial.handle_outcome(4, COMPLETE)
+    assert trial.handle_outcome(5, RESET) is NextStep.SETTLE
     assert trial.outcome({}).message == f"rank 5: {RESET.message}"
 
 

@@ -73,7 +73,7 @@ def run(command: Sequence[str], name: str, folder: Path, scratch: Path) -> Smoke
     def is_new(file: Path) -> bool:
         return file.is_file() and before.get(file) != (file.stat().st_mtime_ns, file.stat().st_size)
 
-    for _, source, in_file in elsewhere.written(folder, names, is_new, lambda _: b""):
+    for _, source, in_file in elsewhere.metric_files(folder, names, is_new, lambda _: b""):
         finite = {name: value for name, value in in_file.items() if math.isfinite(value)}
         if source is not None and finite:
             metrics_by_source[source] = {**metrics_by_source.get(source, {}), **finite}

@@ -1,4 +1,4 @@
-"""Advice on what costs each trial time: imports that its template could do once, and pools of processes."""
+"""Advice on work that takes time in each trial: imports that the template could do once, and pools of processes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from trialplane.wire import records
 
 _IMPORTLIB = "<frozen importlib"
-_LATE = 1.0  # seconds of a trial's imports that are worth advice
-_MOST_ADVISED = 5  # modules
+_MIN_SECONDS = 1.0  # seconds of a trial's imports from which on advice is given
+_MAX_MODULES = 5  # modules
 
 
 class LateImports:
@@ -23,13 +23,13 @@ class LateImports:
     """
 
     def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}  # by module that was imported outside of any import
-        self._newest = ""
-        self._last = 0.0
+        self._seconds: dict[str, float] = {}  # module imported by the job's own code → seconds, with its nested imports
+        self._outermost = ""
+        self._last_call_at = 0.0
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """Watch this process."""
+    def watch(self) -> Iterator[None]:
+        """Watch the imports of this process within the block."""
         sys.meta_path.insert(0, self)
         try:
             yield
@@ -37,7 +37,7 @@ class LateImports:
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Record that a module is imported; see `importlib.abc.MetaPathFinder`."""
+        """Record the import of a module, and find nothing; see `importlib.abc.MetaPathFinder`."""
         now = time.perf_counter()
         frame: types.FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(_IMPORTLIB):
@@ -45,26 +45,26 @@ class LateImports:
         while frame is not None and not frame.f_code.co_filename.startswith(_IMPORTLIB):
             frame = frame.f_back
         if frame is None:
-            self._newest = name
+            self._outermost = name
             self._seconds.setdefault(name, 0.0)
-        elif self._newest:
-            self._seconds[self._newest] += now - self._last
-        self._last = time.perf_counter()
+        elif self._outermost:
+            self._seconds[self._outermost] += now - self._last_call_at
+        self._last_call_at = time.perf_counter()
 
     def advice(self, config: records.SlotConfig) -> str:
-        """The line of job.yaml that would spare the other trials these imports; "" where they take little."""
-        parts = {name: seconds for name, seconds in self._seconds.items() if seconds >= _LATE / 10}
+        """Return advice with the line of job.yaml that does these imports once per slot; "" if they take little time."""
+        parts = {name: seconds for name, seconds in self._seconds.items() if seconds >= _MIN_SECONDS / 10}
         total = sum(parts.values())
-        if total < _LATE:
+        if total < _MIN_SECONDS:
             return ""
-        slowest = sorted(parts, key=lambda name: -parts[name])[:_MOST_ADVISED]
-        # A submodule instead of its package, which it imports as well.
+        slowest = sorted(parts, key=lambda name: -parts[name])[:_MAX_MODULES]
+        # A submodule is named in place of its package, as its import also imports the package.
         imported = [next((module for module in self._seconds if module.startswith(f"{name}.")), name) for name in slowest]
         names = ", ".join(dict.fromkeys([*config.preload, *imported]))
         return f"a trial spends {total:.1f} s on imports; with `preload: [{names}]` in job.yaml they are done once per slot"
 
 
-def of_pools() -> str:
+def pool_advice() -> str:
     """Advice about joblib's pool of processes, if the trial has started one; "" otherwise."""
     loky = sys.modules.get("joblib.externals.loky.reusable_executor")
     if getattr(loky, "_executor", None) is None:

@@ -1,7 +1,7 @@
 """Run one trial of a job without the platform: `python jobs/criteria/train.py --set lr=1e-4`. No controller, no ledger.
 
-`torchrun --nproc_per_node=8 jobs/cnm-bert/train.py` is the same with 8 ranks: torchrun starts the processes, and each reads
-its rank from the variables that torchrun sets. `--NAME VALUE` is short for `--set NAME=VALUE`: `--max_train_samples 1000`. A
+`torchrun --nproc_per_node=8 jobs/cnm-bert/train.py` runs it with 8 ranks: torchrun starts the processes, and each reads its
+rank from the variables that torchrun sets. `--NAME VALUE` is short for `--set NAME=VALUE`: `--max_train_samples 1000`. A
 collection runs in this one process: `python jobs/selfplay/train.py --units 4 --iterations 2`.
 """
 
@@ -26,7 +26,7 @@ from trialplane.wire import paths
 from trialplane.worker import context
 
 # Torchrun's variable → its default for a single process: rank, rank on this node, number of ranks.
-_TORCHRUN = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+_RANK_VARIABLES = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 
 
 def standalone(file: str, run: Callable[..., Any], learn: Callable[..., Any] | None = None) -> None:
@@ -60,10 +60,10 @@ def main(
     is shown as its message alone, and ends the process with its exit code.
 
     Args:
-        file: the script's `__file__`; its folder holds job.yaml.
-        run: the job's function; of a collection the worker's.
-        argv: arguments instead of the process's own.
-        learn: of a collection the learner's function, where it has one.
+        file: Script's `__file__`; its folder holds job.yaml.
+        run: Function of the job; for a collection, the function of the workers.
+        argv: Arguments in place of those of the process.
+        learn: Function of the learner of a collection, if it has one.
     """
     try:
         _run(file, run, argv, learn)
@@ -74,6 +74,7 @@ def main(
 
 
 def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: Callable[..., Any] | None) -> None:
+    """Run one trial; see `main`."""
     parser = argparse.ArgumentParser(
         description=f"Run one trial of {Path(file).resolve().parent.name} alone.",
         epilog="Any parameter of job.yaml is an argument too: --NAME VALUE.",
@@ -96,16 +97,16 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
     job = load.load_job(folder, profile=arguments.profile, environ=os.environ)
     params = {**job.params, **job.search.start_point()}
     if isinstance(job, Collection):
-        job, unparsed = _sized(job, unparsed)
-    param_names = {*params, *job.search.parameters}  # with those that the starting point leaves out
+        job, unparsed = _with_size_options(job, unparsed)
+    param_names = {*params, *job.search.parameters}  # the starting point may leave out some parameters
     try:
-        named = _named(unparsed, param_names)
+        flag_values = _flag_values(unparsed, param_names)
     except errors.InputError as error:
         parser.error(str(error))
     config = document.read(arguments.config, f"--config {arguments.config}").data if arguments.config else {}
-    params |= {**config, **_assignments(arguments.set, None if job.search.function else param_names), **named}
-    rank, local_rank, world_size = (int(os.environ.get(name, usual)) for name, usual in _TORCHRUN.items())
-    reporter = _print_report if rank == 0 else _keep_quiet
+    params |= {**config, **_assignments(arguments.set, None if job.search.function else param_names), **flag_values}
+    rank, local_rank, world_size = (int(os.environ.get(name, default)) for name, default in _RANK_VARIABLES.items())
+    reporter = _print_report if rank == 0 else _drop_report
     process.seed_everything(arguments.seed)
     with tempfile.TemporaryDirectory(prefix="trialplane-") as workdir:
         fields = {
@@ -113,8 +114,8 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
             "seed": arguments.seed,
             "run": "standalone",
             "attempt": 1,
-            # All ranks of a training here share the whole machine. Results of studies and collections depend on the number
-            # of threads that sum them up, and must be the same as on the platform.
+            # All ranks of a training share the whole machine. Sums in studies and collections depend on the number of
+            # threads, which must be the same as on the platform.
             "cpus": process.cores() if isinstance(job, Training) else job.resources.threads,
             "gpus": job.resources.gpus,
             "code": folder,
@@ -128,10 +129,10 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
         }
         try:
             if isinstance(job, Collection):
-                result = _collect(job, run, learn, fields)
+                result = _run_collection(job, run, learn, fields)
             else:
                 ctx = context.Context(**fields, trial=0)
-                with context.entered(ctx):
+                with context.activate(ctx):
                     result = run(ctx)
         except context.Stopped as stopped:
             if rank == 0:
@@ -142,12 +143,12 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
 
 
 def _checkpoints(job: Job, workdir: Path) -> str:
-    """Return a trial's checkpoint location: a study's in the scratch folder, as the next trial may have other parameters."""
+    """Return the checkpoint location; a scratch folder for a study, as the next trial may have other parameters."""
     return str(workdir / "checkpoints" if isinstance(job, Study) else Path("checkpoints", job.name).absolute())
 
 
-def _sized(job: Collection, arguments: Sequence[str]) -> tuple[Collection, list[str]]:
-    """The collection with `--units` and `--iterations`, and the other arguments."""
+def _with_size_options(job: Collection, arguments: Sequence[str]) -> tuple[Collection, list[str]]:
+    """Apply `--units` and `--iterations` to a collection; return it, and the other arguments."""
     parser, collect = argparse.ArgumentParser(add_help=False, allow_abbrev=False), job.collect
     parser.add_argument("--units", "--games", type=int, default=collect.units)
     parser.add_argument("--iterations", type=int, default=collect.iterations)
@@ -156,27 +157,30 @@ def _sized(job: Collection, arguments: Sequence[str]) -> tuple[Collection, list[
     return job.model_copy(update={"collect": sized}), unparsed
 
 
-def _collect(
+def _run_collection(
     job: Collection, play: Callable[..., Any], learn: Callable[..., Any] | None, fields: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Run a collection and print the metrics of each iteration; return those of the last."""
     from trialplane.worker.collect import alone as collecting  # no other kind needs it
 
-    need = job.roles()[-1].resources
-    learner = {"cpus": need.threads, "gpus": need.gpus}
+    resources = job.roles()[-1].resources
+    learner = {"cpus": resources.threads, "gpus": resources.gpus}
     returned: Mapping[str, Any] = {}
     for iteration, returned in enumerate(collecting.run(job.collect, play, learn, fields, learner)):
-        shown = {name: value for name, value in returned.items() if isinstance(value, (int, float))}
-        print(f"iteration {iteration}: " + "  ".join(f"{name} {value:.6g}" for name, value in shown.items()), flush=True)  # noqa: T201
+        numbers = {name: value for name, value in returned.items() if isinstance(value, (int, float))}
+        print(f"iteration {iteration}: " + "  ".join(f"{name} {value:.6g}" for name, value in numbers.items()), flush=True)  # noqa: T201
     return returned
 
 
 def _assignments(texts: Sequence[str], param_names: Names[str] | None) -> dict[str, Any]:
-    """`name=value` texts, the values read as YAML.
+    """Return the values of `name=value` texts by name, read as YAML.
 
     Args:
-        texts: of `--set`.
-        param_names: names of parameters; None where the job's code defines them.
+        texts: Values of `--set`.
+        param_names: Names of parameters; None where the job's code defines them.
+
+    Raises:
+        InputError: A text has no value, or there is no such parameter.
     """
     values = {}
     for text in texts:
@@ -191,27 +195,33 @@ def _assignments(texts: Sequence[str], param_names: Names[str] | None) -> dict[s
     return values
 
 
-def _named(arguments: Sequence[str], param_names: Names[str]) -> dict[str, Any]:
-    """The values of `--name value` and `--name=value` for parameters of the job."""
+def _flag_values(arguments: Sequence[str], param_names: Names[str]) -> dict[str, Any]:
+    """Return the values of `--name value` and `--name=value` for parameters of the job.
+
+    Raises:
+        InputError: An argument is no parameter, or has no value.
+    """
     values = {}
-    ahead = iter(arguments)
-    for argument in ahead:
+    remaining = iter(arguments)
+    for argument in remaining:
         flag, equals, value = argument.partition("=")
         name = flag.removeprefix("--").replace("-", "_")
         if not flag.startswith("--") or name not in param_names:
             raise errors.InputError(f"{argument}: there is no such parameter; {errors.nearest(name, param_names)}")
         if not equals:
-            value = next(ahead, "")
+            value = next(remaining, "")
             if not value:
                 raise errors.InputError(f"{flag}: write {flag} VALUE")
         values[name] = document.scalar(value, flag)
     return values
 
 
-def _keep_quiet(step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
+def _drop_report(step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
+    """Ignore a report, as a `context.Reporter` of other ranks than 0."""
     return False
 
 
 def _print_report(step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
+    """Print a report, as a `context.Reporter`."""
     print(progress.line(step, metrics), flush=True)  # noqa: T201
     return False

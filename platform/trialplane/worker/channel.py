@@ -1,7 +1,7 @@
-"""Whole messages over a stream socket between two processes: four bytes of length, then the message (wire/messages.py).
+"""Messages over a stream socket between two processes: four bytes of length, then the message (wire/messages.py).
 
-A trial is untrusted code, so nothing that it writes may block its slot or take unbounded memory: an incomplete message waits
-in a buffer, and one whose length is over the limit is an error before it is read.
+A trial is untrusted code, so its data may neither block the slot nor take unbounded memory: an incomplete message waits in a
+buffer, and a message whose length is over the limit is an error before it is read.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from trialplane import errors
 from trialplane.wire import messages
 from trialplane.wire.messages import Direction
 
-Sent = TypeVar("Sent")
-Taken = TypeVar("Taken")
+Outgoing = TypeVar("Outgoing")
+Incoming = TypeVar("Incoming")
 
 _HEAD = struct.Struct("!I")
 _CHUNK = 64 << 10  # bytes of one read
 
 
-class Channel(Generic[Sent, Taken]):
-    """One end of such a socket.
+class Channel(Generic[Outgoing, Incoming]):
+    """One end of a connection over which messages are sent and received.
 
     Args:
-        end: of a connected pair of stream sockets; closed by `close`.
-        direction: the messages that are accepted from the other end.
+        end: One of a connected pair of stream sockets; closed by `close`.
+        direction: Messages that are accepted from the other end.
 
     Attributes:
-        has_unsent: whether data of a `send` without waiting is still buffered.
+        has_unsent: Whether data of a `send` without waiting is still buffered.
     """
 
-    def __init__(self, end: socket.socket, direction: Direction[Taken]) -> None:
+    def __init__(self, end: socket.socket, direction: Direction[Incoming]) -> None:
         self._socket = end
         self._direction = direction
         self._incoming = bytearray()
         self._unsent = bytearray()
-        self._arrived: collections.deque[Taken] = collections.deque()
+        self._arrived_messages: collections.deque[Incoming] = collections.deque()
         self._is_broken = False
 
     def fileno(self) -> int:
-        """The descriptor, for `select`; -1 when it is closed."""
+        """Return the descriptor of the socket, for `select`; -1 if it is closed."""
         return self._socket.fileno()
 
     @property
@@ -53,12 +53,12 @@ class Channel(Generic[Sent, Taken]):
         """Whether data of a `send` without waiting is still buffered."""
         return bool(self._unsent)
 
-    def send(self, message: Sent, *, wait: bool = True) -> None:
-        """Send a message; without waiting, as much as the system accepts, and `flush` sends the rest.
+    def send(self, message: Outgoing, *, wait: bool = True) -> None:
+        """Send a message; without `wait` only as much as the system accepts, and `flush` sends the rest.
 
         Raises:
-            MessageError: it is too long.
-            OSError: the other end is closed, or does not read in time (TimeoutError, see `set_patience`).
+            MessageError: The message is too long.
+            OSError: The other end is closed, or does not read in time (TimeoutError, see `set_patience`).
         """
         data = messages.encode(message)
         if len(data) > messages.MAX_BYTES:
@@ -68,7 +68,11 @@ class Channel(Generic[Sent, Taken]):
         self.flush(wait=wait)
 
     def flush(self, *, wait: bool = False) -> None:
-        """Send buffered data, or drop it if the other end is closed. Raises as `send`."""
+        """Send buffered data, or drop it if the other end is closed.
+
+        Raises:
+            OSError: As of `send`.
+        """
         try:
             if wait:
                 self._socket.sendall(self._unsent)
@@ -82,21 +86,21 @@ class Channel(Generic[Sent, Taken]):
             raise
 
     def set_patience(self, seconds: float) -> None:
-        """Limit how long a waiting `send` may take; by default there is no limit."""
+        """Limit the time of a `send` that waits, which has no limit by default."""
         self._socket.settimeout(seconds)
 
     def is_readable(self, timeout: float = 0.0) -> bool:
-        """Whether there is data for `read`, or the end, within `timeout` seconds."""
-        poll = select.poll()  # which accepts descriptors that `select` does not
+        """Return whether there is data or the end for `read` to return, after waiting at most `timeout` seconds."""
+        poll = select.poll()  # poll accepts descriptors of any size, unlike `select`
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(1000 * timeout))
 
-    def read(self) -> Iterator[Taken]:
-        """The messages that one read completes; blocks unless the channel is readable.
+    def read(self) -> Iterator[Incoming]:
+        """Yield the messages that one read completes; blocks unless the channel is readable.
 
         Raises:
-            EOFError: the other end is closed, perhaps in the middle of a message.
-            MessageError: it sent an invalid message; from then on the channel counts as closed.
+            EOFError: The other end is closed, perhaps in the middle of a message.
+            MessageError: The other end sent an invalid message; from then on the channel counts as closed.
         """
         try:
             data = b"" if self._is_broken else self._socket.recv(_CHUNK)
@@ -121,13 +125,18 @@ class Channel(Generic[Sent, Taken]):
             self._is_broken = True
             raise
 
-    def receive(self, timeout: float | None = None) -> Taken | None:
-        """The next message; None if it is not complete after `timeout` seconds. Raises as `read`."""
-        while not self._arrived:
+    def receive(self, timeout: float | None = None) -> Incoming | None:
+        """Return the next message; None if nothing arrives within `timeout` seconds.
+
+        Raises:
+            EOFError: As of `read`.
+            MessageError: As of `read`.
+        """
+        while not self._arrived_messages:
             if timeout is not None and not self.is_readable(timeout):
                 return None
-            self._arrived.extend(self.read())
-        return self._arrived.popleft()
+            self._arrived_messages.extend(self.read())
+        return self._arrived_messages.popleft()
 
     def close(self) -> None:
         """Close this end."""
@@ -139,6 +148,6 @@ class Channel(Generic[Sent, Taken]):
 TrialChannel = Channel[messages.FromTrial, messages.ToTrial]
 
 
-def of_trial(descriptor: int) -> TrialChannel:
-    """The trial's end, in its process."""
+def open_trial_channel(descriptor: int) -> TrialChannel:
+    """Open the trial's end of its channel, in the trial's process."""
     return Channel(socket.socket(fileno=descriptor), messages.TO_TRIAL)

@@ -1,6 +1,6 @@
-"""The job's interface to the platform: `run(ctx)` receives a `Context`; code without one calls `report` and its like.
+"""The job's interface to the platform: `run(ctx)` receives a `Context`; other code calls `report`, `params` and the like.
 
-Imports nothing heavy and must not: it is loaded in the template before the job's own libraries.
+Must not import anything heavy: it is loaded in the template before the job's own libraries.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ class Paused(Stopped):
 
 
 class Invalid(Exception):
-    """The job violated its contract, without an exception of its own."""
+    """A violation of the job's contract that raised no exception in the job itself."""
 
 
 class Unsaved(Invalid):
-    """The trial is at a rung, where it is to be paused, and has no checkpoint."""
+    """A trial that is to be paused at a rung and has no checkpoint."""
 
 
-class Refused(Invalid):
-    """The job's program does not take its arguments.
+class ArgumentsRefused(Invalid):
+    """An error of the job's program about its arguments.
 
     Args:
-        message: what it said.
-        certain: whether it refuses those of every trial.
+        message: Message of the program.
+        certain: Whether it refuses the arguments of every trial.
     """
 
     def __init__(self, message: str, *, certain: bool) -> None:
@@ -72,28 +72,28 @@ class Reporter(Protocol):
         """Send the metrics of one step; return whether the trial is to end as pruned, always False without `waits`.
 
         Raises:
-            Finished: the trial is complete; raised only with `waits`.
+            Finished: A stop rule ends the trial as complete. Only with `waits`.
         """
 
 
 @dataclasses.dataclass
 class Origin:
-    """The checkpoints of another run to start from, or None, and whether the job has read it."""
+    """The location of another run's checkpoints to start from, or None, and whether the job has read it."""
 
     location: str | None = None
     was_read: bool = False
 
 
 class Points:
-    """Which points of a trial's metrics count, where the same metric arrives in several ways: each is recorded once.
+    """The selection of a trial's points, so that a metric that arrives in several ways is recorded once.
 
-    A metric counts as it arrives first, by the job's own reports or by a library whose calls are captured. The job's own
-    reports take over a metric, except for a first point that has arrived already.
+    The way in which a metric arrives first counts: the job's own reports, or a library whose calls are captured. The job's
+    own reports take over a metric later; their first point is left out if its value was recorded already.
 
     Attributes:
-        newest: the newest step that the job itself has reported; -1 before the first.
-        is_paused: whether what libraries log does not count now.
-        lock: held until a report or a request is answered, as libraries log from threads of their own.
+        newest: Newest step that the job itself has reported; -1 before the first.
+        is_paused: Whether metrics that libraries log are left out now.
+        lock: Held until a report or a request is answered, as libraries log from threads of their own.
     """
 
     def __init__(self) -> None:
@@ -102,12 +102,12 @@ class Points:
         self.lock = threading.RLock()
         self._sources: dict[str, tuple[str, float]] = {}  # metric → the way in which it counts, and its newest value
 
-    def counted(self, source: str, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Those metrics of a report that count.
+    def counted_metrics(self, source: str, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics of a report that count.
 
         Args:
-            source: the library that logs them; "" for the job's own reports.
-            metrics: by name.
+            source: Library that logs them; "" for the job's own reports.
+            metrics: Metrics by name.
         """
         counted = {}
         for name, value in metrics.items():
@@ -124,8 +124,8 @@ class Saving:
     """The states of a trial that `Context.save` writes, and the time of the last one.
 
     Attributes:
-        states: None before the first use.
-        saved_at: time of the last one, by the monotonic clock.
+        states: Store of the states; None before the first use.
+        saved_at: Time of the last state, by the monotonic clock.
     """
 
     def __init__(self) -> None:
@@ -213,7 +213,7 @@ class Context:
         Ranks receive the signal at different times. Ranks that work in lockstep must agree to stop at the same step, or some
         wait for the others forever: reduce this flag over all ranks.
         """
-        return self._stop.requested or self._pause.requested
+        return self._stop.is_requested or self._pause.is_requested
 
     def stopped(self, step: int | None = None) -> Stopped | Unsaved:
         """Return the exception that ends the attempt: `raise ctx.stopped(step)`. The trial continues in another attempt.
@@ -221,8 +221,8 @@ class Context:
         Args:
             step: Step of the checkpoint just saved. None without a checkpoint.
         """
-        if self._pause.requested and not self._stop.requested:
-            return Paused(f"paused after step {step}") if step is not None else self._unsaved()
+        if self._pause.is_requested and not self._stop.is_requested:
+            return Paused(f"paused after step {step}") if step is not None else self._unsaved_error()
         with_it = "without a checkpoint" if step is None else f"after step {step}, with a checkpoint"
         return Stopped(f"{'stopped by SIGTERM' if self.stopping else 'stopped by itself'} {with_it}")
 
@@ -250,13 +250,13 @@ class Context:
 
         def choose() -> SaveChoice:
             is_due = pause.reaches(step) or time.monotonic() - self._saving.saved_at >= every
-            return SaveChoice(self._stop.requested, pause.requested, is_due)
+            return SaveChoice(self._stop.is_requested, pause.is_requested, is_due)
 
         choice = states.agree(choose)
         if not any(choice):
             return
         states.save(step, state, wait=choice.stops or choice.pauses)
-        self._saving.saved_at, pause.saved = time.monotonic(), step
+        self._saving.saved_at, pause.saved_step = time.monotonic(), step
         if choice.stops:
             raise Stopped(f"stopped by SIGTERM after step {step}, with a checkpoint")
         if choice.pauses:
@@ -273,7 +273,7 @@ class Context:
             CheckpointDamaged: All checkpoints are damaged.
             CheckpointError: The run that `--resume` names has no checkpoint.
         """
-        _ = self._stop.requested  # from here on SIGTERM is a request
+        _ = self._stop.is_requested  # from here on SIGTERM is a request
         restored = self._states().restore(self.is_usable)
         if restored is None and (other := self.resume_from) is not None:
             from trialplane.training.states import States  # imports numpy
@@ -287,7 +287,7 @@ class Context:
         return None if restored is None else {**restored.state, "step": restored.step}
 
     def is_usable(self, step: int) -> bool:
-        """Whether the trial can continue from its checkpoint of a step.
+        """Return whether the trial can continue from its checkpoint of a step.
 
         A trial that is paused at a rung must report there. So an attempt that was lost at that moment continues from the
         checkpoint before.
@@ -295,8 +295,8 @@ class Context:
         return not self._pause.reaches(step)
 
     def saved(self, step: int) -> None:
-        """Take note of a complete checkpoint that was not saved by `save`, so that the trial can be paused at its step."""
-        self._pause.saved = max(self._pause.saved, step)
+        """Record a complete checkpoint that was not saved by `save`, so that the trial can be paused at its step."""
+        self._pause.saved_step = max(self._pause.saved_step, step)
 
     def _states(self) -> States:
         if self._saving.states is None:
@@ -305,16 +305,17 @@ class Context:
             self._saving.states = States(self.checkpoints, self.rank, self.world_size)
         return self._saving.states
 
-    def _paused_late(self) -> Paused | Unsaved:
-        """The exception for a job that does not ask whether it is stopping: it may have saved in a way of its own."""
-        from trialplane.training.steps import folders  # what only a paused trial needs
+    def _pause_error(self) -> Paused | Unsaved:
+        """Return the exception for a job that trains on after its rung: Paused if it has saved a checkpoint by itself."""
+        from trialplane.training.steps import folders  # only a paused trial needs it
 
         saved = folders.summary(self.checkpoints)
         if saved is not None and saved.digest != self._pause.parent_digest:
-            return Paused(f"paused after step {self._pause.requested_at}")
-        return self._unsaved()
+            return Paused(f"paused after step {self._pause.pause_step}")
+        return self._unsaved_error()
 
-    def _unsaved(self) -> Unsaved:
+    def _unsaved_error(self) -> Unsaved:
+        """Return the exception for a trial that is at its rung without a checkpoint."""
         return Unsaved(
             "the trial is at a rung, where it is paused (pruner.promote), and has saved no checkpoint to continue from: "
             "call ctx.save(step, state) after each ctx.report, and continue from ctx.restored; or write "
@@ -376,25 +377,26 @@ class Context:
             self._points.is_paused = before
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
+    def lock_reports(self) -> Iterator[None]:
         """Context manager in which no other thread of the trial reports."""
         with self._points.lock:
             yield
 
-    def suggested(self, name: str, value: Any) -> None:
+    def add_suggestion(self, name: str, value: Any) -> None:
         """Add a suggested parameter of an Optuna objective, a JSON value, to `params`."""
         assert isinstance(self.params, dict), "an objective's parameters are added one by one"
         self.params[name] = value
 
     def _send(self, source: str, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> None:
+        """Send the metrics of a report that count, and raise the answer; without `waits` the slot ends the trial instead."""
         with self._points.lock:
             if not source:
                 self._points.newest = step
-            counted = self._points.counted(source, metrics)
+            counted = self._points.counted_metrics(source, metrics)
             if not counted and metrics:
                 return
             if waits and self._pause.is_past(step):
-                raise self._paused_late()
+                raise self._pause_error()
             pruned = self._reporter(step, counted) if waits else self._reporter(step, counted, waits=False)
             if waits:
                 self._pause.report(step, counted)
@@ -426,24 +428,24 @@ class Context:
         return [self.code / Path(str(path)).expanduser() for path in (value if isinstance(value, list) else [value])]
 
 
-# The trial of this process, with the pid that it was entered in: a process that the job forks is none, for the channel to
-# the slot is its parent's. State of the module, since there is one trial to a process and its threads are the trial's too.
-_entered: list[tuple[int, Context]] = []
+# The trial of this process, with the pid: a process that the job forks has no trial, as the channel to the slot belongs to
+# its parent. State of the module, as a process has one trial, to which all of its threads belong.
+_active: list[tuple[int, Context]] = []
 
 
 @contextlib.contextmanager
-def entered(ctx: Context) -> Iterator[None]:
-    """Make a context the current one of this process, while the job's function runs."""
-    _entered.append((os.getpid(), ctx))
+def activate(ctx: Context) -> Iterator[None]:
+    """Make a context the current one of this process within the block."""
+    _active.append((os.getpid(), ctx))
     try:
         yield
     finally:
-        _entered.pop()
+        _active.pop()
 
 
 def current() -> Context | None:
     """Return the trial of this process, for code without `ctx`. None outside of a trial."""
-    pid, ctx = _entered[-1] if _entered else (0, None)
+    pid, ctx = _active[-1] if _active else (0, None)
     return ctx if pid == os.getpid() else None
 
 

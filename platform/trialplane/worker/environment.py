@@ -1,7 +1,7 @@
-"""The environment of a slot's template, and so of all trials in it: threads, policies, and what the pod has installed.
+"""The environment of a slot's template and of its trials: threads, policies, and packages that the pod has installed.
 
-The packages that a trial pod installs are added to both paths here. In the pod's manifest they would replace an image's own
-PYTHONPATH, and Ray would start with them.
+The packages that a trial pod installs are added to PYTHONPATH and PATH here. In the pod's manifest they would replace the
+image's own PYTHONPATH, and Ray would start with them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from trialplane.wire.records import SlotConfig
 _OPENBLAS = "OPENBLAS_NUM_THREADS"
 
 
-def of_template(config: SlotConfig) -> dict[str, str]:
-    """The variables of a template."""
+def template_variables(config: SlotConfig) -> dict[str, str]:
+    """Return the environment variables of a template."""
     threads = str(config.cpus)
     variables = {
         "PYTHONHASHSEED": "0",
         **os.environ,
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
-        "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow's thread likewise
-        "MLFLOW_DISABLE_TELEMETRY": "true",  # another thread, and network calls
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",  # a thread of pyarrow would prevent forks
+        "MLFLOW_DISABLE_TELEMETRY": "true",  # telemetry starts a thread and makes network calls
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",
         # A user's own value of a policy's variable wins; the policy warns.
@@ -33,7 +33,7 @@ def of_template(config: SlotConfig) -> dict[str, str]:
         **config.env,
     }
     variables[env.BLAS_THREADS] = variables.get(_OPENBLAS, "")
-    # numpy's threads start at import, and would make forks unsafe; a trial sets its own number: `use_cores`.
+    # numpy's threads start at import, and would make forks unsafe. A trial sets its own number by `use_cores`.
     variables[_OPENBLAS] = "1"
     if packages := os.environ.get(env.PACKAGES):
         for name, first in (("PYTHONPATH", packages), ("PATH", f"{packages}/bin")):
@@ -44,8 +44,7 @@ def of_template(config: SlotConfig) -> dict[str, str]:
 def use_cores(count: int) -> None:
     """Set the number of threads of numpy and torch in this process, a trial or a rank, unless the user has set it.
 
-    The template has one thread, so that it can fork; this is after the fork. Libraries that are loaded later read the
-    variable.
+    Call it after the fork, as the template must have one thread only. Libraries that are loaded later read the variable.
     """
     threads = os.environ.get(env.BLAS_THREADS) or str(count)
     if threads != os.environ.get(_OPENBLAS):
@@ -59,8 +58,8 @@ def use_cores(count: int) -> None:
         torch.set_num_threads(count)
 
 
-def enter() -> None:
-    """Add the installed packages to the path of this process, which checks them and needs them to send files to URLs."""
+def add_packages_to_path() -> None:
+    """Add the pod's installed packages to this process's path: it checks them, and needs some to send files to URLs."""
     packages = os.environ.get(env.PACKAGES)
     if packages and packages not in sys.path:
         sys.path.insert(0, packages)

@@ -2,7 +2,7 @@
 
 A controller requests this from a slot at the end of a run, as a slot can read the checkpoint location. MLflow is imported in
 a process of its own, `python -m trialplane.worker.kept LOCATION`, which reads a message, answers with one, and is killed at
-its timeout. It takes the same way as the logs of trials, with the same limits on names and sizes. A file that MLflow has
+its timeout. Files take the same way as the logs of trials, with the same limits on names and sizes. A file that MLflow has
 with the same size is not sent again, so a message may arrive twice.
 """
 
@@ -26,52 +26,52 @@ from trialplane.worker import trial
 
 FOLDER = "kept_files"  # among a run's artifacts
 _NICENESS = 10
-_CLIENT = {  # MLflow's client tries for minutes otherwise; the controller tries again
+_CLIENT_SETTINGS = {  # MLflow's client would retry for minutes; the controller retries instead
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",  # seconds, of one file, which the server has stored before it answers
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",  # seconds for one file, as the server answers when the file is stored
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
-_LATER = (401, 403, 407, 408, 429)  # a token or a limit: another request may pass
-MOST_FILES = 1000  # of one trial
+_RETRYABLE_STATUS = (401, 403, 407, 408, 429)  # an expired token or a rate limit: a later request may succeed
+MAX_FILES = 1000  # files of one trial
 _UNSENDABLE = re.compile(r"#|%[0-9A-Fa-f]{2}")  # MLflow's client joins names into URLs as they are
-_SHOWN = 3  # files in a message
+_MAX_SHOWN = 3  # files in a message
 
 
 def send(config: records.SlotConfig, message: messages.SendFiles) -> messages.FilesSent:
-    """Send a trial's files, within the time that the message has."""
+    """Send a trial's files within the request's time limit; return the answer, with a message if files were not sent."""
     try:
-        done = subprocess.run(
+        ended = subprocess.run(
             [sys.executable, "-P", "-m", "trialplane.worker.kept", trial.checkpoints(config, config.run, message.trial)],
             input=messages.encode(message),
             capture_output=True,
-            env={**os.environ, **config.env, **_CLIENT},
+            env={**os.environ, **config.env, **_CLIENT_SETTINGS},
             timeout=message.seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
         return messages.FilesSent(f"they were not sent within {message.seconds:.0f} s", again=True)
-    if done.returncode:
-        text = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        return messages.FilesSent(f"the process that sends them ended with {done.returncode}: {text:.200}", again=True)
-    return messages.decode(done.stdout, messages.FILES_SENT)
+    if ended.returncode:
+        text = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        return messages.FilesSent(f"the process that sends them ended with {ended.returncode}: {text:.200}", again=True)
+    return messages.decode(ended.stdout, messages.FILES_SENT)
 
 
 def main() -> None:
     """Read the message, send the files, and write the answer."""
     answers = os.dup(1)
-    os.dup2(2, 1)  # MLflow may print
+    os.dup2(2, 1)  # MLflow may print to standard output
     process.end_with_parent()
     os.nice(_NICENESS)
     message = messages.decode(sys.stdin.buffer.read(), messages.SEND_FILES)
     try:
-        answer = _sent(message.number, f"{sys.argv[1]}/files")
+        answer = _send_to_run(message.number, f"{sys.argv[1]}/files")
     except Exception as error:  # noqa: BLE001  the border: whatever MLflow, or an object store, raises
         answer = messages.FilesSent(_reason(error), again=True)
     os.write(answers, messages.encode(answer))
 
 
-def _sent(number: int, location: str) -> messages.FilesSent:
+def _send_to_run(number: int, location: str) -> messages.FilesSent:
     """Find the run of a trial, and send its files."""
     import mlflow  # seconds, and only this process needs it
 
@@ -85,47 +85,57 @@ def _sent(number: int, location: str) -> messages.FilesSent:
 
 
 def upload(client: Any, run: str, location: str, *, by_http: bool) -> messages.FilesSent:
-    """Send the files below a folder or URL that MLflow lacks; one that fails holds up no other.
+    """Send the files below a folder or URL that MLflow does not have; after a failed file the others are sent too.
+
+    Args:
+        client: Client of MLflow.
+        run: Id of the MLflow run.
+        location: Folder or URL.
+        by_http: Whether MLflow is reached by HTTP, where some names of files are changed.
+
+    Returns:
+        The answer, with a message about files that were not sent.
 
     Raises:
-        Exception: MLflow, or the object store, is away.
+        Exception: MLflow or the object store cannot be reached.
     """
-    stored = dict(_listed(client, run, FOLDER))
+    stored = dict(_list_artifacts(client, run, FOLDER))
     files = _files(location)
     unsent: dict[str, str] = {}
-    again = False
-    for name, size in files[:MOST_FILES]:
+    retry = False
+    for name, size in files[:MAX_FILES]:
         if stored.get(f"{FOLDER}/{name}") == size:
             continue
         if by_http and _UNSENDABLE.search(name):
             unsent[name] = "MLflow would store it under another name: rename it, without # and % before two hex digits"
             continue
         try:
-            with _local(location, name) as file:
+            with _local_file(location, name) as file:
                 client.log_artifact(run, str(file), posixpath.join(FOLDER, posixpath.dirname(name)).rstrip("/"))
         except Exception as error:
             if _is_away(error):
                 raise
-            again = again or not _is_refusal(error)
+            retry = retry or not _is_refusal(error)
             unsent[name] = _reason(error)
-    shown = [f"{name} ({reason})" for name, reason in list(unsent.items())[:_SHOWN]]
+    shown = [f"{name} ({reason})" for name, reason in list(unsent.items())[:_MAX_SHOWN]]
     if more := len(unsent) - len(shown):
         shown[-1] += f" and {more} more"
-    if len(files) > MOST_FILES:
-        shown.append(f"of {len(files)} files {MOST_FILES} are sent")
-    return messages.FilesSent(escapes.visible("; ".join(shown)), again)
+    if len(files) > MAX_FILES:
+        shown.append(f"of {len(files)} files {MAX_FILES} are sent")
+    return messages.FilesSent(escapes.visible("; ".join(shown)), retry)
 
 
-def _listed(client: Any, run: str, folder: str) -> Iterator[tuple[str, int]]:
+def _list_artifacts(client: Any, run: str, folder: str) -> Iterator[tuple[str, int]]:
+    """Yield the paths and sizes of a run's artifacts below a folder."""
     for entry in client.list_artifacts(run, folder):
         if entry.is_dir:
-            yield from _listed(client, run, entry.path)
+            yield from _list_artifacts(client, run, entry.path)
         else:
             yield entry.path, entry.file_size
 
 
 def _files(location: str) -> list[tuple[str, int]]:
-    """The files below a folder or URL, by their paths there, with their sizes in bytes; no links, which lead elsewhere."""
+    """Return the paths and sizes in bytes of the files below a folder or URL; without links, which may lead out of it."""
     folder = paths.local_folder(location)
     if folder is not None:
         if folder.is_symlink():
@@ -133,7 +143,7 @@ def _files(location: str) -> list[tuple[str, int]]:
         root_folder = folder.resolve()
         regular_files = [file for file in root_folder.rglob("*") if file.is_file() and file.resolve() == file]
         return sorted((file.relative_to(root_folder).as_posix(), file.stat().st_size) for file in regular_files)
-    import fsspec  # only who reads from a URL needs it
+    import fsspec  # needed only for URLs
 
     files, root = fsspec.url_to_fs(location)
     try:
@@ -144,13 +154,13 @@ def _files(location: str) -> list[tuple[str, int]]:
 
 
 @contextlib.contextmanager
-def _local(location: str, name: str) -> Iterator[Path]:
-    """One of these files on this machine's disk."""
+def _local_file(location: str, name: str) -> Iterator[Path]:
+    """Provide a file of the location on this machine's disk; a copy if the location is a URL."""
     folder = paths.local_folder(location)
     if folder is not None:
         yield folder / name
         return
-    import fsspec  # as in `_files`
+    import fsspec  # needed only for URLs
 
     files, root = fsspec.url_to_fs(location)
     with tempfile.TemporaryDirectory() as scratch:
@@ -160,7 +170,7 @@ def _local(location: str, name: str) -> Iterator[Path]:
 
 
 def _is_away(error: BaseException | None) -> bool:
-    """Whether nothing answers, so that the next file would fare no better; MLflow's own error has that as its context."""
+    """Return whether the server cannot be reached, so that other files would fail too, by the error and its causes."""
     import requests  # MLflow has imported it
 
     while error is not None:
@@ -171,10 +181,10 @@ def _is_away(error: BaseException | None) -> bool:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether MLflow, its artifact store or the gateway refuses for good."""
+    """Return whether a retry is useless, as MLflow, its artifact store or the gateway refuses the file."""
     response = getattr(error, "response", None)
     status = getattr(response, "status_code", 0) or getattr(error, "get_http_status_code", int)()
-    return 400 <= status < 500 and status not in _LATER
+    return 400 <= status < 500 and status not in _RETRYABLE_STATUS
 
 
 def _reason(error: Exception) -> str:

@@ -1,10 +1,10 @@
-"""Let a pod's trials save a checkpoint before it ends: `python -m trialplane.worker.leaving [SECONDS]`, a preStop hook.
+"""Let a pod's trials save a checkpoint before the pod ends: `python -m trialplane.worker.leaving [SECONDS]`, a preStop hook.
 
-Kubernetes runs the hook before it ends the pod's own process, so slot and controller still run and receive the outcomes. It
-sends SIGTERM to every trial and waits until they are gone, or the seconds are over; without trials it ends at once. Outside
-of a pod it would stop all trials of all runs: `--below PID` limits it to those of one process.
+Kubernetes runs the hook before it ends the pod's own process, so slot and controller still run and receive the outcomes.
+The hook sends SIGTERM to every trial and waits until they are gone, or the seconds are over; without trials it ends at once.
+Outside of a pod it would stop all trials of all runs: `--below PID` limits it to the trials of one process.
 
-Standard library only, and no communication with the slots: it must be quick, and work in any pod.
+Uses the standard library only, and does not communicate with the slots, so that it is quick and works in any pod.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-LEAVES = signal.SIGUSR1  # to a template: its trials are requested to stop; wait for them if its slot ends
+REMOVAL_SIGNAL = signal.SIGUSR1  # tells a template that its pod is being removed: it waits for its trials if its slot ends
 _TEMPLATE = b"trialplane.worker.template"
-_TRIAL = b"trialplane.worker.roles"  # by spawn; a fork keeps the template's command line
+_TRIAL = b"trialplane.worker.roles"  # a spawned trial; a forked one has the template's command line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Stop the trials; 0 when all are gone, 1 when some are left."""
+    """Stop the trials; return 0 when all are gone, 1 when some are left."""
     parser = argparse.ArgumentParser(
         prog="python -m trialplane.worker.leaving", description=(__doc__ or "").partition("\n")[0]
     )
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     handles = {}
     for pid, template in trials(options.below).items():
         with contextlib.suppress(ProcessLookupError):
-            os.kill(template, LEAVES)  # first: its slot may be gone in a moment
+            os.kill(template, REMOVAL_SIGNAL)  # before SIGTERM, as the slot may be gone a moment later
             handles[os.pidfd_open(pid)] = pid
             signal.pidfd_send_signal(next(reversed(handles)), signal.SIGTERM)
     while handles:
@@ -52,8 +52,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def trials(below: int | None = None) -> dict[int, int]:
-    """Pids of the trial processes, each with its template's: children of a template that lead a session of their own."""
-    facts = {int(entry.name): fact for entry in Path("/proc").iterdir() if entry.name.isdigit() and (fact := _facts(entry))}
+    """Return the pids of trial processes, each with its template's: children of a template that lead a session of their own.
+
+    Args:
+        below: Pid of a process; only trials of slots below it. None for all.
+    """
+    facts = {
+        int(entry.name): fact
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and (fact := _process_facts(entry))
+    }
 
     def is_below(pid: int) -> bool:
         while pid and pid != below:
@@ -69,12 +77,12 @@ def trials(below: int | None = None) -> dict[int, int]:
         and _TEMPLATE in facts[parent][2]
         and (below is None or is_below(pid))
     }
-    # What a trial has forked into a session of its own has a template's command line too, but a trial for its parent.
+    # A trial's own fork in a session of its own has a template's command line too, but its parent is a trial.
     return {pid: parent for pid, parent in parents.items() if parent not in parents}
 
 
-def _facts(process: Path) -> tuple[int, int, list[bytes]] | None:
-    """Parent, session and command line of a process; None when it has just ended."""
+def _process_facts(process: Path) -> tuple[int, int, list[bytes]] | None:
+    """Return parent, session and command line of a process; None if it has just ended."""
     try:
         status = (process / "stat").read_text().rpartition(")")[2].split()
         return int(status[1]), int(status[3]), (process / "cmdline").read_bytes().split(b"\0")

@@ -22,16 +22,16 @@ from trialplane.wire import paths, records
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import context
 
-# Code of trialplane and of Python's library, also generated (`<frozen …>`, and `<string>` of dataclasses): the location of
-# an error is the last line before it that is the job's own.
-_NOT_THE_JOBS = (str(Path(__file__).parent.parent), str(Path(os.__file__).parent), "<")
-MAX_RETURNED = 4096  # characters of JSON that each trial may keep in the ledger, which the controller has in memory
-_MOST_UNKEPT = 3  # files that a remark names
-_BRIEF = reprlib.Repr()
-_BRIEF.maxstring = _BRIEF.maxother = 60
+# Files of trialplane and of Python's library, and generated code (`<frozen …>`, and `<string>` of dataclasses). The location
+# of an error is the last frame of its traceback that is in none of these.
+_FOREIGN_CODE = (str(Path(__file__).parent.parent), str(Path(os.__file__).parent), "<")
+MAX_RETURNED = 4096  # characters of JSON for each trial in the ledger, all of which the controller has in memory
+_MAX_NAMED_FILES = 3  # in a remark
+_SHORT_REPR = reprlib.Repr()
+_SHORT_REPR.maxstring = _SHORT_REPR.maxother = 60
 
 
-def complete(
+def outcome_of_result(
     request: records.TrialRequest,
     result: Any,
     workdir: Path,
@@ -39,27 +39,30 @@ def complete(
     ended: str = "",
     newest: Mapping[str, float] = MappingProxyType({}),
 ) -> records.TrialOutcome:
-    """The outcome for a returned result; parts too large for the ledger are written to `paths.trial_arrays(workdir)`.
+    """Return the outcome for a returned result; write parts that are too large for the ledger to the trial's arrays file.
 
     Args:
-        request: the trial's.
-        result: metrics and other values by name; one number if there is one metric; or the metrics in the order of
-            `request.metrics`, as an objective of Optuna's returns them; None for what it has reported.
-        workdir: the trial's scratch folder.
-        ended: how the job ended where it returned nothing, for a message; then `result` is what it had reported.
-        newest: the newest value of each metric in its reports.
+        request: Request of the trial.
+        result: Metrics and other values by name; one number if there is one metric; or the metrics in the order of
+            `request.metrics`, as an objective of Optuna returns them. None stands for the reported metrics.
+        workdir: Scratch folder of the trial.
+        ended: How the job ended without returning, for a message; `result` then has its reported metrics. "" if it returned.
+        newest: Newest value of each metric in its reports.
+
+    Raises:
+        TransportError: The arrays file cannot be written, or a value cannot be packed.
     """
     if result is None and newest and request.metrics:
         result, ended = newest, "returned nothing"
-    metrics, other_values = _split(_by_name(request, result))
-    for name in request.reported:  # the ledger, which has all reports, finds the best value
+    metrics, other_values = _split_metrics(_values_by_name(request, result))
+    for name in request.reported:  # the controller takes the best of all reports, so a returned NaN does no harm
         if name in newest and not math.isfinite(metrics.get(name, math.nan)):
             metrics[name] = newest[name]
     missing = [name for name in request.metrics if name not in metrics]
-    # Optuna accepts infinite values, which would count as the best.
+    # Optuna accepts infinite values, and would take one as the best.
     undefined = [name for name in request.metrics if not math.isfinite(metrics.get(name, 0.0))]
     if missing or undefined:
-        wrong = [f"{name} is missing" for name in missing] + [f"{name} is {_kind(metrics[name])}" for name in undefined]
+        wrong = [f"{name} is missing" for name in missing] + [f"{name} is {_defect(metrics[name])}" for name in undefined]
         source = f"{ended}, after reports of" if ended else "returned"
         message = f"{'; '.join(wrong)}: run(ctx) must return a finite number for each objective and constraint"
         return records.TrialOutcome(
@@ -67,10 +70,10 @@ def complete(
             state=TrialState.FAILED,
             failure=FailureClass.INVALID,
             metrics=metrics,
-            message=f"{message}; it {source} {_shown(request, result, metrics)}",
+            message=f"{message}; it {source} {_result_text(request, result, metrics)}",
             place="; ".join(wrong),  # results differ between trials, the defect does not
         )
-    returned, large = _for_ledger(other_values)
+    returned, large = _split_by_size(other_values)
     size = 0
     if large:
         packed = transport.pack(large)
@@ -88,32 +91,33 @@ def complete(
     )
 
 
-def _by_name(request: records.TrialRequest, result: Any) -> Mapping[str, Any]:
-    """The returned values by name; empty if there are more values than metrics."""
+def _values_by_name(request: records.TrialRequest, result: Any) -> Mapping[str, Any]:
+    """Return a result's values by name; empty if there are more values than metrics."""
     if isinstance(result, Mapping):
         return result
     values = result if isinstance(result, (list, tuple)) else [result]
     return dict(zip(request.metrics, values, strict=False)) if len(values) <= len(request.metrics) else {}
 
 
-def _shown(request: records.TrialRequest, result: Any, metrics: Mapping[str, float]) -> str:
-    """The result for a message: names only, with the values of those that should have been numbers."""
+def _result_text(request: records.TrialRequest, result: Any, metrics: Mapping[str, float]) -> str:
+    """Describe a result for a message: its names, with the values of metrics that are no numbers."""
     if isinstance(result, Mapping):
         wrong = [name for name in result if name in request.metrics and name not in metrics]
         other_names = sorted(str(name) for name in result if name not in wrong)
-        return ", ".join([*(f"{name} = {_BRIEF.repr(result[name])}" for name in wrong), *other_names]) or "no metrics"
+        return ", ".join([*(f"{name} = {_SHORT_REPR.repr(result[name])}" for name in wrong), *other_names]) or "no metrics"
     if isinstance(result, (list, tuple)):
         expected = f"{', '.join(request.metrics)} {'are' if len(request.metrics) > 1 else 'is'} expected"
-        return f"{_BRIEF.repr(result)}, where {expected}"
-    return _BRIEF.repr(result)
+        return f"{_SHORT_REPR.repr(result)}, where {expected}"
+    return _SHORT_REPR.repr(result)
 
 
-def _kind(value: float) -> str:
+def _defect(value: float) -> str:
+    """Return the word for a number that is not finite."""
     return "NaN" if math.isnan(value) else "infinite"
 
 
-def _split(result: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
-    """The result's scalars as metrics, and the rest."""
+def _split_metrics(result: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
+    """Return the scalars of a result as metrics, and its other values."""
     metrics: dict[str, float] = {}
     other_values: dict[str, Any] = {}
     for name, value in result.items():
@@ -127,8 +131,8 @@ def _split(result: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]
     return metrics, other_values
 
 
-def _for_ledger(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split values into those small enough for the outcome, and the rest, which is written to a file."""
+def _split_by_size(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split values into those small enough for the outcome, and larger ones for a file."""
     returned: dict[str, Any] = {}
     large: dict[str, Any] = {}
     budget = MAX_RETURNED
@@ -142,15 +146,15 @@ def _for_ledger(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, An
     return returned, large
 
 
-def keep(location: str, folder: Path, patterns: Sequence[str]) -> str:
+def copy_kept_files(location: str, folder: Path, patterns: Sequence[str]) -> str:
     """Copy the files of the job's `keep.files` beside the checkpoints of a trial that has ended.
 
     Files that are missing, or cannot be copied, are listed in the trial's log; they do not fail the trial.
 
     Args:
-        location: the folder or URL of its checkpoints.
-        folder: where it ran.
-        patterns: of the files.
+        location: Folder or URL of its checkpoints.
+        folder: Folder in which the trial ran.
+        patterns: Patterns of the files' paths in that folder.
 
     Returns:
         A message for the user about files that could not be copied, with reasons; "" if all were.
@@ -162,17 +166,17 @@ def keep(location: str, folder: Path, patterns: Sequence[str]) -> str:
         sys.stderr.write(f"trialplane: keep.files: {file} could not be copied to {location}/files: {reason}\n")
     if not unkept.failed:
         return ""
-    shown = [f"{file} ({reason})" for file, reason in list(unkept.failed.items())[:_MOST_UNKEPT]]
+    shown = [f"{file} ({reason})" for file, reason in list(unkept.failed.items())[:_MAX_NAMED_FILES]]
     more = len(unkept.failed) - len(shown)
     named = ", ".join(shown) + (f" and {more} more" if more else "")
     return f"keep.files: could not copy {named}; the trial counts all the same"
 
 
 def with_attributes(outcome: records.TrialOutcome, attributes: Mapping[str, Any]) -> records.TrialOutcome:
-    """The outcome with the attributes that an objective of Optuna has set; the message names those that are too large."""
+    """Add the attributes that an objective of Optuna has set to its outcome; too large ones are named in the message."""
     if not attributes:
         return outcome
-    recorded, large = _for_ledger(attributes)
+    recorded, large = _split_by_size(attributes)
     remarks = [outcome.message]
     if large:
         text = (
@@ -196,13 +200,19 @@ def _json_size(value: Any, most: int) -> int | None:
     return size
 
 
-def raised(request: records.TrialRequest, error: BaseException, last: Mapping[str, float]) -> records.TrialOutcome:
-    """The outcome for an exception of the job."""
+def outcome_of_error(request: records.TrialRequest, error: BaseException, last: Mapping[str, float]) -> records.TrialOutcome:
+    """Return the outcome for an exception that ended the job's function.
+
+    Args:
+        request: Request of the trial.
+        error: Exception.
+        last: Metrics of the outcome.
+    """
     ended, error = error, cause(error)
     if isinstance(error, context.Pruned) or _is_optuna_pruned(error):
-        return records.TrialOutcome(number=request.number, state=TrialState.PRUNED, metrics=last, message=_text(error))
+        return records.TrialOutcome(number=request.number, state=TrialState.PRUNED, metrics=last, message=_error_text(error))
     if isinstance(error, context.Paused):
-        return records.TrialOutcome(number=request.number, state=TrialState.PAUSED, metrics=last, message=_text(error))
+        return records.TrialOutcome(number=request.number, state=TrialState.PAUSED, metrics=last, message=_error_text(error))
     if isinstance(error, context.Stopped):
         return records.TrialOutcome(
             number=request.number, state=TrialState.FAILED, failure=FailureClass.LOST, metrics=last, message=str(error)
@@ -216,21 +226,21 @@ def raised(request: records.TrialRequest, error: BaseException, last: Mapping[st
     elif isinstance(error, MemoryError):
         failure = FailureClass.CRASHED
     elif isinstance(error, context.Invalid) or (isinstance(error, errors.TransportError) and request.worker is not None):
-        failure = FailureClass.INVALID  # a worker's result that cannot be sent is its own failure
+        failure = FailureClass.INVALID  # a worker's job is at fault for a result that cannot be sent
     return records.TrialOutcome(
         number=request.number,
         state=TrialState.FAILED,
         failure=failure,
         metrics=last,
         message=describe(error),
-        place="its arguments" if isinstance(error, context.Refused) else location(error),
+        place="its arguments" if isinstance(error, context.ArgumentsRefused) else location(error),
         traceback="".join(traceback.format_exception(ended))[-20_000:],
         certain=_is_certain(request, error),
     )
 
 
-def unsaved(outcome: records.TrialOutcome) -> records.TrialOutcome:
-    """The outcome of a trial that was paused at a rung and has left no checkpoint."""
+def unsaved_outcome(outcome: records.TrialOutcome) -> records.TrialOutcome:
+    """Return the outcome of a trial that was paused at a rung and has left no checkpoint."""
     message = (
         "the trial is at a rung, where it is paused (pruner.promote), and has left no checkpoint to continue from: save one "
         "after each report, in the folder that {checkpoints} and $TRIALPLANE_CHECKPOINTS name; or write pruner: asha"
@@ -240,8 +250,8 @@ def unsaved(outcome: records.TrialOutcome) -> records.TrialOutcome:
     )
 
 
-def without_result(code: int) -> str:
-    """The end of a process that has sent no outcome, for a message."""
+def missing_result_text(code: int) -> str:
+    """Describe the end of a process that has sent no outcome, for a message: "ended with …"."""
     return (
         f"ended with exit code {code} before it could send its result; see its log. A job that calls os._exit, or replaces "
         "itself (os.exec…), must return its result instead, or run that program with `command:`"
@@ -249,31 +259,32 @@ def without_result(code: int) -> str:
 
 
 def cause(error: BaseException) -> BaseException:
-    """The exception whose handler called `sys.exit` with a number, as Hydra's does with 1 for any; else the error itself.
+    """Return the exception in whose handler `sys.exit` was called with a number; otherwise the error itself.
 
-    What was handled further out is another matter: the fallback of a missing import may end by `sys.exit` much later.
+    Hydra handles every exception of a job in this way. An exception that was handled in an outer frame does not count: the
+    fallback for a missing import may call `sys.exit` much later.
     """
-    before = error.__context__
+    handled_error = error.__context__
     is_bare = isinstance(error, SystemExit) and isinstance(error.code, int) and error.code != 0
-    if not (is_bare and isinstance(before, Exception) and not error.__suppress_context__):
+    if not (is_bare and isinstance(handled_error, Exception) and not error.__suppress_context__):
         return error
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    while frames and frames[-1].f_code.co_name == "exit":  # in place of `sys.exit`, as W&B has it
+    while frames and frames[-1].f_code.co_name == "exit":  # W&B puts a function of its own in place of `sys.exit`
         frames.pop()
-    handled = next((frame for frame, _ in traceback.walk_tb(before.__traceback__)), None)
-    return before if frames and frames[-1] is handled else error
+    handling_frame = next((frame for frame, _ in traceback.walk_tb(handled_error.__traceback__)), None)
+    return handled_error if frames and frames[-1] is handling_frame else error
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line, with the file and line of the user's code that raised it."""
-    where = f" ({at})" if (at := location(error)) else ""
-    text = _text(error).strip()
-    first = text.splitlines()[0] if text else ""
-    return f"{type(error).__name__}: {first}{where}"[:1000] if first else f"{type(error).__name__}{where}"
+    """Describe an error in one line, with the file and line of the user's code that raised it."""
+    suffix = f" ({code_line})" if (code_line := location(error)) else ""
+    text = _error_text(error).strip()
+    first_line = text.splitlines()[0] if text else ""
+    return f"{type(error).__name__}: {first_line}{suffix}"[:1000] if first_line else f"{type(error).__name__}{suffix}"
 
 
-def _text(error: BaseException) -> str:
-    """The text of an error; "" where its class, which may be the job's, cannot make one."""
+def _error_text(error: BaseException) -> str:
+    """Return the text of an error; "" if its `__str__`, which may be the job's code, raises."""
     try:
         return str(error)
     except BaseException:  # noqa: BLE001  whatever the job's `__str__` raises
@@ -281,21 +292,21 @@ def _text(error: BaseException) -> str:
 
 
 def location(error: BaseException) -> str:
-    """The file and line of the user's code that an error came from; "" when it came from elsewhere."""
+    """Return the file and line of the user's code that raised an error; "" if no frame of it is the user's code."""
     frames = _own_frames(error)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames of an error that are the user's code."""
+    """Return the frames of an error's traceback that are the user's code."""
     frames = traceback.extract_tb(error.__traceback__)
-    files = (*_NOT_THE_JOBS, "/site-packages/")
+    files = (*_FOREIGN_CODE, "/site-packages/")
     return [frame for frame in frames if not any(part in frame.filename for part in files)]
 
 
 def _is_certain(request: records.TrialRequest, error: BaseException) -> bool:
-    """Whether every other trial of the study would fail the same way: no parameter chooses what is imported, or refused."""
-    if isinstance(error, context.Refused):
+    """Return whether every trial of the study would fail in this way, as the error does not depend on parameters."""
+    if isinstance(error, context.ArgumentsRefused):
         return error.certain
     if isinstance(error, context.Unsaved):
         return True
@@ -306,5 +317,5 @@ def _is_certain(request: records.TrialRequest, error: BaseException) -> bool:
 
 
 def _is_optuna_pruned(error: BaseException) -> bool:
-    """Whether it is optuna's TrialPruned, raised by a user's script; the worker itself never imports optuna."""
+    """Return whether an error is Optuna's TrialPruned, found by its name, as the worker does not import Optuna."""
     return any(f"{cls.__module__}.{cls.__name__}" == "optuna.exceptions.TrialPruned" for cls in type(error).__mro__)

@@ -1,6 +1,6 @@
-"""When a trial is paused at a rung, and which checkpoints a retry continues from.
+"""The rung at which a trial is paused, and the checkpoints that a retry may continue from.
 
-Steps are the job's own. A job whose first report is of step 0 has done one step by then, so its step 3 is the fourth one.
+Steps are the job's own. A job whose first report has step 0 has done one step by then, so its step 3 is the fourth one.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from trialplane.wire.records import Segment
 
 
 class Pause:
-    """Whether a trial has come to the end of its segment.
+    """The state of a trial with respect to the end of its segment.
 
     Args:
-        segment: of the attempt; None where trials are not paused.
+        segment: Segment of the attempt; None where trials are not paused.
 
     Attributes:
-        requested: whether the trial has reported the step at which it is paused.
-        requested_at: that step.
-        saved: the last step of which it has saved a checkpoint; -1 before.
-        parent_digest: digest of the checkpoints that it has continued from; "" without any.
+        is_requested: Whether the trial has reported the step at which it is paused.
+        pause_step: Step at which the trial is paused; -1 before it has reported that step.
+        saved_step: Last step with a saved checkpoint; -1 before the first.
+        parent_digest: Digest of the checkpoint that the trial has continued from; "" without one.
     """
 
     def __init__(self, segment: Segment | None) -> None:
@@ -28,32 +28,33 @@ class Pause:
         self._rung = segment.rung
         self._missing = set(segment.metrics)
         self._offset = segment.offset
-        self.requested = False
-        self.saved = -1
+        self.is_requested = False
+        self.saved_step = -1
         self.parent_digest = "" if segment is None or segment.parent is None else segment.parent.digest
-        self.requested_at = -1
+        self.pause_step = -1
 
     def report(self, step: int, metrics: Iterable[str]) -> None:
-        """Take a report."""
-        self._see(step)
-        if not self.requested and self.reaches(step):
+        """Record a report; a report of the rung with all of the segment's metrics requests the pause."""
+        self._detect_offset(step)
+        if not self.is_requested and self.reaches(step):
             self._missing.difference_update(metrics)
-            self.requested, self.requested_at = not self._missing, step
+            self.is_requested, self.pause_step = not self._missing, step
 
     def is_past(self, step: int) -> bool:
-        """Whether a report of this step is of a trial that trains on although it was to be paused."""
-        return self.requested and step > self.requested_at
+        """Return whether a step is beyond the one at which the trial was to be paused."""
+        return self.is_requested and step > self.pause_step
 
     def reaches(self, step: int) -> bool:
-        """Whether this step is at the rung or beyond it."""
-        self._see(step)
+        """Return whether a step is at the rung or beyond it."""
+        self._detect_offset(step)
         return self._rung > 0 and step + (self._offset or 0) >= self._rung
 
     @property
     def is_saved(self) -> bool:
-        """Whether the trial can be paused now: it is at the rung, and its checkpoint is of the step that it has reported."""
-        return self.requested and self.saved >= self.requested_at
+        """Whether the trial can be paused now: it has reported the rung's step, and has saved a checkpoint of it."""
+        return self.is_requested and self.saved_step >= self.pause_step
 
-    def _see(self, step: int) -> None:
+    def _detect_offset(self, step: int) -> None:
+        """Detect by the first step whether the job counts from 0 or from 1."""
         if self._offset is None:
             self._offset = 1 if step == 0 else 0

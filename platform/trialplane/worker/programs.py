@@ -42,11 +42,11 @@ class CommandFailed(Exception):
 
 
 def load(config: records.SlotConfig, program: Program) -> context.Run:
-    """The function that runs a program as one trial; a script's third-party imports are done once, here.
+    """Return the function that runs a program as one trial; import a script's third-party modules, once for all trials.
 
     Raises:
-        SyntaxError: the script is not Python.
-        OSError: it cannot be read.
+        SyntaxError: The script is not Python.
+        OSError: The script cannot be read.
     """
     if not program.script:
         return Command(program).run
@@ -56,57 +56,57 @@ def load(config: records.SlotConfig, program: Program) -> context.Run:
     tree = notebook.parse(text, str(file)) if notebook.is_notebook(text) else text
     code_object = compile(tree, str(file), "exec", dont_inherit=True)
     with contextlib.suppress(OSError):
-        compileall.compile_dir(code, quiet=2)  # the bytecode is copied too, so that no trial compiles again
+        compileall.compile_dir(code, quiet=2)  # trials copy the bytecode with the code, and need not compile it
     if not config.preload:
         preload(file, code)
     return Script(program, code_object, text).run
 
 
 def preload(file: Path, code: Path) -> None:
-    """Import the third-party modules that are named at the top of a script, and of the job's modules that it imports.
+    """Import the third-party modules that a script, and the job's modules that it imports, import at the top.
 
-    An import that fails is left to the script, which may handle that. So are imports after a line that sets an environment
-    variable, on which they may depend.
+    An import that fails is left to the script, which may handle the error. So are imports after a line that sets an
+    environment variable, on which they may depend.
     """
-    done: set[Path] = set()
-    todo = [file]
-    while todo:
-        source = todo.pop()
-        done.add(source)
-        for node in imports(source):
+    visited: set[Path] = set()
+    pending = [file]
+    while pending:
+        source = pending.pop()
+        visited.add(source)
+        for node in top_imports(source):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
             job_files = [job_file for name in modules if (job_file := _job_file(name, [file.parent, code])) is not None]
-            todo += [job_file for job_file in job_files if job_file not in done]
+            pending += [job_file for job_file in job_files if job_file not in visited]
             if not job_files:
                 module = ast.Module(body=[node], type_ignores=[])
                 with contextlib.suppress(BaseException):
                     exec(compile(module, str(source), "exec", dont_inherit=True), {"__name__": "trialplane.preload"})
 
 
-def imports(file: Path) -> Iterator[ast.Import | ast.ImportFrom]:
-    """The imports at the top of a file, also in `try`, up to a line that touches the environment."""
+def top_imports(file: Path) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield the imports at the top of a file, also in `try`, up to a line that may set an environment variable."""
     try:
-        todo: list[ast.stmt] = list(ast.parse(file.read_bytes()).body)
+        statements: list[ast.stmt] = list(ast.parse(file.read_bytes()).body)
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return
-    while todo:
-        node = todo.pop(0)
+    while statements:
+        node = statements.pop(0)
         if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level):
             if not (isinstance(node, ast.ImportFrom) and node.module == "__future__"):
                 yield node
         elif isinstance(node, ast.Try):
-            todo = [*node.body, *todo]
+            statements = [*node.body, *statements]
         elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and _sets_environment(node):
             return
 
 
 def _sets_environment(node: ast.stmt) -> bool:
-    """Whether a statement may set an environment variable; reading one is not that."""
-    for below in ast.walk(node):
-        if isinstance(below, ast.Subscript) and not isinstance(below.ctx, ast.Load) and _is_environment(below.value):
+    """Return whether a statement may set an environment variable."""
+    for child in ast.walk(node):
+        if isinstance(child, ast.Subscript) and not isinstance(child.ctx, ast.Load) and _is_environment(child.value):
             return True
-        if isinstance(below, ast.Call):
-            called = below.func
+        if isinstance(child, ast.Call):
+            called = child.func
             if isinstance(called, ast.Attribute) and called.attr in ("setdefault", "update", "pop", "clear"):
                 if _is_environment(called.value):
                     return True
@@ -116,11 +116,12 @@ def _sets_environment(node: ast.stmt) -> bool:
 
 
 def _is_environment(node: ast.expr) -> bool:
+    """Return whether an expression is `os.environ`, by its name."""
     return "environ" in (getattr(node, "attr", ""), getattr(node, "id", ""))
 
 
 def _job_file(name: str, folders: list[Path]) -> Path | None:
-    """The file of a module of the job, or None for other modules."""
+    """Return the file of a module of the job, or the folder of a package without `__init__.py`; None for other modules."""
     for folder in folders:
         base = folder.joinpath(*name.split("."))
         for file in (base.with_suffix(".py"), base / "__init__.py"):
@@ -143,10 +144,10 @@ class Script:
         """Run the script in this process; the slot reads its metrics.
 
         Raises:
-            Invalid: it refuses its arguments, or reads standard input.
-            whatever the script raises.
+            Invalid: The script refuses its arguments, or reads standard input.
+            Any exception of the script.
         """
-        folder = _enter(self._program, ctx)
+        folder = _prepare(self._program, ctx)
         file = folder / self._program.script if self._program.cwd == "code" else ctx.code / self._program.script
         if any(source.source == "mlflow" for source in self._program.metrics):
             mlflow_runs.report_to(functools.partial(ctx.note, "mlflow"))
@@ -157,19 +158,19 @@ class Script:
         main = types.ModuleType("__main__")
         main.__file__ = str(file)
         sys.argv = [self._program.script, *_arguments(self._program, ctx)]
-        root = [str(_root(self._program, ctx))] if self._program.packages else []
+        root = [str(_packages_folder(self._program, ctx))] if self._program.packages else []
         other_paths = (path for path in sys.path if path not in ("", str(ctx.code), *root))
         sys.path[:] = list(dict.fromkeys([str(file.parent), *root, *other_paths]))
-        sys.modules["__main__"] = sys.modules["__mp_main__"] = main  # the second as processes of multiprocessing name it
+        sys.modules["__main__"] = sys.modules["__mp_main__"] = main  # processes of multiprocessing use the second name
         _allow_start_method()
         pid = os.getpid()
         try:
             exec(code, main.__dict__)
-            _join(pid)
+            _wait_for_workers(pid)
         except SystemExit as error:
-            _join(pid)
-            if error.code == usage.ERROR and os.getpid() == pid and "usage:" in (text := _output()).lower():
-                raise usage.refused(self._program.script, text) from error
+            _wait_for_workers(pid)
+            if error.code == usage.USAGE_ERROR and os.getpid() == pid and "usage:" in (text := _end_of_output()).lower():
+                raise usage.refusal_error(self._program.script, text) from error
             raise
         except EOFError as error:
             if "reading a line" in str(error):
@@ -191,13 +192,13 @@ class Command:
         """Run the command to its end, and forward SIGTERM to it; the slot reads its metrics.
 
         Raises:
-            CommandFailed: it ended with an exit code over 0.
-            OSError: it cannot be started.
+            CommandFailed: The command ended with an exit code over 0.
+            OSError: The command cannot be started.
         """
-        _enter(self._program, ctx)
-        facts = _facts(ctx)
+        _prepare(self._program, ctx)
+        facts = _context_values(ctx)
         argv = [*arguments.build(self._program.command, ctx.params, facts), *_arguments(self._program, ctx)]
-        # The interpreter of the trial, and what is installed with it, before the system's.
+        # The trial's interpreter and the programs installed with it come before the system's.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         stops: list[int] = []
         children: list[int] = []
@@ -208,21 +209,21 @@ class Command:
                 _signal_group(group, number)
 
         signal.signal(signal.SIGTERM, stop)
-        # A group of their own, as a shell keeps a signal to itself; they die with this process, should all others be killed.
+        # The command gets a process group, as a shell does not pass a signal on to its children. It dies with this process.
         child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=process.end_with_parent, process_group=0)
         children.append(child.pid)
         if stops:
             _signal_group(child.pid, signal.SIGTERM)
         code = child.wait()
-        while stops and _signal_group(child.pid, 0):  # they may be saving something; the slot limits how long
+        while stops and _signal_group(child.pid, 0):  # other processes may still save something; the slot limits the time
             time.sleep(0.05)
-        if code < 0:  # ends as it did, so that the slot judges both alike
+        if code < 0:  # this process ends by the same signal, by which the slot finds the failure
             with contextlib.suppress(OSError):  # SIGKILL has no other action
                 signal.signal(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)
-        if code == usage.ERROR and "usage:" in (text := _output()).lower():
-            named = " ".join(word for word in self._program.command[:2] if not word.startswith(("-", "{")))
-            raise usage.refused(named, text)
+        if code == usage.USAGE_ERROR and "usage:" in (text := _end_of_output()).lower():
+            program_name = " ".join(word for word in self._program.command[:2] if not word.startswith(("-", "{")))
+            raise usage.refusal_error(program_name, text)
         if code > 0:
             raise CommandFailed(f"{self._program.command[0]} ended with exit code {code}: {_last_line()}")
         return {}
@@ -241,8 +242,8 @@ def folder(program: Program, workdir: Path) -> Path:
     return workdir / "code" if program.cwd == "code" else workdir
 
 
-def _enter(program: Program, ctx: context.Context) -> Path:
-    """Make the program's folder and that of its checkpoints, and set its variables; return the first folder."""
+def _prepare(program: Program, ctx: context.Context) -> Path:
+    """Create the folders of a program and its checkpoints, and set its variables; return the program's folder."""
     run_folder = folder(program, ctx.workdir)
     if program.cwd == "code":
         shutil.copytree(ctx.code, run_folder, symlinks=True)
@@ -250,50 +251,52 @@ def _enter(program: Program, ctx: context.Context) -> Path:
         text = (ctx.code / program.file).read_text(encoding="utf-8")
         file = run_folder / program.file
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.unlink(missing_ok=True)  # a link leads to a file of others
+        file.unlink(missing_ok=True)  # a link may lead to a file outside of the folder
         file.write_text(settings.replaced(text, ctx.params, file.name), encoding="utf-8")
     os.chdir(run_folder)
     if "://" not in ctx.checkpoints:
-        with contextlib.suppress(OSError):  # the program learns the reason when it writes there
+        with contextlib.suppress(OSError):  # the program gets the error when it writes there
             Path(ctx.checkpoints).mkdir(parents=True, exist_ok=True)
     os.environ |= {env.TRIAL_CHECKPOINTS: ctx.checkpoints, env.PARAMS: json.dumps(ctx.params)}
     if capture.is_wandb_replaced():
         capture.enter_wandb(run_folder)
-    if program.packages:  # for the interpreters that it starts
-        above = os.environ.get("PYTHONPATH", "")
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(_root(program, ctx)), *([above] if above else [])])
+    if program.packages:  # for the interpreters that the program starts
+        old_path = os.environ.get("PYTHONPATH", "")
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(_packages_folder(program, ctx)), *([old_path] if old_path else [])])
     return run_folder
 
 
-def _root(program: Program, ctx: context.Context) -> Path:
-    """The folder with the job's packages."""
+def _packages_folder(program: Program, ctx: context.Context) -> Path:
+    """Return the folder with the job's packages."""
     return folder(program, ctx.workdir) if program.cwd == "code" else ctx.code
 
 
-def _facts(ctx: context.Context) -> Mapping[str, Any]:
+def _context_values(ctx: context.Context) -> Mapping[str, Any]:
+    """Return the values of the context that placeholders in arguments may name."""
     return {name: getattr(ctx, name) for name in arguments.FACTS}
 
 
 def _arguments(program: Program, ctx: context.Context) -> list[str]:
+    """Return the program's arguments, without parameters that are set in a file instead."""
     params: Mapping[str, Any] = ctx.params
     if program.file:
         placeholders = {name for _, name in arguments.placeholders(program.arguments)}
         in_file = settings.spans((ctx.code / program.file).read_text(encoding="utf-8"), program.file).keys() - placeholders
         params = {name: value for name, value in params.items() if name not in in_file}
-    return arguments.build(program.arguments, params, _facts(ctx), program.booleans, program.lists)
+    return arguments.build(program.arguments, params, _context_values(ctx), program.booleans, program.lists)
 
 
 def _allow_start_method() -> None:
-    """Let a script choose how its workers start; the policy's choice would make that an error."""
+    """Allow a script to set the start method of multiprocessing, which would be an error after the policy has set it."""
     choose = multiprocessing.set_start_method
     multiprocessing.set_start_method = lambda method, force=True: choose(method, force=True)
 
 
-def _join(pid: int) -> None:
+def _wait_for_workers(pid: int) -> None:
     """Wait for pools, threads and non-daemonic workers, as an interpreter does before it ends.
 
     Args:
-        pid: of the script's own process; a forked process ends in another way.
+        pid: Pid of the script's own process. In a process that the script has forked, nothing is done.
     """
     if os.getpid() != pid:
         return
@@ -316,7 +319,7 @@ def _end_fork(error: BaseException | None) -> None:
 
 
 def report_size_at_exit(config: records.SlotConfig, channel: TrialChannel) -> None:
-    """Send the size of the log to the slot when the process of a program exits; called before the program runs."""
+    """Register an exit handler that sends the size of the log to the slot. Call it before the program runs."""
     pid, log = os.getpid(), Path("/proc/self/fd/1").resolve()
 
     def report() -> None:
@@ -326,16 +329,17 @@ def report_size_at_exit(config: records.SlotConfig, channel: TrialChannel) -> No
                 channel.send(messages.Printed(log.stat().st_size))
 
     if config.program is not None:
-        atexit.register(report)  # the first one to be registered runs last
+        atexit.register(report)  # the handler that is registered first runs last
 
 
 def _last_line() -> str:
-    lines = [line for line in _output().splitlines() if line.strip()]
+    """Return the last line that this trial has printed, for a message."""
+    lines = [line for line in _end_of_output().splitlines() if line.strip()]
     return lines[-1].strip()[: usage.LONGEST] if lines else "it printed nothing"
 
 
-def _output() -> str:
-    """The end of what this trial has printed."""
+def _end_of_output() -> str:
+    """Return the end of what this trial has printed."""
     process.flush()
     with contextlib.suppress(OSError, ValueError):
         file = Path(f"/proc/self/fd/{sys.__stderr__.fileno() if sys.__stderr__ else 2}").resolve()

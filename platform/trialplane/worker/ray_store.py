@@ -24,7 +24,7 @@ class RayStore:
         """Return an object, which may lie on another node.
 
         Raises:
-            SlotError: it is lost.
+            SlotError: It is lost.
         """
         try:
             return ray.get(reference)

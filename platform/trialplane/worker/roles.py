@@ -1,6 +1,6 @@
-"""The work of a trial's process, by the role of its slot: the one module with all roles.
+"""The functions of a trial's process for each role of a slot. Only this module refers to all roles.
 
-`python -m trialplane.worker.roles FD PARENT` is a trial process by spawn.
+`python -m trialplane.worker.roles FD PARENT` is the process of a spawned trial.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from trialplane.wire import records
 from trialplane.worker import channel, trial
 
 
-def of(config: records.SlotConfig) -> trial.Role:
-    """Return the work of the processes of such a slot; import only the modules of its role."""
+def role_function(config: records.SlotConfig) -> trial.Role:
+    """Return the function that the trial processes of a slot call, and import the modules of its role only."""
     if trial.has_ranks(config):
         from trialplane.worker.ranks import supervisor  # a trial of one process needs no supervisor
 
         return supervisor.perform
     if config.role != "trial":
-        from trialplane.worker.collect import serving  # numpy, which a trial of a study may never import
+        from trialplane.worker.collect import serving  # imports numpy, which a trial of a study may never need
 
         return serving.perform
     return trial.perform
@@ -27,4 +27,4 @@ def of(config: records.SlotConfig) -> trial.Role:
 
 if __name__ == "__main__":
     policies.apply_all()
-    trial.run_and_end(None, channel.of_trial(int(sys.argv[1])), int(sys.argv[2]), of)
+    trial.run_and_end(None, channel.open_trial_channel(int(sys.argv[1])), int(sys.argv[2]), role_function)

@@ -1,6 +1,6 @@
 """The trial that runs in a slot: its process, its messages so far, and its limits of time and memory.
 
-It starts nothing and communicates only with the process; the rest is the slot's. Actions at later times are in `Timers`:
+This module communicates only with the trial's process; the slot starts it. Actions at later times are in `Timers`:
 
     timer         set by                          when it is due
     deadline      the start                       SIGABRT: the trial took too long. Moves with the controller's answers
@@ -10,8 +10,8 @@ It starts nothing and communicates only with the process; the rest is the slot's
     hand over     a report, a request             messages of the process go to the controller
     exchange      a message of a collection       the same
     log           the start, each handing over    the same, if the log is sent and has grown
-    read          the start, each reading         a program's metrics are read from what it has written
-    template      a task of the template          SIGKILL for the template, which does not answer (slot.py)
+    read          the start, each reading         a program's metrics are read from its output and files
+    template      a request to the template       SIGKILL for the template, which does not answer (slot.py)
 
 Only the slot's thread uses them, and only while it waits for the process. Limits that must not wait for the controller
 have a thread: the limit of memory, and the time to end after SIGTERM.
@@ -41,68 +41,69 @@ from trialplane.worker.timers import Timers
 
 FLUSH_INTERVAL = 0.5  # seconds between events of a trial that does not wait for answers
 LOG_INTERVAL = 2.0  # seconds between reads of a log that is sent
-WATCH_INTERVAL = 1.0  # seconds between checks of what other threads or processes change
+WATCH_INTERVAL = 1.0  # seconds between checks of a state that other threads or processes change
 ABORT_GRACE = 2.0  # seconds between SIGABRT, which writes the stacks to the log, and SIGKILL
-OVER_GRACE = 5.0  # seconds between SIGTERM and SIGKILL for a program that was pruned, or that a stop rule ended
-SEND_PATIENCE = 60.0  # seconds for the process to read what the slot sends, which is never much
-MOST_SUGGESTIONS = 10_000  # requests of an objective for parameters; it may have a tenth as many parameters
-STOP_MARGIN = 2.0  # seconds on top of a trial's grace, which it enforces itself, to report how it ended
+DECIDED_END_GRACE = 5.0  # seconds between SIGTERM and SIGKILL for a program that was pruned, or that a stop rule ended
+SEND_PATIENCE = 60.0  # seconds for the process to read a message of the slot; all of them are short
+MAX_SUGGESTIONS = 10_000  # requests of an objective for parameters; it may have a tenth as many parameters
+STOP_MARGIN = 2.0  # seconds to report the end, added to the trial's grace period, which the process enforces itself
 TEMPLATE_PATIENCE = 60.0  # seconds for the template to start the process, or to report its exit; either takes milliseconds
-EXIT_NOTICE = 5.0  # seconds after its result, before a process that has not exited is worth a message
-KILLED_PATIENCE = 10.0  # the same for a process that is to be killed, as a user waits for it
+EXIT_NOTICE = 5.0  # seconds between a result and the message that its process has not exited
+KILLED_PATIENCE = 10.0  # seconds as TEMPLATE_PATIENCE, for a process that is to be killed, as a user waits for that
 
-# Timers of which an unread message may be the end: the result they wait for, or a report that waits for an answer.
+# Timers that an unread message may cancel or move: it may be the result, or a report that waits for an answer.
 AFTER_MESSAGES = ("deadline", "linger", "exchange")
 
 Messages = tuple[messages.FromSlot, ...]
 
 
 @dataclasses.dataclass
-class Running:
-    """The trial that runs now. `kill` and `stop` may be called from another thread than the slot's."""
+class RunningTrial:
+    """The trial that runs in a slot now. `kill`, `stop` and `send` may be called from any thread, all else by the slot's."""
 
     config: records.SlotConfig
     request: records.TrialRequest
     channel: Channel[messages.ToTrial, messages.FromTrial]
     workdir: Path
-    began: float
+    started_at: float
     pid: int = 0
     handle: int | None = None  # descriptor of the process (pidfd): unlike its pid it is never reused
-    template_since: float | None = None  # since when the template's answer is due: the process has started, or exited
-    template_end: str = "died"  # how the template ended, if it ended first
-    method: str = ""
-    reader: Reader | None = None  # of a program's metrics
-    timers: Timers[Messages | None] = dataclasses.field(default_factory=Timers)  # an action returns what to hand over
-    is_open: bool = True  # the channel, at the process's end
-    size: int = 0  # bytes of its log, written before it ended
-    printed: int | None = None  # bytes of its log when it exited; the rest is not from this process
+    template_asked_at: float | None = None  # when the template was last expected to report a start or an exit
+    template_end_text: str = "died"  # how the template ended, for a message
+    start_method: str = ""
+    reader: Reader | None = None  # reads a program's metrics
+    timers: Timers[Messages | None] = dataclasses.field(default_factory=Timers)  # an action returns messages to hand over
+    is_open: bool = True  # whether the process has not closed its end of the channel
+    log_size: int = 0  # bytes of its log, written before it ended
+    printed_bytes: int | None = None  # bytes of its log when it exited; the rest is from other processes
     suggestion_requests: int = 0
-    names: set[str] = dataclasses.field(default_factory=set)  # of the parameters that it has requested
-    is_repeated: bool = False  # whether its newest request is for one of those
-    over: tuple[TrialState, str] | None = None  # an end that the slot has decided: pruned, paused, or a stop rule
+    requested_names: set[str] = dataclasses.field(default_factory=set)  # parameters that it has requested
+    is_repeated: bool = False  # whether its newest request is for a parameter that it had requested before
+    decided_end: tuple[TrialState, str] | None = None  # the end that the slot has decided: pruned, paused, or by a stop rule
     reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
-    taken: list[records.TrialReport] = dataclasses.field(default_factory=list)  # those that the controller received last
-    exited: messages.TrialExited | None = None  # how the process ended; None also when the template is gone
-    last: Mapping[str, float] = dataclasses.field(default_factory=dict)  # metrics of the newest report
-    final: records.TrialOutcome | None = None  # the outcome that the process reported
-    final_at: float = 0.0  # by the monotonic clock, as all times here but `began`
-    is_overdue: bool = False  # whether it was killed because it had not ended long after that
-    killed: tuple[FailureClass, str] | None = None
-    stopping: str = ""  # why a stop was requested
-    stopped_at: float = 0.0
+    # The reports that the controller received last.
+    delivered_reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
+    exit_message: messages.TrialExited | None = None  # how the process ended; None also when the template is gone
+    last_metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)  # metrics of the newest report
+    final_outcome: records.TrialOutcome | None = None  # as the process reported it
+    final_outcome_at: float = 0.0  # by the monotonic clock, as all times here but `began`
+    is_overdue: bool = False  # whether it was killed because it still ran long after its outcome
+    kill_reason: tuple[FailureClass, str] | None = None
+    stop_reason: str = ""  # why a stop was requested
+    stop_requested_at: float = 0.0
     grace_timer: threading.Timer | None = None  # kills a process that does not stop
-    log: shipping.Log | None = None  # when it is shipped
-    reported_at: float = 0.0  # when the process sent its newest report
-    taken_at: float = dataclasses.field(default_factory=lambda: time.monotonic())  # of the newest event, or the start
+    log: shipping.Log | None = None  # where the log is sent to the controller
+    report_sent_at: float = 0.0  # when the process sent its newest report
+    handed_over_at: float = dataclasses.field(default_factory=lambda: time.monotonic())  # the newest messages, or the start
     credited_until: float = 0.0  # up to when the controller's time has been added to the deadline
-    blocked: bool = False  # whether the process waits for the answer to a report, if it is prunable
-    waiting: bool = False  # whether the controller has that report
-    suggestion: messages.Suggest | None = None  # the request on which the process waits, until it is handed over
+    is_blocked: bool = False  # whether the process waits for the answer to a report, if it is prunable
+    is_answer_due: bool = False  # whether the controller has received that report
+    pending_suggestion: messages.Suggest | None = None  # a request that is not handed over yet
     exchange: Exchange | None = None  # of a collection's trial
-    pause: pausing.Pause = dataclasses.field(init=False)  # of a program, and of what libraries log
+    pause: pausing.Pause = dataclasses.field(init=False)  # for programs, and for reports that do not wait for an answer
     is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-    sending: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    send_lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.pause = pausing.Pause(self.request.segment)
@@ -113,18 +114,18 @@ class Running:
         if self.reader is not None:
             self.timers.set("read", now, self.read_metrics)
         if self.log is not None:
-            self.timers.set("log", now + LOG_INTERVAL, self._take_any)
+            self.timers.set("log", now + LOG_INTERVAL, self._take_messages_if_any)
 
     def send(self, message: messages.ToTrial) -> None:
         """Send a message to the process, unless it is gone. May be called from any thread."""
-        with self.sending, contextlib.suppress(OSError):  # an ended process has closed its end, and the slot the other
+        with self.send_lock, contextlib.suppress(OSError):  # an ended process has closed its end, and the slot the other
             try:
                 self.channel.send(message)
             except TimeoutError:
                 text = f"did not read its slot's messages within {SEND_PATIENCE:g} s"
                 self.kill(FailureClass.INVALID, f"the process {text}, and was killed for that")
 
-    def due(self) -> Messages | None:
+    def run_due_actions(self) -> Messages | None:
         """Run the actions that are due, until one returns messages for the controller."""
         reads_first = self.exchange is not None or self.request.prunable
         unread = reads_first and self.is_open and self.channel.is_readable()
@@ -133,95 +134,99 @@ class Running:
                 return taken
         return None
 
-    def take(self) -> Messages:
-        """Return the trial's messages so far, for the controller."""
-        self.taken_at = time.monotonic()
+    def take_messages(self) -> Messages:
+        """Return the messages that have not been handed over yet, and count them as handed over."""
+        self.handed_over_at = time.monotonic()
         self.timers.cancel("hand over", "exchange")
         if self.log is not None:
-            self.timers.set("log", self.taken_at + LOG_INTERVAL, self._take_any)
-        reports, self.taken, self.reports = self.reports, self.reports, []
-        self.waiting = self.blocked
-        log = b"" if self.log is None else self.log.grown()
+            self.timers.set("log", self.handed_over_at + LOG_INTERVAL, self._take_messages_if_any)
+        reports, self.delivered_reports, self.reports = self.reports, self.reports, []
+        self.is_answer_due = self.is_blocked
+        log = b"" if self.log is None else self.log.next_piece()
         news: Messages = () if self.exchange is None else self.exchange.news()
-        if self.suggestion is not None:
-            news, self.suggestion = (*news, self.suggestion), None
-        return (*piece(log), *reports, *news)
+        if self.pending_suggestion is not None:
+            news, self.pending_suggestion = (*news, self.pending_suggestion), None
+        return (*log_messages(log), *reports, *news)
 
-    def _take_any(self) -> Messages | None:
-        return self.take() or None
+    def _take_messages_if_any(self) -> Messages | None:
+        """Return the log's new part and other messages; None without any, so that the next timers run."""
+        return self.take_messages() or None
 
     def _notice_exit(self) -> Messages:
-        return (*self.take(), messages.Exiting())
+        """Return the messages so far, and that the process has not exited after its outcome."""
+        return (*self.take_messages(), messages.Exiting())
 
     def receive(self) -> bool:
         """Read what the process has sent; False when its channel is closed, or it is killed for an invalid message."""
         try:
             for message in self.channel.read():
                 if isinstance(message, messages.Reported):
-                    self.reported(message)
+                    self.handle_report(message)
                 elif isinstance(message, messages.Suggest):
-                    self.request_suggestion(message)
+                    self.handle_suggestion_request(message)
                 elif isinstance(message, messages.Ended):
-                    self.returned(message.outcome)
+                    self.handle_outcome(message.outcome)
                 elif isinstance(message, messages.Printed):
-                    self.printed = message.printed
+                    self.printed_bytes = message.printed
                 else:
                     assert self.exchange is not None, "only a collection's process may send these messages"
                     self.exchange.receive(message)
                     if (moment := self.exchange.report_at) is not None:
-                        self.timers.set("exchange", moment, self.take)
+                        self.timers.set("exchange", moment, self.take_messages)
         except (EOFError, errors.MessageError) as error:
             if isinstance(error, errors.MessageError):
                 self.kill(FailureClass.INVALID, f"{error}; the process was killed")
             self.is_open = False
-            self.timers.cancel("read", "exchange")  # the rest is reported with its end
+            self.timers.cancel("read", "exchange")  # the slot reads and reports the rest at the end of the process
         return self.is_open
 
-    def _hand_over(self) -> None:
-        """Schedule the handing over of messages: at once if the process, or a study's pruner, waits for them."""
-        is_urgent = self.request.prunable or self.suggestion is not None
-        self.timers.set("hand over", time.monotonic() if is_urgent else self.taken_at + FLUSH_INTERVAL, self.take)
+    def _schedule_hand_over(self) -> None:
+        """Schedule the hand-over of messages: at once if the process or the pruner waits for them."""
+        is_urgent = self.request.prunable or self.pending_suggestion is not None
+        self.timers.set(
+            "hand over", time.monotonic() if is_urgent else self.handed_over_at + FLUSH_INTERVAL, self.take_messages
+        )
 
-    def reported(self, report: messages.Reported) -> None:
-        """Handle a report of a step.
+    def handle_report(self, report: messages.Reported) -> None:
+        """Record a report of a step, and schedule its hand-over.
 
         Raises:
-            MessageError: the step is out of range.
+            MessageError: The step is out of range.
         """
         if not 0 <= report.step < records.STEPS:
             raise errors.MessageError(f"a trial sent a report of step {report.step}; they go from 0 to {records.STEPS - 1}")
-        if self.over is not None and not report.waits:
-            return  # what it reports after its end does not count
-        report = dataclasses.replace(report, **_bounded(report, self.request))
-        when = self._possible(report.time)
+        if self.decided_end is not None and not report.waits:
+            return  # reports after the decided end do not count
+        report = dataclasses.replace(report, **_bounded_fields(report, self.request))
+        when = self._clamp_time(report.time)
         self.reports.append(records.TrialReport(self.request.number, report.step, report.metrics, when, report.remark))
-        self._hand_over()
-        self.last, self.reported_at = report.metrics, report.sent
-        self.blocked = self.request.prunable and report.waits
+        self._schedule_hand_over()
+        self.last_metrics, self.report_sent_at = report.metrics, report.sent
+        self.is_blocked = self.request.prunable and report.waits
         if self.reader is not None:
             self.reader.leave_out(report.metrics)
         if not report.waits:
-            self._stop_early(report.step, report.metrics)
+            self._apply_end_rules(report.step, report.metrics)
 
-    def request_suggestion(self, suggest: messages.Suggest) -> None:
+    def handle_suggestion_request(self, suggest: messages.Suggest) -> None:
         """Handle a request for the value of a parameter.
 
         Raises:
-            MessageError: its parameters were drawn before it began, it has not waited for the last answer, or it sends too
-                many requests.
+            MessageError: The job is no Optuna objective, the last request is not answered yet, or there were too many
+                requests.
         """
         if not self.request.objectives:
             raise errors.MessageError("a trial sent a request for a parameter, and only an objective of Optuna may")
-        if self.suggestion is not None:
+        if self.pending_suggestion is not None:
             raise errors.MessageError("a trial sent two requests for parameters at once; send them one after another")
         self.suggestion_requests += 1
-        if self.suggestion_requests > MOST_SUGGESTIONS:
+        if self.suggestion_requests > MAX_SUGGESTIONS:
             raise errors.MessageError(
-                f"a trial sent more than {MOST_SUGGESTIONS} requests for parameters; request each of them once"
+                f"a trial sent more than {MAX_SUGGESTIONS} requests for parameters; request each of them once"
             )
-        self.suggestion, self.is_repeated = suggest, suggest.name in self.names
-        self.names.add(suggest.name)
-        self._hand_over()
+        self.pending_suggestion, self.is_repeated = suggest, suggest.name in self.requested_names
+        self.requested_names.add(suggest.name)
+        self._schedule_hand_over()
 
     def read_metrics(self, *, ended: bool = False) -> None:
         """Read what a program has written, and make reports of the metrics in it."""
@@ -229,77 +234,85 @@ class Running:
             return
         now = time.monotonic()
         if not ended:
-            if self.final is not None:
-                return  # what its exit hooks print is read at the end
+            if self.final_outcome is not None:
+                return  # the output of its exit hooks is read at the end
             self.timers.set("read", now + INTERVAL, self.read_metrics)
             with contextlib.suppress(OSError):  # there is no log yet
                 size = self.reader.log.stat().st_size
-                if not self.channel.is_readable():  # then the program had not ended before
-                    self.size = size
-        for step, metrics in self.reader.read(now, ended=ended, printed=self.printed if ended else self.size):
-            if self.over is not None:
-                return  # what it wrote after its end does not count
+                if not self.channel.is_readable():  # the program had not ended when the size was read
+                    self.log_size = size
+        for step, metrics in self.reader.read(now, ended=ended, printed=self.printed_bytes if ended else self.log_size):
+            if self.decided_end is not None:
+                return  # metrics after the decided end do not count
             self.reports.append(records.TrialReport(self.request.number, step, metrics, time.time(), ""))
-            self._hand_over()
-            self.last = {**self.last, **metrics}
-            self._stop_early(step, metrics)
+            self._schedule_hand_over()
+            self.last_metrics = {**self.last_metrics, **metrics}
+            self._apply_end_rules(step, metrics)
 
-    def returned(self, outcome: records.TrialOutcome) -> None:
+    def handle_outcome(self, outcome: records.TrialOutcome) -> None:
         """Handle the process's report of how the job's function ended.
 
         Raises:
-            MessageError: the outcome is inconsistent.
+            MessageError: The outcome is inconsistent.
         """
-        is_whole = self.request.node == 0 and self.reader is None  # those of a program are read
+        is_whole = self.request.node == 0 and self.reader is None  # a program's metrics are read by the slot
         may_pause = self.request.segment is not None and self.request.segment.rung > 0
-        if wrong := _flaw(outcome, self.request.metrics if is_whole else (), may_pause=may_pause):
+        if wrong := _outcome_defect(outcome, self.request.metrics if is_whole else (), may_pause=may_pause):
             raise errors.MessageError(f"a trial sent an outcome {wrong}")
-        outcome = dataclasses.replace(outcome, **_bounded(outcome, self.request))
-        self.final = dataclasses.replace(outcome, number=self.request.number, started=self._possible(outcome.started))
-        self.final_at = time.monotonic()
+        outcome = dataclasses.replace(outcome, **_bounded_fields(outcome, self.request))
+        self.final_outcome = dataclasses.replace(
+            outcome, number=self.request.number, started=self._clamp_time(outcome.started)
+        )
+        self.final_outcome_at = time.monotonic()
         self.timers.cancel("deadline")
-        self.timers.set("linger", self.final_at + self.config.linger, self._check_linger)  # only exit hooks are left
-        self.timers.set("exit notice", self.final_at + EXIT_NOTICE, self._notice_exit)
+        self.timers.set("linger", self.final_outcome_at + self.config.linger, self._check_linger)  # only exit hooks are left
+        self.timers.set("exit notice", self.final_outcome_at + EXIT_NOTICE, self._notice_exit)
 
     def answer(self, prune_at: int | None, suggested: messages.Suggested | None = None) -> None:
-        """Answer the report or request on which the process is blocked; postpone its deadline by the time that took.
+        """Answer the report or request on which the process is blocked, and postpone its deadline by the controller's time.
 
         A process that is not blocked is ended if it is pruned, and its outcome has the metrics of that step.
 
-        It also moves if the process does not wait for an answer: its messages were not read in that time, so it may have
-        been blocked on a full channel. It moves once for each parameter: an objective that asks for one again and again has
-        no time for that but its own.
+        The deadline also moves if the process does not wait for an answer: its messages were not read in that time, so it
+        may have been blocked on a full channel. It moves once for each parameter, so that an objective cannot extend its
+        time by repeated requests for one parameter.
+
+        Args:
+            prune_at: Step at which the trial is pruned, or None.
+            suggested: Answer to a request for a parameter, or None.
         """
-        now, since = time.monotonic(), self.reported_at if self.waiting else self.taken_at
+        now, since = time.monotonic(), self.report_sent_at if self.is_answer_due else self.handed_over_at
         is_its_own = suggested is not None and self.is_repeated
         if self.request.worker is None and not is_its_own:
             self.timers.postpone("deadline", now - max(since, self.credited_until))
         self.credited_until = now
-        if self.waiting:
-            self.waiting = self.blocked = False
+        if self.is_answer_due:
+            self.is_answer_due = self.is_blocked = False
             self.send(messages.AnswerReport(prune_at))
         elif prune_at is not None:
-            self.last = next((report.metrics for report in reversed(self.taken) if report.step == prune_at), self.last)
-            self._end_as(TrialState.PRUNED, f"pruned at step {prune_at}")
+            self.last_metrics = next(
+                (report.metrics for report in reversed(self.delivered_reports) if report.step == prune_at), self.last_metrics
+            )
+            self._decide_end(TrialState.PRUNED, f"pruned at step {prune_at}")
         if suggested is not None:
             self.send(suggested)
 
-    def started(self, pid: int, method: str, handle: int) -> None:
-        """Record that the process has started; a kill or stop may have been requested before."""
+    def handle_start(self, pid: int, method: str, handle: int) -> None:
+        """Record the started process, and send it the signal of a kill or stop that was requested before."""
         with self.lock:
-            self.pid, self.method, self.handle, self.template_since = pid, method, handle, None
+            self.pid, self.start_method, self.handle, self.template_asked_at = pid, method, handle, None
             self.timers.cancel("template")
-            if self.killed:
+            if self.kill_reason:
                 self._signal(signal.SIGKILL)
-            elif self.stopping or self.over is not None:
+            elif self.stop_reason or self.decided_end is not None:
                 self._signal(signal.SIGTERM)
 
     def template_patience(self) -> float:
-        """Seconds in which the template must answer."""
-        return KILLED_PATIENCE if self.killed is not None else TEMPLATE_PATIENCE
+        """Return the time in which the template must answer, in seconds."""
+        return KILLED_PATIENCE if self.kill_reason is not None else TEMPLATE_PATIENCE
 
-    def ended(self) -> None:
-        """Record that the process is gone; it is not signaled from now on."""
+    def handle_exit(self) -> None:
+        """Record that the process is gone, so that no signal is sent to it."""
         self.is_gone.set()
         with self.lock:
             if self.handle is not None:
@@ -311,37 +324,37 @@ class Running:
     def kill(self, failure: FailureClass, message: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Kill the process as `failure`; the first call decides the reason."""
         with self.lock:
-            if self.killed is None:
-                self.killed = (failure, message)
+            if self.kill_reason is None:
+                self.kill_reason = (failure, message)
                 self._signal(number)
 
     def stop(self, message: str) -> None:
         """Request the process to save a checkpoint and end, and kill it if it has not done so in time."""
         grace = self.config.grace
         with self.lock:
-            if self.killed is not None or self.stopping:
+            if self.kill_reason is not None or self.stop_reason:
                 return
-            self.stopping, self.stopped_at = message, time.monotonic()
+            self.stop_reason, self.stop_requested_at = message, time.monotonic()
             text = f"{message}; it had not ended {grace:g} s after SIGTERM and was killed"
             self._terminate(grace + STOP_MARGIN, FailureClass.LOST, text)
 
-    def _stop_early(self, step: int, metrics: Mapping[str, float]) -> None:
+    def _apply_end_rules(self, step: int, metrics: Mapping[str, float]) -> None:
         """End a program whose report meets one of the job's stop rules, as complete, or that is at a rung, as paused."""
-        if rule := stopping.early(self.request.stop, step, metrics):
-            self._end_as(TrialState.COMPLETE, f"stopped at step {step}: {rule}")
+        if rule := stopping.met_rule(self.request.stop, step, metrics):
+            self._decide_end(TrialState.COMPLETE, f"stopped at step {step}: {rule}")
         self.pause.report(step, metrics)
-        if self.pause.requested:
-            self._end_as(TrialState.PAUSED, f"paused after step {step}")
+        if self.pause.is_requested:
+            self._decide_end(TrialState.PAUSED, f"paused after step {step}")
 
-    def _end_as(self, state: TrialState, message: str) -> None:
+    def _decide_end(self, state: TrialState, message: str) -> None:
         """End a program whose outcome is decided: by SIGTERM, and if it has not ended in time by SIGKILL."""
         with self.lock:
-            if self.killed is not None or self.over is not None:
+            if self.kill_reason is not None or self.decided_end is not None:
                 return
-            if self.final is not None and state is not TrialState.PRUNED:
-                return  # it has a result of its own
-            self.over = state, message
-            grace = self.config.grace if state is TrialState.PAUSED else OVER_GRACE  # to save a checkpoint
+            if self.final_outcome is not None and state is not TrialState.PRUNED:
+                return  # the process has sent a result, which counts
+            self.decided_end = state, message
+            grace = self.config.grace if state is TrialState.PAUSED else DECIDED_END_GRACE  # to save a checkpoint
             text = f"had not ended {grace:g} s after it was {message}"
             if not self.is_gone.is_set():
                 self._terminate(grace, FailureClass.TIMEOUT, text)
@@ -352,17 +365,17 @@ class Running:
         For a separate thread: a slot checks nothing while it waits for the controller's answer.
         """
         while not self.is_gone.wait(WATCH_INTERVAL):
-            used = sessions.memory(self.pid, enough=limit) if self.pid else 0
+            used = sessions.resident_memory(self.pid, enough=limit) if self.pid else 0
             if used > limit:
                 text = f"used {used / 2**30:.1f} GiB of memory, over its limit of {limit / 2**30:.1f} GiB"
                 self.kill(FailureClass.CRASHED, f"{text}; raise resources.memory")
 
     def _check_deadline(self) -> None:
         """Kill a process that is over its time."""
-        if self.killed is not None or self.final is not None:
+        if self.kill_reason is not None or self.final_outcome is not None:
             return
         worker = self.request.worker is not None
-        if self.exchange is not None and worker:  # its time is that of its next result, and begins again in other threads
+        if self.exchange is not None and worker:  # its limit is for each result; other threads move the deadline
             now, deadline = time.monotonic(), self.exchange.deadline
             if deadline is None or now < deadline:
                 soon = now + WATCH_INTERVAL
@@ -370,51 +383,54 @@ class Running:
                 return
         limit = f"its limit of {self.request.timeout:g} s"
         text = f"had no result within {limit}, raise collect.timeout" if worker else f"took longer than {limit}"
-        self._abort(f"{text}; its log ends with the stacks of its threads")
+        self._abort_process(f"{text}; its log ends with the stacks of its threads")
 
     def _check_linger(self) -> None:
         """Kill a process that has not ended long after its outcome."""
-        if self.killed is None:
+        if self.kill_reason is None:
             self.is_overdue = True
-            self._abort("")
+            self._abort_process("")
 
-    def _abort(self, text: str) -> None:
+    def _abort_process(self, text: str) -> None:
         """Kill the process, which first writes the stacks of its threads."""
         self.kill(FailureClass.TIMEOUT, text, signal.SIGABRT)
         self.timers.set("abort", time.monotonic() + ABORT_GRACE, self._kill_aborted)
 
     def _kill_aborted(self) -> None:
+        """Kill a process that has had time to write its stacks."""
         with self.lock:
             self._signal(signal.SIGKILL)
 
-    def outcome(self, code: int | None, lost: str) -> records.TrialOutcome:
-        """The outcome that the trial reported, or one for a process that reported none.
+    def build_outcome(self, code: int | None, lost: str) -> records.TrialOutcome:
+        """Return the outcome that the trial reported, or one for a process that reported none.
 
         Args:
-            code: exit code of its process; None if the template that would know it is gone.
-            lost: the message if the template is gone.
+            code: Exit code of the process; None if the template is gone, which would have reported it.
+            lost: Message of the outcome if the template is gone.
         """
-        outcome = self.final or records.TrialOutcome(
-            number=self.request.number, state=TrialState.FAILED, metrics=self.last, started=self.began
+        outcome = self.final_outcome or records.TrialOutcome(
+            number=self.request.number, state=TrialState.FAILED, metrics=self.last_metrics, started=self.started_at
         )
-        if self.over is not None:
-            state, text = self.over
-            decided = records.TrialOutcome(self.request.number, state, metrics=self.last, message=text, started=self.began)
+        if self.decided_end is not None:
+            state, text = self.decided_end
+            decided = records.TrialOutcome(
+                self.request.number, state, metrics=self.last_metrics, message=text, started=self.started_at
+            )
             if state is TrialState.COMPLETE and self.reader is not None:
-                return self._completed(dataclasses.replace(decided, early=True), self.reader)
+                return self._completed_outcome(dataclasses.replace(decided, early=True), self.reader)
             return decided
-        if self.final is not None and self.reader is not None:
-            if self.final.state is TrialState.COMPLETE:
-                outcome = self._completed(self.final, self.reader)
+        if self.final_outcome is not None and self.reader is not None:
+            if self.final_outcome.state is TrialState.COMPLETE:
+                outcome = self._completed_outcome(self.final_outcome, self.reader)
             else:
-                outcome = dataclasses.replace(outcome, metrics={**self.last, **outcome.metrics})
-        if self.final is None and self.killed is None and self.reader is not None and code == 0:
-            # A script that ended by `os._exit(0)`, or was replaced by another program that ended well: as a command does.
-            return self._completed(dataclasses.replace(outcome, state=TrialState.COMPLETE), self.reader)
-        if self.final is None:
-            failure, text = self.killed or _unexplained(code, self.config.grace, lost)
-            if self.killed is None and self.stopping and failure is FailureClass.LOST:
-                text = f"{self.stopping}: {text}"
+                outcome = dataclasses.replace(outcome, metrics={**self.last_metrics, **outcome.metrics})
+        if self.final_outcome is None and self.kill_reason is None and self.reader is not None and code == 0:
+            # A script may end by `os._exit(0)`, or replace itself by another program. That counts like a command's end.
+            return self._completed_outcome(dataclasses.replace(outcome, state=TrialState.COMPLETE), self.reader)
+        if self.final_outcome is None:
+            failure, text = self.kill_reason or _failure_without_outcome(code, self.config.grace, lost)
+            if self.kill_reason is None and self.stop_reason and failure is FailureClass.LOST:
+                text = f"{self.stop_reason}: {text}"
             return dataclasses.replace(outcome, failure=failure, message=text)
         if self.is_overdue:
             late = (
@@ -422,32 +438,34 @@ class Running:
                 "hang?), see budget.exit_timeout; its log ends with the stacks of its threads"
             )
             return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, late))))
-        if self.stopping and outcome.failure is FailureClass.LOST:
-            return dataclasses.replace(outcome, message=f"{self.stopping}: {outcome.message}")
+        if self.stop_reason and outcome.failure is FailureClass.LOST:
+            return dataclasses.replace(outcome, message=f"{self.stop_reason}: {outcome.message}")
         return outcome
 
-    def _completed(self, outcome: records.TrialOutcome, reader: Reader) -> records.TrialOutcome:
-        """The outcome of a program that ended well, with the metrics that were read."""
+    def _completed_outcome(self, outcome: records.TrialOutcome, reader: Reader) -> records.TrialOutcome:
+        """Return the outcome of a program that ended well, with the metrics read; FAILED if some are missing."""
         metrics = {**reader.newest, **outcome.metrics}
-        for name in self.request.reported:  # the best report counts: one that diverges at the end has had a value
+        for (
+            name
+        ) in self.request.reported:  # the best report counts, so a training that diverges at the end still has a value
             if name in reader.finite and not math.isfinite(metrics.get(name, math.nan)):
                 metrics[name] = reader.finite[name]
         # A program that ends after SIGTERM may not have done all of its work.
-        if self.stopping and (self.final is None or self.stopped_at < self.final_at):
+        if self.stop_reason and (self.final_outcome is None or self.stop_requested_at < self.final_outcome_at):
             failure, text, at = FailureClass.LOST, "it ended after SIGTERM", ""
         elif missing := [name for name in self.request.metrics if not math.isfinite(metrics.get(name, math.nan))]:
             at = "; ".join(f"{name} is {'not finite' if name in metrics else 'missing'}" for name in missing)
-            failure, text = FailureClass.INVALID, reader.missing(missing, metrics)
+            failure, text = FailureClass.INVALID, reader.missing_message(missing, metrics)
         else:
-            remarks = (outcome.message, *reader.remarks, *stopping.unreported(self.request.stop, metrics))
+            remarks = (outcome.message, *reader.remarks, *stopping.unreported_remarks(self.request.stop, metrics))
             return dataclasses.replace(outcome, metrics=metrics, message="; ".join(filter(None, remarks)))
         return dataclasses.replace(
             outcome, state=TrialState.FAILED, failure=failure, message=text, metrics=metrics, place=at
         )
 
-    def _possible(self, seconds: float) -> float:
+    def _clamp_time(self, seconds: float) -> float:
         """Clamp a time since the epoch to the lifetime of the process; `seconds` may be NaN."""
-        return min(max(self.began, seconds), time.time())
+        return min(max(self.started_at, seconds), time.time())
 
     def _terminate(self, seconds: float, failure: FailureClass, message: str) -> None:
         """Send SIGTERM, and kill the process if it has not ended in so many seconds; with the lock held."""
@@ -463,20 +481,20 @@ class Running:
                 signal.pidfd_send_signal(self.handle, number)
 
 
-def piece(log: bytes) -> tuple[messages.LogGrown, ...]:
-    """A piece of the trial's log as a message, if there is one."""
+def log_messages(log: bytes) -> tuple[messages.LogGrown, ...]:
+    """Return a piece of the trial's log as a message; nothing if it is empty."""
     return (messages.LogGrown(log),) if log else ()
 
 
-def taken_from(config: records.SlotConfig, request: records.TrialRequest) -> messages.Direction[messages.FromTrial]:
-    """The messages that are accepted from the process of such a trial."""
+def accepted_messages(config: records.SlotConfig, request: records.TrialRequest) -> messages.Direction[messages.FromTrial]:
+    """Return the messages that are accepted from the process of a trial, by its slot's role."""
     if config.role == "trial":
         return messages.FROM_TRIAL
     return messages.FROM_LEARNER if request.worker is None else messages.FROM_WORKER
 
 
-def with_arrays(outcome: records.TrialOutcome, file: Path) -> tuple[records.TrialOutcome, str | None]:
-    """The outcome and the file of its arrays; INVALID if the process has not written the file it announced."""
+def check_arrays(outcome: records.TrialOutcome, file: Path) -> tuple[records.TrialOutcome, str | None]:
+    """Return the outcome and the file of its arrays; an INVALID outcome and None if the announced file is missing."""
     if not file.is_symlink() and file.is_file() and file.stat().st_size == outcome.arrays:
         return outcome, str(file)
     text = f"the {outcome.arrays:,} bytes of arrays of its result are not in {file}"
@@ -484,8 +502,8 @@ def with_arrays(outcome: records.TrialOutcome, file: Path) -> tuple[records.Tria
     return failed, None
 
 
-def _bounded(report: messages.Reported | records.TrialOutcome, request: records.TrialRequest) -> dict[str, Any]:
-    """The fields of a report or an outcome that change when it has more metrics than one may; those that count stay."""
+def _bounded_fields(report: messages.Reported | records.TrialOutcome, request: records.TrialRequest) -> dict[str, Any]:
+    """Return the changed fields of a report or outcome with too many metrics, else {}; metrics that the job needs stay."""
     needed = {*request.metrics, *request.reported, *(rule.metric for rule in request.stop)}
     named = [name for name in report.metrics if name in needed or len(name) <= records.NAME]
     named = sorted(named, key=lambda name: name not in needed)[: records.METRICS]
@@ -501,13 +519,13 @@ def _bounded(report: messages.Reported | records.TrialOutcome, request: records.
     }
 
 
-def _flaw(outcome: records.TrialOutcome, needed: tuple[str, ...], *, may_pause: bool) -> str:
+def _outcome_defect(outcome: records.TrialOutcome, needed: tuple[str, ...], *, may_pause: bool) -> str:
     """Return the defect of an outcome from a process, which may run any code; "" if it has none.
 
     Args:
-        outcome: as the process sent it.
-        needed: metrics that it must hold if it is complete.
-        may_pause: whether it may be paused at a rung.
+        outcome: Outcome as the process sent it.
+        needed: Metrics that a complete outcome must hold.
+        may_pause: Whether the trial may be paused at a rung.
     """
     if outcome.state not in (TrialState.COMPLETE, TrialState.PRUNED, TrialState.PAUSED, TrialState.FAILED):
         return f"of state {outcome.state}"
@@ -521,11 +539,11 @@ def _flaw(outcome: records.TrialOutcome, needed: tuple[str, ...], *, may_pause: 
     return f"without a finite number for {', '.join(missing)}" if missing and outcome.state is TrialState.COMPLETE else ""
 
 
-def _unexplained(code: int | None, grace: float, lost: str) -> tuple[FailureClass, str]:
-    """The failure of a process that ended without reporting an outcome."""
+def _failure_without_outcome(code: int | None, grace: float, lost: str) -> tuple[FailureClass, str]:
+    """Return class and message of the failure of a process that ended without an outcome."""
     if code is None:
         return FailureClass.LOST, lost
-    if code == -signal.SIGTERM:  # it had no handler yet, or the job does not handle it
+    if code == -signal.SIGTERM:  # no handler was installed yet, or the job installs none
         return FailureClass.LOST, "stopped by SIGTERM at once, without a checkpoint"
     if code == -signal.SIGALRM:
         return FailureClass.LOST, f"stopped by SIGTERM; it had not ended after {grace:g} s, see ctx.stopping"
@@ -533,4 +551,4 @@ def _unexplained(code: int | None, grace: float, lost: str) -> tuple[FailureClas
         name = signal.Signals(-code).name
         hint = " (probably by the kernel, out of memory)" if -code == signal.SIGKILL else ""
         return FailureClass.CRASHED, f"the process was killed by {name}{hint}"
-    return FailureClass.INVALID if code == 0 else FailureClass.CRASHED, f"the process {outcomes.without_result(code)}"
+    return FailureClass.INVALID if code == 0 else FailureClass.CRASHED, f"the process {outcomes.missing_result_text(code)}"

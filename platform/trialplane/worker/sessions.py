@@ -8,43 +8,48 @@ import signal
 from pathlib import Path
 
 
-def memory(session: int, enough: int | None = None) -> int:
-    """Bytes of memory resident in all processes of a session.
+def resident_memory(session: int, enough: int | None = None) -> int:
+    """Return the bytes of memory resident in all processes of a session.
 
-    Shared pages count once per process, which is quick to compute but too much for ranks forked from one process. So a sum
-    over `enough` is computed again, exactly: each such page divided by the number of its users.
+    A shared page counts once for each process, which is quick to compute but too much for ranks forked from one process.
+
+    Args:
+        session: Id of the session.
+        enough: A sum over this is computed again, exactly: each page is divided by the number of its processes.
     """
-    processes = _session(session)
-    total = sum(_resident(process) for process in processes)
+    processes = _process_folders(session)
+    total = sum(_resident_bytes(process) for process in processes)
     if enough is None or total <= enough:
         return total
-    return sum(_proportional(process) for process in processes)
+    return sum(_proportional_bytes(process) for process in processes)
 
 
 def kill(session: int) -> None:
     """Kill all processes of a session."""
-    for process in _session(session):
+    for process in _process_folders(session):
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(process.name), signal.SIGKILL)
 
 
-def _resident(process: Path) -> int:
+def _resident_bytes(process: Path) -> int:
+    """Return the resident bytes of a process, shared pages in full; 0 if it has ended."""
     with contextlib.suppress(OSError, IndexError):
         return int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 
-def _proportional(process: Path) -> int:
+def _proportional_bytes(process: Path) -> int:
+    """Return the resident bytes of a process, shared pages in proportion."""
     with contextlib.suppress(OSError):
         for line in (process / "smaps_rollup").read_text().splitlines():
             name, _, rest = line.partition(":")
             if name == "Pss":
                 return int(rest.split()[0]) << 10
-    return _resident(process)
+    return _resident_bytes(process)
 
 
-def _session(session: int) -> list[Path]:
-    """The folders in /proc of all processes of a session."""
+def _process_folders(session: int) -> list[Path]:
+    """Return the folders in /proc of all processes of a session."""
     folders = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit():

@@ -1,7 +1,7 @@
 """Files sent between a slot and a controller that share no folder, as in the pods of a cluster.
 
-The job's code arrives as an archive. A trial's log is sent with its events as it grows, within bounds, and at its end the
-MLflow store that it logged into if it could not reach MLflow. Files that have been sent are removed here.
+The job's code arrives as an archive. A trial's log is sent with its events as it grows, within bounds. At the trial's end
+its own MLflow store is sent, if it could not reach MLflow. Files that have been sent are removed on the slot's machine.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import CheckpointSummary, SlotConfig, TrialRequest
 
 CHUNK = 256 << 10  # bytes of a log in one event
-HEAD = 768 << 10  # bytes of a log that are sent while the trial runs; of the rest only the end, after the trial's end
-TAIL = 255 << 10
-MAX_STORE = 256 << 20  # bytes of artifacts that are sent through Ray's object store; the controller's is in its memory
+LIVE_BYTES = 768 << 10  # bytes of a log that are sent while the trial runs
+END_BYTES = 255 << 10  # bytes at the end of a longer log that are sent after the trial's end
+MAX_STORE = 256 << 20  # bytes of artifacts that are sent through Ray's object store, which is in the controller's memory
 
 
-def at_home(config: SlotConfig) -> SlotConfig:
-    """The config with its folders below this machine's TRIALPLANE_HOME."""
+def localized_config(config: SlotConfig) -> SlotConfig:
+    """Return the config with folders below this machine's TRIALPLANE_HOME."""
     home = paths.home()
     run = RunPaths.of(home, config.run)
     return dataclasses.replace(config, root=str(run.root), code=str(run.code), cache=str(paths.cache(home)))
@@ -38,12 +38,12 @@ def unpack_code(archive: Path, code: Path, sha256: str = "") -> None:
     """Unpack the job's code, unless a former slot of this pod has done so.
 
     Args:
-        archive: the first part; further parts are beside it.
-        code: the folder.
-        sha256: that the submission names; "" where it is not known.
+        archive: First part of the archive; further parts are in the same folder.
+        code: Folder for the code.
+        sha256: Expected digest; "" where it is not known.
 
     Raises:
-        SlotError: the archive is missing, damaged or another one, or the disk is full.
+        SlotError: The archive is missing, damaged or of another digest, or the disk is full.
     """
     mark = code.with_name(f".{code.name}.sha256")
     try:
@@ -62,28 +62,28 @@ def unpack_code(archive: Path, code: Path, sha256: str = "") -> None:
 class Log:
     """The new parts of one trial's log, in bounded pieces.
 
-    Of a log longer than `HEAD` only the last part of the rest is sent, after the trial's end: that is where a traceback is.
+    Of a log longer than `LIVE_BYTES` only the end is sent too, after the trial's end, as that is where a traceback is.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._offset = 0
 
-    def grown(self, *, ended: bool = False) -> bytes:
-        """The next piece, or b"". After the trial's end, parts beyond the limit are replaced by a mark."""
+    def next_piece(self, *, ended: bool = False) -> bytes:
+        """Return the next piece, or b"". After the trial's end, a mark replaces the part beyond the limit."""
         try:
             size = self._file.stat().st_size
         except FileNotFoundError:
             return b""
         mark = b""
         if not ended:
-            size = min(size, HEAD)
-        elif self._offset >= HEAD and size - self._offset > TAIL:
-            left_out = size - self._offset - TAIL
+            size = min(size, LIVE_BYTES)
+        elif self._offset >= LIVE_BYTES and size - self._offset > END_BYTES:
+            left_out = size - self._offset - END_BYTES
             mark = f"\n[trialplane: {left_out:,} bytes of this log are left out here]\n".encode()
             self._offset += left_out
-        elif self._offset < HEAD < size:
-            size = HEAD  # the mark comes with the next piece
+        elif self._offset < LIVE_BYTES < size:
+            size = LIVE_BYTES  # the mark comes with the next piece
         count = min(size - self._offset, CHUNK)
         if count <= 0:
             return mark
@@ -105,21 +105,21 @@ class Log:
 
 
 def pack_store(store: Path, file: Path) -> str | None:
-    """Pack a trial's own MLflow store and remove it; None when the trial logged nothing there.
+    """Pack a trial's own MLflow store and remove it; return the archive, or None if the trial has no store.
 
-    Artifacts that are too large are left out: then the archive lacks their folder.
+    Artifacts that are too large together are left out, with their folder.
     """
     if not store.exists():
         return None
     artifacts = store.with_suffix(".artifacts")
-    size = sum(each.stat().st_size for each in artifacts.rglob("*") if each.is_file()) if artifacts.is_dir() else 0
+    size = sum(path.stat().st_size for path in artifacts.rglob("*") if path.is_file()) if artifacts.is_dir() else 0
     with tarfile.open(file, "w") as archive:
-        for each in sorted(store.parent.glob(f"{store.stem}.*")):
-            if each != artifacts or size <= MAX_STORE:
-                archive.add(each, each.name)
+        for path in sorted(store.parent.glob(f"{store.stem}.*")):
+            if path != artifacts or size <= MAX_STORE:
+                archive.add(path, path.name)
     shutil.rmtree(artifacts, ignore_errors=True)
-    for each in store.parent.glob(f"{store.stem}.*"):
-        each.unlink(missing_ok=True)
+    for path in store.parent.glob(f"{store.stem}.*"):
+        path.unlink(missing_ok=True)
     return str(file)
 
 
@@ -134,14 +134,15 @@ def checkpoint_summary(config: SlotConfig, request: TrialRequest) -> CheckpointS
 
 
 def has_saved(config: SlotConfig, request: TrialRequest) -> bool | None:
-    """Whether a trial, in this attempt or an earlier one, has left a checkpoint, which the controller cannot see.
+    """Return whether a trial has left a checkpoint, in this attempt or an earlier one.
 
-    None where the slot cannot see it either, in an object store, or need not look, as all share the folder.
+    Returns:
+        None for an object store, where the slot cannot tell, and for the run's own folder, which the controller sees itself.
     """
     folder = paths.local_folder(config.checkpoints) if config.checkpoints else None
     if folder is None:
         return None
-    trial = request.trial if config.role == "trial" else 0  # the iterations of a collection share a folder
+    trial = request.trial if config.role == "trial" else 0  # all iterations of a collection have the folder of trial 0
     with contextlib.suppress(OSError):
         return paths.is_saved(Path(paths.trial_checkpoints(str(folder), config.run, trial)))
     return None

@@ -38,7 +38,7 @@ from trialplane.worker.channel import Channel
 from trialplane.worker.collect import exchange
 from trialplane.worker.metrics.reader import Reader
 from trialplane.worker.ranks import meeting
-from trialplane.worker.running import WATCH_INTERVAL, Messages, Running, piece, taken_from, with_arrays
+from trialplane.worker.running import WATCH_INTERVAL, Messages, RunningTrial, accepted_messages, check_arrays, log_messages
 from trialplane.worker.setup import usage
 from trialplane.worker.shims import capture
 from trialplane.worker.template import MAX_MESSAGE
@@ -47,37 +47,35 @@ if TYPE_CHECKING:
     from trialplane.worker.collect.segments import Bytes
 
 IMPORT_PATIENCE = 1800.0  # seconds for the template to import the job's code
-CLOSE_PATIENCE = (
-    5.0  # seconds for the template to end processes that its trial left, and then itself; the same for the kernel to kill it
-)
+CLOSE_PATIENCE = 5.0  # seconds for the template to kill the processes of its trials and end; again as long after SIGKILL
 
 
 class Slot:
     """A slot on this machine, for one trial at a time."""
 
     def __init__(self, config: records.SlotConfig, name: str) -> None:
-        self.config = config = shipping.at_home(config) if config.ship else config
+        self.config = config = shipping.localized_config(config) if config.ship else config
         self.name = name
         self.node = socket.gethostname()
         self._paths = RunPaths(Path(config.root))
         self._log = self._paths.slot_log(name)
         self.template: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self.running: Running | None = None
-        self._ending: tuple[shipping.Log, Messages] | None = None  # of a trial whose log is still being sent
-        self._meeting: meeting.Port | None = None  # the rendezvous of all nodes, if this slot is node 0
+        self.running: RunningTrial | None = None
+        self._unsent_end: tuple[shipping.Log, Messages] | None = None  # the end of a trial whose log is still being sent
+        self._rendezvous: meeting.Port | None = None  # the rendezvous of all nodes, if this slot is node 0
 
     def start(self) -> messages.SlotStarted:
         """Start the template and wait until it is warm.
 
         Raises:
-            EntrypointError: the job's code does not import, or needs packages that are not installed.
-            SlotError: the template ended without a message, or has sent none in time.
-            MessageError: it is of another version.
+            EntrypointError: The job's code does not import, or needs packages that are not installed.
+            SlotError: The template ended without a message, or has sent none in time.
+            MessageError: The template is of another version.
         """
         if self.config.pack:
             shipping.unpack_code(Path(self.config.pack), Path(self.config.code), self.config.code_hash)
-        environment.enter()
+        environment.add_packages_to_path()
         usage.check_installed(self.config)
         self._log.parent.mkdir(parents=True, exist_ok=True)
         slot_end, template_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -91,7 +89,7 @@ class Slot:
                 stdin=load,
                 stdout=log,
                 stderr=log,
-                env=environment.of_template(self.config),
+                env=environment.template_variables(self.config),
                 start_new_session=True,
             )
         self._control = slot_end
@@ -99,7 +97,8 @@ class Slot:
             self._end_template(signal.SIGABRT)
             raise errors.SlotError(
                 f"slot {self.name} on {self.node}: its template had not imported the job's code after {IMPORT_PATIENCE:g} s "
-                f"and was killed. An import hangs, or the process was stopped; the stacks of its threads: {self._where()}"
+                f"and was killed. An import hangs, or the process was stopped; the stacks of its threads: "
+                f"{self._template_output()}"
             )
         data = slot_end.recv(MAX_MESSAGE)
         try:
@@ -108,24 +107,27 @@ class Slot:
             self.close()
             raise
         if isinstance(message, messages.JobLoaded):
-            if self.config.nodes > 1 and self._meeting is None:
-                self._meeting = meeting.Port(meeting.own_address())
-            address = "" if self._meeting is None else self._meeting.address
+            if self.config.nodes > 1 and self._rendezvous is None:
+                self._rendezvous = meeting.Port(meeting.own_address())
+            address = "" if self._rendezvous is None else self._rendezvous.address
             return messages.SlotStarted(self.node, message.seconds, message.unclean, address)
         self.close()
         if message is not None:
             problem = "the job's code does not import" if self.config.program is None else "no trial can start"
             raise errors.EntrypointError(
-                f"{problem}: {message.message}\n  in {self.config.code}, {self._runs()}\n  traceback: {self._where()}"
+                f"{problem}: {message.message}\n  in {self.config.code}, {self._program_name()}\n  traceback: "
+                f"{self._template_output()}"
             )
-        raise errors.SlotError(f"slot {self.name} on {self.node}: its template ended while importing; see {self._where()}")
+        raise errors.SlotError(
+            f"slot {self.name} on {self.node}: its template ended while importing; see {self._template_output()}"
+        )
 
     def run(self, request: records.TrialRequest, weights: Bytes | None = None) -> Messages:
         """Start one trial and return the first messages about it.
 
         Args:
-            request: the trial's.
-            weights: packed, for a worker of a collection.
+            request: Request of the trial.
+            weights: Packed weights, for a worker of a collection.
         """
         assert self.running is None, "a slot runs one trial at a time"
         if self.template is None or self.template.poll() is not None:
@@ -146,12 +148,12 @@ class Slot:
             if capture.captures_wandb(self.config):  # also by processes that the program starts
                 program = dataclasses.replace(program, metrics=(*program.metrics, capture.WANDB_SOURCE))
             reader = Reader(program, file, runs_in, time.time(), code, request.stop)
-        self.running = running = Running(
+        self.running = running = RunningTrial(
             self.config,
             request,
-            Channel(slot_end, taken_from(self.config, request)),
+            Channel(slot_end, accepted_messages(self.config, request)),
             workdir,
-            began=time.time(),
+            started_at=time.time(),
             reader=reader,
             log=shipping.Log(file) if self.config.ship else None,
         )
@@ -167,8 +169,8 @@ class Slot:
 
     def answer(self, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> Messages:
         """Answer the newest reports and requests of the trial, and return the next messages about it."""
-        if self._ending is not None:
-            return self._send_end()
+        if self._unsent_end is not None:
+            return self._next_end_messages()
         running = self.running
         assert running is not None, "no trial runs in this slot"
         running.answer(prune_at, suggested)
@@ -180,9 +182,9 @@ class Slot:
             running.kill(failure, message)
 
     def stop(self, message: str) -> None:
-        """Request the running trial, if any, to save a checkpoint and end; after the config's grace it is killed.
+        """Request the running trial, if any, to save a checkpoint and end; kill it after the grace period.
 
-        The outcome is LOST, with the message, unless the trial ends otherwise before. May be called from another thread.
+        The outcome is LOST, with the message, unless the trial ends in another way first. May be called from another thread.
         """
         if (running := self.running) is not None:
             running.stop(message)
@@ -195,18 +197,22 @@ class Slot:
 
     def close(self) -> None:
         """End the template and the processes in it."""
-        self.kill(FailureClass.STOPPED, "its slot was closed")  # otherwise the template waits to learn whether its pod ends
+        # Without a kill the template waits for the signal that its pod is being removed.
+        self.kill(FailureClass.STOPPED, "its slot was closed")
         self._end_template()
         if self.running is not None:
             self.running.channel.close()
-        if self._meeting is not None:
-            self._meeting.close()
-            self._meeting = None
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+            self._rendezvous = None
 
     def _end_template(self, number: signal.Signals | None = None) -> None:
-        """End the template, which kills its trials first; by a signal if it does not answer.
+        """End the template, which kills its trials first.
 
         A process that waits for a disk outlives SIGKILL, and ends when the disk answers.
+
+        Args:
+            number: Signal for a template that does not answer. None: it ends when its socket is closed.
         """
         control, template = self._control, self.template
         self._control = self.template = None
@@ -218,19 +224,19 @@ class Slot:
             for _ in range(2):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     template.wait(timeout=CLOSE_PATIENCE)
-                template.kill()  # nothing, if it has ended
+                template.kill()  # without effect if it has ended
         if control is not None:
             control.close()
 
-    def _runs(self) -> str:
-        """The program of its trials, for a message."""
+    def _program_name(self) -> str:
+        """Return the program that its trials run, for a message."""
         program = self.config.program
         if program is None:
             return f"entrypoint {self.config.entrypoint}"
         return f"script {program.script}" if program.script else f"command {program.command[0]}"
 
-    def _where(self) -> str:
-        """The template's output for a message: the path of its log, or the end of a log that is not accessible to others."""
+    def _template_output(self) -> str:
+        """Return the path of the template's log for a message, or its end where the user cannot read the file."""
         if not self.config.ship:
             return str(self._log)
         with contextlib.suppress(OSError):
@@ -242,59 +248,59 @@ class Slot:
         running = self.running
         assert running is not None
         while True:
-            readable = self._wait(running)
+            readable = self._wait_for_sources(running)
             if running.channel in readable:
                 running.receive()
             if running.handle in readable:
-                self._expect_template(running)  # to say how the process has ended
+                self._expect_template(running)  # to report how the process has ended
             if self._control in readable:
                 try:
-                    message, handle = self._of_template()
+                    message, handle = self._receive_from_template()
                 except errors.MessageError as error:
-                    running.kill(FailureClass.INVALID, f"{error}; its template was ended, see {self._where()}")
+                    running.kill(FailureClass.INVALID, f"{error}; its template was ended, see {self._template_output()}")
                     self._end_template()
-                    return self._end(running, None)
+                    return self._end_trial(running, None)
                 if not isinstance(message, messages.TrialStarted):
-                    return self._end(running, message)
-                running.started(message.pid, message.method, handle)
+                    return self._end_trial(running, message)
+                running.handle_start(message.pid, message.method, handle)
                 if message.reasons:
                     with self._log.open("a") as log:
                         log.write(f"attempt {message.number} was spawned, not forked: {'; '.join(message.reasons)}\n")
-            if (taken := running.due()) is not None:
+            if (taken := running.run_due_actions()) is not None:
                 return taken
 
-    def _wait(self, running: Running) -> list[Any]:
-        """Wait for the process, its end, the template, or the next timer; returns those with something to read."""
+    def _wait_for_sources(self, running: RunningTrial) -> list[Any]:
+        """Wait for the process, its end, the template, or the next timer; return the readable ones."""
         sources: list[Any] = [self._control]
         if running.is_open:  # otherwise only the process's end and the template's message are left to wait for
             sources.append(running.channel)
-        if running.handle is not None and running.template_since is None:
+        if running.handle is not None and running.template_asked_at is None:
             sources.append(running.handle)
         return select.select(sources, [], [], running.timers.until_next())[0]
 
-    def _expect_template(self, running: Running) -> None:
-        """Watch the template, which has to answer: that the process has started, or has ended."""
-        running.template_since = time.monotonic()
-        running.timers.set("template", running.template_since, self._check_template)
+    def _expect_template(self, running: RunningTrial) -> None:
+        """Set the timer for the template's next message, about a start or an exit."""
+        running.template_asked_at = time.monotonic()
+        running.timers.set("template", running.template_asked_at, self._check_template)
 
     def _check_template(self) -> Messages | None:
-        """End a template whose answer is overdue: it was stopped, or waits for a disk, or for a debugger."""
+        """Kill a template whose message is overdue: it was stopped, or waits for a disk or a debugger."""
         running = self.running
         assert running is not None
-        assert running.template_since is not None
-        now, late_at = time.monotonic(), running.template_since + running.template_patience()
+        assert running.template_asked_at is not None
+        now, late_at = time.monotonic(), running.template_asked_at + running.template_patience()
         if now < late_at:  # another thread may kill the process, which shortens the template's time
             running.timers.set("template", min(late_at, now + WATCH_INTERVAL), self._check_template)
             return None
-        running.template_end = f"did not answer for {running.template_patience():g} s and was killed"
+        running.template_end_text = f"did not answer for {running.template_patience():g} s and was killed"
         self._end_template(signal.SIGKILL)
-        return self._end(running, None)
+        return self._end_trial(running, None)
 
-    def _of_template(self) -> tuple[messages.TrialStarted | messages.TrialExited | None, int]:
-        """The template's next message, None when it is gone, and the descriptor of the process that started.
+    def _receive_from_template(self) -> tuple[messages.TrialStarted | messages.TrialExited | None, int]:
+        """Return the template's next message, None when it is gone, and the descriptor of a started process, or -1.
 
         Raises:
-            MessageError: the template, in which the job's modules are loaded, sent an invalid message.
+            MessageError: The template sent an invalid message, as the job's code in it may do.
         """
         assert self._control is not None
         try:
@@ -306,74 +312,81 @@ class Slot:
             raise errors.MessageError("a template sent TrialStarted without the descriptor of the process")
         return message, descriptors[0] if descriptors else -1
 
-    def _end(self, running: Running, exited: messages.TrialExited | None) -> Messages:
-        """The last messages of a trial whose process or template is gone; before them its last reports, if the study prunes.
+    def _end_trial(self, running: RunningTrial, exited: messages.TrialExited | None) -> Messages:
+        """Return the last messages of a trial whose process or template is gone; in a study that prunes, first its reports.
 
-        Otherwise it would depend on how quickly a program ends whether it is pruned.
+        Without these, a program that ends quickly would never be pruned.
         """
         while running.channel.is_readable() and running.receive():
             pass
         running.read_metrics(ended=True)
-        with running.sending:
+        with running.send_lock:
             running.channel.close()
-        running.ended()
+        running.handle_exit()
         if exited is None and running.pid:  # the template is gone and cannot kill what the trial started
             sessions.kill(running.pid)
-        running.exited = exited
-        return running.take() if running.request.prunable and running.reports else self._conclude(running)
+        running.exit_message = exited
+        return running.take_messages() if running.request.prunable and running.reports else self._conclude(running)
 
-    def _conclude(self, running: Running) -> Messages:
-        """The last messages of a trial that has ended, once its reports are answered."""
+    def _conclude(self, running: RunningTrial) -> Messages:
+        """Remove the files of a trial that has ended, and return its last messages, once its reports are answered."""
         self.running = None
-        outcome, arrays = self._outcome(running, running.exited)  # searches its files if a metric is missing
+        outcome, arrays = self._build_outcome(running, running.exit_message)  # first, as it may search the trial's files
         shutil.rmtree(running.workdir, ignore_errors=True)
         ended = messages.TrialEnded(outcome, arrays=arrays)
         news: Messages = ()
         if running.exchange is not None:
-            news, ended = running.exchange.news(), dataclasses.replace(ended, begun=running.exchange.begun)
+            news, ended = running.exchange.news(), dataclasses.replace(ended, begun=running.exchange.begun_units)
             running.exchange.close()
         if running.log is None:
             return (*running.reports, *news, ended)
         store = self._paths.trial_store(outcome.number, running.request.worker)
         packed = shipping.pack_store(store, running.workdir.with_suffix(".store"))
-        self._ending = running.log, (*running.reports, *news, dataclasses.replace(ended, store=packed))
-        return self._send_end()
+        self._unsent_end = running.log, (*running.reports, *news, dataclasses.replace(ended, store=packed))
+        return self._next_end_messages()
 
-    def _send_end(self) -> Messages:
-        """The rest of an ended trial's log in pieces, the last one with its end."""
-        assert self._ending is not None
-        log, last = self._ending
-        last_piece = piece(log.grown(ended=True))
+    def _next_end_messages(self) -> Messages:
+        """Return the next piece of an ended trial's log; with the last piece also the trial's end."""
+        assert self._unsent_end is not None
+        log, last = self._unsent_end
+        last_piece = log_messages(log.next_piece(ended=True))
         if not log.is_sent:
             return last_piece
-        self._ending = None
+        self._unsent_end = None
         log.remove()
         return (*last_piece, *last)
 
-    def _outcome(self, running: Running, exited: messages.TrialExited | None) -> tuple[records.TrialOutcome, str | None]:
-        """The trial's outcome, and the file of its result's arrays."""
+    def _build_outcome(
+        self, running: RunningTrial, exited: messages.TrialExited | None
+    ) -> tuple[records.TrialOutcome, str | None]:
+        """Return the trial's outcome, and the file with the arrays of its result, if any."""
         code = None if exited is None else exited.code
-        lost = f"the template of slot {self.name} on {self.node} {running.template_end}, and the trial with it"
-        outcome = running.outcome(code, lost)
+        lost = f"the template of slot {self.name} on {self.node} {running.template_end_text}, and the trial with it"
+        outcome = running.build_outcome(code, lost)
         outcome = dataclasses.replace(
             outcome,
             ended=time.time(),
-            exit_code=code if outcome.exit_code is None else outcome.exit_code,  # of the rank that explains the end
+            exit_code=code if outcome.exit_code is None else outcome.exit_code,  # the code of the rank that explains the end
             node=self.node,
             pid=running.pid,
-            start_method=running.method,
+            start_method=running.start_method,
             log=paths.trial_log(running.request.trial, running.request.attempt, running.request.worker),
             peak_memory=max(0 if exited is None else exited.peak_memory, outcome.peak_memory),
             saved=shipping.has_saved(self.config, running.request),
             checkpoints=shipping.checkpoint_summary(self.config, running.request),
         )
         if outcome.state is TrialState.PAUSED and outcome.checkpoints is None:
-            outcome = outcomes.unsaved(outcome)
-        if outcome.state is TrialState.COMPLETE and self.config.keep and running.final is None and running.over is None:
+            outcome = outcomes.unsaved_outcome(outcome)
+        if (
+            outcome.state is TrialState.COMPLETE
+            and self.config.keep
+            and running.final_outcome is None
+            and running.decided_end is None
+        ):
             text = (
                 "keep.files: nothing was copied, as the script ended by os._exit or os.exec…; run it with `command:` instead"
             )
             return dataclasses.replace(outcome, remark=text), None
         if outcome.state is TrialState.COMPLETE and outcome.arrays:
-            return with_arrays(outcome, paths.trial_arrays(running.workdir))
+            return check_arrays(outcome, paths.trial_arrays(running.workdir))
         return outcome, None

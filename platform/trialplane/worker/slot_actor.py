@@ -1,7 +1,7 @@
-"""The calls of one slot: events of what runs in it, and its results as references.
+"""The calls of one slot, by which a controller runs trials in it and gets their results as references.
 
-Runs where the slot is, in a Ray actor or in a process of its own (`slot_process`). `run` and `answer` return the next event
-of what runs in the slot. All other calls have threads of their own (`THREADS`), so that they need not wait for it.
+The slot is in a Ray actor, or in a process of its own (`slot_process`). `run` and `answer` return the next messages of the
+trial in the slot. All other calls have threads of their own (`THREADS`), so that they need not wait for these.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trialplane.worker.slot import Slot
 if TYPE_CHECKING:
     from trialplane.worker.ray_store import RayStore
 
-# Method → the thread that answers it: of quick calls, of calls that copy results, and of files that are sent to MLflow.
+# Method → its thread: one for quick calls, one for calls that copy results, and one for files that are sent to MLflow.
 THREADS = {"control": "control", "fetch": "data", "feed": "data", "remove": "data", "send_files": "files"}
 
 # The answer of a call about a trial: messages as bytes, which the receiver checks, and files as references by name.
@@ -30,45 +30,51 @@ Answer = tuple[list[bytes], dict[str, Any]]
 
 
 class SlotActor:
-    """One slot. Calls about a process name its serial, as they may arrive when the next one already runs.
+    """One slot. Calls about a process name its serial number, as they may arrive when the next process already runs.
 
     Args:
-        config: shared by all slots of the role.
-        name: the slot's, for its log.
-        store: holds large data on its way to the controller; None where both are on one machine and can exchange files.
+        config: Configuration of all slots of the role.
+        name: Name of the slot, for its log.
+        store: Store for large data on its way to the controller; None where both are on one machine and exchange files.
     """
 
     def __init__(self, config: SlotConfig, name: str, store: RayStore | None = None) -> None:
         self._store = store
         self._slot = Slot(config, name)
-        self._serial: int | None = None  # of the process that runs, or ran last
-        self._turn = threading.Lock()  # no process begins during a call about the previous one
+        self._serial: int | None = None  # serial number of the process that runs, or ran last
+        self._serial_lock = threading.Lock()  # no process begins during a call about the previous one
 
     def start(self) -> bytes:
         """Warm up the template; return SlotStarted."""
         return messages.encode(self._slot.start())
 
     def run(self, serial: int, data: bytes, weights: Sequence[Any] = ()) -> Answer:
-        """Handle StartAttempt, with the packed weights referred to by `weights`; return the first answer."""
+        """Handle StartAttempt; return the first answer.
+
+        Args:
+            serial: Serial number of the process.
+            data: Encoded message.
+            weights: Reference to the packed weights, for a worker of a collection.
+        """
         request = messages.decode(data, messages.START).request
-        with self._turn:
+        with self._serial_lock:
             self._serial = serial
         if not weights:
-            return self._with_files(self._slot.run(request))
-        assert self._store is not None, "a collection has a Ray"
+            return self._encoded_answer(self._slot.run(request))
+        assert self._store is not None, "a collection runs on Ray"
         (packed,) = self._store.get(weights[0])
-        return self._with_files(self._slot.run(request, packed))
+        return self._encoded_answer(self._slot.run(request, packed))
 
     def answer(self, data: bytes) -> Answer:
         """Handle AnswerReport; return the next answer."""
         answer = messages.decode(data, messages.ANSWER)
-        return self._with_files(self._slot.answer(answer.prune_at, answer.suggested))
+        return self._encoded_answer(self._slot.answer(answer.prune_at, answer.suggested))
 
     def control(self, serial: int, data: bytes) -> None:
-        """Pass a control message to the process that runs."""
+        """Pass a control message to the process with this serial number, if it still runs."""
         message = messages.decode(data, messages.CONTROL)
-        with self._about(serial) as runs:
-            if not runs:
+        with self._while_newest(serial) as is_newest:
+            if not is_newest:
                 return
             match message:
                 case messages.KillTrial(failure, text):
@@ -80,14 +86,14 @@ class SlotActor:
                         exchange.pass_on(message)
 
     def fetch(self, serial: int, data: bytes) -> tuple[tuple[int, ...] | bool, list[Any]]:
-        """Handle FetchResults or FetchWeights; Ray copies what is returned out of the slot's memory.
+        """Handle FetchResults or FetchWeights; Ray copies the returned data out of the slot's memory.
 
         Returns:
-            The units whose results were found, or whether the weights were; and the data.
+            The units whose results were found, or whether the weights were found; and the data.
         """
         message = messages.decode(data, messages.FETCH)
-        with self._about(serial) as runs:
-            exchange = self._slot.exchange if runs else None
+        with self._while_newest(serial) as is_newest:
+            exchange = self._slot.exchange if is_newest else None
             if isinstance(message, messages.FetchWeights):
                 weights = None if exchange is None else exchange.fetch_weights()
                 return weights is not None, [weights]
@@ -95,16 +101,22 @@ class SlotActor:
             return tuple(results), list(results.values())
 
     def feed(self, serial: int, data: bytes, results: Sequence[Any]) -> bool:
-        """Handle FeedTransfers, with the results referred to by `results`; False when they are lost."""
+        """Handle FeedTransfers; return False if the results are lost.
+
+        Args:
+            serial: Serial number of the process.
+            data: Encoded message.
+            results: Reference to the packed results.
+        """
         transfers = messages.decode(data, messages.FEED).transfers
-        assert self._store is not None, "a collection has a Ray"
+        assert self._store is not None, "a collection runs on Ray"
         try:
             arrays = self._store.get(results[0])
         except errors.SlotError:
             return False
-        with self._about(serial) as runs:
-            exchange = self._slot.exchange if runs else None
-        if exchange is not None:  # a large copy, outside of the lock; it does nothing when the process has ended
+        with self._while_newest(serial) as is_newest:
+            exchange = self._slot.exchange if is_newest else None
+        if exchange is not None:  # outside of the lock, as the copy is large; without effect if the process has ended
             exchange.feed(transfers, arrays)
         return True
 
@@ -123,15 +135,15 @@ class SlotActor:
         self._slot.close()
 
     @contextlib.contextmanager
-    def _about(self, serial: int) -> Iterator[bool]:
-        """Whether `serial` is the newest process, which it remains until the caller is done."""
-        with self._turn:
+    def _while_newest(self, serial: int) -> Iterator[bool]:
+        """Provide whether `serial` is the newest process. Within the block no other process starts."""
+        with self._serial_lock:
             yield serial == self._serial
 
-    def _with_files(self, about: tuple[FromSlot, ...]) -> Answer:
-        """Return the messages, and references to the files that the last one names: a host passes them on unresolved."""
-        encoded = [messages.encode(message) for message in about]
-        last = about[-1] if about else None
+    def _encoded_answer(self, sent_messages: tuple[FromSlot, ...]) -> Answer:
+        """Return the encoded messages, and references to the files of a trial's end, or their paths without a store."""
+        encoded = [messages.encode(message) for message in sent_messages]
+        last = sent_messages[-1] if sent_messages else None
         if not isinstance(last, TrialEnded):
             return encoded, {}
         files = {name: Path(file) for name, file in (("arrays", last.arrays), ("store", last.store)) if file}

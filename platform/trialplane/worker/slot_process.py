@@ -1,7 +1,7 @@
 """`python -m trialplane.worker.slot_process FD PARENT`: a slot in a process of its own, on the machine of its controller.
 
-FD is a socket on which the controller, process PARENT, sends the slot's SlotConfig and name, and then calls. Each call has
-an answer with its number. The process ends with its controller, and whatever runs in the slot ends with it.
+FD is a socket on which the controller, process PARENT, sends the slot's SlotConfig and name, and then calls. Each call gets
+an answer with its number. The process ends with its controller, and the trial in the slot ends with the process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
     sending = threading.Lock()
 
     def answer(number: int, method: str, arguments: tuple[Any, ...]) -> None:
-        data = answered(number, getattr(actor, method), arguments)
+        data = pickled_answer(number, getattr(actor, method), arguments)
         with sending:
             connection.send_bytes(data)
 
@@ -42,15 +42,15 @@ def main() -> None:
         os._exit(0)  # at once: a thread may wait for a trial
 
 
-def answered(number: int, method: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
-    """Return the pickled answer of a call: its number, and what it has returned or raised."""
+def pickled_answer(number: int, method: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
+    """Call a method; return the pickled answer: the call's number, its return value and its error."""
     try:
         return pickle.dumps((number, method(*arguments), None))
     except Exception as error:  # noqa: BLE001  the caller handles it
         try:
             data = pickle.dumps((number, None, error))
             pickle.loads(data)
-        except Exception:  # noqa: BLE001  some errors cannot be made from their arguments
+        except Exception:  # noqa: BLE001  some errors cannot be unpickled
             text = f"{type(error).__name__}: {errors.first_line(error)}"
             return pickle.dumps((number, None, errors.SlotError(text)))
         return data

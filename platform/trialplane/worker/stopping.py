@@ -1,4 +1,4 @@
-"""Reasons to stop a trial before its end: SIGTERM, or a rule of the job's `stop`.
+"""The two ways in which a trial is stopped before its end: SIGTERM, and a rule of the job's `stop`.
 
 SIGTERM is a request to save a checkpoint and end, so that the trial can continue later. It is sent when a pod is deleted, a
 spot node is reclaimed or a run is paused. A job that never reads the request has nothing to save: SIGTERM ends it at once,
@@ -19,11 +19,11 @@ _STANDARD_ERROR = 2  # a signal handler must not use Python's streams, which the
 
 
 class Stop:
-    """Whether a stop of this process was requested.
+    """A request to stop this process, by SIGTERM.
 
     Args:
-        grace: seconds after SIGTERM until the process is ended (by SIGALRM, independently of any other process); None if
-            another process enforces it.
+        grace: Seconds after SIGTERM until SIGALRM ends the process, whatever other processes do; None if another process
+            enforces the limit.
     """
 
     def __init__(self, grace: float | None = None) -> None:
@@ -32,7 +32,7 @@ class Stop:
         self._requested = False
 
     @property
-    def requested(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether a stop was requested; the first read, in the main thread, installs the handler of SIGTERM."""
         if not self._has_handler and threading.current_thread() is threading.main_thread():
             self._has_handler = True
@@ -40,7 +40,7 @@ class Stop:
         return self._requested
 
     @property
-    def received(self) -> bool:
+    def was_received(self) -> bool:
         """Whether a stop was requested and the job handles it; reading this installs no handler."""
         return self._requested
 
@@ -54,8 +54,8 @@ class Stop:
             os.write(_STANDARD_ERROR, f"SIGTERM: {self._grace:g} s to save a checkpoint and end\n".encode())
 
 
-def early(rules: Iterable[StopRule], step: int, metrics: Mapping[str, float]) -> str:
-    """Describe the rule that a report meets, for a message; "" when it meets none."""
+def met_rule(rules: Iterable[StopRule], step: int, metrics: Mapping[str, float]) -> str:
+    """Describe the first rule that a report meets, for a message; return "" if it meets none."""
     for rule in rules:
         if rule.step is not None:
             if step >= rule.step:
@@ -69,8 +69,8 @@ def early(rules: Iterable[StopRule], step: int, metrics: Mapping[str, float]) ->
     return ""
 
 
-def unreported(rules: Iterable[StopRule], reported: Container[str]) -> Iterator[str]:
-    """Remarks on rules for metrics that were never reported, as they may be misspelt."""
+def unreported_remarks(rules: Iterable[StopRule], reported: Container[str]) -> Iterator[str]:
+    """Yield remarks on rules whose metric was never reported, as its name may be misspelled."""
     for rule in rules:
         if rule.metric and rule.metric not in reported:
             yield f"no report had {rule.metric}, which stop watches"

@@ -36,14 +36,15 @@ from trialplane.policies import spawn
 from trialplane.training import mlflow_runs, process
 from trialplane.wire import env, messages, records
 from trialplane.worker import channel, context, outcomes, roles, trial
-from trialplane.worker.leaving import LEAVES
+from trialplane.worker.leaving import REMOVAL_SIGNAL
 from trialplane.worker.setup import usage
 from trialplane.worker.shims import capture
 
-TRACKER_GRACE = 2.0  # seconds
-NEWS = 8.0  # seconds in which a template whose slot has ended learns whether its pod is being removed, as Ray is quicker
-_LOCK = "trialplane-slot.lock"  # in the folder of temporary files, of which each pod has its own
-_PAUSE = 0.1  # seconds between looks for a trial's end, without a slot
+TRACKER_GRACE = 2.0  # seconds for resource trackers to end by themselves
+# Seconds after the end of a slot in which the signal may arrive that its pod is being removed. Ray may end the slot earlier.
+REMOVAL_NOTICE = 8.0
+_LOCK_FILE = "trialplane-slot.lock"  # in the folder of temporary files, of which each pod has its own
+_PAUSE = 0.1  # seconds between checks for a trial's end, without a slot
 MAX_MESSAGE = 60_000  # bytes; a SEQPACKET packet must fit the socket's buffer
 
 
@@ -55,12 +56,12 @@ def main() -> None:
     policies.apply_all()
     mlflow_runs.watch(config.env)
     began = time.monotonic()
-    with _ending_with(control):
+    with _exit_with_slot(control):
         try:
             capture.prepare(config)
             run = trial.import_job(config)
-            roles.of(config)  # its modules are imported once, here
-            _warm_mlflow()
+            roles.role_function(config)  # imports the modules of the role once for all trials
+            _preload_mlflow()
             if "numpy" in sys.modules and config.cpus > 1:
                 importlib.import_module("threadpoolctl")  # for `environment.use_cores`
         except BaseException as error:  # noqa: BLE001  the border: whatever the job's code raises at import
@@ -75,10 +76,10 @@ def main() -> None:
         except context.Invalid as error:
             control.send(messages.encode(messages.JobFailed(str(error))))
             os._exit(0)
-    _wait_for_former()
+    _wait_for_former_slot()
     control.send(messages.encode(messages.JobLoaded(time.monotonic() - began, unclean)))
-    nothing = messages.RunTrial(config, records.TrialRequest("", 0, 1, 0, {}, 0, ()), "")
-    messages.decode(messages.encode(nothing), messages.TO_TRIAL)  # builds what decoding needs, for all children
+    empty_request = messages.RunTrial(config, records.TrialRequest("", 0, 1, 0, {}, 0, ()), "")
+    messages.decode(messages.encode(empty_request), messages.TO_TRIAL)  # builds the decoders once for all children
     process.seed_everything(0)  # torch's first seeding reads source files for 10 ms, which children are spared
     gc.collect()
     gc.freeze()  # the children's collector must not touch, and so copy, every inherited page
@@ -94,7 +95,7 @@ class Template:
         self._config = config
         self._run = run
         self._running: dict[int, int] = {}  # pid → number of the attempt
-        self._leaves = False
+        self._is_pod_removed = False
         self._import_children = process.children()  # processes started by the job's imports belong to no trial and stay
         process.adopt_orphans()
 
@@ -104,7 +105,7 @@ class Template:
         wake_read.setblocking(False)
         wake_write.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(LEAVES, self._leave)
+        signal.signal(REMOVAL_SIGNAL, self._note_removal)
         signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
         while True:
             readable, _, _ = select.select([self._control, wake_read], [], [])
@@ -115,11 +116,12 @@ class Template:
             if self._control in readable:
                 data, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 1)
                 if not data:
-                    self._end()
+                    self._end_trials()
                     return
                 self._start(messages.decode(data, messages.TO_TEMPLATE).number, descriptors[0])
 
     def _start(self, number: int, descriptor: int) -> None:
+        """Start a trial, by a fork if this process is clean, and report it to the slot."""
         reasons = spawn.reasons_not_to_fork()
         pid = self._spawn(descriptor) if reasons else self._fork(descriptor)
         os.close(descriptor)
@@ -135,14 +137,14 @@ class Template:
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, LEAVES):
+            for number in (signal.SIGCHLD, REMOVAL_SIGNAL):
                 signal.signal(number, signal.SIG_DFL)
             self._control.close()
-            trial.run_and_end(self._run, channel.of_trial(descriptor), parent, roles.of)
+            trial.run_and_end(self._run, channel.open_trial_channel(descriptor), parent, roles.role_function)
         return pid
 
     def _spawn(self, descriptor: int) -> int:
-        # Reaped by _reap, by pid: the Popen object itself must not wait for it.
+        # `_reap` waits for the process by its pid, so the Popen object must not.
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "trialplane.worker.roles", str(descriptor), str(os.getpid())],
             pass_fds=[descriptor],
@@ -153,7 +155,7 @@ class Template:
         return child.pid
 
     def _reap(self) -> None:
-        """Reap ended children, kills what ended trials left behind, and report each trial."""
+        """Reap ended children, kill processes that ended trials left behind, and report each trial."""
         ended: list[tuple[int, int, int]] = []
         while True:
             try:
@@ -172,10 +174,10 @@ class Template:
                 self._control.send(messages.encode(exited))
 
     def _kill_orphans(self) -> int:
-        """Kill every child that is not a trial, which trials left behind; return how many there were.
+        """Kill the processes that trials left behind, as every child is that is no trial; return their number.
 
-        Resource trackers, multiprocessing's and joblib's, get a moment to end by themselves, as they do once no other
-        process is left: they remove the shared memory, semaphores and folders that their processes did not.
+        Resource trackers of multiprocessing and joblib get a moment to end by themselves, as they do once no other process
+        is left: they remove shared memory, semaphores and folders that their processes have left.
         """
         killed = 0
         deadline = time.monotonic() + TRACKER_GRACE
@@ -188,14 +190,15 @@ class Template:
                 _wait_for_end(trackers[0], deadline - time.monotonic())
         return killed
 
-    def _leave(self, *_: object) -> None:
-        self._leaves = True
+    def _note_removal(self, *_: object) -> None:
+        """Handle the signal that the pod is being removed."""
+        self._is_pod_removed = True
 
-    def _end(self) -> None:
-        """Kill the trials and what they started; where the pod leaves, once they have ended or had their grace period."""
+    def _end_trials(self) -> None:
+        """Kill the trials and their processes; in a pod that is being removed, only after the trials' grace period."""
         ended = time.monotonic()
         grace = float(os.environ.get(env.GRACE, "0"))
-        while self._running and time.monotonic() < ended + (grace if self._leaves else min(grace, NEWS)):
+        while self._running and time.monotonic() < ended + (grace if self._is_pod_removed else min(grace, REMOVAL_NOTICE)):
             time.sleep(_PAUSE)
             self._reap()
         self._running.clear()
@@ -203,15 +206,15 @@ class Template:
         self._kill_orphans()
 
 
-def _wait_for_former() -> None:
-    """In a pod whose trials save themselves: waits until those of its former slot have ended, which use the same GPUs.
+def _wait_for_former_slot() -> None:
+    """Wait until the trials of the pod's former slot have ended, which use the same GPUs; only in pods with a grace period.
 
-    The lock is this process's, and that of the trials that it forks, until all have ended.
+    This process and the trials that it forks hold the lock until all of them have ended.
     """
     if env.GRACE not in os.environ:
         return
-    lock = os.open(Path(tempfile.gettempdir(), _LOCK), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + float(os.environ[env.GRACE]) + NEWS + TRACKER_GRACE
+    lock = os.open(Path(tempfile.gettempdir(), _LOCK_FILE), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + float(os.environ[env.GRACE]) + REMOVAL_NOTICE + TRACKER_GRACE
     while time.monotonic() < deadline:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -221,8 +224,8 @@ def _wait_for_former() -> None:
     sys.stderr.write("trials of this pod's former slot have not ended in time; this one begins beside them\n")
 
 
-def _warm_mlflow() -> None:
-    """Import what a job's first `mlflow.log_*` would import for a second, if the job has imported MLflow."""
+def _preload_mlflow() -> None:
+    """Import modules that the first `mlflow.log_*` would import for a second, if the job has imported MLflow."""
     if "mlflow" in sys.modules and "://" in os.environ.get(env.MLFLOW_TRACKING_URI, ""):
         database = not os.environ[env.MLFLOW_TRACKING_URI].startswith("http")
         for name in ("mlflow.store.tracking.sqlalchemy_store", "alembic.command") if database else ():
@@ -231,8 +234,8 @@ def _warm_mlflow() -> None:
 
 
 @contextlib.contextmanager
-def _ending_with(control: socket.socket) -> Iterator[None]:
-    """End this process if the slot ends during the imports; the watching thread is gone afterwards."""
+def _exit_with_slot(control: socket.socket) -> Iterator[None]:
+    """End this process if the slot ends within the block. No thread is left after it, as the template forks."""
     stop_read, stop_write = socket.socketpair()
 
     def watch() -> None:
@@ -253,7 +256,7 @@ def _ending_with(control: socket.socket) -> Iterator[None]:
 
 
 def _is_tracker(pid: int) -> bool:
-    """Whether a process is a resource tracker: multiprocessing's, or one derived from it, as loky's and so joblib's are."""
+    """Return whether a process is a resource tracker, of multiprocessing or derived from it, as joblib's is."""
     try:
         return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:  # it has just ended

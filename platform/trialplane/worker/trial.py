@@ -1,8 +1,8 @@
 """One trial process, from its start to its last message.
 
-`run_and_end` is called in a child of the template; `python -m trialplane.worker.roles FD PARENT` is the same by
-spawn. Both read their request from the channel, run the job's function, send one outcome and end. Must not import anything
-heavy: the template or the job imports what the job needs.
+`run_and_end` is called in a fork of the template; `python -m trialplane.worker.roles FD PARENT` does the same in a new
+interpreter. Both read their request from the channel, run the job's function, send one outcome and end. Must not import
+anything heavy: the template or the job imports what the job needs.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ from trialplane.worker.shims import capture, objective, tune
 
 # The work of a trial's process between its request and its outcome; see `roles`.
 Role = Callable[[context.Run | None, messages.RunTrial, TrialChannel], records.TrialOutcome]
-# Calls the job's function, with the fields of its context.
-Act = Callable[[Callable[..., Any], Mapping[str, Any]], context.Result]
+# A way to call the job's function, with the fields of its context.
+CallJob = Callable[[Callable[..., Any], Mapping[str, Any]], context.Result]
 _UNREAD = "--resume {run} has no effect: the job has not read ctx.resume_from, so it started from scratch"
 
 
 def import_job(config: records.SlotConfig) -> context.Run:
-    """The job's function, with its module and everything in `preload` imported; or what runs the job's program.
+    """Import the job's module and everything in `preload`; return the job's function, or a function that runs its program.
 
-    An objective of Optuna is not yet a function of the context: `run_job` makes it one of its trial.
+    An objective of Optuna is returned as it is; `run_job` makes a function of the context of it.
 
     Raises:
-        whatever the job's code raises at import; AttributeError when it lacks the function.
+        Any exception of the job's code at import.
+        AttributeError: The module has no such function.
     """
     if config.code not in sys.path:
         sys.path.insert(0, config.code)
@@ -68,10 +69,10 @@ def run_and_end(
     """Run one trial and end the process, regardless of threads and processes that the job left behind.
 
     Args:
-        run: the job's function in a fork of the template; None in a new interpreter, which imports it.
-        channel: to the slot.
-        parent: pid of the template.
-        role_of: selects the work of a slot's processes: `roles.of`.
+        run: Function of the job in a fork of the template; None in a new interpreter, which imports it.
+        channel: Channel to the slot.
+        parent: Pid of the template.
+        role_of: Selects the work of a slot's processes: `roles.role_function`.
     """
     end_after(lambda: _serve(run, channel, role_of), parent, leader=True)
 
@@ -80,12 +81,12 @@ def end_after(serve: Callable[[], int], parent: int, leader: bool = False) -> No
     """Run `serve` in a new process and end the process, with the code that `serve` returns.
 
     Args:
-        serve: the work of the process.
-        parent: pid of its parent, with which it dies.
-        leader: whether it becomes the leader of a new session.
+        serve: Work of the process.
+        parent: Pid of the parent process, with which this one dies.
+        leader: Whether the process becomes the leader of a new session.
     """
     code = 1
-    atexit._clear()  # handlers registered so far are not the job's; torch's alone take 40 ms
+    atexit._clear()  # handlers registered before are not the job's, and torch's take 40 ms
     try:
         process.die_with_parent(parent)
         if leader:
@@ -95,7 +96,7 @@ def end_after(serve: Callable[[], int], parent: int, leader: bool = False) -> No
     except BaseException:  # noqa: BLE001  nothing may unwind into the loop of the process that forked
         traceback.print_exc()
     finally:
-        atexit._run_exitfuncs()  # those that the job has registered
+        atexit._run_exitfuncs()  # handlers that the job has registered
         process.flush()
         os._exit(code)
 
@@ -105,7 +106,7 @@ def _serve(run: context.Run | None, channel: TrialChannel, role_of: Callable[[re
     message = channel.receive()
     assert isinstance(message, messages.RunTrial), "a slot sends RunTrial first"
     config, request, workdir = message.config, message.request, Path(message.workdir)
-    _enter(config, request, workdir)
+    _set_up_process(config, request, workdir)
     programs.report_size_at_exit(config, channel)
     started = time.time()
     outcome = role_of(config)(run, message, channel)
@@ -116,28 +117,36 @@ def _serve(run: context.Run | None, channel: TrialChannel, role_of: Callable[[re
 
 
 def perform(run: context.Run | None, message: messages.RunTrial, channel: TrialChannel) -> records.TrialOutcome:
-    """The role of a trial of one process: call the job's function and make its outcome."""
-    return act_out(run, message, channel, stopping.Stop(message.config.grace), _plainly)
+    """Perform the role of a trial of one process: call the job's function and return its outcome."""
+    return run_role_job(run, message, channel, stopping.Stop(message.config.grace), call_with_context)
 
 
-def act_out(
-    run: context.Run | None, message: messages.RunTrial, channel: TrialChannel, stop: stopping.Stop, act: Act
+def run_role_job(
+    run: context.Run | None, message: messages.RunTrial, channel: TrialChannel, stop: stopping.Stop, call_job: CallJob
 ) -> records.TrialOutcome:
-    """As `perform`, with another way of calling the job's function."""
+    """Run the job in the process of any role, and return its outcome.
+
+    Args:
+        run: Function of the job, or None to import it.
+        message: Request from the slot.
+        channel: Channel to the slot.
+        stop: Stop of this process.
+        call_job: Way to call the job's function in this role.
+    """
     config, request, reporter = message.config, message.request, Reporter(message.request, channel)
-    outcome = run_job(run, config, request, Path(message.workdir), reporter, act, _stop=stop)
+    outcome = run_job(run, config, request, Path(message.workdir), reporter, call_job, _stop=stop)
     return outcomes.with_attributes(outcome, reporter.attributes)
 
 
 def send_end(channel: Channel[Any, Any], request: records.TrialRequest, outcome: records.TrialOutcome) -> None:
-    """Send the outcome, or that it is too large for a message."""
+    """Send the outcome; if it is too large for a message, an outcome that says so."""
     try:
         channel.send(messages.Ended(outcome))
     except errors.MessageError as error:
-        channel.send(messages.Ended(outcomes.raised(request, error, {})))
+        channel.send(messages.Ended(outcomes.outcome_of_error(request, error, {})))
 
 
-def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: Path) -> None:
+def _set_up_process(config: records.SlotConfig, request: records.TrialRequest, workdir: Path) -> None:
     """Set up this process for the trial: log, environment, folder, limits, random numbers."""
     log = paths.RunPaths(Path(config.root)).trial_log(request.trial, request.attempt, request.worker)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -168,7 +177,7 @@ def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: P
     tempfile.tempdir = None  # read TMPDIR again
     os.chdir(workdir)
     policies.apply_all()
-    if not has_ranks(config):  # it starts threads, and a supervisor forks
+    if not has_ranks(config):  # a supervisor forks, which the threads of numpy and torch would prevent
         environment.use_cores(config.cpus)
     process.seed_everything(request.seed)
 
@@ -179,10 +188,10 @@ def enter_mlflow(config: records.SlotConfig, request: records.TrialRequest) -> N
     mlflow_runs.enter({**config.env, **request.env}, request.series, store)
 
 
-def _plainly(run: context.Run, fields: Mapping[str, Any]) -> context.Result:
+def call_with_context(run: context.Run, fields: Mapping[str, Any]) -> context.Result:
     """Call the function of a trial."""
     ctx = context.Context(**fields)
-    with context.entered(ctx):
+    with context.activate(ctx):
         return run(ctx)
 
 
@@ -192,35 +201,37 @@ def run_job(
     request: records.TrialRequest,
     workdir: Path,
     reporter: Reporter,
-    act: Act = _plainly,
-    **of_the_rank: Any,
+    call_job: CallJob = call_with_context,
+    **rank_fields: Any,
 ) -> records.TrialOutcome:
     """Run the job's function and return its outcome, also for errors.
 
     Args:
-        run: the job's function, or None to import it.
-        config: of the slot.
-        request: the trial's.
-        workdir: its scratch folder.
-        reporter: receives `ctx.report`.
-        act: makes the context from its fields and calls the function with it.
-        **of_the_rank: fields of the context that differ between ranks.
+        run: Function of the job, or None to import it.
+        config: Configuration of the slot.
+        request: Request of the trial.
+        workdir: Scratch folder of the trial.
+        reporter: Receiver of the reports.
+        call_job: Makes the context from its fields and calls the function with it.
+        **rank_fields: Fields of the context that differ between ranks.
     """
     reporter.is_quiet = config.program is not None
     origin = context.Origin(checkpoints(config, request.resume, request.trial) if request.resume else None)
-    is_first = request.attempt == 1 and config.role == "trial"  # later ones have checkpoints of their own
+    is_first = request.attempt == 1 and config.role == "trial"  # later attempts have checkpoints of their own
     if origin.location is not None and is_first:
         reporter.remark = lambda: "" if origin.was_read else _UNREAD.format(run=request.resume)
-    was_forked = run is not None and config.program is None  # a script's imports are done before, a command's are its own
+    imports = advice.LateImports()
+    # A script's imports are done before the fork, and a command's are not in this process.
+    watches_imports = run is not None and config.program is None
     try:
-        _check_parent(config, request)
-        if config.role != "worker":  # which has no reports
+        _check_parent_checkpoint(config, request)
+        if config.role != "worker":  # a worker has no reports
             capture.begin(config, request)
         if run is None:
             run = import_job(config)
-            process.seed_everything(request.seed)  # again: the imports may just have loaded numpy and torch
+            process.seed_everything(request.seed)  # again, as numpy and torch may have been loaded by the imports
         if request.objectives:
-            run = objective.of(run, request.metrics, request.objectives, reporter)
+            run = objective.trial_function(run, request.metrics, request.objectives, reporter)
         fields = {
             "params": dict(request.params),  # to which an objective of Optuna adds its values
             "seed": request.seed,
@@ -236,45 +247,66 @@ def run_job(
             "_origin": origin,
             "_reporter": reporter,
             "_pause": pausing.Pause(request.segment),
-            **of_the_rank,
+            **rank_fields,
         }
         ended, early = "", ""
-        imports = advice.LateImports()
         try:
-            with imports.watched() if was_forked else contextlib.nullcontext():
-                result = act(run, fields)
+            with imports.watch() if watches_imports else contextlib.nullcontext():
+                result = call_job(run, fields)
         except (SystemExit, context.Finished) as error:
             if isinstance(cause := outcomes.cause(error), context.Finished):
                 early = str(cause)
-            elif not ended_well(cause):
+            elif not is_clean_exit(cause):
                 raise
             result, ended = reporter.newest, f"was {early}" if early else "ended by sys.exit(0)"
-        if of_the_rank.get("rank", 0) > 0:  # rank 0's outcome counts
+        if rank_fields.get("rank", 0) > 0:  # rank 0's outcome counts
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
         runs_in = workdir if config.program is None else programs.folder(config.program, workdir)
-        keep_remark = outcomes.keep(checkpoints(config, request.run, request.trial), runs_in, config.keep)
+        remark = outcomes.copy_kept_files(checkpoints(config, request.run, request.trial), runs_in, config.keep)
         if config.program is not None:  # the slot adds the metrics that it has read, and checks that they are complete
-            ended_outcome = records.TrialOutcome(request.number, TrialState.COMPLETE, metrics=reporter.newest)
-            return dataclasses.replace(
-                ended_outcome, early=bool(early), message=early, remark=keep_remark, advice=advice.of_pools()
-            )
-        outcome = outcomes.complete(request, result, workdir, ended=ended, newest=reporter.newest)
-        outcome = dataclasses.replace(outcome, remark=keep_remark)
-        if outcome.state is TrialState.COMPLETE:
-            remarks = (early, reporter.remark(), *stopping.unreported(request.stop, reporter.newest))
-            message = "; ".join(filter(None, remarks))
-            words = "; ".join(filter(None, (imports.advice(config), advice.of_pools())))
-            return dataclasses.replace(outcome, early=bool(early), message=message, advice=words)
-        return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, reporter.remark()))))
+            outcome = records.TrialOutcome(request.number, TrialState.COMPLETE, metrics=reporter.newest)
+            return dataclasses.replace(outcome, early=bool(early), message=early, remark=remark, advice=advice.pool_advice())
+        outcome = outcomes.outcome_of_result(request, result, workdir, ended=ended, newest=reporter.newest)
+        return _with_remarks(dataclasses.replace(outcome, remark=remark), config, request, reporter, imports, early)
     except BaseException as error:  # noqa: BLE001  the boundary: every error of the job is an outcome, KeyboardInterrupt too
-        return outcomes.raised(request, error, reporter.newest if isinstance(error, context.Paused) else reporter.last)
+        last = reporter.newest if isinstance(error, context.Paused) else reporter.last
+        return outcomes.outcome_of_error(request, error, last)
 
 
-def _check_parent(config: records.SlotConfig, request: records.TrialRequest) -> None:
+def _with_remarks(
+    outcome: records.TrialOutcome,
+    config: records.SlotConfig,
+    request: records.TrialRequest,
+    reporter: Reporter,
+    imports: advice.LateImports,
+    early: str,
+) -> records.TrialOutcome:
+    """Add remarks to the outcome of a function's result, and advice if it is complete.
+
+    Args:
+        outcome: Outcome of the result.
+        config: Configuration of the slot.
+        request: Request of the trial.
+        reporter: Receiver of the reports.
+        imports: Imports of this trial.
+        early: Description of the stop rule that ended the trial; "" without one.
+    """
+    if outcome.state is not TrialState.COMPLETE:
+        return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, reporter.remark()))))
+    remarks = (early, reporter.remark(), *stopping.unreported_remarks(request.stop, reporter.newest))
+    return dataclasses.replace(
+        outcome,
+        early=bool(early),
+        message="; ".join(filter(None, remarks)),
+        advice="; ".join(filter(None, (imports.advice(config), advice.pool_advice()))),
+    )
+
+
+def _check_parent_checkpoint(config: records.SlotConfig, request: records.TrialRequest) -> None:
     """Check that the checkpoint from which a segment continues is the one that was saved.
 
     Raises:
-        CheckpointError: it is missing, or another one.
+        CheckpointError: It is missing, or another one.
     """
     parent = None if request.segment is None else request.segment.parent
     if parent is None:
@@ -288,32 +320,32 @@ def _check_parent(config: records.SlotConfig, request: records.TrialRequest) -> 
         )
 
 
-def ended_well(error: BaseException) -> bool:
-    """Whether it is `sys.exit(0)` or `sys.exit()`, by which a script without a return value reports success."""
+def is_clean_exit(error: BaseException) -> bool:
+    """Return whether an error is `sys.exit(0)` or `sys.exit()`, by which a script without a return value reports success."""
     return isinstance(error, SystemExit) and error.code in (None, 0)
 
 
 def has_ranks(config: records.SlotConfig) -> bool:
-    """Whether a trial is more than one process."""
+    """Return whether a trial is more than one process."""
     return config.ranks * config.nodes > 1
 
 
 def checkpoint_location(config: records.SlotConfig, run: str) -> str:
-    """The folder or URL of the checkpoints of this run, or of another run beside it."""
+    """Return the folder or URL of the checkpoints of this run, or of another run in the same home folder."""
     root = Path(config.root) if run == config.run else Path(config.root).parent / run
     return config.checkpoints or str(paths.RunPaths(root).checkpoints)
 
 
 def checkpoints(config: records.SlotConfig, run: str, trial: int) -> str:
-    """The folder or URL of the checkpoints of one trial."""
+    """Return the folder or URL of the checkpoints of one trial."""
     return paths.trial_checkpoints(checkpoint_location(config, run), run, trial)
 
 
 def remove_checkpoints(config: records.SlotConfig, trials: Iterable[int]) -> None:
-    """Remove all checkpoints of trials that have ended, from the slot's side.
+    """Remove all checkpoints of trials that have ended.
 
     Raises:
-        CheckpointError: some cannot be removed; the others are.
+        CheckpointError: Some cannot be removed; the others have been.
     """
     folders.remove_each(checkpoints(config, config.run, trial) for trial in trials)
 
@@ -322,11 +354,11 @@ class Reporter:
     """Send reports to the slot, and wait for its answer when the study prunes.
 
     Attributes:
-        last: the metrics of the newest report.
-        newest: the newest value of each metric, from any report.
-        remark: returns a warning about the trial, or ""; called at the first report.
-        is_quiet: whether reports are not printed: those of a program, whose output is read for metrics.
-        attributes: what an objective of Optuna has set for its trial.
+        last: Metrics of the newest report.
+        newest: Newest value of each metric, from any report.
+        remark: Returns a warning about the trial, or ""; called at the first report.
+        is_quiet: Whether reports are not printed, as the slot reads metrics from a program's output.
+        attributes: Attributes that an objective of Optuna has set for its trial.
     """
 
     def __init__(self, request: records.TrialRequest, channel: Channel[Any, Any]) -> None:
@@ -349,12 +381,12 @@ class Reporter:
         """Send the metrics of one step; return whether the trial is to end as pruned.
 
         Raises:
-            Finished: a stop rule is met; if the job does not wait, the slot ends it.
+            Finished: A stop rule is met. Only with `waits`; without it the slot ends the trial.
         """
         remark = "" if self.newest else self.remark()
         self.last = metrics
         for name, value in metrics.items():
-            # Where the best report counts, one that diverges at the end has had a value.
+            # Where the best report counts, a training that diverges at the end keeps its last finite value.
             if math.isfinite(value) or name not in self.newest or name not in self._request.reported:
                 self.newest[name] = value
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
@@ -370,6 +402,6 @@ class Reporter:
             answer = self._channel.receive()
             assert isinstance(answer, messages.AnswerReport), "a report is answered with AnswerReport"
             prune = answer.prune_at is not None
-        if rule := stopping.early(self._request.stop, step, metrics):
+        if rule := stopping.met_rule(self._request.stop, step, metrics):
             raise context.Finished(f"stopped at step {step}: {rule}")
         return prune

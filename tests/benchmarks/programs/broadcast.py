@@ -50,7 +50,7 @@ def _read(arguments: dict[str, Any], pipe: Any, barrier: Any, answers: Any) -> N
     data = pipe.recv_bytes()
     if arguments["way"] == "ours":
         folder = Path(arguments["folder"])
-        held = memory.shared("benchmark.weights", np.fromfile(folder / "packed", dtype=np.uint8), folder)
+        held = memory.share_file("benchmark.weights", np.fromfile(folder / "packed", dtype=np.uint8), folder)
         tree = transport.unpack(segments.read(held.path))
     else:
         tree = pickle.loads(data)

@@ -14,8 +14,8 @@ import pytest
 from trialplane.wire import messages
 from trialplane.wire.units import AT_ONCE, Unit
 from trialplane.worker.collect import worker
-from trialplane.worker.collect.learner import Fed
-from trialplane.worker.collect.worker import AHEAD_SECONDS, AHEAD_UNITS, PACED_BY, WorkerUnits
+from trialplane.worker.collect.learner import ResultFeed
+from trialplane.worker.collect.worker import AHEAD_SECONDS, AHEAD_UNITS, PACE_WINDOW, WorkerUnits
 
 
 class Slot:
@@ -91,7 +91,7 @@ def test_one_slow_unit_counts_for_a_while(job: Job) -> None:
     job.do(*[0.001] * 20)
     job.do(2 * AHEAD_SECONDS)
     asked = job.slot.asked
-    job.do(*[0.001] * (PACED_BY - 1))
+    job.do(*[0.001] * (PACE_WINDOW - 1))
     assert job.slot.asked == asked, "it does what it has"
     job.do(*[0.001] * 20)
     assert job.ahead == AHEAD_UNITS
@@ -105,7 +105,7 @@ def test_no_message_names_more_units_than_fit(job: Job) -> None:
     assert len(job.desk.take(10 * AT_ONCE, True)) == AT_ONCE
     sent: list[messages.ResultsTaken] = []
     job.slot.send = sent.append  # type: ignore[assignment, method-assign]
-    Fed(job.slot).has(range(2 * AT_ONCE + 1))  # type: ignore[arg-type]  # a double
+    ResultFeed(job.slot).report_existing(range(2 * AT_ONCE + 1))  # type: ignore[arg-type]  # a double
     assert [len(message.units) for message in sent] == [AT_ONCE, AT_ONCE, 1]
     assert [unit for message in sent for unit in message.units] == list(range(2 * AT_ONCE + 1))
     assert all(len(messages.encode(message)) < messages.MAX_BYTES for message in sent)

@@ -120,7 +120,7 @@ def test_a_message_does_not_deny_what_was_not_read(tmp_path: Path) -> None:
     trial = Trial(tmp_path, STDOUT)
     trial.prints("accuracy=0.5\n" + NOISE * (2 * tails.LAST // len(NOISE)))
     trial.read(ended=True)
-    said = trial.reader.missing(("acc",), {})
+    said = trial.reader.missing_message(("acc",), {})
     assert "no metrics were found in what was read" in said and "MiB of its output were not searched for metrics" in said
 
 

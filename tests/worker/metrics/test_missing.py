@@ -17,19 +17,19 @@ from trialplane.worker.metrics import elsewhere
 def test_what_is_missing_is_told_with_what_was_found(tmp_path: Path) -> None:
     trial = Trial(tmp_path, STDOUT, MetricSource("file", path="m.csv"))
     assert (
-        trial.reader.missing(("acc",), {})
+        trial.reader.missing_message(("acc",), {})
         == "no acc in its output or m.csv; no metrics were found; see `platform docs scripts`"
     )
     trial.prints("loss=0.5\n")
     trial.read(ended=True)
-    assert trial.reader.missing(("acc",), {}) == (
+    assert trial.reader.missing_message(("acc",), {}) == (
         "no acc in its output or m.csv; found were loss (0.5): name one of these, or write metrics.pattern; "
         "see `platform docs scripts`"
     )
 
 
 def test_what_was_reported_is_told_too(tmp_path: Path) -> None:
-    said = Trial(tmp_path, STDOUT).reader.missing(("loss",), {"accuracy": 0.5})
+    said = Trial(tmp_path, STDOUT).reader.missing_message(("loss",), {"accuracy": 0.5})
     assert "found were accuracy (0.5): name one of these" in said
 
 
@@ -37,18 +37,20 @@ def test_of_many_metrics_that_were_found_the_first_are_told(tmp_path: Path) -> N
     trial = Trial(tmp_path, STDOUT)
     trial.prints(" ".join(f"m{number}={number}" for number in range(30)) + "\n")
     trial.read(ended=True)
-    assert "m9 (9) and 20 more: name one of these" in trial.reader.missing(("acc",), {})
+    assert "m9 (9) and 20 more: name one of these" in trial.reader.missing_message(("acc",), {})
 
 
 def test_a_number_that_is_none_is_not_called_missing(tmp_path: Path) -> None:
     trial = Trial(tmp_path, STDOUT, names=("acc", "loss"))
     trial.prints("acc=0.5 loss=inf\nacc=nan\n")
     trial.read(ended=True)
-    assert trial.reader.missing(("acc", "loss"), trial.reader.newest) == (
+    assert trial.reader.missing_message(("acc", "loss"), trial.reader.newest) == (
         "acc is NaN at the end, and must be a finite number; before it was 0.5; "
         "loss is infinite at the end, and must be a finite number"
     )
-    assert trial.reader.missing(("acc",), {"acc": math.nan}).startswith("acc is NaN at the end"), "reported by the script"
+    assert trial.reader.missing_message(("acc",), {"acc": math.nan}).startswith("acc is NaN at the end"), (
+        "reported by the script"
+    )
 
 
 def test_event_files_that_have_the_metric_are_named_with_what_reads_them(tmp_path: Path) -> None:
@@ -61,7 +63,7 @@ def test_event_files_that_have_the_metric_are_named_with_what_reads_them(tmp_pat
     writer.close()
     (trial.folder / "notes.txt").write_text("f1: 0.5\n")
     trial.read(ended=True)
-    said = trial.reader.missing(("acc",), {})
+    said = trial.reader.missing_message(("acc",), {})
     assert said.startswith("no acc in its output; runs/a/events.out.tfevents.")
     assert said.endswith(" has acc (0.75): write `metrics: tensorboard`; no metrics were found; see `platform docs scripts`")
 
@@ -71,7 +73,7 @@ def test_files_of_wandb_are_named_with_what_captures_its_calls(tmp_path: Path) -
     (trial.folder / "wandb").mkdir()
     (trial.folder / "wandb" / "run-1.wandb").write_bytes(b":W&B")
     trial.read(ended=True)
-    said = trial.reader.missing(("acc",), {})
+    said = trial.reader.missing_message(("acc",), {})
     assert "wandb/run-1.wandb is W&B's, which is not read: print the metric, or for a script write `capture: wandb`" in said
 
 
@@ -93,7 +95,7 @@ def test_files_with_metrics_are_named_with_what_reads_them(tmp_path: Path, name:
     (trial.folder / name).write_text(text)
     trial.read(ended=True)
     assert (
-        trial.reader.missing(("acc",), {})
+        trial.reader.missing_message(("acc",), {})
         == f"no acc in its output; {advice}; no metrics were found; see `platform docs scripts`"
     )
 
@@ -104,7 +106,7 @@ def test_links_that_lead_nowhere_do_not_end_the_search(tmp_path: Path) -> None:
     (trial.folder / "loop.log").symlink_to("loop.log")
     (trial.folder / "m.csv").write_text("step,acc\n1,0.5\n")
     trial.read(ended=True)
-    assert "m.csv has acc (0.5)" in trial.reader.missing(("acc",), {})
+    assert "m.csv has acc (0.5)" in trial.reader.missing_message(("acc",), {})
 
 
 def test_the_line_that_is_told_finds_the_metric(tmp_path: Path) -> None:
@@ -121,7 +123,10 @@ def test_files_that_came_with_the_code_are_not_named(tmp_path: Path) -> None:
     trial = Trial(tmp_path, STDOUT, code=code)
     (trial.folder / "old.csv").write_text("acc\n0.9\n")
     (trial.folder / "link.csv").symlink_to("/etc/hostname")
-    assert trial.reader.missing(("acc",), {}) == "no acc in its output; no metrics were found; see `platform docs scripts`"
+    assert (
+        trial.reader.missing_message(("acc",), {})
+        == "no acc in its output; no metrics were found; see `platform docs scripts`"
+    )
 
 
 def test_many_files_are_looked_at_for_a_moment_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,4 +135,4 @@ def test_many_files_are_looked_at_for_a_moment_only(tmp_path: Path, monkeypatch:
     for number in range(12):
         (trial.folder / f"{number:02}").mkdir()
     (trial.folder / "11" / "m.csv").write_text("acc\n1\n")
-    assert "m.csv" not in trial.reader.missing(("acc",), {})
+    assert "m.csv" not in trial.reader.missing_message(("acc",), {})

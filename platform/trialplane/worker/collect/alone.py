@@ -1,7 +1,7 @@
-"""A collection in one process, without the platform: the worker does all units of an iteration before the learner.
+"""A collection in one process, without the platform: the worker does all units of an iteration before the learner runs.
 
 Results are packed and unpacked as between processes, so values that cannot be sent are detected here too. Only the job
-itself writes to disk. For small numbers of units: an iteration's results are in memory at once.
+itself writes to disk. All results of an iteration are in memory at once, so use it for small numbers of units.
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ def run(
     """Run the iterations; yield the result of the learner in each, without weights and state.
 
     Args:
-        collect: how many units and iterations.
-        play: the worker's function.
-        learn: the learner's; None writes files according to `collect.write`.
-        fields: of the context.
-        learner_fields: fields that differ for the learner.
+        collect: Numbers of units and iterations, and the files to write.
+        play: Function of the worker.
+        learn: Function of the learner. None writes files according to `collect.write`.
+        fields: Fields of the context.
+        learner_fields: Fields of the learner's context that differ.
     """
     start = states.Start()
     for iteration in range(collect.iterations):
         began = time.monotonic()
         iteration_fields = {**fields, "trial": iteration}
         first = iteration * collect.units
-        work = _Work(Unit(number, units.seed_of(fields["seed"], number)) for number in range(first, first + collect.units))
+        work = _LocalWork(
+            Unit(number, units.seed_of(fields["seed"], number)) for number in range(first, first + collect.units)
+        )
         weights = start.tree(states.WEIGHTS)
         worker = Worker(**iteration_fields, weights=weights, iteration=iteration, _work=work)
-        with context.entered(worker):
+        with context.activate(worker):
             play(worker)
         seconds = time.monotonic() - began
         written = None
@@ -56,16 +58,16 @@ def run(
         learner = Learner(
             **{**iteration_fields, **learner_fields}, weights=weights, state=state, iteration=iteration, shards=written
         )
-        count, items = len(work.results), sum(each[1] for each in work.results)
-        with context.entered(learner):
-            result = serving.returned((learn or shards.write)(learner, Results(collect.units, work)))
-        start = serving.merged(start, result)
+        count, items = len(work.results), sum(result[1] for result in work.results)
+        with context.activate(learner):
+            result = serving.result_dict((learn or shards.write)(learner, Results(collect.units, work)))
+        start = serving.next_start(start, result)
         rates = {"units": count, "items": items, "units_per_second": count / seconds, "items_per_second": items / seconds}
-        yield {**{name: value for name, value in result.items() if name not in serving.KEPT}, **rates}
+        yield {**{name: value for name, value in result.items() if name not in serving.STATE_FILES}, **rates}
 
 
-class _Work:
-    """The slot's side for both the worker and the learner."""
+class _LocalWork:
+    """A source of units and a store of results in memory, in place of the slots of worker and learner."""
 
     def __init__(self, work: Iterator[Unit]) -> None:
         self.failed = 0
@@ -74,7 +76,7 @@ class _Work:
         self._taken: set[int] = set()
 
     def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
-        """Return units to do."""
+        """Return units to do, at most `count`; `()` if all are done."""
         taken = tuple(self._waiting.popleft() for _ in range(min(count, len(self._waiting))))
         self._taken.update(unit.number for unit in taken)
         return taken
@@ -87,7 +89,7 @@ class _Work:
         self.results.append((unit.number, items, transport.pack(value)))
 
     def next(self) -> Result | None:
-        """The next result."""
+        """Return the next result; None if there are no more."""
         if not self.results:
             return None
         unit, items, packed = self.results.popleft()

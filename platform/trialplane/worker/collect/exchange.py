@@ -1,8 +1,8 @@
 """The slot's side of a collection: units for the process in it, and results in files between the two.
 
-A worker's process requests units and offers results, which are fetched from here; a learner's process is fed results and
-reports which it has taken. The slot's thread receives the process's messages; everything else is called from other threads.
-Independent of Ray and of the contents of results.
+A worker's process requests units and offers results, which the controller fetches from here. A learner's process gets
+results, and reports those that it has taken. The slot's thread receives the process's messages; all other methods are
+called from other threads. This module depends neither on Ray nor on the contents of results.
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ from trialplane.worker.collect import memory, segments
 if TYPE_CHECKING:
     from trialplane.worker.collect.segments import Bytes
 
-AHEAD = 2  # results that a worker may have on offer, whatever their size
-# Seconds between two reports to the controller about a worker that has enough units: its offers in between move with one
-# call. Those of a slower worker are reported at once.
+AHEAD = 2  # results of any size that a worker may have on offer
+# Seconds between two reports to the controller about a worker that has enough units, so that one call moves several offers.
+# A worker that may be waiting is reported at once.
 GATHER = 0.1
-_ROOM = 64 << 20  # bytes that must be free in memory for results to be passed there
+_ROOM = 64 << 20  # bytes that must be free in memory, or results are passed on disk
 
 
 def is_full(offered: Mapping[int, tuple[str, int]]) -> bool:
-    """Whether a worker with these results on offer (unit → file, bytes) has to wait until some are fetched."""
+    """Return whether a worker has to wait until some of its results are fetched.
+
+    Args:
+        offered: Results on offer: unit → file, bytes.
+    """
     size = sum(size for _, size in offered.values())
     return len(offered) >= units.TOGETHER or (len(offered) >= AHEAD and size >= units.TOGETHER_BYTES)
 
@@ -38,10 +42,10 @@ class Exchange:
     """The state shared between one trial's process and the slot.
 
     Args:
-        request: the trial's; its `worker` is None for the learner.
-        send: writes a message to the process; may be called from any thread.
-        weights: packed, for a worker; or None.
-        workdir: the trial's scratch folder on disk, for results that do not fit in memory; removed by the slot.
+        request: Request of the trial; its `worker` is None for the learner.
+        send: Sends a message to the process; may be called from any thread.
+        weights: Packed weights, for a worker; or None.
+        workdir: Scratch folder of the trial on disk, for results that do not fit in memory; removed by the slot.
     """
 
     def __init__(
@@ -53,31 +57,32 @@ class Exchange:
     ) -> None:
         self._timeout = request.timeout if request.worker is not None else None
         self._send = send
-        spare = workdir.parent / "memory"
-        self._folder = memory.folder(f"{request.run}-{request.number}", _ROOM, spare)
+        disk_folder = workdir.parent / "memory"
+        self._folder = memory.create_folder(f"{request.run}-{request.number}", _ROOM, disk_folder)
         self._weights = None
         if weights is not None:
-            # Of the same attempt at the same iteration, so all workers of this node hold the same file.
-            home = zlib.crc32(str(spare).encode())  # two homes may each have a run of this name
+            # The name has iteration and attempt, so all workers of this node share one file.
+            home = zlib.crc32(str(disk_folder).encode())  # two home folders may each have a run of this name
             name = f"{request.run}-{home:08x}-{request.trial}-{request.attempt}.weights"
-            self._weights = memory.shared(name, weights, spare)
-        self._folders = (self._folder.path, workdir)  # the folders in which files of the process may lie
+            self._weights = memory.share_file(name, weights, disk_folder)
+        self._folders = (self._folder.path, workdir)  # where files of the process may be
         self._segments = segments.Writer(self._folder.path, workdir)
         self._lock = threading.Lock()
-        self._since = time.monotonic()  # of the last message that gave a worker something to do
-        self._has_returned = False  # the worker's function; its results may still have to be fetched
-        self._ahead: set[int] = set()  # units handed to the process that its job has not taken
-        self._begun: set[int] = set()  # units that its job has taken and not given
-        self._owed = 0  # units requested and not received
-        self._offered: dict[int, tuple[str, int]] = {}  # unit → file, bytes
-        self._offered_weights: str | None = None  # their file
-        self._fed: dict[int, str] = {}
-        self._closed = False
-        self._reported = -GATHER  # when the controller last received messages, by the monotonic clock
-        self._requested = 0
-        self._offers: list[units.Offer] = []
-        self._took: list[int] = []
-        self._published: messages.WeightsOffered | None = None
+        self._last_message_at = time.monotonic()  # the worker's time limit begins with each message
+        self._has_returned = False  # whether the worker's function has returned; its results may not be fetched yet
+        self._queued_units: set[int] = set()  # units that the process has received and its job has not taken
+        self._begun_units: set[int] = set()  # units that the job has taken and not given
+        self._owed_units = 0  # units that were requested and have not arrived
+        self._offered_results: dict[int, tuple[str, int]] = {}  # unit → file, bytes
+        self._weights_file: str | None = None  # the weights that the learner offers
+        self._fed_files: dict[int, str] = {}  # unit → file of a result that the learner has
+        self._is_closed = False
+        self._reported_at = -GATHER  # when the controller last received messages, by the monotonic clock
+        # Messages since the last report to the controller.
+        self._new_requests = 0
+        self._new_offers: list[units.Offer] = []
+        self._new_taken: list[int] = []
+        self._new_weights: messages.WeightsOffered | None = None
 
     @property
     def shared_files(self) -> messages.SharedFiles:
@@ -86,38 +91,43 @@ class Exchange:
 
     @property
     def deadline(self) -> float | None:
-        """When a worker must have given its next result, by the monotonic clock; None while it waits for others.
+        """Time by which a worker must give its next result, by the monotonic clock; None while it waits for others.
 
-        The same limit applies until it requests its first unit, and until it ends after its last one.
+        The same limit holds until it requests its first unit, and until it ends after its last one.
         """
         with self._lock:
-            for_units = self._owed and not self._ahead and not self._begun
-            for_room = is_full(self._offered) or (self._has_returned and self._offered)
-            return None if self._timeout is None or for_units or for_room else self._since + self._timeout
+            for_units = self._owed_units and not self._queued_units and not self._begun_units
+            for_room = is_full(self._offered_results) or (self._has_returned and self._offered_results)
+            return None if self._timeout is None or for_units or for_room else self._last_message_at + self._timeout
 
     @property
-    def begun(self) -> tuple[int, ...]:
+    def begun_units(self) -> tuple[int, ...]:
         """The units that a worker's job has taken and not given."""
-        return tuple(sorted(self._begun))
+        return tuple(sorted(self._begun_units))
 
     @property
     def report_at(self) -> float | None:
-        """When the process's messages are to be reported to the controller, by the monotonic clock; None without any.
+        """Time at which the process's messages are due at the controller, by the monotonic clock; None without any.
 
-        That is at once if the process may be waiting for units, or for its results to be fetched.
+        They are due at once if the process may be waiting for units, or for its results to be fetched.
         """
-        if not (self._requested or self._offers or self._took or self._published):
+        if not (self._new_requests or self._new_offers or self._new_taken or self._new_weights):
             return None
         with self._lock:
-            is_idle = self._owed and not self._ahead
-            at_once = is_idle or self._took or self._published or is_full(self._offered)
-            return self._reported if at_once else self._reported + GATHER
+            is_idle = self._owed_units and not self._queued_units
+            at_once = is_idle or self._new_taken or self._new_weights or is_full(self._offered_results)
+            return self._reported_at if at_once else self._reported_at + GATHER
 
     def news(self) -> tuple[messages.FromExchange, ...]:
-        """The messages for the controller since the last call."""
-        self._reported = time.monotonic()
-        requested, offers, taken, weights = self._requested, tuple(self._offers), tuple(self._took), self._published
-        self._requested, self._offers, self._took, self._published = 0, [], [], None
+        """Return the messages for the controller since the last call."""
+        self._reported_at = time.monotonic()
+        requested, offers, taken, weights = (
+            self._new_requests,
+            tuple(self._new_offers),
+            tuple(self._new_taken),
+            self._new_weights,
+        )
+        self._new_requests, self._new_offers, self._new_taken, self._new_weights = 0, [], [], None
         return (
             *([messages.UnitsWanted(requested)] if requested else ()),
             *([messages.ResultsOffered(offers)] if offers else ()),
@@ -129,92 +139,100 @@ class Exchange:
         """Receive a message of the process.
 
         Raises:
-            MessageError: it is about units or files that the process does not have.
+            MessageError: It is about units or files that the process does not have.
         """
         with self._lock:
-            self._since = time.monotonic()
+            self._last_message_at = time.monotonic()
             match message:
                 case messages.UnitsWanted(count):
                     if count < 1:
                         raise errors.MessageError(f"a worker requested {count} units")
-                    self._requested += count
-                    self._owed += count
+                    self._new_requests += count
+                    self._owed_units += count
                 case messages.UnitsBegun(begun):
-                    self._begun.update(begun)
-                    self._ahead.difference_update(begun)
+                    self._begun_units.update(begun)
+                    self._queued_units.difference_update(begun)
                 case messages.ResultOffered(offer, file):
                     if offer.unit < 0 or offer.bytes <= 0 or offer.items < 0:
                         raise errors.MessageError(
                             f"a worker offered {offer.bytes} bytes and {offer.items} items of unit {offer.unit}"
                         )
                     self._check(file)
-                    self._begun.discard(offer.unit)
-                    self._offered[offer.unit] = file, offer.bytes
-                    self._offers.append(offer)
+                    self._begun_units.discard(offer.unit)
+                    self._offered_results[offer.unit] = file, offer.bytes
+                    self._new_offers.append(offer)
                 case messages.WeightsOffered(size, file):
                     if size < 0:
                         raise errors.MessageError(f"a learner offered weights of {size} bytes")
                     if size:
                         self._check(file)
-                        self._offered_weights = file
-                    self._published = messages.WeightsOffered(size)
+                        self._weights_file = file
+                    self._new_weights = messages.WeightsOffered(size)
                 case messages.JobReturned():
                     self._has_returned = True
                 case messages.ResultsTaken(taken):
-                    self._took += taken
+                    self._new_taken += taken
                 case messages.FilesFree(free):
-                    if not self._fed.keys() >= set(free):
+                    if not self._fed_files.keys() >= set(free):
                         raise errors.MessageError("a learner freed files of results that it does not have")
                     for unit in free:
-                        self._segments.release(self._fed.pop(unit))
+                        self._segments.release(self._fed_files.pop(unit))
 
     def _check(self, file: str) -> None:
-        """Raise MessageError for a file outside of this process's folders."""
+        """Check that a file is in one of this process's folders.
+
+        Raises:
+            MessageError: The file is elsewhere.
+        """
         if Path(file).parent not in self._folders:
             raise errors.MessageError(f"a file was offered in {file!r:.200}, where this process has no folder")
 
     def pass_on(self, message: messages.ToExchange) -> None:
         """Forward a message of the controller to the process: units, released results, or the end of the results."""
         with self._lock:
-            self._since = time.monotonic()
+            self._last_message_at = time.monotonic()
             match message:
                 case messages.HandUnits(units_handed, last):
-                    self._ahead.update(unit.number for unit in units_handed)
-                    self._owed = 0 if last else max(0, self._owed - len(units_handed))
+                    self._queued_units.update(unit.number for unit in units_handed)
+                    self._owed_units = 0 if last else max(0, self._owed_units - len(units_handed))
                 case messages.ReleaseResults(fetched):
-                    still_offered = tuple(unit for unit in fetched if self._offered.pop(unit, None) is not None)
-                    if not still_offered:  # the process has ended or was replaced
+                    still_offered = tuple(unit for unit in fetched if self._offered_results.pop(unit, None) is not None)
+                    if not still_offered:  # the process has ended, or another one runs
                         return
                     message = messages.ReleaseResults(still_offered)
                 case messages.ReleaseWeights():
-                    self._offered_weights = None
+                    self._weights_file = None
         self._send(message)
 
     def fetch(self, requested: Sequence[int]) -> dict[int, Bytes]:
-        """The packed results of these units, mapped; without those that are gone with their process.
+        """Return the packed results of units, mapped; without results that are gone with their process.
 
         Raises:
-            TransportError: a file is missing, or does not hold a result.
+            TransportError: A file is missing, or does not hold a result.
         """
         with self._lock:
-            offered = [] if self._closed else [unit for unit in requested if unit in self._offered]
-            return {unit: segments.read(self._offered[unit][0]) for unit in offered}
+            offered = [] if self._is_closed else [unit for unit in requested if unit in self._offered_results]
+            return {unit: segments.read(self._offered_results[unit][0]) for unit in offered}
 
     def fetch_weights(self) -> Bytes | None:
-        """The packed weights that the learner offers, mapped; None if it has ended. Raises as `fetch`."""
+        """Return the packed weights that the learner offers, mapped; None if it has ended.
+
+        Raises:
+            TransportError: As of `fetch`.
+        """
         with self._lock:
-            file = None if self._closed else self._offered_weights
+            file = None if self._is_closed else self._weights_file
             return None if file is None else segments.read(file)
 
     def feed(self, transfers: Sequence[units.Transfer], packed: Sequence[Bytes]) -> None:
-        """Pass results to a learner: all of them or, if one does not fit, none.
+        """Pass results to a learner: all of them, or none if there is no room.
 
         Raises:
-            TransportError: there is no room.
+            TransportError: There is no room.
         """
         files: dict[int, str] = {}
         with self._lock:
-            if self._closed:
+            if self._is_closed:
                 return
             try:
                 for fed_result, array in zip(transfers, packed, strict=True):
@@ -223,15 +241,15 @@ class Exchange:
                 for file in files.values():
                     self._segments.release(file)
                 raise
-            self._fed |= files
-        fed = (messages.FedResult(each.unit, each.worker, each.items, files[each.unit]) for each in transfers)
+            self._fed_files |= files
+        fed = (messages.FedResult(result.unit, result.worker, result.items, files[result.unit]) for result in transfers)
         self._send(messages.FeedResults(tuple(fed)))
 
     def close(self) -> None:
         """Remove the files after the end of the process."""
         with self._lock:
-            self._closed = True
+            self._is_closed = True
             self._folder.release()
-            self._segments.close()  # now, as this trial may be part of a reference cycle that lasts until the collector runs
+            self._segments.close()  # at once, as a reference cycle may keep this object until the collector runs
             if self._weights is not None:
                 self._weights.release()

@@ -5,7 +5,7 @@
             buffer.add(result.value["states"], result.value["moves"])
         return {"loss": loss, "weights": model.state_dict(), "state": optimizer.state_dict()}
 
-`Fed` is the process's side: the results fed by its slot. Imports nothing heavy.
+`ResultFeed` receives the results in the learner's process. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Result:
     """The result of one unit.
 
     Attributes:
-        unit: its number.
-        worker: number of the worker.
-        items: the number of items in it, as given by the worker.
-        value: the tree; its arrays are read-only views of shared memory, which stays valid as long as one of them is
-            referenced.
+        unit: Number of the unit.
+        worker: Number of the worker.
+        items: Number of items in the result, as given by the worker.
+        value: Tree of the result. Its arrays are read-only views of shared memory, which stays valid as long as one of them
+            is referenced.
     """
 
     unit: int
@@ -48,14 +48,14 @@ class Feed(Protocol):
     failed: int
 
     def next(self) -> Result | None:
-        """The next result; None when there are no more."""
+        """Return the next result; None when there are no more."""
 
 
 class Results:
     """The results of one iteration, each once, in the order in which they arrive.
 
     Attributes:
-        expected: units of the iteration.
+        expected: Number of units of the iteration.
     """
 
     def __init__(self, expected: int, feed: Feed) -> None:
@@ -64,7 +64,7 @@ class Results:
 
     @property
     def failed(self) -> int:
-        """Number of units that failed, once all results have been read."""
+        """Number of units that failed; complete when all results have been read."""
         return self._feed.failed
 
     def __iter__(self) -> Iterator[Result]:
@@ -81,14 +81,15 @@ class Results:
 class Learner(context.Context):
     """The learner in one iteration, passed to the job's `learn(ctx, results)`.
 
-    `learn` returns a dict, or None. Its `weights` go to the workers of the next iteration, its `state` to the next `learn`;
-    omitted ones stay as they were. Numbers are the iteration's metrics, anything else is kept with its result.
+    `learn` returns a dict, or None. Its `weights` go to the workers of the next iteration, its `state` to the next `learn`.
+    If one is omitted, the previous one is used again. Numbers are metrics of the iteration, other values are kept with its
+    result.
 
     Attributes:
-        weights: the tree that the last iteration returned as its weights, its arrays read-only. None before the first.
-        state: the same of its state.
-        iteration: from 0; the same as `trial`.
-        shards: the files to be written, for a job with `collect.write`.
+        weights: Tree that the last iteration returned as its weights, its arrays read-only. None before the first.
+        state: The same for its state.
+        iteration: Number of the iteration, from 0; the same as `trial`.
+        shards: Files to be written, for a job with `collect.write`.
     """
 
     weights: Any = dataclasses.field(default=None, repr=False)
@@ -97,15 +98,15 @@ class Learner(context.Context):
     shards: Any = dataclasses.field(default=None, repr=False)
 
 
-class Fed:
-    """The results that the slot feeds to this process.
+class ResultFeed:
+    """The results that the slot passes to the learner's process.
 
-    Results that arrived together count as taken when the next one after them is requested, which makes room for more. The
+    Results that arrived together count as taken when the job requests the one after them, which makes room for more. The
     file of a result is reused when nothing refers to it.
 
     Attributes:
-        failed: units that failed, once all results have arrived.
-        weights: the file of the weights offered to the workers; removed when they have been fetched.
+        failed: Number of units that failed; complete when all results have arrived.
+        weights: File of the weights offered to the workers; removed when they have been fetched.
     """
 
     def __init__(self, line: Line) -> None:
@@ -117,14 +118,14 @@ class Fed:
         self._unused: collections.deque[int] = collections.deque()
         self._ended = False
 
-    def has(self, units: Collection[int]) -> None:
-        """Report units that need not be done, as there are results of a former attempt."""
+    def report_existing(self, units: Collection[int]) -> None:
+        """Report units that need not be done, as a former attempt has their results."""
         numbers = sorted(units)
         for first in range(0, len(numbers), AT_ONCE):
             self._line.send(messages.ResultsTaken(tuple(numbers[first : first + AT_ONCE])))
 
     def next(self) -> Result | None:
-        """The next result; None when there are no more."""
+        """Return the next result; None when there are no more."""
         if not self._waiting and self._reading:
             self._line.send(messages.ResultsTaken(tuple(self._reading)))
             self._reading = []

@@ -1,4 +1,4 @@
-"""The process's end of the channel to its slot, in a collection: a wait for a message ends when a stop is requested."""
+"""The channel of a collection's process to its slot, in which a wait for a message ends when a stop is requested."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _POLL = 0.2  # seconds between checks whether a stop was requested
 
 
 class Line:
-    """Send and receive messages; for the thread that runs the job's function.
+    """A channel to the slot, for the thread that runs the job's function.
 
     Args:
-        channel: to the slot.
-        stop: whether a stop was requested.
+        channel: Channel to the slot.
+        stop: Stop of this process.
     """
 
     def __init__(self, channel: TrialChannel, stop: stopping.Stop) -> None:
@@ -24,21 +24,21 @@ class Line:
     @property
     def stopping(self) -> bool:
         """Whether a stop was requested and the job handles it."""
-        return self._stop.received
+        return self._stop.was_received
 
     def send(self, message: messages.OfWorker | messages.OfLearner) -> None:
         """Send one message."""
         self._channel.send(message)
 
     def receive(self, *, wait: bool) -> messages.ToTrial | None:
-        """The next message; None when there is none yet and `wait` is false.
+        """Return the next message; None without `wait` if there is none yet.
 
         Raises:
-            Stopped: a stop was requested during the wait, or the slot is gone.
+            Stopped: A stop was requested during the wait, or the slot is gone.
         """
         try:
             while (message := self._channel.receive(_POLL if wait else 0.0)) is None and wait:
-                if self._stop.received:
+                if self._stop.was_received:
                     raise context.Stopped("stopped by SIGTERM while it waited")
         except (EOFError, OSError) as error:
             raise context.Stopped("its slot is gone") from error

@@ -1,6 +1,6 @@
-"""Files and folders in this node's memory, /dev/shm: each exists as long as a process holds it, however that process ends.
+"""Files and folders in this node's memory, /dev/shm, each of which exists as long as a process holds it.
 
-Each is held by a file lock, so the leftovers of a killed process are swept by the next one. Independent of their contents.
+A process holds a file by a lock, so the next process can remove the files of a killed one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _MEMORY = Path("/dev/shm")
 _MARGIN = 16 << 20  # bytes that stay free for others
 
 
-class Held:
-    """A file or a folder that exists as long as a process holds it."""
+class HeldPath:
+    """A file or folder that this process holds, so that it is not removed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,63 +34,64 @@ class Held:
         """Release the file or folder; it is removed when no other process holds it."""
         if self._handle is None:
             return
-        with _alone(self.path.parent):
+        with _lock(self.path.parent):
             os.close(self._handle)
             self._handle = None
             _sweep(self.path.parent)
 
 
-def folder(name: str, size: int, instead: Path) -> Held:
-    """A new folder for this process alone.
+def create_folder(name: str, size: int, disk_folder: Path) -> HeldPath:
+    """Create a folder for this process alone.
 
     Args:
-        name: the prefix of its name.
-        size: bytes that must be free for it.
-        instead: folder on disk, used when memory has no room.
+        name: Prefix of the folder's name.
+        size: Bytes that must be free for it.
+        disk_folder: Folder on disk, used if memory has no room.
     """
-    parent = _create_folder(size, instead)
-    with _alone(parent):
+    parent = _parent_folder(size, disk_folder)
+    with _lock(parent):
         _sweep(parent)
-        return Held(Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent)))
+        return HeldPath(Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent)))
 
 
-def shared(name: str, data: Bytes, instead: Path) -> Held:
-    """A file of that name with `data` in it: the first caller writes it, the others hold the same one.
+def share_file(name: str, data: Bytes, disk_folder: Path) -> HeldPath:
+    """Share a file between processes: the first caller writes it, the others hold the same file.
 
     Args:
-        name: identifies the contents; other contents need another name.
-        data: of shape (bytes,).
-        instead: folder on disk, used when memory has no room.
+        name: Name of the file; other contents need another name.
+        data: Contents, of shape (bytes,).
+        disk_folder: Folder on disk, used if memory has no room.
     """
-    for parent in (_MEMORY / _user_folder(), instead):
+    for parent in (_MEMORY / _user_folder(), disk_folder):
         if (parent / name).exists():
-            with _alone(parent), contextlib.suppress(FileNotFoundError):  # it may just have been removed
-                return Held(parent / name)
-    parent = _create_folder(data.nbytes, instead)
-    with _alone(parent):
+            with _lock(parent), contextlib.suppress(FileNotFoundError):  # it may just have been removed
+                return HeldPath(parent / name)
+    parent = _parent_folder(data.nbytes, disk_folder)
+    with _lock(parent):
         _sweep(parent)
         if not (parent / name).exists():
             with building.open_new(parent / name) as file:
                 file.write(data.data)
-        return Held(parent / name)
+        return HeldPath(parent / name)
 
 
 def _user_folder() -> str:
     return f"trialplane-{os.getuid()}"
 
 
-def _create_folder(size: int, instead: Path) -> Path:
+def _parent_folder(size: int, disk_folder: Path) -> Path:
+    """Create and return the folder in memory, or `disk_folder` if memory has less than `size` bytes of room."""
     with contextlib.suppress(OSError):
         if shutil.disk_usage(_MEMORY).free >= size + _MARGIN:
             user_folder = _MEMORY / _user_folder()
             user_folder.mkdir(mode=0o700, exist_ok=True)
             return user_folder
-    instead.mkdir(parents=True, exist_ok=True)
-    return instead
+    disk_folder.mkdir(parents=True, exist_ok=True)
+    return disk_folder
 
 
-def _alone(folder_path: Path) -> contextlib.AbstractContextManager[None]:
-    """Lock a folder, so that no entry is swept between its creation and its own lock."""
+def _lock(folder_path: Path) -> contextlib.AbstractContextManager[None]:
+    """Lock a folder, so that no new entry is removed before it is locked itself."""
     return building.lock(folder_path / "all")
 
 

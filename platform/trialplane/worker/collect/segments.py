@@ -1,7 +1,7 @@
 """Packed results as files in shared memory: written by one process of a node, read by another without a copy.
 
 A file whose result has been taken is reused under the same name: its pages exist already, and allocating new ones takes
-several times as long as the copy itself. Folders are the concern of `memory`.
+several times as long as the copy itself. `memory` creates the folders.
 """
 
 from __future__ import annotations
@@ -29,24 +29,33 @@ if TYPE_CHECKING:
 # The share of the free memory that one result may take. Ray's object store lies in the same memory and takes its pages only
 # when it needs them; a process that finds none there is killed. So three results of one size leave at least a quarter.
 SHARE = 0.5
-# A file this much larger than twice its next result goes: one huge result must not hold its memory for good.
+# Bytes by which a file may exceed twice the size of its next result. A larger one is removed, so that one huge result does
+# not keep its memory.
 _GIANT = 64 << 20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclasses.dataclass
 class _Segment:
+    """A mapped file.
+
+    Attributes:
+        path: Path of the file.
+        buffer: Whole file, mapped.
+        is_taken: Whether it holds a result that may still be read.
+    """
+
     path: Path
-    buffer: Bytes  # the whole file, mapped
-    taken: bool = True  # holds a result that may still be read
+    buffer: Bytes
+    is_taken: bool = True
 
 
 class Writer:
     """Write the results of one process into files of a folder. Not for several threads at once.
 
     Args:
-        folder: in shared memory; must exist, and may be other processes' too.
-        spare: a folder on disk, for results that do not fit in `folder`; created when needed.
+        folder: Folder in shared memory; must exist, and other processes may use it too.
+        spare: Folder on disk, for results that do not fit in `folder`; created when needed.
     """
 
     def __init__(self, folder: Path | str, spare: Path | str | None = None) -> None:
@@ -62,44 +71,45 @@ class Writer:
             The file, and the bytes of the packed tree; the file itself may be longer.
 
         Raises:
-            TransportError: the tree contains a value that cannot be sent, or there is no room.
+            TransportError: The tree contains a value that cannot be sent, or there is no room.
         """
         packing = transport.Packing(tree)
-        segment = self._segment(packing.nbytes)
+        segment = self._free_segment(packing.nbytes)
         packing.write(segment.buffer)
         return str(segment.path), packing.nbytes
 
     def copy(self, packed: Bytes) -> tuple[str, int]:
-        """Write a packed tree; otherwise as `write`."""
-        segment = self._segment(packed.nbytes)
+        """Copy a packed tree into a file; returns and raises as `write`."""
+        segment = self._free_segment(packed.nbytes)
         segment.buffer[: packed.nbytes] = packed
         return str(segment.path), packed.nbytes
 
     def release(self, path: str) -> None:
-        """Allow reuse of the file of a result that was read and of which no view is left."""
-        self._segments[path].taken = False
+        """Allow reuse of a file whose result was read, and of which no view is left."""
+        self._segments[path].is_taken = False
 
     def close(self) -> None:
-        """Unmap the files, whose memory the system frees once they are removed too; nothing may be written afterwards."""
+        """Unmap the files; their memory is free when they are removed too. Nothing may be written afterwards."""
         self._segments.clear()
 
-    def _segment(self, size: int) -> _Segment:
-        """A free file of at least `size` bytes."""
+    def _free_segment(self, size: int) -> _Segment:
+        """Return a free file of at least `size` bytes; create one if there is none."""
         free = sorted(
-            (segment for segment in self._segments.values() if not segment.taken), key=lambda segment: segment.buffer.nbytes
+            (segment for segment in self._segments.values() if not segment.is_taken),
+            key=lambda segment: segment.buffer.nbytes,
         )
         for segment in free:
             if size <= segment.buffer.nbytes <= 2 * size + _GIANT:
-                segment.taken = True
+                segment.is_taken = True
                 return segment
-        for old in free[-1:]:  # removed before the new one is made, so that there are never more files than results
-            del self._segments[str(old.path)]
-            old.path.unlink(missing_ok=True)
-        segment = self._make(size)
+        for largest in free[-1:]:  # removed before a new file is created, so that there are never more files than results
+            del self._segments[str(largest.path)]
+            largest.path.unlink(missing_ok=True)
+        segment = self._create_segment(size)
         self._segments[str(segment.path)] = segment
         return segment
 
-    def _make(self, size: int) -> _Segment:
+    def _create_segment(self, size: int) -> _Segment:
         name = next(self._names)
         if size <= shutil.disk_usage(self._folder).free * SHARE:
             # An eighth more than is needed now, so that a slightly larger result needs no new file.
@@ -121,15 +131,15 @@ class Writer:
         return [self._folder] if self._spare is None else [self._folder, self._spare]
 
 
-def read(path: str | Path, released: Callable[[], object] | None = None) -> Bytes:
-    """The packed tree in a file: a read-only uint8 array of shape (bytes,), mapped, not copied.
+def read(path: str | Path, on_release: Callable[[], object] | None = None) -> Bytes:
+    """Return the packed tree in a file: a read-only uint8 array of shape (bytes,), mapped, not copied.
 
     Args:
-        path: as returned by a Writer.
-        released: called when the array and every view of it are gone, perhaps in another thread; not at the process's end.
+        path: Path as returned by a Writer.
+        on_release: Called when the array and its views are gone, perhaps in another thread; not at the process's end.
 
     Raises:
-        TransportError: the file is missing, or does not hold a packed tree.
+        TransportError: The file is missing, or does not hold a packed tree.
     """
     import numpy as np
 
@@ -146,13 +156,13 @@ def read(path: str | Path, released: Callable[[], object] | None = None) -> Byte
         packed = packed[: transport.size_of(packed)]
     except errors.TransportError as error:
         raise errors.TransportError(f"{path}: {error}") from error
-    if released is not None:
-        weakref.finalize(mapping, released).atexit = False
+    if on_release is not None:
+        weakref.finalize(mapping, on_release).atexit = False
     return packed
 
 
 def _map_new(path: Path, size: int) -> _Segment | None:
-    """A new file of `size` allocated bytes; None if there is no room.
+    """Return a new file of `size` allocated bytes; None if there is no room.
 
     Writing to a mapped sparse file without room would kill the process by SIGBUS.
     """

@@ -1,7 +1,7 @@
-"""The process of a collection's trial, around the job's function: a worker's, and the learner's.
+"""The processes of a collection's workers and learner, which call the job's functions.
 
 The learner starts with the checkpoint of its iteration, first offers the weights to the workers, and saves the job's
-result before it sends its outcome: an outcome implies a checkpoint.
+result before it sends its outcome. So each outcome of a learner has a checkpoint.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from trialplane.worker.collect.learner import Learner
 from trialplane.worker.collect.line import Line
 from trialplane.worker.collect.worker import Worker
 
-KEPT = {"weights": states.WEIGHTS, "state": states.STATE}  # name in the job's result → file of the checkpoint
+STATE_FILES = {"weights": states.WEIGHTS, "state": states.STATE}  # name in the job's result → file of the checkpoint
 
 
 class _Role:
-    """The configuration of one process of a collection.
+    """The work of one process of a collection.
 
     Args:
-        config: of the slot.
-        request: the trial's.
-        line: to the slot.
-        shared_files: the files from its slot.
+        config: Configuration of the slot.
+        request: Request of the trial.
+        line: Channel to the slot.
+        shared_files: Files that the slot has created for the process.
     """
 
     def __init__(
@@ -42,25 +42,30 @@ class _Role:
 
 
 class WorkerRole(_Role):
-    """A worker's process."""
+    """The work of a worker's process."""
 
     def __call__(self, play: Callable[..., Any], fields: Mapping[str, Any]) -> context.Result:
-        """Call the job's function."""
+        """Call the job's function, and wait until its results are fetched.
+
+        Raises:
+            Invalid: The job has not given results of units that it took.
+            Stopped: A stop was requested.
+        """
         weights = self._shared_files.weights
         worker_units = worker.WorkerUnits(self._line, Path(self._shared_files.folder), fields["workdir"])
         assert self._request.worker is not None
         ctx = Worker(
-            **{**fields, **own_checkpoints(self._config, self._request)},
+            **{**fields, **job_checkpoint_fields(self._config, self._request)},
             weights=None if weights is None else transport.unpack(segments.read(weights)),
             iteration=self._request.trial,
             worker=self._request.worker,
             _work=worker_units,
         )
         try:
-            _call(play, ctx)
+            _call_job(play, ctx)
         finally:
             if not self._line.stopping:
-                worker_units.drain()  # results count even if the function failed later
+                worker_units.drain()  # results count, also if the function failed later
         if self._line.stopping:
             raise ctx.stopped()
         worker_units.check_complete()
@@ -68,36 +73,37 @@ class WorkerRole(_Role):
 
 
 class LearnerRole(_Role):
-    """The learner's process."""
+    """The work of the learner's process."""
 
     def __call__(self, learn: Callable[..., Any], fields: Mapping[str, Any]) -> context.Result:
         """Call the job's function, after loading the checkpoint of this iteration and before saving the next one."""
         config, iteration = self._config, self._request.trial
-        location = trial.checkpoints(config, self._request.run, 0)  # the folder of one trial serves all iterations
+        location = trial.checkpoints(config, self._request.run, 0)  # all iterations have the folder of trial 0
         start = states.Start()
         if iteration > 0:
             start = states.States(location).load(iteration)
         elif self._request.resume:
             start = states.States(trial.checkpoints(config, self._request.resume, 0)).newest()
-        fed = learner.Fed(self._line)
+        fed = learner.ResultFeed(self._line)
         written = None
         if config.write:
-            beside = trial.checkpoint_location(config, self._request.run)
-            written = shards.of_iteration(config.write, beside, self._request.run, iteration)
-            fed.has(written.units)
+            checkpoints = trial.checkpoint_location(config, self._request.run)
+            written = shards.open_shards(config.write, checkpoints, self._request.run, iteration)
+            fed.report_existing(written.units)
         self._offer(fed, start.packed.get(states.WEIGHTS), fields["workdir"])
         ctx = Learner(
-            **{**fields, **own_checkpoints(config, self._request)},
+            **{**fields, **job_checkpoint_fields(config, self._request)},
             weights=start.tree(states.WEIGHTS),
             state=start.tree(states.STATE),
             iteration=iteration,
             shards=written,
         )
-        result = returned(_call(learn, ctx, learner.Results(self._request.units, fed)))
-        states.States(location).save(iteration + 1, merged(start, result))
-        return {name: value for name, value in result.items() if name not in KEPT}
+        result = result_dict(_call_job(learn, ctx, learner.Results(self._request.units, fed)))
+        states.States(location).save(iteration + 1, next_start(start, result))
+        return {name: value for name, value in result.items() if name not in STATE_FILES}
 
-    def _offer(self, fed: learner.Fed, weights: Any, workdir: Path) -> None:
+    def _offer(self, fed: learner.ResultFeed, weights: Any, workdir: Path) -> None:
+        """Offer the packed weights to the workers, or report that there are none."""
         if weights is None:
             self._line.send(messages.WeightsOffered(0))
             return
@@ -106,37 +112,37 @@ class LearnerRole(_Role):
         self._line.send(messages.WeightsOffered(size, file))
 
 
-def _call(function: Callable[..., Any], ctx: context.Context, *arguments: Any) -> Any:
-    """The result of the job's function; one that ends by `sys.exit(0)` returns None."""
+def _call_job(function: Callable[..., Any], ctx: context.Context, *arguments: Any) -> Any:
+    """Call the job's function and return its result; None if it ends by `sys.exit(0)`."""
     try:
-        with context.entered(ctx):
+        with context.activate(ctx):
             return function(ctx, *arguments)
     except SystemExit as error:
-        if not trial.ended_well(error):
+        if not trial.is_clean_exit(error):
             raise
         return None
 
 
 def perform(run: context.Run | None, message: messages.RunTrial, channel: TrialChannel) -> records.TrialOutcome:
-    """The role of a worker or the learner of a collection."""
+    """Perform the role of a worker or the learner of a collection, and return the outcome."""
     config, request, shared_files = message.config, message.request, message.shared_files
     assert shared_files is not None, "a collection's process gets its files from the slot"
     stop = stopping.Stop(config.grace)
     role = WorkerRole if config.role == "worker" else LearnerRole
-    return trial.act_out(run, message, channel, stop, role(config, request, Line(channel, stop), shared_files))
+    return trial.run_role_job(run, message, channel, stop, role(config, request, Line(channel, stop), shared_files))
 
 
-def own_checkpoints(config: records.SlotConfig, request: records.TrialRequest) -> dict[str, Any]:
-    """The job's own checkpoint folder for all iterations, beside the platform's checkpoints."""
+def job_checkpoint_fields(config: records.SlotConfig, request: records.TrialRequest) -> dict[str, Any]:
+    """Return fields of the context with the job's own checkpoint folder, which all iterations share."""
     locations = {run: f"{trial.checkpoints(config, run, 0)}/own" for run in (request.run, request.resume) if run}
     return {"checkpoints": locations[request.run], "_origin": context.Origin(locations.get(request.resume))}
 
 
-def returned(result: Any) -> Mapping[str, Any]:
-    """The learner's result as a dict.
+def result_dict(result: Any) -> Mapping[str, Any]:
+    """Return the learner's result as a dict; an empty one for None.
 
     Raises:
-        Invalid: it is not a dict.
+        Invalid: The result is not a dict.
     """
     if result is None:
         return {}
@@ -148,14 +154,14 @@ def returned(result: Any) -> Mapping[str, Any]:
     return result
 
 
-def merged(start: states.Start, result: Mapping[str, Any]) -> states.Start:
-    """Return the start of the next iteration: the returned parts, and this iteration's start for omitted parts.
+def next_start(start: states.Start, result: Mapping[str, Any]) -> states.Start:
+    """Return the start of the next iteration: the returned weights and state, or those of this iteration if omitted.
 
     Raises:
-        TransportError: a returned value cannot be saved; names its path.
+        TransportError: A returned value cannot be saved. The message has its path.
     """
     packed = dict(start.packed)
-    for name, file in KEPT.items():
+    for name, file in STATE_FILES.items():
         if name in result:
             packed.pop(file, None)  # first: weights may be large, and need not be in memory twice
             packed[file] = transport.pack(result[name], name)

@@ -1,11 +1,11 @@
-"""The learner without code of the job: it writes results to npz or Parquet files, and a manifest of them.
+"""The learner of a job with `collect.write`: it writes results to npz or Parquet files, and a manifest of them.
 
-    <location>/iteration-0003/shard-00000.npz       full at about `shard` bytes
+    <location>/iteration-0003/shard-00000.npz       a file of about `shard` bytes
                            shard-00000.json      its units, rows, bytes, sha256: written when the file is complete
-                           MANIFEST.json         all of these, written last: it marks a complete iteration
+                           MANIFEST.json         all records, written last: it marks a complete iteration
 
-A shard is complete or absent, and one with its record is never written again: a later attempt keeps it, and its units are
-not done again. npz: each array of each unit under `<unit>/<path in its tree>`. Parquet: a row for each item, see `Table`.
+A shard is complete or absent, and a shard with its record is never written again: a later attempt keeps it, and its units
+are not done again. npz: each array of each unit under `<unit>/<path in its tree>`. Parquet: see `Table`.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Shards:
     """The files of one iteration.
 
     Args:
-        write: how and where.
-        beside: folder or URL of the run's checkpoints, the default location of the files.
-        run: name of the run.
-        iteration: from 0.
+        write: Format, size and location of the files.
+        checkpoints: Folder or URL of the run's checkpoints, the default location of the files.
+        run: Name of the run.
+        iteration: Number of the iteration, from 0.
     """
 
-    def __init__(self, write: Write, beside: str, run: str, iteration: int) -> None:
-        self.location = paths.shards(write.to or beside, run, iteration)
+    def __init__(self, write: Write, checkpoints: str, run: str, iteration: int) -> None:
+        self.location = paths.shards(write.to or checkpoints, run, iteration)
         self._write = write
         self._folder = _folder(self.location)
         self.shards = [_shard(self._folder.read(name)) for name in self._folder.names() if _RECORD.fullmatch(name)]
@@ -67,7 +67,7 @@ class Shards:
         """Write all results, and the manifest.
 
         Raises:
-            CacheError: they cannot be written.
+            CacheError: The files cannot be written.
         """
         try:
             written_units = self.units
@@ -83,7 +83,7 @@ class Shards:
             ) from error
 
     def _shard(self, name: str, first: Result, rest: Iterator[Result]) -> Shard:
-        """Write results until the file is full or there are no more."""
+        """Write results into a new file until it is full or there are no more; return its record."""
         file = f"{name}.{self._write.format}"
         numbers, rows, items = [], 0, 0
         with self._folder.create(file) as raw:
@@ -116,13 +116,13 @@ class Shards:
         return json.dumps(manifest, indent=1).encode()
 
 
-def of_iteration(write: Mapping[str, Any], beside: str, run: str, iteration: int) -> Shards:
-    """The files of one iteration, from a slot's config."""
-    return Shards(Write.model_validate(dict(write)), beside, run, iteration)
+def open_shards(write: Mapping[str, Any], checkpoints: str, run: str, iteration: int) -> Shards:
+    """Open the files of one iteration, by the `write` of a slot's config."""
+    return Shards(Write.model_validate(dict(write)), checkpoints, run, iteration)
 
 
 def write(ctx: Learner, results: Results) -> Mapping[str, float]:
-    """The learner of a job with `collect.write`."""
+    """Write the results of an iteration, as the learner of a job with `collect.write`; return its metrics."""
     written: Shards = ctx.shards
     if written.units:
         print(f"{errors.counted(len(written.units), 'unit')} of a former attempt are in {written.location}", flush=True)  # noqa: T201
@@ -152,15 +152,15 @@ class Sink:
         return self.size
 
     def seekable(self) -> bool:
-        """Whether it can seek."""
+        """Return whether it can seek."""
         return False
 
     def writable(self) -> bool:
-        """Whether it can be written."""
+        """Return whether it can be written."""
         return True
 
     def readable(self) -> bool:
-        """Whether it can be read."""
+        """Return whether it can be read."""
         return False
 
     def flush(self) -> None:

@@ -1,9 +1,9 @@
 """Checkpoints between iterations: weights and state, numbered by the iteration that starts with them.
 
-They are the same folders as a training's checkpoints (`training/steps`), so complete or absent; the iteration is the step.
-Two files, `weights.packed` and `state.packed`, are trees packed by `policies/transport.py`: reading them runs no code, and
-does not need torch if numpy arrays were written. An iteration loads exactly its own number: the newest may be of an attempt
-whose outcome was lost.
+They have the format of a training's checkpoints (`training/steps`), so each is complete or absent; the iteration is the
+step. Two files, `weights.packed` and `state.packed`, are trees packed by `policies/transport.py`: reading them runs no code,
+and needs no torch if numpy arrays were written. An iteration loads exactly its own number, as the newest checkpoint may be
+of an attempt whose outcome was lost.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ WEIGHTS, STATE = "weights.packed", "state.packed"
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """The start of an iteration: packed trees by the name of their file, without those that were never returned."""
+    """The start of an iteration: packed trees by the names of their files, without trees that were never returned."""
 
     packed: Mapping[str, Bytes] = dataclasses.field(default_factory=dict)
 
     def tree(self, file: str) -> Any:
-        """A tree, its arrays read-only; None when there is none."""
+        """Return a tree, with read-only arrays; None if there is none."""
         return transport.unpack(self.packed[file]) if file in self.packed else None
 
 
@@ -39,7 +39,7 @@ class States:
     """Weights and state of a run's iterations, at one location.
 
     Args:
-        location: a folder or an fsspec URL.
+        location: Folder or fsspec URL.
     """
 
     def __init__(self, location: str) -> None:
@@ -49,8 +49,8 @@ class States:
         """Load the checkpoint of an iteration.
 
         Raises:
-            CheckpointError: it is missing.
-            CheckpointDamaged: it was changed after it was written.
+            CheckpointError: The checkpoint is missing.
+            CheckpointDamaged: The checkpoint was changed after it was written.
         """
         names = [name for name in self._store.complete() if record.order(name)[0] == iteration]
         if not names:
@@ -62,10 +62,10 @@ class States:
         return self._read(names[-1])
 
     def newest(self) -> Start:
-        """The newest undamaged checkpoint, of a run that has ended.
+        """Return the newest undamaged checkpoint, of a run that has ended.
 
         Raises:
-            CheckpointError: there is none.
+            CheckpointError: There is no undamaged checkpoint.
         """
         damaged = ""
         for name in reversed(self._store.complete()):
@@ -79,12 +79,12 @@ class States:
         """Save the checkpoint of an iteration; keep that of the iteration before, and remove older ones.
 
         Raises:
-            CheckpointError: it could not be written; the previous ones are untouched.
+            CheckpointError: The checkpoint could not be written; the previous ones are untouched.
         """
         store = self._store
         try:
-            taken = store.complete()
-            name = record.name_of(iteration, taken)
+            complete_names = store.complete()
+            name = record.name_of(iteration, complete_names)
             parts = {}
             for file, data in start.packed.items():
                 with store.create(name, file) as sink:
@@ -101,7 +101,7 @@ class States:
                 f"{error.strerror or error}. Make room there and `platform resume` the run"
             ) from error
         try:
-            for old in taken:
+            for old in complete_names:
                 if record.order(old)[0] < iteration - 1 or record.order(old)[0] == iteration:
                     store.remove(old)
             store.sweep()

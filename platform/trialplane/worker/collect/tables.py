@@ -1,6 +1,6 @@
-"""The formats of shards: results as entries of an npz archive, or as rows of a Parquet file. Writes to a stream.
+"""The formats of shards: results as entries of an npz archive, or as rows of a Parquet file. Both are written to a stream.
 
-Both accept any tree that was sent (`policies/transport.py`); a leaf's name is its path in the tree, `states` or
+Both accept any tree that was sent (`policies/transport.py`). The name of a leaf is its path in the tree: `states` or
 `moves/0/from`.
 """
 
@@ -16,13 +16,13 @@ from trialplane.worker.collect.learner import Result
 
 
 class Archive:
-    """An npz file: `numpy.load(file)["17/states"]` is the array `states` of unit 17. None is left out."""
+    """An npz file: `numpy.load(file)["17/states"]` is the array `states` of unit 17. Leaves that are None are left out."""
 
     def __init__(self, stream: Any) -> None:
         self._zip = zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED)
 
     def add(self, result: Result) -> int:
-        """Write one result, which is one row."""
+        """Write one result; return its number of rows, which is 1."""
         import numpy as np
         from numpy.lib import format as npy
 
@@ -52,7 +52,11 @@ class Table:
         self._writer: Any = None
 
     def add(self, result: Result) -> int:
-        """Write one result; its items are its rows."""
+        """Write one result; return its number of rows, which is its number of items.
+
+        Raises:
+            Invalid: Its columns are not those of the first result, or an array has not one entry per item.
+        """
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -79,20 +83,24 @@ class Table:
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of a tree, each with its path."""
+    """Yield the leaves of a tree, each with its path."""
     if isinstance(value, Mapping):
-        below = value.items()
+        children = value.items()
     elif isinstance(value, list):
-        below = enumerate(value)  # type: ignore[assignment]
+        children = enumerate(value)  # type: ignore[assignment]
     else:
         yield path, value
         return
-    for key, leaf_value in below:
+    for key, leaf_value in children:
         yield from leaves(leaf_value, f"{path}/{key}" if path else str(key))
 
 
 def _column(result: Result, name: str, leaf: Any) -> tuple[Any, tuple[int, ...]]:
-    """A column of the result's rows, and the shape of one entry."""
+    """Return a column of the result's rows, and the shape of one entry.
+
+    Raises:
+        Invalid: The array has not one entry per item.
+    """
     import numpy as np
     import pyarrow as pa
 
@@ -110,7 +118,7 @@ def _column(result: Result, name: str, leaf: Any) -> tuple[Any, tuple[int, ...]]
 
 
 def _difference(schema: Any, writer: Any) -> str:
-    """A difference between two schemas, for a message."""
+    """Describe a difference between a schema and that of the writer, for a message."""
     current = {field.name: f"{field.type}" for field in schema}
     first = {field.name: f"{field.type}" for field in writer.schema}
     for name in sorted(current.keys() | first.keys()):

@@ -4,7 +4,7 @@
         for unit in ctx.units():
             ctx.give(unit, {"states": states, "moves": moves}, items=len(moves))
 
-`WorkerUnits` is the process's side: its units, and its results that are still to be fetched. Imports nothing heavy.
+`WorkerUnits` holds units and results in the worker's process. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from trialplane.worker.collect import exchange, segments
 from trialplane.worker.collect.line import Line
 
 LOG_INTERVAL = 5.0  # seconds between log lines about the units given
-# A worker requests units ahead, as a request takes some milliseconds: this many seconds of work, by the slowest of its last
-# units, and at most this many units. They are its own, so at the end of an iteration one worker may be busy that long alone.
-AHEAD_SECONDS = 0.25
+# A worker requests units ahead, as a request takes some milliseconds. No other worker gets them, so at the end of an
+# iteration the others may wait that long.
+AHEAD_SECONDS = 0.25  # of work, by the slowest of the last units
 AHEAD_UNITS = 16
-PACED_BY = 8  # last units
+PACE_WINDOW = 8  # number of last units by which the time of a unit is estimated
 
 
 class Work(Protocol):
@@ -48,10 +48,10 @@ class Worker(context.Context):
     """One worker in one iteration, passed to the job's `play(ctx)`. For one thread.
 
     Attributes:
-        weights: the weights that the learner returned in the iteration before: a tree, its arrays read-only and shared by
+        weights: Weights that the learner returned in the iteration before: a tree, its arrays read-only and shared by
             all workers of this node. None before there are any.
-        iteration: from 0; the same as `trial`.
-        worker: number of this worker, from 0.
+        iteration: Number of the iteration, from 0; the same as `trial`.
+        worker: Number of this worker, from 0.
     """
 
     weights: Any = dataclasses.field(default=None, repr=False)
@@ -60,7 +60,7 @@ class Worker(context.Context):
     _work: Work | None = dataclasses.field(default=None, repr=False)
 
     def units(self) -> Iterator[Unit]:
-        """The units to do, one after the other, until the iteration is complete.
+        """Yield the units to do, one after the other, until the iteration is complete.
 
         The random generators of Python, numpy and torch are seeded with each unit's own seed, so the same unit gives the
         same result wherever it is done.
@@ -70,13 +70,15 @@ class Worker(context.Context):
             yield taken[0]
 
     def take(self, count: int = 1, *, wait: bool = True) -> tuple[Unit, ...]:
-        """Units to do at the same time, for batched computation. Use each unit's own `seed` for its random numbers.
+        """Return units to do at the same time, for batched computation. Use each unit's own `seed` for its random numbers.
 
         Args:
-            count: how many at most.
-            wait: whether to wait until there is one. Then `()` means that the iteration is complete; without waiting it
-            means
-                that none has arrived yet, and a later call returns the requested ones.
+            count: Largest number of units.
+            wait: Whether to wait until there is a unit. Then `()` means that the iteration is complete. Without waiting it
+                means that none has arrived yet, and a later call returns the requested units.
+
+        Raises:
+            ValueError: `count` is less than 1.
         """
         if count < 1:
             raise ValueError(f"ctx.take(count={count}): count is at least 1")
@@ -84,16 +86,16 @@ class Worker(context.Context):
         return self._work.take(count, wait)
 
     def give(self, unit: Unit, value: Any, *, items: int = 1) -> None:
-        """Pass on the result of a unit; wait while too many earlier ones have not been fetched.
+        """Pass on the result of a unit; wait while too many earlier results have not been fetched.
 
         Args:
-            unit: one that this worker has taken and not given yet.
-            value: a tree of dicts, lists and dataclasses with numpy arrays, torch tensors and plain values.
-            items: the number of items in it, in the job's own measure: positions, samples.
+            unit: Unit that this worker has taken and not given yet.
+            value: Tree of dicts, lists and dataclasses with numpy arrays, torch tensors and plain values.
+            items: Number of items in the result, in the job's own measure: positions, samples.
 
         Raises:
-            TransportError: the value contains something that cannot be sent to another process; names its path.
-            ValueError: the unit is not one of this worker's.
+            TransportError: The value contains something that cannot be sent to another process. The message has its path.
+            ValueError: The worker does not have the unit, or `items` is no whole number from 0.
         """
         if type(items) is not int or items < 0:
             raise ValueError(f"ctx.give(items={items!r}): items is a whole number, 0 or more")
@@ -105,42 +107,42 @@ class WorkerUnits:
     """The units of a worker's process, and its results until they are fetched.
 
     Args:
-        line: to the slot.
-        folder: for results until they are fetched.
-        spare: a folder on disk, for results that do not fit there.
+        line: Channel to the slot.
+        folder: Folder in memory, for results until they are fetched.
+        spare: Folder on disk, for results that do not fit in `folder`.
     """
 
     def __init__(self, line: Line, folder: Path, spare: Path) -> None:
         self._line = line
         self._segments = segments.Writer(folder, spare)
         self._ready: collections.deque[Unit] = collections.deque()
-        self._taken: dict[int, tuple[float, int]] = {}  # unit taken by the job → since when, and of how many at a time
-        self._pace: collections.deque[float] = collections.deque(maxlen=PACED_BY)  # seconds for a unit
+        self._taken: dict[int, tuple[float, int]] = {}  # unit taken by the job → time, and number of units at that time
+        self._pace: collections.deque[float] = collections.deque(maxlen=PACE_WINDOW)  # seconds for each of the last units
         self._offered: dict[int, tuple[str, int]] = {}  # unit → file, bytes
-        self._ahead = 0  # units to request before the job does
-        self._owed = 0  # units requested and not received
-        self._last = False  # whether no more will come
-        self._given_count = self._items = self._logged = 0
+        self._ahead_count = 0  # units to request before the job takes them
+        self._owed_count = 0  # units requested and not received
+        self._is_last = False  # whether the iteration has no more units
+        self._given_count = self._item_count = self._logged_count = 0
         self._log_at = 0.0
 
     def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
         """Return units to do, `count` at most."""
         self._receive(wait=False)
         count = min(count, AT_ONCE)
-        # All units present are returned at once: with fewer ahead than a batch, batches would become smaller.
-        ahead = max(self._ahead, count) if self._ahead else 0
-        lack = count + ahead - len(self._ready) - self._owed
-        if lack > 0 and not self._last:
+        # At least a batch is requested ahead, as otherwise batches would become smaller.
+        ahead = max(self._ahead_count, count) if self._ahead_count else 0
+        lack = count + ahead - len(self._ready) - self._owed_count
+        if lack > 0 and not self._is_last:
             self._line.send(messages.UnitsWanted(lack))
-            self._owed += lack
-        while wait and not self._ready and not self._last:
+            self._owed_count += lack
+        while wait and not self._ready and not self._is_last:
             self._receive(wait=True)
         taken = tuple(self._ready.popleft() for _ in range(min(count, len(self._ready))))
         if taken:
             self._line.send(messages.UnitsBegun(tuple(unit.number for unit in taken)))
             now = time.monotonic()
-            together = len(self._taken) + len(taken)
-            self._taken.update({unit.number: (now, together) for unit in taken})
+            batch_size = len(self._taken) + len(taken)
+            self._taken.update({unit.number: (now, batch_size) for unit in taken})
         return taken
 
     def give(self, unit: Unit, value: Any, items: int) -> None:
@@ -154,15 +156,15 @@ class WorkerUnits:
             file, size = self._segments.write(value)
         except errors.TransportError as error:
             raise errors.TransportError(f"unit {unit.number}: {error}") from error
-        since, together = self._taken.pop(unit.number)
-        seconds = time.monotonic() - since
-        self._pace.append(seconds / together)
-        # Increases stepwise: a single quick unit says little about the next.
-        self._ahead = min(AHEAD_UNITS, 2 * self._ahead + 1, int(AHEAD_SECONDS / max(*self._pace, 1e-6)))
+        taken_at, batch_size = self._taken.pop(unit.number)
+        seconds = time.monotonic() - taken_at
+        self._pace.append(seconds / batch_size)
+        # The number grows stepwise, as the next unit may take longer than a quick one.
+        self._ahead_count = min(AHEAD_UNITS, 2 * self._ahead_count + 1, int(AHEAD_SECONDS / max(*self._pace, 1e-6)))
         self._offered[unit.number] = file, size
         self._line.send(messages.ResultOffered(Offer(unit.number, size, items, seconds), file))
         self._given_count += 1
-        self._items += items
+        self._item_count += items
         if time.monotonic() >= self._log_at:
             self._log_given()
 
@@ -172,17 +174,22 @@ class WorkerUnits:
             self._line.send(messages.JobReturned())
         while self._offered:
             self._receive(wait=True)
-        if self._logged < self._given_count:
+        if self._logged_count < self._given_count:
             self._log_given()
 
     def _log_given(self) -> None:
-        """Log the number of units given, so that the log of a job that prints nothing shows progress."""
-        self._logged, self._log_at = self._given_count, time.monotonic() + LOG_INTERVAL
+        """Log the number of given units, so that a job that prints nothing has a log of its progress."""
+        self._logged_count, self._log_at = self._given_count, time.monotonic() + LOG_INTERVAL
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
-            print(f"gave {errors.counted(self._given_count, 'unit')}, {errors.counted(self._items, 'item')}", flush=True)  # noqa: T201
+            units, items = errors.counted(self._given_count, "unit"), errors.counted(self._item_count, "item")
+            print(f"gave {units}, {items}", flush=True)  # noqa: T201
 
     def check_complete(self) -> None:
-        """Raise Invalid if the job has taken units and not given their results."""
+        """Check that the job has given the results of all units that it has taken.
+
+        Raises:
+            Invalid: Some results are missing.
+        """
         if self._taken:
             numbers = ", ".join(str(number) for number in sorted(self._taken)[:5])
             raise context.Invalid(
@@ -191,13 +198,13 @@ class WorkerUnits:
             )
 
     def _receive(self, *, wait: bool) -> None:
-        """Receive the slot's messages; with `wait` at least one."""
+        """Handle the slot's messages; with `wait` wait for at least one."""
         while (message := self._line.receive(wait=wait)) is not None:
             wait = False
             if isinstance(message, messages.HandUnits):
                 self._ready.extend(message.units)
-                self._last = self._last or message.last
-                self._owed = 0 if self._last else max(0, self._owed - len(message.units))
+                self._is_last = self._is_last or message.last
+                self._owed_count = 0 if self._is_last else max(0, self._owed_count - len(message.units))
             elif isinstance(message, messages.ReleaseResults):
                 for unit in message.units:
                     self._segments.release(self._offered.pop(unit)[0])

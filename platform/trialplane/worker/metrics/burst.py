@@ -1,4 +1,4 @@
-"""The reports of one read: all of them, or of too many an even sample with those that decide something."""
+"""The reports of one read: all of them, or an even sample if there are too many, with those that matter for the result."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from typing import Generic, TypeVar
 from trialplane.wire.extremes import Extremes
 from trialplane.worker.metrics.steps import Report
 
-MOST = 2_000  # reports of one read
+MOST = 2_000  # reports of one read that are kept
 
-Of = TypeVar("Of")
+SourceT = TypeVar("SourceT")
 
 
-class Burst(Generic[Of]):
+class Burst(Generic[SourceT]):
     """Reports, each with its source.
 
-    Of more than `MOST` an even sample stays, the last one among them; and the first minimum and the first maximum of each
-    metric that the job names, and the first report that `decides`: the best value and the end of a trial must not depend on
-    how fast its program prints.
+    If there are more than `MOST`, an even sample is selected, and with it the last report, the first minimum and the first
+    maximum of each metric that the job names, and the first report that ends the trial. So the best value and the end of a
+    trial do not depend on how fast its program prints.
 
     Args:
-        names: metrics that the job names.
-        decides: whether a report ends the trial.
+        names: Metrics that the job names.
+        decides: Returns whether a report ends the trial.
     """
 
     def __init__(self, names: Collection[str], decides: Callable[[Report], bool]) -> None:
         self._decides = decides
         self._count = 0
         self._stride = 1
-        self._sample: dict[int, tuple[Of, Report]] = {}  # each `stride`th, by number
+        self._sample: dict[int, tuple[SourceT, Report]] = {}  # each `_stride`th report, by number
         self._extremes = Extremes(names)
-        self._extreme_items: dict[int, tuple[Of, Report]] = {}
-        self._decisive: dict[int, tuple[Of, Report]] = {}
-        self._last: dict[int, tuple[Of, Report]] = {}
+        self._extreme_items: dict[int, tuple[SourceT, Report]] = {}
+        self._decisive: dict[int, tuple[SourceT, Report]] = {}
+        self._last: dict[int, tuple[SourceT, Report]] = {}
 
-    def add(self, of: Of, report: Report) -> None:
+    def add(self, source: SourceT, report: Report) -> None:
         """Add the next report."""
-        number, item = self._count, (of, report)
+        number, item = self._count, (source, report)
         self._count += 1
         if (replaced := self._extremes.add(number, report[1])) is not None:
             self._extreme_items[number] = item
@@ -54,7 +54,7 @@ class Burst(Generic[Of]):
                     position: sampled for position, sampled in self._sample.items() if position % self._stride == 0
                 }
 
-    def reports(self) -> list[tuple[Of, Report]]:
+    def reports(self) -> list[tuple[SourceT, Report]]:
         """Return the sample and the decisive reports, in order."""
         if self._count <= MOST:
             return list(self._sample.values())

@@ -1,7 +1,7 @@
-"""Read the scalars in the files of TensorBoard, as they grow.
+"""Read the scalars in TensorBoard's event files as they grow.
 
-They are records of protocol buffers, of which a few fields are needed; so they are read without its package, which the
-machine that reads may lack. Sources: TensorFlow's `core/lib/io/record_writer.h`, `core/util/event.proto` and
+The files have records of protocol buffers, of which a few fields are needed. They are read without TensorBoard's package,
+which may not be installed. Sources: TensorFlow's `core/lib/io/record_writer.h`, `core/util/event.proto` and
 `core/framework/{summary,tensor}.proto`.
 """
 
@@ -14,21 +14,21 @@ from collections.abc import Iterator
 
 from trialplane.worker.metrics.lines import LineMetrics, Names
 
-_LARGEST = 16 << 20  # bytes of one record; a larger one is none of scalars, and its file is not read further
+_LARGEST = 16 << 20  # bytes of one record; a larger one has no scalars, and its file is not read further
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
-_FLOAT, _DOUBLE = 1, 2  # of a tensor
+_FLOAT, _DOUBLE = 1, 2  # types of a tensor
 
 
 class TensorBoard:
-    """Scalars of an event file; the step is the event's.
+    """The scalars of an event file, with the steps of its events.
 
     Args:
-        names: what the tags stand for.
+        names: Meanings of the tags.
     """
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._is_damaged = False  # or no event file
+        self._is_damaged = False  # whether a record is damaged, or the file is no event file
         self._rest = b""
 
     def read(self, data: bytes, ended: bool) -> Iterator[LineMetrics]:
@@ -51,6 +51,7 @@ class TensorBoard:
         self._rest = self._rest[offset:]
 
     def _event(self, record: bytes) -> Iterator[LineMetrics]:
+        """Yield the metrics of an event, if it has scalars."""
         step, values = 0, {}
         for field, value in _fields(record):
             if field == 2 and isinstance(value, int):
@@ -60,14 +61,18 @@ class TensorBoard:
                     if nested_field == 1 and isinstance(nested, bytes) and (scalar := _scalar(nested)) is not None:
                         values[scalar[0]] = scalar[1]
         if values:
-            yield LineMetrics(step, {metric: value for name, value in values.items() if (metric := self._names.of(name)[0])})
+            yield LineMetrics(
+                step, {metric: value for name, value in values.items() if (metric := self._names.lookup(name)[0])}
+            )
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | float | bytes]]:
-    """Numbers and values of a message's fields; groups, which are long out of use, end it.
+    """Yield numbers and values of a message's fields, up to the first group, a type that is not used any more.
 
     Raises:
-        IndexError, struct.error: the message is cut off.
+        IndexError: The message is cut off.
+        struct.error: The message is cut off in a number.
+        ValueError: A number has too many bytes.
     """
     at = 0
     while at < len(message):
@@ -93,6 +98,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | float | bytes]]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """Return a variable-length number of a message, and the position after it."""
     value = shift = 0
     while True:
         byte = message[at]
@@ -106,7 +112,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def _scalar(value: bytes) -> tuple[str, float] | None:
-    """Tag and number of a summary's value, if it is a scalar."""
+    """Return tag and number of a summary's value; None if it is no scalar, or NaN."""
     tag, number = "", None
     for field, content in _fields(value):
         if field == 1 and isinstance(content, bytes):
@@ -119,13 +125,13 @@ def _scalar(value: bytes) -> tuple[str, float] | None:
 
 
 def _tensor(tensor: bytes) -> float | None:
-    """The number of a tensor without dimensions."""
+    """Return the number of a tensor without dimensions; None for other tensors."""
     kind, content = 0, b""
     listed: float | None = None
     for field, value in _fields(tensor):
         if field == 1 and isinstance(value, int):
             kind = value
-        elif field == 2 and value:  # its shape has a dimension
+        elif field == 2 and value:  # the shape has a dimension
             return None
         elif field == 4 and isinstance(value, bytes):
             content = value

@@ -1,6 +1,6 @@
 """Find metrics in lines of text: `name=0.93`, `name: 0.93`, JSON, a progress bar's postfix, or by a job's own patterns.
 
-Pure: text in, numbers out. Of a line without a declared pattern these count:
+Pure: text in, numbers out. In a line without a declared pattern these are metrics:
 
 - pairs of a name and a number with = or : between, the name perhaps in quotes: `loss=0.3`, `'eval_loss': 0.3`, `acc: 93.1%`;
 - a line that is a JSON object: its numbers, those of nested objects under dotted names;
@@ -11,8 +11,8 @@ Pure: text in, numbers out. Of a line without a declared pattern these count:
 
 `Test accuracy: 0.9` is a metric `test_accuracy`: a value of another set of data is not that of `accuracy`.
 
-The step is a number of that kind with the name `global_step`, `step`, `iteration`, `epoch` or `round`, as in `Epoch [3/10]`,
-or the first thing in a line in brackets, as in XGBoost's `[12]` and in `[3/10]`.
+The step is such a number with the name `global_step`, `step`, `iteration`, `epoch` or `round`, as in `Epoch [3/10]`,
+or a number in brackets at the beginning of a line, as in XGBoost's `[12]` and in `[3/10]`.
 """
 
 from __future__ import annotations
@@ -27,33 +27,35 @@ from typing import NamedTuple
 
 from trialplane.worker.metrics.passages import is_argument_word
 
-LONGEST_LINE = 16 << 10  # characters; of a longer one the end counts, where a progress bar has its postfix
-_LONGEST_NAME = 250  # characters that MLflow keeps
+LONGEST_LINE = 16 << 10  # characters; of a longer line only the end is read, where a progress bar has its postfix
+_LONGEST_NAME = 250  # characters that MLflow stores
 
 _NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI][nN][fF](?:inity)?)"
-# Not a number after all: 3fa9, 1.2.3, 10:31, 2024-01-02, 11/s, 1,234.
-_NO_MORE = r"(?![\w:]|[.-]\d|/\s*+[^\W\d]|,\d{3})"
-_SET = r"(?i:train|training|val|valid|validation|test|eval|evaluation)"  # before a name: another metric than the name alone
-_CALL = r"(?:(?:tensor|[aA]rray|np\.\w+)\()?"
+# What may not follow a number: 3fa9, 1.2.3, 10:31, 2024-01-02, 11/s, 1,234 have none.
+_NUMBER_END = r"(?![\w:]|[.-]\d|/\s*+[^\W\d]|,\d{3})"
+# A set of data before the name of a metric makes it another metric.
+_DATA_SET = r"(?i:train|training|val|valid|validation|test|eval|evaluation)"
+_CALL_PREFIX = r"(?:(?:tensor|[aA]rray|np\.\w+)\()?"
 _PAIR = re.compile(
-    rf"(?<![\w./@-])(?:({_SET})[ _])?([^\W\d][\w./@-]*+)([\"']?)\s*+([=:])(\s*+)[\"']?{_CALL}({_NUMBER})"
-    rf"(?:\s*+/\s*+(\d{{1,15}}))?{_NO_MORE}"
+    rf"(?<![\w./@-])(?:({_DATA_SET})[ _])?([^\W\d][\w./@-]*+)([\"']?)\s*+([=:])(\s*+)[\"']?{_CALL_PREFIX}({_NUMBER})"
+    rf"(?:\s*+/\s*+(\d{{1,15}}))?{_NUMBER_END}"
 )
-_SET_BEFORE = re.compile(rf"(?<!\w){_SET}[\s_-]*$")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_DATA_SET_BEFORE = re.compile(rf"(?<!\w){_DATA_SET}[\s_-]*$")
+_COLOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _AVERAGES = re.compile(r"\s*+(micro|macro|weighted|samples) avg\s++([\d.]++)\s++([\d.]++)\s++([\d.]++)\s++\d++\s*+$")
-# From the finest to the coarsest: of several in a line the first of these is the step.
+# Names of steps, from the finest to the coarsest. If a line has several, the first of these is the step.
 STEPS = ("global_step", "step", "iteration", "iter", "round", "epoch")
 _WORDS = {"global_step": ("global step", "global_step"), **{name: (name,) for name in STEPS[1:]}}
-_COUNT = re.compile(r"[\"']?\s*+(?:[:=#]\s*+)?(?:[\[(]\s*+)?(\d{1,15}(?:\.\d{1,15})?)(?!\w|\.\d)")  # after such a word
-_OF = re.compile(r"\s*+/\s*+(\d{1,15})")  # after such a number
+# The number of a step after its name, and the number of steps after that.
+_COUNT = re.compile(r"[\"']?\s*+(?:[:=#]\s*+)?(?:[\[(]\s*+)?(\d{1,15}(?:\.\d{1,15})?)(?!\w|\.\d)")
+_TOTAL = re.compile(r"\s*+/\s*+(\d{1,15})")
 _BRACKETS = re.compile(r"\s*+\[(\d{1,15})(?:/\d{1,15})?\]")
 _LARGEST_STEP = 2**53
 _NUMERIC = re.compile(r"\d|[nN][aA][nN]|[iI][nN][fF]")
-_MOST_NAMES = 10_000  # that are remembered
+_MAX_NAMES = 10_000  # names in the cache
 _DIGITS = re.compile(r"\d")
 _SWITCH = re.compile(r"[:=] ?(?:[Tt]rue|[Ff]alse|None|null)\b")
-# Arguments of programs, which are seldom results.
+# Usual names of arguments, which are seldom results.
 _ARGUMENTS = frozenset(
     {"batch_size", "epochs", "num_epochs", "max_epochs", "num_train_epochs", "max_steps", "warmup_steps", "seed", "workers"}
     | {"num_workers", "lr", "momentum", "weight_decay", "dropout", "eps", "crop_pct", "hidden_size"}
@@ -61,9 +63,13 @@ _ARGUMENTS = frozenset(
 
 
 class LineMetrics(NamedTuple):
-    """Metrics of one line by name, and its step, or None.
+    """The metrics of one line.
 
-    Beside a step that counts within an epoch: that epoch, and its number of steps, as in `[100/600]`.
+    Attributes:
+        step: Step that the line names, or None.
+        metrics: Values by name.
+        epoch: Epoch of a step that counts within an epoch.
+        steps: Number of steps in that epoch, as in `[100/600]`.
     """
 
     step: int | None
@@ -73,11 +79,11 @@ class LineMetrics(NamedTuple):
 
 
 class Names:
-    """Meanings of the names in a program's output: a metric or a step.
+    """The meanings of names in a program's output: a metric or a step.
 
     Args:
-        requested: metrics that the job names, matched in any case.
-        step: name of the step; "" for the usual ones.
+        requested: Metrics that the job names, matched in any case.
+        step: Name of the step; "" for the usual ones.
     """
 
     def __init__(self, requested: Collection[str], step: str = "") -> None:
@@ -86,28 +92,31 @@ class Names:
         self.has_own_step = bool(step)
         self._cache: dict[str, tuple[str, int]] = {}
 
-    def of(self, name: str) -> tuple[str, int]:
-        """Return the name of the metric, "" for none, and its rank among the names of steps, -1 for none."""
+    def lookup(self, name: str) -> tuple[str, int]:
+        """Return the metric that a name stands for, or "", and its rank among the names of steps, or -1."""
         if (cached := self._cache.get(name)) is not None:
             return cached
         lower = name.lower()
         spelling = lower.replace(" ", "_")
-        result = self.requested.get(lower) or _clean(name), self._steps.index(spelling) if spelling in self._steps else -1
-        if len(self._cache) < _MOST_NAMES:
+        result = (
+            self.requested.get(lower) or _stored_name(name),
+            self._steps.index(spelling) if spelling in self._steps else -1,
+        )
+        if len(self._cache) < _MAX_NAMES:
             self._cache[name] = result
         return result
 
-    def named(self, line: LineMetrics) -> LineMetrics:
-        """Keep the step and the metrics that the job names."""
+    def keep_requested(self, line: LineMetrics) -> LineMetrics:
+        """Return a line with its step, and only the metrics that the job names."""
         metrics = {name: line.metrics[name] for name in self.requested.values() if name in line.metrics}
         return line._replace(metrics=metrics)
 
-    def read(self, values: Mapping[str, float]) -> LineMetrics:
+    def split_record(self, values: Mapping[str, float]) -> LineMetrics:
         """Split the numbers of a record into metrics and the step."""
         metrics: dict[str, float] = {}
         step, best_rank, epoch = math.nan, len(STEPS), None
         for name, value in values.items():
-            metric, rank = self.of(name)
+            metric, rank = self.lookup(name)
             if rank >= 0:
                 if self._steps[rank] == STEPS[-1]:
                     epoch = value
@@ -121,24 +130,25 @@ class Names:
 
 
 class Epochs:
-    """Count steps through all epochs where lines name both and the steps begin anew in each.
+    """A count of steps through all epochs, for lines that name both and steps that begin anew in each epoch.
 
-    `Epoch [2/5], Step [100/600]` is step 700 then. Where a line does not name how many steps an epoch has, it has as many as
-    the last that was named.
+    `Epoch [2/5], Step [100/600]` is step 700. If lines do not name the number of steps, an epoch has as many as the last
+    step that was named in it.
     """
 
     def __init__(self) -> None:
         self._newest = LineMetrics(None, {})  # the newest line with both
-        self._before = 0  # steps in the epochs before its own
+        self._before = 0  # steps in the epochs before the current one
 
     def step(self, line: LineMetrics) -> int | None:
-        """Return the step of a line, counted from the first epoch on; None if it names no step."""
+        """Return the step of a line, counted from the first epoch on; None if the line names no step."""
         if line.step is None:
             return None
         if line.epoch is not None:
             last, self._newest = self._newest, line
             if last.epoch is not None and last.step is not None and line.epoch > last.epoch and line.step <= last.step:
-                epochs = int(line.epoch) - int(last.epoch) if last.steps else 1  # some may have printed nothing
+                # Epochs between them may have printed nothing.
+                epochs = int(line.epoch) - int(last.epoch) if last.steps else 1
                 self._before += epochs * (last.steps or last.step)
         return self._before + line.step
 
@@ -150,40 +160,45 @@ def parser(patterns: Sequence[str], names: Names, arguments: Collection[str] = (
     """Return a function that finds the metrics of one line.
 
     Args:
-        patterns: the job's own regular expressions; the usual forms when there are none.
-        names: what the names stand for; those that the job names are found with spaces for underscores, too.
-        arguments: of the program. Of a line that has mostly these, and no step, only metrics that the job names count.
+        patterns: Job's own regular expressions; the usual forms when there are none.
+        names: What the names stand for; those that the job names are found with spaces for underscores, too.
+        arguments: Names of the program's arguments. In a line with mostly these and no step, only metrics that the job names
+            count.
     """
     arguments_lower = _ARGUMENTS | {name.lower() for name in arguments}
     compiled = [re.compile(pattern) for pattern in patterns]
-    spelt = {} if compiled else {name: _spelt(name) for name in names.requested.values()}
+    spellings = {} if compiled else {name: _spelling_patterns(name) for name in names.requested.values()}
 
     def parse(line: str) -> LineMetrics:
-        if len(line) > LONGEST_LINE:  # a name that is cut in two is another name: the first digits are dropped
+        if len(line) > LONGEST_LINE:  # the first number is dropped, as its name may be cut
             cut = len(line) - LONGEST_LINE
             line = _DIGITS.sub("x", line[cut : cut + _LONGEST_NAME]) + line[cut + _LONGEST_NAME :]
         if not _NUMERIC.search(line):
             return LineMetrics(None, {})
         if "\x1b" in line:
-            line = _COLOUR.sub("", line)
+            line = _COLOR.sub("", line)
         if compiled:
-            return names.read(dict(_by_patterns(compiled, line)))
-        if line.lstrip().startswith("{") and (numbers := _of_json(line)) is not None:
-            return without_arguments(names.read(numbers), line)
+            return names.split_record(dict(_pattern_pairs(compiled, line)))
+        if line.lstrip().startswith("{") and (numbers := _json_numbers(line)) is not None:
+            return without_arguments(names.split_record(numbers), line)
         if (averages := _AVERAGES.match(line)) is not None:
-            return names.read(dict(_of_report(averages)))
-        result = names.read(_pairs(line, names))
-        for name, forms in spelt.items():
-            if name not in result.metrics and (value := _of_forms(forms, line)) is not None:
+            return names.split_record(dict(_report_averages(averages)))
+        result = names.split_record(_pairs(line, names))
+        for name, name_patterns in spellings.items():
+            if name not in result.metrics and (value := _spelled_value(name_patterns, line)) is not None:
                 result.metrics[name] = value
-        return result if result.step is not None or names.has_own_step else without_arguments(_with_step(result, line), line)
+        return (
+            result
+            if result.step is not None or names.has_own_step
+            else without_arguments(_add_named_step(result, line), line)
+        )
 
     def without_arguments(result: LineMetrics, line: str) -> LineMetrics:
         if result.step is not None or len(result.metrics) < 2:
             return result
         count = sum(name.lower() in arguments_lower for name in result.metrics)
         is_dump = count > 1 and (2 * count > len(result.metrics) or _SWITCH.search(line) is not None)
-        return names.named(result) if is_dump else result
+        return names.keep_requested(result) if is_dump else result
 
     return parse
 
@@ -196,32 +211,35 @@ def number(text: str) -> float | None:
         return None
 
 
-def numbers(value: Mapping[str, object], above: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of an object and of nested objects, by dotted names; true and false are no numbers."""
+def numbers(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers of an object and of nested objects, by dotted names; without true and false."""
     for name, nested in value.items():
         if isinstance(nested, Mapping):
-            yield from numbers(nested, f"{above}{name}.")
+            yield from numbers(nested, f"{prefix}{name}.")
         elif isinstance(nested, (int, float)) and not isinstance(nested, bool):
             with contextlib.suppress(OverflowError):  # a whole number that no float can hold
-                yield above + str(name), float(nested)
+                yield prefix + str(name), float(nested)
 
 
-def _clean(name: str) -> str:
+def _stored_name(name: str) -> str:
     """Return a name as MLflow stores it."""
     cleaned = re.sub(r"[^\w./ -]", "_", name).strip("/. ")
     return re.sub(r"/+", "/", cleaned)[:_LONGEST_NAME]
 
 
-def _by_patterns(patterns: Sequence[re.Pattern[str]], line: str) -> Iterator[tuple[str, float]]:
+def _pattern_pairs(patterns: Sequence[re.Pattern[str]], line: str) -> Iterator[tuple[str, float]]:
     for pattern in patterns:
         for match in pattern.finditer(line):
-            for name, value in _named(match):
+            for name, value in _name_value_pairs(match):
                 if name and value and (read := number(value.strip("\"' %"))) is not None:
                     yield name.strip(), read
 
 
-def _named(match: re.Match[str]) -> Iterator[tuple[str | None, str | None]]:
-    """Name and values: of the groups of those names, of groups named like metrics, or of the first two groups."""
+def _name_value_pairs(match: re.Match[str]) -> Iterator[tuple[str | None, str | None]]:
+    """Yield names and values of a match, by its groups.
+
+    These are the groups `name` and `value`, or groups that have the names of metrics, or the first two groups.
+    """
     groups = match.groupdict()
     if {"name", "value"} <= groups.keys():
         yield groups["name"], groups["value"]
@@ -231,7 +249,7 @@ def _named(match: re.Match[str]) -> Iterator[tuple[str | None, str | None]]:
         yield match[1], match[2]
 
 
-def _of_json(line: str) -> dict[str, float] | None:
+def _json_numbers(line: str) -> dict[str, float] | None:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -246,57 +264,58 @@ def _of_json(line: str) -> dict[str, float] | None:
 
 
 def _pairs(line: str, names: Names) -> dict[str, float]:
+    """Return the pairs of a name and a number in a line; a fraction as its value."""
     pairs: dict[str, float] = {}
-    for of_set, name, quote, sign, space, text, of in _PAIR.findall(line):
-        if of_set and names.of(name)[1] < 0:
-            name = f"{of_set.lower()}_{name}"
+    for data_set, name, quote, sign, space, text, total in _PAIR.findall(line):
+        if data_set and names.lookup(name)[1] < 0:
+            name = f"{data_set.lower()}_{name}"
         if sign == ":" and not (space or quote or "." in text or "e" in text or name.lower() in names.requested):
             continue  # localhost:8080
         value = float(text)
-        if of and int(of) and names.of(name)[1] < 0:
-            value /= int(of)
+        if total and int(total) and names.lookup(name)[1] < 0:
+            value /= int(total)
         pairs.setdefault(name, value)
     return pairs
 
 
-def _of_report(row: re.Match[str]) -> Iterator[tuple[str, float]]:
-    """A row of averages: precision, recall, F1."""
+def _report_averages(row: re.Match[str]) -> Iterator[tuple[str, float]]:
+    """Yield the averages in a row of scikit-learn's classification report."""
     for name, text in zip(("precision", "recall", "f1"), row.groups()[1:], strict=True):
         if (value := number(text)) is not None:
             yield f"{name}_{row[1]}", value
 
 
-def _spelt(name: str) -> tuple[re.Pattern[str], ...]:
-    """Return the expressions that find a metric in any spelling: before its value, or else behind it."""
+def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
+    """Return expressions that find a metric in any spelling, the first one before its value, the second one after it."""
     words = [re.escape(word) for word in re.split(r"[\W_]+", name) if word]
     if not words:
         return ()
     text = r"(?:['’]s\b)?[\s_./@'’-]*".join(words)
     between = r"(?:[^\d:=|,;\n]{0,40}?[:=|]|\s+(?:on|of|over)\s[^:=|,;\n]{0,60}?[:=]|\s*+is\b|\s*+->)?"
-    after = rf"(?<!\w){text}(?!\w)[\"']?{between}\s*+{_CALL}({_NUMBER}){_NO_MORE}"
+    after = rf"(?<!\w){text}(?!\w)[\"']?{between}\s*+{_CALL_PREFIX}({_NUMBER}){_NUMBER_END}"
     before = rf"(?:^|[:=|,;(]) *+(\d*\.\d+|\d+(?:\.\d+)?(?= ?%)) ?%? ++{text}(?!\w)"
     return re.compile(after, re.IGNORECASE), re.compile(before, re.IGNORECASE)
 
 
-def _of_forms(forms: Sequence[re.Pattern[str]], line: str) -> float | None:
-    """The value of a metric in any spelling; not that of another set of data, as `train accuracy` for `accuracy`."""
-    for match in itertools.chain.from_iterable(form.finditer(line) for form in forms):
-        if not _SET_BEFORE.search(line[max(0, match.start() - 20) : match.start()]):
+def _spelled_value(name_patterns: Sequence[re.Pattern[str]], line: str) -> float | None:
+    """Return the value of a metric in any spelling, except for another set of data, as in `train accuracy`; or None."""
+    for match in itertools.chain.from_iterable(form.finditer(line) for form in name_patterns):
+        if not _DATA_SET_BEFORE.search(line[max(0, match.start() - 20) : match.start()]):
             return float(match[1])
     return None
 
 
-def _with_step(result: LineMetrics, line: str) -> LineMetrics:
-    """With the step that a line names in words: `Epoch [3/10]`, `iter 100`, `[12] train-rmse:0.3`."""
+def _add_named_step(result: LineMetrics, line: str) -> LineMetrics:
+    """Add the step that a line names in words or brackets: `Epoch [3/10]`, `iter 100`, `[12] train-rmse:0.3`."""
     lower = line.lower()
     for name in STEPS:
-        if _WORDS[name][-1][-4:] not in lower or (match := _counted(name, lower)) is None:
+        if _WORDS[name][-1][-4:] not in lower or (match := _step_match(name, lower)) is None:
             continue
         value = float(match[1])
         if value != int(value):
             return result
-        epoch = None if name == STEPS[-1] else _counted(STEPS[-1], lower)
-        steps = None if epoch is None else _OF.match(lower, match.end())
+        epoch = None if name == STEPS[-1] else _step_match(STEPS[-1], lower)
+        steps = None if epoch is None else _TOTAL.match(lower, match.end())
         return LineMetrics(
             int(value), result.metrics, None if epoch is None else float(epoch[1]), None if steps is None else int(steps[1])
         )
@@ -304,8 +323,8 @@ def _with_step(result: LineMetrics, line: str) -> LineMetrics:
     return result if match is None else LineMetrics(int(match[1]), result.metrics)
 
 
-def _counted(name: str, line: str) -> re.Match[str] | None:
-    """Return the match of a step of that kind in a line."""
+def _step_match(name: str, line: str) -> re.Match[str] | None:
+    """Return the match of a step with this name in a line, or None."""
     for word in _WORDS[name]:
         at = line.find(word)
         while at >= 0:

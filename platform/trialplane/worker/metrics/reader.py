@@ -1,7 +1,7 @@
-"""Follow the output of a program while it runs, and make reports of it, as `ctx.report` would.
+"""Follow the output of a program while it runs, and make reports of its metrics.
 
-The slot reads, not the trial: the program is not slowed down, and its output is read as data only. Each read is
-bounded, so that endless output does not block the slot.
+The slot reads, not the trial, so the program is not slowed down, and its output is read as data only. Each read is bounded,
+so that endless output does not block the slot.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from trialplane.worker.metrics.lines import LineMetrics
 from trialplane.worker.metrics.steps import Report
 from trialplane.worker.metrics.tails import Source, Tail
 
-MOST_NAMES = 500  # metrics that the job does not name; of more the later ones are dropped
-MOST_FILES = 50  # that match a path
+MOST_NAMES = 500  # metrics that the job does not name; later ones are dropped
+MOST_FILES = 50  # files that match a path
 INTERVAL = 0.1  # seconds between two reads
-LOOK_INTERVAL = 1.0  # seconds between two looks for new files
-HOLD = 1.0  # seconds in which a new metric may still arrive from a source that counts before
-LIVE = 0.05  # seconds that a read takes while the program runs, or little more
-END = 10.0  # seconds that the last read takes, or little more
-_CAME_WITH = 64 << 20  # bytes of a file that came with the code
-_MOST_SHOWN = 10  # metrics in a message
+LOOK_INTERVAL = 1.0  # seconds between two searches for new files
+HOLD = 1.0  # seconds in which a new metric may arrive from a source with precedence
+LIVE = 0.05  # seconds for a read while the program runs, which may take little more
+END = 10.0  # seconds for the last read, which may take little more
+_MAX_ORIGINAL = 64 << 20  # bytes of a file of the job's code
+_MAX_SHOWN = 10  # metrics in a message
 
 
 class Reader:
-    """The metrics of one trial.
+    """A reader of the metrics of one trial.
 
-    A metric counts by the source that brings it first; of those that bring it within a moment, by the one that the job lists
-    first.
+    A metric counts from the source in which it appears first. If several have it within `HOLD`, the source that the job
+    lists first counts.
 
     Args:
-        program: of the slot.
-        log: file of the trial's output.
-        folder: in which the program runs.
-        now: seconds since the epoch when the trial began: files that were there before are not its own.
-        code: the folder that `folder` is a copy of, if it is one; its files are not the trial's.
-        stop: rules that end the trial.
+        program: Program of the slot.
+        log: File of the trial's output.
+        folder: Folder in which the program runs.
+        now: Start of the trial in seconds since the epoch; older files are not read.
+        code: Folder that `folder` is a copy of, if it is one; its files are not the trial's.
+        stop: Rules that end the trial.
 
     Attributes:
-        log: as given.
-        remarks: messages for the user about files that could not be read.
-        newest: the newest value of each metric.
-        finite: the newest one that is finite.
+        log: File of the trial's output.
+        remarks: Messages for the user about files that could not be read.
+        newest: Newest value of each metric.
+        finite: Newest finite value of each metric.
     """
 
     def __init__(
@@ -69,116 +69,124 @@ class Reader:
         self.remarks: list[str] = []
         self._names, self._stop = program.names, tuple(stop)
         self._reported: set[str] = set()
-        self._owners: dict[str, Source] = {}  # metric → the source by which it counts
+        self._owners: dict[str, Source] = {}  # metric → the source from which it counts
         self._folder, self._code = folder, code if program.cwd == "code" else None
         self._began = now
-        self._held: collections.deque[tuple[float, Source, Report]] = collections.deque()  # with when each is due
-        self._young: dict[str, float] = {}  # metric → until when its reports are held
+        # Reports with the times at which they are due.
+        self._held_reports: collections.deque[tuple[float, Source, Report]] = collections.deque()
+        self._held_until: dict[str, float] = {}  # metric → time until which its reports are held
         self._sources = [Source(source, program.names, program.sample or ()) for source in program.metrics]
-        read = [source for source in self._sources if source.of.source != "mlflow"]
-        # A command's own process cannot report.
+        read = [source for source in self._sources if source.declaration.source != "mlflow"]
+        # Of a command, only the sources can have a metric; a script's process may report it as well.
         self._hold = HOLD if program.script or len(read) > 1 else 0.0
         self._tails: list[Tail] = []
         for source in self._sources:
-            if source.of.source == "stdout":
+            if source.declaration.source == "stdout":
                 self._tails.append(Tail(log, source, log.stat().st_size if log.exists() else 0))
-        self._look_at = -math.inf
+        self._next_look = -math.inf
 
     def read(self, now: float, *, ended: bool = False, printed: int | None = None) -> list[Report]:
         """Return the reports since the last read; steps of one file never decrease.
 
         Args:
-            now: seconds, of the monotonic clock.
-            ended: whether the program has ended, and nothing more will come.
-            printed: bytes of its output that are its own, where that is known.
+            now: Time by the monotonic clock.
+            ended: Whether the program has ended, so that this is the last read.
+            printed: Size of the program's own output in bytes, if it is known.
         """
-        if ended or now >= self._look_at:
+        if ended or now >= self._next_look:
             began = time.monotonic()
-            self._look()
-            self._look_at = now + max(LOOK_INTERVAL, 20 * (time.monotonic() - began))
-        burst = Burst[Source](self._names, lambda report: bool(stopping.early(self._stop, *report)))
+            self._find_files()
+            self._next_look = now + max(LOOK_INTERVAL, 20 * (time.monotonic() - began))
+        burst = Burst[Source](self._names, lambda report: bool(stopping.met_rule(self._stop, *report)))
         deadline = time.monotonic() + (END if ended else LIVE)
         for tail in list(self._tails):
             is_idle = True
             try:
                 for line_metrics in tail.read(ended, deadline, printed if tail.source.pattern is None else None):
                     is_idle = False
-                    self._take(tail.source, line_metrics, now)
+                    self._count_metrics(tail.source, line_metrics, now)
                     for report in tail.steps.add(line_metrics):
                         burst.add(tail.source, report)
             except Exception as error:  # noqa: BLE001  whatever a program writes, it must not end the slot
                 self._tails.remove(tail)
                 self.remarks.append(f"{tail.file.name} was not read further: {type(error).__name__}: {error}"[:300])
-            for report in tail.steps.flush() if ended else tail.steps.rest() if is_idle else ():
+            for report in tail.steps.flush() if ended else tail.steps.flush_idle() if is_idle else ():
                 burst.add(tail.source, report)
             if ended and tail.skipped:
-                self.remarks.append(self._unread(tail))
-        return self._due(burst, now, ended)
+                self.remarks.append(self._unread_message(tail))
+        return self._due_reports(burst, now, ended)
 
     def leave_out(self, metrics: Iterable[str]) -> None:
-        """Stop reading these metrics, and drop their newest values: the program reports them itself."""
+        """Stop reading metrics, as the program reports them itself."""
         self._reported.update(metrics)
 
-    def _due(self, burst: Burst[Source], now: float, ended: bool) -> list[Report]:
-        """Return the reports that are due, in order, without the metrics that count by another source."""
+    def _due_reports(self, burst: Burst[Source], now: float, ended: bool) -> list[Report]:
+        """Return the reports that are due, in order, without metrics that count from another source."""
         for source, (step, metrics) in burst.reports():
-            until = max((self._young.setdefault(name, now + self._hold) for name in metrics), default=now)
-            self._held.append((until, source, (step, metrics)))
+            until = max((self._held_until.setdefault(name, now + self._hold) for name in metrics), default=now)
+            self._held_reports.append((until, source, (step, metrics)))
         due: list[Report] = []
-        while self._held and (ended or self._held[0][0] <= now):
-            _, source, (step, metrics) = self._held.popleft()
-            if counted := {name: value for name, value in metrics.items() if self._counts(name, source)}:
+        while self._held_reports and (ended or self._held_reports[0][0] <= now):
+            _, source, (step, metrics) = self._held_reports.popleft()
+            if counted := {name: value for name, value in metrics.items() if self._is_counted(name, source)}:
                 due.append((step, counted))
         return due
 
-    def _counts(self, name: str, source: Source) -> bool:
+    def _is_counted(self, name: str, source: Source) -> bool:
+        """Return whether a metric counts from a source."""
         return name not in self._reported and self._owners.get(name) is source
 
-    def _take(self, source: Source, line_metrics: LineMetrics, now: float) -> None:
-        """Take the metrics of a line that count by this source, and drop the others from it."""
+    def _count_metrics(self, source: Source, line_metrics: LineMetrics, now: float) -> None:
+        """Record the metrics of a line that count from this source, and remove the others from the line."""
         for name in list(line_metrics.metrics):
             owner = self._owners.get(name)
-            if owner is source and not self._reported:  # as nearly always
+            if owner is source and not self._reported:  # the usual case
                 continue
             if owner is None and (name in self._names or len(self._owners) < MOST_NAMES):
                 self._owners[name] = source
-            elif owner is not None and owner is not source and now < self._young.get(name, math.inf):
+            elif owner is not None and owner is not source and now < self._held_until.get(name, math.inf):
                 self._owners[name] = min(owner, source, key=self._sources.index)
-            if not self._counts(name, source):
+            if not self._is_counted(name, source):
                 del line_metrics.metrics[name]
         self.newest.update(line_metrics.metrics)
         self.finite.update((name, value) for name, value in line_metrics.metrics.items() if math.isfinite(value))
 
-    def missing(self, names: Iterable[str], metrics: Mapping[str, float]) -> str:
+    def missing_message(self, names: Iterable[str], metrics: Mapping[str, float]) -> str:
         """Return a message for the user about metrics without a finite value in the trial."""
         absent = [name for name in names if name not in metrics]
-        sentences = [self._undefined(name, metrics[name]) for name in names if name in metrics]
+        sentences = [self._not_finite_message(name, metrics[name]) for name in names if name in metrics]
         if absent:
-            where = " or ".join(dict.fromkeys(_WHERE[source.of.source].format(source.of.path) for source in self._sources))
+            where = " or ".join(
+                dict.fromkeys(
+                    _SOURCE_NAMES[source.declaration.source].format(source.declaration.path) for source in self._sources
+                )
+            )
             sentences.append(f"no {' or '.join(absent)} in {where or 'its reports'}")
             files_read = {tail.file for tail in self._tails}
             sentences += elsewhere.advice(
-                self._folder, absent, lambda file: file not in files_read and self._is_own(file), self._came_with
+                self._folder, absent, lambda file: file not in files_read and self._is_own(file), self._original_content
             )
             sentences += [self._listing(metrics), "see `platform docs scripts`"]
         return "; ".join([*sentences, *self.remarks])
 
-    def _undefined(self, name: str, value: float) -> str:
+    def _not_finite_message(self, name: str, value: float) -> str:
+        """Return a message for the user about a metric whose last value is not finite."""
         kind = "NaN" if math.isnan(value) else "infinite"
         text = f"{name} is {kind} at the end, and must be a finite number"
         return text + (f"; before it was {self.finite[name]:g}" if name in self.finite else "")
 
     def _listing(self, reported: Mapping[str, float]) -> str:
+        """Return a message for the user with the metrics that were found."""
         newest = {**{name: value for name, value in reported.items() if math.isfinite(value)}, **self.newest}
-        shown = ", ".join(f"{name} ({value:g})" for name, value in list(newest.items())[:_MOST_SHOWN])
+        shown = ", ".join(f"{name} ({value:g})" for name, value in list(newest.items())[:_MAX_SHOWN])
         if not shown:
             return "no metrics were found" + (" in what was read" if self.remarks else "")
-        more = len(newest) - _MOST_SHOWN
+        more = len(newest) - _MAX_SHOWN
         shown += f" and {more} more" if more > 0 else ""
         return f"found were {shown}: name one of these, or write metrics.pattern"
 
-    def _unread(self, tail: Tail) -> str:
-        """Return a message for the user about a file that was not read whole."""
+    def _unread_message(self, tail: Tail) -> str:
+        """Return a message for the user about a file of which a part was not read."""
         name = "its output" if tail.source.pattern is None else tail.file.name
         exception = f" but for the last {' and '.join(self._names)}" if self._names else ""
         return (
@@ -186,34 +194,35 @@ class Reader:
             f"{END:g} s can read; print less, or report the metrics with trialplane.report"
         )
 
-    def _look(self) -> None:
-        """Find new files of the sources."""
+    def _find_files(self) -> None:
+        """Find new files of the sources, and begin to read them."""
         files_read = {tail.file for tail in self._tails}
         for source in self._sources:
             pattern = source.pattern
             if pattern is None or len(self._tails) >= MOST_FILES:
                 continue
             for file in sorted(self._folder.glob(pattern))[:MOST_FILES]:
-                # A link could lead anywhere, also to what only the slot may read.
+                # A link could lead to a file that only the slot may read.
                 if file not in files_read and file.is_file() and self._is_own(file):
-                    self._tails.append(Tail(file, source, 0, self._came_with(file)))
+                    self._tails.append(Tail(file, source, 0, self._original_content(file)))
         self._tails.sort(key=lambda tail: self._sources.index(tail.source))
 
-    def _came_with(self, file: Path) -> bytes:
-        """Return the content of a file as it came with the code."""
+    def _original_content(self, file: Path) -> bytes:
+        """Return the content that a file had in the job's code, or b""."""
         with contextlib.suppress(OSError):
             if self._code is not None:
                 with (self._code / file.relative_to(self._folder)).open("rb") as stream:
-                    return stream.read(_CAME_WITH)
+                    return stream.read(_MAX_ORIGINAL)
         return b""
 
     def _is_own(self, file: Path) -> bool:
-        with contextlib.suppress(OSError, RuntimeError):  # it is gone, or a link to nothing or to itself
+        """Return whether the trial has written a file in its folder."""
+        with contextlib.suppress(OSError, RuntimeError):  # the file is gone, or a broken link
             return file.resolve().is_relative_to(self._folder.resolve()) and file.stat().st_mtime >= self._began - 1
         return False
 
 
-_WHERE: Mapping[str, str] = {
+_SOURCE_NAMES: Mapping[str, str] = {
     "stdout": "its output",
     "mlflow": "its MLflow calls",
     "file": "{}",

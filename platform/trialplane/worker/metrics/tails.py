@@ -18,141 +18,143 @@ from trialplane.worker.metrics.lines import LineMetrics
 from trialplane.worker.metrics.steps import Steps
 
 CHUNK = 64 << 10  # bytes that are read at once
-LAST = 4 << 20  # bytes at the end of a text that are read whatever time that takes
+LAST = 4 << 20  # bytes at the end of a text that are read without a time limit
 _BLOCK = 1 << 20  # bytes that are searched at once, backward
-_SEARCH = 10.0  # seconds for that
+_SEARCH_SECONDS = 10.0  # seconds for the search backward
 _LONGEST_ROW = 1 << 20  # bytes
-_MOST_LINES = 200_000  # of a file that are remembered, by which one that is written anew is recognized
-_BEFORE = 64  # bytes before the offset in a file, by which the same file is recognized
+_MAX_LINES = 200_000  # lines of a file whose hashes are kept, to recognize them if the file is rewritten
+_LAST_BYTES = 64  # bytes before the offset that are kept, to recognize a rewritten file
 
 _RANK = re.compile(r"\[rank (\d+)\] ")
 _LINE_END = re.compile(rb"[\r\n]")
 
 
 class Source:
-    """A source of the job: how its files are found and read.
+    """A source of metrics, with the ways to find and read its files.
 
     Attributes:
-        of: as the job has it.
-        names: what the names in it stand for.
-        parse: finds the metrics of a line of text.
-        pattern: of its files; None for the trial's output.
+        declaration: Source as the job declares it.
+        names: Meanings of the names in it.
+        parse: Finds the metrics of a line of text.
+        pattern: Pattern of its files; None for the trial's output.
     """
 
-    def __init__(self, of: MetricSource, requested: Collection[str], arguments: Collection[str] = ()) -> None:
+    def __init__(self, declaration: MetricSource, requested: Collection[str], arguments: Collection[str] = ()) -> None:
         """Create a source.
 
         Args:
-            of: the source as the job has it.
-            requested: metrics that the job names.
-            arguments: of the program.
+            declaration: Source as the job has it.
+            requested: Metrics that the job names.
+            arguments: Names of the program's arguments.
         """
-        self.of = of
-        self.names = lines.Names(requested, of.step)
-        self.parse = lines.parser(of.pattern, self.names, arguments)
-        prefix = of.path.rstrip("/") + "/" if of.path else ""
-        patterns = {"file": of.path, "wandb": of.path, "tensorboard": f"{prefix}**/*tfevents*"}
-        self.pattern = patterns.get(of.source)
+        self.declaration = declaration
+        self.names = lines.Names(requested, declaration.step)
+        self.parse = lines.parser(declaration.pattern, self.names, arguments)
+        prefix = declaration.path.rstrip("/") + "/" if declaration.path else ""
+        patterns = {"file": declaration.path, "wandb": declaration.path, "tensorboard": f"{prefix}**/*tfevents*"}
+        self.pattern = patterns.get(declaration.source)
 
 
 class Decoder(Protocol):
-    """Find metrics in the new bytes of a file."""
+    """A decoder of the metrics in a file."""
 
     def read(self, data: bytes, ended: bool) -> Iterator[LineMetrics]:
-        """Yield the metrics of complete lines or records; of the rest as well once the program has ended."""
+        """Yield the metrics in new bytes: of complete lines or records; of the rest too if the program has ended."""
 
 
 class Tail:
-    """The new parts of one file.
+    """A file whose new parts are read.
 
     Args:
-        file: to be read.
-        source: of the job.
-        offset: bytes of it that are not read.
-        before: its content before the trial; lines at its beginning that are still the same are left out.
+        file: Path of the file.
+        source: Source that the file belongs to.
+        offset: Bytes at its beginning that are not read.
+        original: Its content before the trial; lines at its beginning that are still the same are left out.
 
     Attributes:
-        steps: makes reports of what it holds.
-        skipped: bytes that were not read, as the program wrote more than could be.
+        steps: Collects its metrics into reports.
+        skipped: Bytes that were not read, as there was no time.
     """
 
-    def __init__(self, file: Path, source: Source, offset: int, before: bytes = b"") -> None:
+    def __init__(self, file: Path, source: Source, offset: int, original: bytes = b"") -> None:
         self.file = file
         self.source = source
         self.steps = Steps(source.names.requested.values())
         self.skipped = 0
         self._offset = offset
-        self._before = b""  # the last bytes that were read
-        # Of a file that a program writes anew at each step, the lines that were read already; for text alone.
-        self._line_hashes = [hash(line) for line in before.split(b"\n")[:_MOST_LINES]]
+        self._last_bytes = b""  # the last bytes that were read
+        # The lines that were read already, for text files that a program rewrites at each step.
+        self._line_hashes = [hash(line) for line in original.split(b"\n")[:_MAX_LINES]]
         self._line = 0  # the number of the next line
         self._decoder = self._new_decoder()
 
     def _new_decoder(self) -> Decoder:
-        if self.source.of.source == "tensorboard":
+        if self.source.declaration.source == "tensorboard":
             return events.TensorBoard(self.source.names)
-        if not self.source.of.pattern and (delimiter := {".csv": ",", ".tsv": "\t"}.get(self.file.suffix)):
+        if not self.source.declaration.pattern and (delimiter := {".csv": ",", ".tsv": "\t"}.get(self.file.suffix)):
             return _Text(_Table(delimiter, self.source), self._is_read, _LONGEST_ROW)
         return _Text(_Lines(self.source), self._is_read, CHUNK)
 
     def read(self, ended: bool, deadline: float, size: int | None = None) -> Iterator[LineMetrics]:
-        """Yield the metrics of its next part; of the rest once the program has ended.
+        """Yield the metrics of the next part.
 
         Args:
-            ended: whether it has.
-            deadline: by the monotonic clock. A program that has ended gets no other read: then the end of a text is read as
-                well, and before that what the job names is searched for.
-            size: of the file, where what stands behind that is not the program's.
+            ended: Whether the program has ended, so that this is the last read. After the deadline the end of a text is read
+                as well, and the part before it is searched for the metrics that the job names.
+            deadline: End of the read, by the monotonic clock.
+            size: Size of the program's part of the file. None for the whole file.
         """
         try:
-            # Opened as it is now: it may have been replaced by a link, or by a pipe that nobody writes to.
+            # The program may have replaced the file by a link, or by a pipe without a writer.
             descriptor = os.open(self.file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:  # gone, or closed to us
+        except OSError:  # it is gone, or not readable
             return
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 return
-            if self._is_new(descriptor, status.st_size):
-                self._offset, self._before, self._line, self._decoder = 0, b"", 0, self._new_decoder()
+            if self._was_rewritten(descriptor, status.st_size):
+                self._offset, self._last_bytes, self._line, self._decoder = 0, b"", 0, self._new_decoder()
             size = status.st_size if size is None else min(size, status.st_size)
-            yield from self._up_to(size, file, deadline)
+            yield from self._read_to(size, file, deadline)
             if ended and self._offset < size:
-                yield from self._end(size, file)
+                yield from self._read_end(size, file)
         if ended:
             yield from self._decoder.read(b"", True)
 
-    def _up_to(self, size: int, file: IO[bytes], deadline: float) -> Iterator[LineMetrics]:
+    def _read_to(self, size: int, file: IO[bytes], deadline: float) -> Iterator[LineMetrics]:
         file.seek(self._offset)
         while time.monotonic() < deadline and (data := file.read(max(0, min(CHUNK, size - self._offset)))):
             self._offset += len(data)
-            self._before = (self._before + data)[-_BEFORE:]
+            self._last_bytes = (self._last_bytes + data)[-_LAST_BYTES:]
             yield from self._decoder.read(data, False)
 
-    def _end(self, size: int, file: IO[bytes]) -> Iterator[LineMetrics]:
-        """Yield the metrics of the end of an unread part, and those before it that the job names and the end lacks."""
-        if not isinstance(self._decoder, _Text):  # its records cannot be told apart from the middle
+    def _read_end(self, size: int, file: IO[bytes]) -> Iterator[LineMetrics]:
+        """Yield the metrics at the end of an unread part, and before them those that the job names and the end lacks."""
+        if not isinstance(self._decoder, _Text):  # records cannot be found from the middle of the file
             self.skipped += size - self._offset
             return
         begin, self._offset = self._offset - self._decoder.drop(), max(self._offset, size - LAST)
         file.seek(self._offset)
-        while self._offset < size and (data := file.read(CHUNK)):  # to the end of a line, as half a name is another one
+        while self._offset < size and (
+            data := file.read(CHUNK)
+        ):  # to the end of a line, as a cut name would be another name
             if match := _LINE_END.search(data):
                 self._offset += match.end()
                 break
             self._offset += len(data)
-        end, self._line_hashes, self._line = self._offset, [], _MOST_LINES
-        last = list(self._up_to(size, file, math.inf))
+        end, self._line_hashes, self._line = self._offset, [], _MAX_LINES
+        last = list(self._read_to(size, file, math.inf))
         missing = set(self.source.names.requested.values()).difference(*(line_metrics.metrics for line_metrics in last))
-        earlier = list(self._backward(file, begin, end, missing))
+        earlier = list(self._search_backward(file, begin, end, missing))
         self.skipped += end - begin
         yield from reversed(earlier)
         yield from last
 
-    def _backward(self, file: IO[bytes], begin: int, end: int, names: set[str]) -> Iterator[LineMetrics]:
-        """Yield the last lines of a part of the file that hold these metrics, from its end."""
+    def _search_backward(self, file: IO[bytes], begin: int, end: int, names: set[str]) -> Iterator[LineMetrics]:
+        """Yield the last lines with these metrics in a part of the file, from its end to its beginning."""
         assert isinstance(self._decoder, _Text)
-        deadline = time.monotonic() + _SEARCH
+        deadline = time.monotonic() + _SEARCH_SECONDS
         words = dict.fromkeys(names, b"")
         if self._decoder.has_names:  # each line that has the metric has its longest word
             words = {name: max(re.split(r"[\W_]+", name.lower()), key=len).encode() for name in names}
@@ -173,15 +175,15 @@ class Tail:
                     names -= matched
                     yield result._replace(metrics={name: result.metrics[name] for name in matched})
 
-    def _is_new(self, descriptor: int, size: int) -> bool:
-        """Whether the file was written anew since the last read."""
+    def _was_rewritten(self, descriptor: int, size: int) -> bool:
+        """Return whether the file was rewritten since the last read."""
         if size < self._offset:
             return True
-        return os.pread(descriptor, len(self._before), self._offset - len(self._before)) != self._before
+        return os.pread(descriptor, len(self._last_bytes), self._offset - len(self._last_bytes)) != self._last_bytes
 
     def _is_read(self, line: bytes) -> bool:
-        """Whether the next line was read before the file was written anew; every whole line of a text is asked for once."""
-        if self.source.of.source == "stdout" or self._line >= _MOST_LINES:
+        """Return whether the next line was read before the file was rewritten. Call it once for each whole line."""
+        if self.source.declaration.source == "stdout" or self._line >= _MAX_LINES:
             return False
         number, key = self._line, hash(line)
         self._line += 1
@@ -194,21 +196,21 @@ class Tail:
 
 
 class _Line(Protocol):
-    """Find the metrics of one line of a text.
+    """A finder of the metrics in the lines of a text.
 
     Attributes:
-        has_names: whether a line has the names of its metrics.
+        has_names: Whether each line has the names of its metrics.
     """
 
     has_names: bool
 
     def next(self, line: bytes, *, whole: bool, is_read: bool) -> LineMetrics | None:
-        """Return the metrics of the next line; a line that is not whole comes again.
+        """Return the metrics of the next line, or None.
 
         Args:
-            line: without its end.
-            whole: whether it is.
-            is_read: whether it was read before its file was written anew.
+            line: Line without its end.
+            whole: Whether the line is complete. An incomplete one is passed again later.
+            is_read: Whether the line was read before its file was rewritten.
         """
 
     def parse(self, line: bytes) -> LineMetrics | None:
@@ -216,20 +218,20 @@ class _Line(Protocol):
 
 
 class _Text:
-    """The lines of a text."""
+    """A decoder of text, line by line."""
 
     def __init__(self, line: _Line, is_read: Callable[[bytes], bool], longest: int) -> None:
         """Create a decoder.
 
         Args:
-            line: finds the metrics of a line.
-            is_read: whether a line was read before.
-            longest: bytes of a line that are kept.
+            line: Finder of the metrics of a line.
+            is_read: Returns whether a line was read before.
+            longest: Number of bytes of an incomplete line that are kept.
         """
         self._of_line, self._is_read, self._longest = line, is_read, longest
         self.has_names = line.has_names
         self._rest = b""
-        self._names_steps = False  # whether any line has named one
+        self._names_steps = False  # whether any line has named a step
 
     def read(self, data: bytes, ended: bool) -> Iterator[LineMetrics]:
         """See `Decoder`."""
@@ -238,10 +240,10 @@ class _Text:
         if ended and self._rest:
             whole.append(self._rest)
             self._rest = b""
-        elif len(self._rest) > self._longest:  # still longer than that, so that its beginning is known to be missing
+        elif len(self._rest) > self._longest:  # one byte more, so that the line is known to be cut
             self._rest = self._rest[-self._longest - 1 :]
         elif b"\r" in self._rest and not ended:
-            # A progress bar: what it shows now counts, once for each read.
+            # The current state of a progress bar counts, once for each read.
             shown, _, self._rest = self._rest.rpartition(b"\r")
             drawn.append(shown)
         for line in whole:
@@ -251,7 +253,7 @@ class _Text:
                 yield result
         for line in drawn:
             result = self._of_line.next(line, whole=False, is_read=False)
-            # Below `Epoch 1/3` its end is what belongs to the step: how often it is read before is a matter of time.
+            # If lines name steps, only the end of a bar counts, as the number of earlier reads depends on time.
             if result is not None and (result.step is not None or (result.metrics and not self._names_steps)):
                 self._names_steps |= result.step is not None
                 yield result
@@ -267,39 +269,39 @@ class _Text:
 
 
 class _Lines:
-    """Lines as a program prints them."""
+    """A finder of metrics in lines as programs print them."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self.has_names = not source.of.pattern  # an expression of the job's need not look for a name
-        self._passages = passages.Passages(has_dumps=not source.of.pattern)
+        self.has_names = not source.declaration.pattern  # the job's own expressions need not contain a name
+        self._passages = passages.Passages(has_dumps=not source.declaration.pattern)
 
     def next(self, line: bytes, *, whole: bool, is_read: bool) -> LineMetrics | None:
         """See `_Line`."""
-        text = _shown(line)
+        text = _line_text(line)
         if text is None:
             return None
-        text, only_named = self._passages.of(text) if whole else (text, False)
+        text, only_named = self._passages.result_part(text) if whole else (text, False)
         if is_read or not text:
             return None
         result = self._source.parse(text)
-        return self._source.names.named(result) if only_named else result
+        return self._source.names.keep_requested(result) if only_named else result
 
     def parse(self, line: bytes) -> LineMetrics | None:
         """See `_Line`."""
-        text = _shown(line)
+        text = _line_text(line)
         return None if text is None else self._source.parse(text)
 
 
-def _shown(line: bytes) -> str | None:
-    """The text of a line, of a bar that was drawn over and over its last state; None if another rank than 0 prints it."""
+def _line_text(line: bytes) -> str | None:
+    """Return the text of a line; the last state of a progress bar; None for a line of a rank other than 0."""
     text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
     rank = _RANK.match(text)
     return text if rank is None else text[rank.end() :] if rank[1] == "0" else None
 
 
 class _Table:
-    """The rows of a file with a header, as loggers write it."""
+    """A finder of metrics in the rows of a file with a header, as loggers write it."""
 
     def __init__(self, delimiter: str, source: Source) -> None:
         self._delimiter = delimiter
@@ -317,10 +319,10 @@ class _Table:
     def parse(self, line: bytes) -> LineMetrics | None:
         """See `_Line`."""
         cells = ((name, lines.number(value)) for name, value in zip(self._header, self._row(line), strict=False))
-        return self._source.names.read({name: value for name, value in cells if value is not None})
+        return self._source.names.split_record({name: value for name, value in cells if value is not None})
 
     def _row(self, line: bytes) -> list[str]:
-        """The fields of a line; none of one that is too long, which may lack its beginning, or has a field that is."""
+        """Return the fields of a line; none if the line, which may be cut, or a field is too long."""
         if len(line) > _LONGEST_ROW:
             return []
         try:

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     arguments = parser.parse_args(argv)
     if arguments.image:
-        findings = list(pod.policies_of_image(arguments.image))
+        findings = list(pod.check_image_policies(arguments.image))
         for finding in findings:
             print(f"{finding.verdict}  {finding.check}: {finding.message}", file=sys.stderr)  # noqa: T201  the build's log
         return int(any(finding.verdict is Verdict.FAIL for finding in findings))
@@ -41,24 +41,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
-    yield from pod.policies_of_trial()
-    yield pod.user(os.geteuid())
-    yield pod.confined(pod.PROC_STATUS.read_text())
-    yield pod.read_only_root(os.statvfs("/").f_flag)
-    yield pod.no_token(pod.TOKEN.exists())
+    yield from pod.check_trial_policies()
+    yield pod.check_user(os.geteuid())
+    yield pod.check_privileges(pod.PROC_STATUS.read_text())
+    yield pod.check_read_only_root(os.statvfs("/").f_flag)
+    yield pod.check_no_token(pod.TOKEN.exists())
     folders = [os.environ[name] for name in ("HOME", env.HOME) if os.environ.get(name)]
-    yield pod.writable(folders, [obstacle for folder in folders if (obstacle := pod.obstacle(folder))])
+    yield pod.check_writable(folders, [obstacle for folder in folders if (obstacle := pod.obstacle(folder))])
     shm = os.statvfs("/dev/shm")
-    yield pod.shared_memory(shm.f_frsize * shm.f_blocks, arguments.shm)
+    yield pod.check_shared_memory(shm.f_frsize * shm.f_blocks, arguments.shm)
     if arguments.data:
-        yield pod.data_volume(arguments.data)
-    yield from devices.of_pod(arguments.gpus)
+        yield pod.check_data_volume(arguments.data)
+    yield from devices.check_devices(arguments.gpus)
     if arguments.mlflow:
-        yield pod.mlflow(arguments.mlflow, *pod.query(arguments.mlflow))
+        yield pod.check_mlflow(arguments.mlflow, *pod.query(arguments.mlflow))
     for target in arguments.closed:
         name, _, address = target.partition("=")
         host, _, port = address.rpartition(":")
-        yield pod.closed(name, address, pod.way(host, int(port)))
+        yield pod.check_unreachable(name, address, pod.reachability(host, int(port)))
 
 
 if __name__ == "__main__":

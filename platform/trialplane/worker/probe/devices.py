@@ -1,6 +1,6 @@
 """Check that torch computes on the pod's devices, and that processes on them can communicate.
 
-Each check runs in separate processes, as an incompatible driver may abort or hang, which the check must report:
+Each check runs in separate processes, as an incompatible driver may abort or hang:
 
     python -m trialplane.worker.probe.devices matmul GPUS
     python -m trialplane.worker.probe.devices reduce BACKEND RANK RANKS FILE
@@ -23,37 +23,37 @@ from trialplane.wire import findings
 from trialplane.wire.findings import Finding
 
 LIMIT = 180.0  # seconds for one check; the first import of torch from a cold disk takes half a minute
-_MODULE = "trialplane.worker.probe.devices"  # this one, as its own name is `__main__` in a process
+_MODULE = "trialplane.worker.probe.devices"  # this module, whose own name may be `__main__`
 _SIDE = 1024
 _BYTES = {"nccl": 64 * 2**20, "gloo": 2**20}
 _PATIENCE = datetime.timedelta(seconds=90)
 
 
-def of_pod(gpus: int) -> Iterator[Finding]:
+def check_devices(gpus: int) -> Iterator[Finding]:
     """Compute on each device, then sum over all of them.
 
     Args:
-        gpus: that the pod requested; with 0, two processes communicate over the network.
+        gpus: Number of GPUs that the pod requested; with 0, two processes communicate over the network.
     """
-    outputs, problem = together([["matmul", str(gpus)]])
-    finding = computes(gpus, outputs[0] if outputs else None, problem)
+    outputs, problem = run_processes([["matmul", str(gpus)]])
+    finding = judge_matmul(gpus, outputs[0] if outputs else None, problem)
     yield finding
     if finding.verdict is findings.Verdict.FAIL:
         return
     backend, ranks = ("nccl", gpus) if gpus else ("gloo", 2)
     with tempfile.TemporaryDirectory() as folder:
         meeting = str(Path(folder, "meeting"))
-        outputs, problem = together([["reduce", backend, str(rank), str(ranks), meeting] for rank in range(ranks)])
-    yield reduces(backend, ranks, outputs, problem)
+        outputs, problem = run_processes([["reduce", backend, str(rank), str(ranks), meeting] for rank in range(ranks)])
+    yield judge_reduce(backend, ranks, outputs, problem)
 
 
-def computes(gpus: int, output: dict[str, Any] | None, problem: str) -> Finding:
+def judge_matmul(gpus: int, output: dict[str, Any] | None, problem: str) -> Finding:
     """Judge a multiplication on each device.
 
     Args:
-        gpus: that the pod requested.
-        output: the output of the process: torch, cuda, devices (their names).
-        problem: the reason of a failure, or "".
+        gpus: Number of GPUs that the pod requested.
+        output: Output of the process: torch, cuda, devices (their names). None after a failure.
+        problem: Reason of a failure, or "".
     """
     check = "torch and CUDA" if gpus else "torch"
     if output is None:
@@ -76,14 +76,14 @@ def computes(gpus: int, output: dict[str, Any] | None, problem: str) -> Finding:
     return findings.passed(check, f"torch {output['torch']} computes on {len(devices)} GPU(s): {names}")
 
 
-def reduces(backend: str, ranks: int, outputs: Sequence[dict[str, Any]], problem: str) -> Finding:
+def judge_reduce(backend: str, ranks: int, outputs: Sequence[dict[str, Any]], problem: str) -> Finding:
     """Judge a sum over processes.
 
     Args:
-        backend: nccl or gloo.
-        ranks: how many processes there were.
-        outputs: their outputs: seconds, bytes.
-        problem: the reason of a failure, or "".
+        backend: Nccl or gloo.
+        ranks: Number of processes.
+        outputs: Outputs of the processes: seconds, bytes.
+        problem: Reason of a failure, or "".
     """
     check = "all-reduce"
     if problem:
@@ -98,15 +98,15 @@ def reduces(backend: str, ranks: int, outputs: Sequence[dict[str, Any]], problem
     return findings.passed(check, f"{ranks} process(es), {backend}: {size:.0f} MiB in {slowest * 1000:.1f} ms")
 
 
-def together(commands: Sequence[Sequence[str]]) -> tuple[list[dict[str, Any]], str]:
-    """Run processes at the same time; return the output of each, or nothing and the first failure."""
+def run_processes(commands: Sequence[Sequence[str]]) -> tuple[list[dict[str, Any]], str]:
+    """Run processes at the same time; return their outputs and "", or no outputs and the first failure."""
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, str(index)) for index in range(len(commands))]
         children = []
         for command, file in zip(commands, files, strict=True):
             with file.open("w") as log:
-                whole = [sys.executable, "-P", "-m", _MODULE, *command]
-                children.append(subprocess.Popen(whole, stdout=subprocess.PIPE, stderr=log, text=True))
+                arguments = [sys.executable, "-P", "-m", _MODULE, *command]
+                children.append(subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=log, text=True))
         end = time.monotonic() + LIMIT
         try:
             outputs = [child.communicate(timeout=max(0.1, end - time.monotonic()))[0] for child in children]
@@ -114,7 +114,7 @@ def together(commands: Sequence[Sequence[str]]) -> tuple[list[dict[str, Any]], s
             return [], f"did not end within {LIMIT:.0f} s"
         finally:
             for child in children:
-                with child:  # closes its pipe
+                with child:  # closes the pipe
                     child.kill()
         for child, file in zip(children, files, strict=True):
             if child.returncode:
@@ -123,27 +123,28 @@ def together(commands: Sequence[Sequence[str]]) -> tuple[list[dict[str, Any]], s
 
 
 def _failure(code: int, output: str) -> str:
+    """Describe the end of a process, with its last line of output."""
     lines = [line for line in output.splitlines() if line.strip()]
     ended = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     return f"{ended}: {lines[-1].strip()}" if lines else ended
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run one process of a check, as given by the arguments."""
+    """Run one process of a check; see the module."""
     policies.apply_all()
     if argv[0] == "matmul":
         measured = matmul(int(argv[1]))
     else:
         backend, rank, ranks, file = argv[1:]
         measured = reduce(backend, int(rank), int(ranks), file)
-    print(json.dumps(measured), flush=True)  # noqa: T201  read by `together`
+    print(json.dumps(measured), flush=True)  # noqa: T201  read by `run_processes`
 
 
 def matmul(gpus: int) -> dict[str, Any]:
-    """Multiply on the CPU or on each GPU and check the product.
+    """Multiply on the CPU or on each GPU, check the product, and return versions and names of devices.
 
     Args:
-        gpus: that the pod requested; if there are fewer, nothing is computed.
+        gpus: Number of GPUs that the pod requested; if there are fewer, nothing is computed.
     """
     import torch
 
@@ -156,13 +157,13 @@ def matmul(gpus: int) -> dict[str, Any]:
 
 
 def reduce(backend: str, rank: int, ranks: int, file: str) -> dict[str, Any]:
-    """Sum a tensor over all processes.
+    """Sum a tensor over all processes, and return its bytes and the seconds of the last sum.
 
     Args:
-        backend: nccl or gloo.
-        rank: of this process, and the index of its GPU.
-        ranks: how many there are.
-        file: for the rendezvous.
+        backend: Nccl or gloo.
+        rank: Rank of this process, and index of its GPU.
+        ranks: Number of processes.
+        file: File for the rendezvous.
     """
     import torch
     import torch.distributed as group
@@ -173,7 +174,7 @@ def reduce(backend: str, rank: int, ranks: int, file: str) -> dict[str, Any]:
     group.init_process_group(backend, init_method=f"file://{file}", rank=rank, world_size=ranks, timeout=_PATIENCE)
     size = _BYTES[backend]
     seconds = 0.0
-    for _ in range(3):  # the first one connects
+    for _ in range(3):  # the first round includes the connections
         tensor = torch.full((size // 4,), float(rank + 1), device=device)
         group.barrier()
         begin = time.perf_counter()
@@ -187,6 +188,7 @@ def reduce(backend: str, rank: int, ranks: int, file: str) -> dict[str, Any]:
 
 
 def _multiply(device: str) -> None:
+    """Multiply matrices on a device; end the process with a message if the product is wrong."""
     import torch
 
     matrix = torch.full((_SIDE, _SIDE), 0.5, device=device)

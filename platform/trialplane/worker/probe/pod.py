@@ -1,4 +1,4 @@
-"""Checks of a trial's pod: the four policies, its process and its files, and its network access."""
+"""Checks of a trial's pod: the four policies, its process, its files, and its network access."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ TIMEOUT = 5.0  # seconds
 PATIENCE = 15.0
 
 
-def user(uid: int) -> Finding:
-    """Not root."""
+def check_user(uid: int) -> Finding:
+    """Check that the process is not root."""
     if uid == 0:
         return findings.failed("user", "the process is root", _MANIFEST)
     return findings.passed("user", f"uid {uid}, not root")
 
 
-def confined(status: str) -> Finding:
-    """No capabilities, no way to new privileges, and a seccomp profile."""
+def check_privileges(status: str) -> Finding:
+    """Check that the process has no capabilities, cannot gain privileges, and has a seccomp profile."""
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     wrong = []
     if int(fields["CapEff"], 16):
@@ -51,8 +51,8 @@ def confined(status: str) -> Finding:
     return findings.passed("privileges", "no capabilities, no new privileges, seccomp")
 
 
-def read_only_root(flags: int) -> Finding:
-    """The root file system cannot be written.
+def check_read_only_root(flags: int) -> Finding:
+    """Check that the root file system cannot be written.
 
     Args:
         flags: `f_flag` of statvfs("/").
@@ -62,8 +62,8 @@ def read_only_root(flags: int) -> Finding:
     return findings.passed("root file system", "read-only")
 
 
-def no_token(exists: bool) -> Finding:
-    """No service account's token."""
+def check_no_token(exists: bool) -> Finding:
+    """Check that the pod has no token of its service account."""
     if exists:
         return findings.failed("token", f"the pod has a token of its service account: {TOKEN}", _MANIFEST)
     return findings.passed("token", "none")
@@ -80,19 +80,24 @@ def obstacle(folder: str) -> str:
     return ""
 
 
-def writable(folders: Sequence[str], obstacles: Sequence[str]) -> Finding:
-    """The folders that trials write to can be written."""
+def check_writable(folders: Sequence[str], obstacles: Sequence[str]) -> Finding:
+    """Judge the folders that trials write to.
+
+    Args:
+        folders: Folders.
+        obstacles: Reasons why some of them cannot be written, from `obstacle`.
+    """
     if obstacles:
         return findings.failed("folders", f"cannot be written: {'; '.join(obstacles)}", _MANIFEST)
     return findings.passed("folders", f"{' and '.join(folders)} can be written")
 
 
-def shared_memory(size: int, requested: int) -> Finding:
-    """/dev/shm is large enough.
+def check_shared_memory(size: int, requested: int) -> Finding:
+    """Check that /dev/shm is large enough.
 
     Args:
-        size: bytes it has.
-        requested: bytes that the pod requested, 0 for none.
+        size: Size in bytes.
+        requested: Size that the pod requested, in bytes; 0 for none.
     """
     if size < requested:
         message = f"{size // _MIB} MiB, and the pod requested {requested // _MIB}"
@@ -103,8 +108,8 @@ def shared_memory(size: int, requested: int) -> Finding:
     return findings.passed("/dev/shm", f"{size // _MIB} MiB")
 
 
-def data_volume(folder: str) -> Finding:
-    """The volume with data for trials can be read."""
+def check_data_volume(folder: str) -> Finding:
+    """Check that the volume with data for trials can be read."""
     try:
         count = sum(1 for _ in Path(folder).iterdir())
     except OSError as error:
@@ -115,29 +120,29 @@ def data_volume(folder: str) -> Finding:
     return findings.passed("data volume", f"{folder} has {count} entries")
 
 
-def policies_of_trial() -> Iterator[Finding]:
-    """The policies in a trial's pod."""
+def check_trial_policies() -> Iterator[Finding]:
+    """Check the policies in a trial's pod."""
     for policy in policies.ALL:
-        yield _held(policy)
+        yield _check_policy(policy)
 
 
-def policies_of_image(role: str) -> Iterator[Finding]:
-    """The policies in an image.
+def check_image_policies(role: str) -> Iterator[Finding]:
+    """Check the policies in an image.
 
     Args:
         role: "trial", or "controller", which has protobuf's fast implementation.
     """
     if role == "trial":
-        yield from policies_of_trial()
+        yield from check_trial_policies()
         return
     for policy in policies.ALL:
         if policy is not protobuf:
-            yield _held(policy)
-    yield _protobuf_of_controller()
+            yield _check_policy(policy)
+    yield _check_controller_protobuf()
 
 
-def _held(policy: ModuleType) -> Finding:
-    """One policy: its variables must be set before it is applied, and then it must hold."""
+def _check_policy(policy: ModuleType) -> Finding:
+    """Check one policy: its variables must be set already, and the policy must hold after it is applied."""
     check = f"policy {policy.__name__.rpartition('.')[2]}"
     for variable, value in policy.ENV.items():
         if os.environ.get(variable) != value:
@@ -155,7 +160,8 @@ def _held(policy: ModuleType) -> Finding:
     return findings.passed(check, ", ".join(facts))
 
 
-def _protobuf_of_controller() -> Finding:
+def _check_controller_protobuf() -> Finding:
+    """Check that protobuf has its fast implementation, as the controller needs."""
     if protobuf.VARIABLE in os.environ:
         message = f"{protobuf.VARIABLE} is set, which makes the controller two orders of magnitude slower"
         return findings.failed("policy protobuf", message, "leave it out of the controller's image and variables")
@@ -172,7 +178,7 @@ def _import_protobuf() -> None:
 
 
 def query(url: str) -> tuple[int, str]:
-    """Status and body of the gateway's response about MLflow's health; status 0 for no response."""
+    """Return status and body of the gateway's answer about MLflow's health; without an answer 0 and the error."""
     address = f"{url.rstrip('/')}/health"
     try:
         with urllib.request.urlopen(address, timeout=2 * TIMEOUT) as answer:
@@ -183,8 +189,8 @@ def query(url: str) -> tuple[int, str]:
         return 0, errors.first_line(error)
 
 
-def mlflow(url: str, status: int, body: str) -> Finding:
-    """MLflow answers a trial, through the gateway."""
+def check_mlflow(url: str, status: int, body: str) -> Finding:
+    """Judge the gateway's answer about MLflow, as `query` returns it."""
     check = "MLflow"
     if status == 200:
         return findings.passed(check, f"{url} answers")
@@ -196,7 +202,7 @@ def mlflow(url: str, status: int, body: str) -> Finding:
     )
 
 
-class Way(enum.Enum):
+class Reachability(enum.Enum):
     """The result of attempts to connect."""
 
     OPEN = "open"
@@ -205,38 +211,44 @@ class Way(enum.Enum):
     UNKNOWN = "unknown"  # the host has no address
 
 
-def way(host: str, port: int, patience: float = PATIENCE) -> Way:
-    """Whether a port can be reached, or still can after `patience` seconds."""
+def reachability(host: str, port: int, patience: float = PATIENCE) -> Reachability:
+    """Try to connect to a port until an attempt times out, at most for `patience` seconds; return the last result."""
     try:
         address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
     except OSError:
-        return Way.UNKNOWN
+        return Reachability.UNKNOWN
     end = time.monotonic() + patience
     while True:
         try:
             socket.create_connection((str(address[0]), int(address[1])), timeout=TIMEOUT).close()
-            state = Way.OPEN
+            state = Reachability.OPEN
         except ConnectionRefusedError:
-            state = Way.REFUSED
+            state = Reachability.REFUSED
         except OSError:
-            return Way.SHUT
+            return Reachability.SHUT
         if time.monotonic() > end:
             return state
         time.sleep(0.5)
 
 
-def closed(name: str, address: str, state: Way) -> Finding:
-    """An address that a trial must not reach."""
+def check_unreachable(name: str, address: str, state: Reachability) -> Finding:
+    """Judge whether an address that a trial must not reach is unreachable.
+
+    Args:
+        name: Name of the service, for messages.
+        address: Address as host:port.
+        state: Result of the attempts to connect.
+    """
     check = f"no way to {name}"
-    if state is Way.OPEN:
+    if state is Reachability.OPEN:
         remedy = (
             "the cluster's network plugin must enforce NetworkPolicy, and `networkPolicy.enabled` of the chart be true; "
             "a pod always reaches its own node, so that a cluster of one node cannot keep it from the API server"
         )
         return findings.failed(check, f"a trial reaches {address}", remedy)
-    if state is Way.UNKNOWN:
+    if state is Reachability.UNKNOWN:
         return findings.warned(check, f"{address} has no address", "check the service and the cluster's DNS")
-    if state is Way.REFUSED:
+    if state is Reachability.REFUSED:
         remedy = "make sure that it runs, and check again; some network plugins refuse instead of dropping"
         return findings.warned(check, f"{address} refuses, which a policy may do or a service without pods", remedy)
     return findings.passed(check, f"{address} cannot be reached")

@@ -1,7 +1,7 @@
 """The rendezvous of the ranks of one trial: a reserved TCP port.
 
-Choosing a free port and releasing it is a race. This one stays bound here, without listening, as long as it is held: the
-kernel does not assign it to others, and rank 0 may bind and listen on it, since both set SO_REUSEADDR (as torch's TCPStore
+A port that is chosen and released again may be taken by another program. So the port stays bound here without listening:
+the kernel does not assign it to others, and rank 0 may bind and listen on it, as both set SO_REUSEADDR (torch's TCPStore
 does).
 """
 
@@ -18,8 +18,8 @@ class Port:
     """A TCP port of this machine, held until it is closed.
 
     Attributes:
-        host: name or address of this machine for other nodes.
-        number: the port's.
+        host: Name or address of this machine for other nodes.
+        number: Number of the port.
     """
 
     def __init__(self, host: str = LOOPBACK) -> None:
@@ -31,7 +31,7 @@ class Port:
 
     @property
     def address(self) -> str:
-        """As host:port."""
+        """The rendezvous, as host:port."""
         return f"{self.host}:{self.number}"
 
     def close(self) -> None:
@@ -39,11 +39,14 @@ class Port:
         self._socket.close()
 
 
-class Elsewhere:
-    """A rendezvous held by another process: a slot, for the ranks of several nodes.
+class RemotePort:
+    """A rendezvous port that another process holds: a slot, for the ranks of several nodes.
+
+    Args:
+        address: Rendezvous, as host:port.
 
     Attributes:
-        address: as host:port.
+        address: Rendezvous, as host:port.
     """
 
     def __init__(self, address: str) -> None:
@@ -56,9 +59,9 @@ class Elsewhere:
 
 
 def own_address() -> str:
-    """The address of this machine for others, or pods; the loopback's if it has no other."""
+    """Return this machine's address for other machines or pods; the loopback address if it has no other."""
     try:
-        address = socket.gethostbyname(socket.gethostname())  # in a pod it is in /etc/hosts
+        address = socket.gethostbyname(socket.gethostname())  # a pod's own name is in /etc/hosts
         if not address.startswith("127."):
             return address
     except OSError:

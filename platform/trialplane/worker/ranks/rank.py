@@ -1,7 +1,8 @@
 """One rank of a trial: its placement among the ranks, and its process from start to end.
 
-`run_and_end` is called in a fork of the supervisor (supervisor.py); `python -m trialplane.worker.ranks.rank FD PARENT` is
-the same by spawn. Its environment has torchrun's variables, so `init_process_group()` and Accelerate work unchanged.
+`run_and_end` is called in a fork of the supervisor (supervisor.py); `python -m trialplane.worker.ranks.rank FD PARENT` does
+the same in a new interpreter. The environment has torchrun's variables, so `init_process_group()` and Accelerate work
+unchanged.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ class Placement:
     """The placement of one rank.
 
     Attributes:
-        local: its number on this node.
-        ranks: number of ranks on each node.
-        node: number of this node.
-        nodes: number of nodes.
-        address: host:port of the rendezvous; rank 0 listens there.
-        cpus: cores of this node's ranks together.
-        restarts: attempts before this one.
+        local: Number of the rank on this node.
+        ranks: Number of ranks on each node.
+        node: Number of this node.
+        nodes: Number of nodes.
+        address: Rendezvous as host:port; rank 0 listens there.
+        cpus: Number of cores for all ranks of this node together.
+        restarts: Number of attempts before this one.
     """
 
     local: int
@@ -58,12 +59,12 @@ class Placement:
         """The number of threads for computing."""
         return max(1, self.cpus // self.ranks)
 
-    def workdir(self, of_trial: Path) -> Path:
-        """The scratch folder of the rank, so that ranks can write files of the same name."""
-        return of_trial if self.local == 0 else of_trial / f"rank-{self.rank}"
+    def workdir(self, trial_workdir: Path) -> Path:
+        """Return the scratch folder of the rank, below the trial's, so that ranks can write files of the same name."""
+        return trial_workdir if self.local == 0 else trial_workdir / f"rank-{self.rank}"
 
-    def env(self, of_trial: Path) -> dict[str, str]:
-        """Torchrun's variables, and its share of the cores; `of_trial` is the trial's scratch folder."""
+    def env(self, trial_workdir: Path) -> dict[str, str]:
+        """Return torchrun's variables and the rank's numbers of threads; `trial_workdir` is the trial's scratch folder."""
         host, _, port = self.address.rpartition(":")
         local = {"GLOO_SOCKET_IFNAME": "lo"} if host == meeting.LOOPBACK and "GLOO_SOCKET_IFNAME" not in os.environ else {}
         return {
@@ -78,8 +79,8 @@ class Placement:
             "TORCHELASTIC_RESTART_COUNT": str(self.restarts),
             "OMP_NUM_THREADS": str(self.threads),
             "MKL_NUM_THREADS": str(self.threads),
-            "TMPDIR": str(self.workdir(of_trial)),
-            **local,  # gloo would resolve this machine's name by DNS, and may then use another interface
+            "TMPDIR": str(self.workdir(trial_workdir)),
+            **local,  # otherwise gloo resolves this machine's name by DNS, and may use another interface
         }
 
 
@@ -88,10 +89,10 @@ class Job:
     """The work that all ranks of a trial share.
 
     Attributes:
-        run: the job's function; None where it is yet to be imported.
-        config: of the slot.
-        request: the trial's.
-        workdir: its scratch folder.
+        run: Function of the job; None if the rank is to import it.
+        config: Configuration of the slot.
+        request: Request of the trial.
+        workdir: Scratch folder of the trial.
     """
 
     run: context.Run | None
@@ -110,8 +111,8 @@ def placement_of(job: Job, local: int, address: str) -> Placement:
 RankChannel = Channel[messages.FromRank, messages.ToRank]
 
 
-class _Silent(trial.Reporter):
-    """Drop the reports of ranks other than 0."""
+class _SilentReporter(trial.Reporter):
+    """A reporter of a rank other than 0, which drops the reports."""
 
     def __call__(self, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
         return False
@@ -121,14 +122,14 @@ def run_and_end(job: Job, placement: Placement, channel: RankChannel, parent: in
     """Run the job as one rank and end the process.
 
     Args:
-        job: the trial's.
-        placement: of this rank.
-        channel: to the supervisor.
-        parent: the supervisor's pid.
+        job: Work of the trial's ranks.
+        placement: Placement of this rank.
+        channel: Channel to the supervisor.
+        parent: Pid of the supervisor.
     """
 
     def serve() -> int:
-        _enter(job, placement)
+        _set_up_process(job, placement)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the supervisor blocked it until here
 
         def pulse(step: int, seconds: float) -> None:
@@ -140,7 +141,7 @@ def run_and_end(job: Job, placement: Placement, channel: RankChannel, parent: in
             job.config,
             job.request,
             placement.workdir(job.workdir),
-            (_Silent if placement.rank else trial.Reporter)(job.request, channel),
+            (_SilentReporter if placement.rank else trial.Reporter)(job.request, channel),
             rank=placement.rank,
             local_rank=placement.local,
             world_size=placement.ranks * placement.nodes,
@@ -154,14 +155,14 @@ def run_and_end(job: Job, placement: Placement, channel: RankChannel, parent: in
     trial.end_after(serve, parent)
 
 
-def _enter(job: Job, placement: Placement) -> None:
-    """Turn a process with the trial's log and environment into the rank's."""
+def _set_up_process(job: Job, placement: Placement) -> None:
+    """Set up this process, which has the trial's log and environment, for the rank."""
     signal.signal(signal.SIGABRT, signal.SIG_DFL)
-    faulthandler.disable()  # enabled already in a fork, where its handler of SIGABRT was replaced
+    faulthandler.disable()  # it is enabled already in a fork, but its handler of SIGABRT was replaced
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]  # a TextIOWrapper here
-    # The same in all attempts, as torchrun's; torch recognizes torchrun by it.
+    # The id is the same in all attempts, as that of torchrun. By it torch recognizes torchrun.
     os.environ.update({**placement.env(job.workdir), "TORCHELASTIC_RUN_ID": f"{job.request.run}-{job.request.trial}"})
     trial.enter_mlflow(job.config, job.request)
     tempfile.tempdir = None  # read TMPDIR again
@@ -176,7 +177,7 @@ def _enter(job: Job, placement: Placement) -> None:
 def _main() -> None:
     channel: RankChannel = Channel(socket.socket(fileno=int(sys.argv[1])), messages.TO_RANK)
     message = channel.receive()
-    assert isinstance(message, messages.RunRank), "what a supervisor sends first"
+    assert isinstance(message, messages.RunRank), "a supervisor sends RunRank first"
     job = Job(None, message.config, message.request, Path(message.workdir))
     run_and_end(job, placement_of(job, message.local, message.address), channel, int(sys.argv[2]))
 

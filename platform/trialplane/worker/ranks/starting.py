@@ -21,25 +21,25 @@ _CHUNK = 64 << 10  # the default capacity of a pipe
 
 @dataclasses.dataclass
 class Rank:
-    """The process of one rank, from the supervisor's side."""
+    """The process of one rank, as the supervisor sees it."""
 
     placement: rank.Placement
     pid: int
     handle: int  # pidfd
     channel: Channel[messages.ToRank, messages.FromRank]
     lines: Lines | None  # None for rank 0, which writes to the log itself
-    ended: bool = False
+    has_ended: bool = False
 
 
-def fork(job: rank.Job, placement: rank.Placement, leave: Callable[[], None]) -> Rank:
+def fork(job: rank.Job, placement: rank.Placement, close_inherited: Callable[[], None]) -> Rank:
     """Start a rank that inherits everything the supervisor has imported.
 
     Args:
-        job: what it runs.
-        placement: its own.
-        leave: closes the supervisor's descriptors in the child: a peer counts as gone only when the last one is closed.
+        job: Work of the trial's ranks.
+        placement: Placement of this rank.
+        close_inherited: Closes the supervisor's descriptors in the child, as a channel ends only when all copies are closed.
     """
-    supervisor_end, rank_end, source, sink = _channels(placement)
+    supervisor_end, rank_end, source, sink = _open_channels(placement)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -49,14 +49,14 @@ def fork(job: rank.Job, placement: rank.Placement, leave: Callable[[], None]) ->
             os.close(sink)
             os.close(source)
         supervisor_end.close()
-        leave()
+        close_inherited()
         rank.run_and_end(job, placement, Channel(rank_end, messages.TO_RANK), parent)
-    return _connected(placement, pid, supervisor_end, rank_end, source, sink)
+    return _parent_side(placement, pid, supervisor_end, rank_end, source, sink)
 
 
-def spawn(job: rank.Job, placement: rank.Placement, leave: Callable[[], None]) -> Rank:
-    """Start a rank in a new interpreter, which imports the job itself and inherits nothing that `leave` would close."""
-    supervisor_end, rank_end, source, sink = _channels(placement)
+def spawn(job: rank.Job, placement: rank.Placement, close_inherited: Callable[[], None]) -> Rank:
+    """Start a rank in a new interpreter, which imports the job itself. `close_inherited` is not needed, and not called."""
+    supervisor_end, rank_end, source, sink = _open_channels(placement)
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "trialplane.worker.ranks.rank", str(rank_end.fileno()), str(os.getpid())],
         pass_fds=[rank_end.fileno()],
@@ -66,15 +66,17 @@ def spawn(job: rank.Job, placement: rank.Placement, leave: Callable[[], None]) -
         env={**os.environ, **placement.env(job.workdir)},
     )
     process.returncode = 0  # the supervisor waits for it, not the Popen object
-    started = _connected(placement, process.pid, supervisor_end, rank_end, source, sink)
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has just died, which its end reports
+    started = _parent_side(placement, process.pid, supervisor_end, rank_end, source, sink)
+    with contextlib.suppress(
+        BrokenPipeError, ConnectionResetError
+    ):  # the process has just died, and its end is handled later
         started.channel.send(messages.RunRank(job.config, job.request, str(job.workdir), placement.local, placement.address))
     return started
 
 
 @contextlib.contextmanager
-def no_stop_in_between() -> Iterator[None]:
-    """Block SIGTERM while ranks are started, so that none receives it with the supervisor's handler."""
+def block_sigterm() -> Iterator[None]:
+    """Block SIGTERM while ranks are started, so that no rank receives it with the supervisor's handler."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield
@@ -82,15 +84,16 @@ def no_stop_in_between() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def _channels(placement: rank.Placement) -> tuple[socket.socket, socket.socket, int, int]:
-    """A channel's two ends, and those of the pipe for a rank's lines, if it has one."""
+def _open_channels(placement: rank.Placement) -> tuple[socket.socket, socket.socket, int, int]:
+    """Return the ends of a channel, for supervisor and rank, and of a pipe for the rank's lines; -1 for rank 0's pipe."""
     source, sink = os.pipe() if placement.rank else (-1, -1)
     return *socket.socketpair(), source, sink
 
 
-def _connected(
+def _parent_side(
     placement: rank.Placement, pid: int, supervisor_end: socket.socket, rank_end: socket.socket, source: int, sink: int
 ) -> Rank:
+    """Close the rank's ends in the supervisor, and return the rank."""
     rank_end.close()
     lines = None
     if placement.rank:
@@ -102,12 +105,12 @@ def _connected(
 class Lines:
     """Forward a rank's output to the trial's log, each line prefixed with the rank's number.
 
-    The kernel holds the pipe: what a rank wrote is kept even if it is killed in the next moment.
+    The kernel holds the pipe, so the output of a rank is kept even if the rank is killed in the next moment.
 
     Args:
-        source: the pipe's end; closed by `close`.
-        prefix: of each line.
-        log: descriptor of the log.
+        source: Descriptor to read from; closed by `close`.
+        prefix: Prefix of each line.
+        log: Descriptor of the log.
     """
 
     def __init__(self, source: int, prefix: str, log: int) -> None:
@@ -118,7 +121,7 @@ class Lines:
         self._rest = b""
 
     def pump(self) -> bool:
-        """Forward the available output once, as more may never end; False once the other end is closed."""
+        """Forward the available output once, as it may never end; return False if the other end is closed."""
         try:
             data = os.read(self.source, _CHUNK)
         except BlockingIOError:
@@ -131,7 +134,7 @@ class Lines:
         return bool(data)
 
     def close(self) -> None:
-        """Write the rest, even an incomplete line; if a process still writes, at most the capacity of the pipe."""
+        """Write the rest, also of an incomplete line, and close the source. At most the capacity of the pipe is read."""
         self.pump()
         if self._rest:
             self._write([self._rest])
@@ -139,11 +142,11 @@ class Lines:
         os.close(self.source)
 
     def _write(self, lines: list[bytes]) -> None:
-        with contextlib.suppress(OSError):  # a full disk ends no training
+        with contextlib.suppress(OSError):  # a full disk must not end the training
             write_all(self._log, b"".join(b"%s%s\n" % (self._prefix, line) for line in lines))
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of it."""
+    """Write all of the data to a descriptor."""
     while data:
         data = data[os.write(descriptor, data) :]

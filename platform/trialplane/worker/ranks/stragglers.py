@@ -1,7 +1,7 @@
 """Detect the rank that slows down the others, from each rank's own seconds per step. Standard library only.
 
-In each step all ranks wait for the slowest one, so every rank shows the same time per step. What differs is its own time:
-reading data and computing, without the collectives. The supervisor of the ranks reports it here.
+In each step all ranks wait for the slowest one, so every rank has the same time per step. Only its own time differs: reading
+data and computing, without the collectives. The supervisor of the ranks reports these times here.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ class Straggler:
     """A rank that is slower than the others, or was.
 
     Attributes:
-        rank: its number.
-        step: of its last report.
-        seconds: its own seconds per step; the median over the window.
-        median: seconds per step of the other ranks, their median.
-        slow: False when it has caught up.
+        rank: Number of the rank.
+        step: Step of its last report.
+        seconds: Its own seconds per step, the median over the window.
+        median: Median of the seconds per step of the other ranks.
+        is_slow: False if the rank has caught up.
     """
 
     rank: int
     step: int
     seconds: float
     median: float
-    slow: bool = True
+    is_slow: bool = True
 
     @property
     def factor(self) -> float:
@@ -36,8 +36,8 @@ class Straggler:
         return self.seconds / max(self.median, 1e-6)  # a job may report steps of 0 seconds
 
     def text(self) -> str:
-        """A line for the log."""
-        if not self.slow:
+        """Describe the straggler in a line for the log."""
+        if not self.is_slow:
             return f"rank {self.rank} has caught up: {_duration(self.seconds)} of its own per step at step {self.step}"
         return (
             f"rank {self.rank} holds the others up: {_duration(self.seconds)} of its own per step, "
@@ -46,16 +46,18 @@ class Straggler:
         )
 
 
-def slow_ranks(seconds: Mapping[int, float], factor: float, at_least: float) -> dict[int, float]:
-    """The ranks whose seconds exceed the others' median by more than `factor` times and more than `at_least`.
+def slow_ranks(seconds: Mapping[int, float], factor: float, min_difference: float) -> dict[int, float]:
+    """Find ranks whose seconds exceed the others' median more than `factor` times and by more than `min_difference`.
 
     Returns:
-        Rank → median of the others.
+        For each slow rank, the median of the other ranks.
     """
     slow = {}
     for rank, rank_seconds in seconds.items():
         other_seconds = [value for other, value in seconds.items() if other != rank]
-        if other_seconds and rank_seconds > max(factor * (median := statistics.median(other_seconds)), median + at_least):
+        if other_seconds and rank_seconds > max(
+            factor * (median := statistics.median(other_seconds)), median + min_difference
+        ):
             slow[rank] = median
     return slow
 
@@ -64,15 +66,15 @@ class Stragglers:
     """Compare the ranks' own seconds per step; report each straggler once, and again when it has caught up.
 
     Args:
-        world_size: number of ranks; none is reported until each has filled its window.
-        factor: how many times slower than the others a straggler is.
-        window: reports per rank, of which the median counts, so that one slow step is ignored.
-        at_least: smallest difference in seconds per step that counts.
+        world_size: Number of ranks; none is reported until each has filled its window.
+        factor: A straggler takes more than this many times the median of the others.
+        window: Number of reports per rank whose median counts, so that one slow step is ignored.
+        min_difference: Smallest difference in seconds per step that counts.
     """
 
-    def __init__(self, world_size: int, *, factor: float = 1.5, window: int = 8, at_least: float = 0.01) -> None:
+    def __init__(self, world_size: int, *, factor: float = 1.5, window: int = 8, min_difference: float = 0.01) -> None:
         self._factor = factor
-        self._at_least = at_least
+        self._at_least = min_difference
         self._world_size = world_size
         self._seconds: dict[int, collections.deque[float]] = collections.defaultdict(
             lambda: collections.deque(maxlen=window)
@@ -83,7 +85,7 @@ class Stragglers:
         self._slowest: Straggler | None = None
 
     def pulse(self, rank: int, step: int, seconds: float) -> Straggler | None:
-        """Take one report of a rank; return a change of any rank, or None, as a slow rank may have reported before."""
+        """Add a report of a rank; return a rank that has become slow or has caught up, or None without a change."""
         self._seconds[rank].append(seconds)
         self._steps[rank] = step
         full = [window for window in self._seconds.values() if len(window) == self._window]
@@ -93,13 +95,14 @@ class Stragglers:
         slow = slow_ranks(medians, self._factor, self._at_least)
         worst = max(slow, key=medians.__getitem__, default=None)
         self._slowest = None if worst is None else Straggler(worst, self._steps[worst], medians[worst], slow[worst])
-        news = sorted(self._slow ^ slow.keys())
-        if not news:
+        changed_ranks = sorted(self._slow ^ slow.keys())
+        if not changed_ranks:
             return None
-        which = rank if rank in news else news[0]  # further changes follow with the next reports
-        self._slow ^= {which}
-        other_median = statistics.median(value for other, value in medians.items() if other != which)
-        return Straggler(which, self._steps[which], medians[which], other_median, which in slow)
+        # The other changes are returned after the next reports.
+        changed_rank = rank if rank in changed_ranks else changed_ranks[0]
+        self._slow ^= {changed_rank}
+        other_median = statistics.median(value for other, value in medians.items() if other != changed_rank)
+        return Straggler(changed_rank, self._steps[changed_rank], medians[changed_rank], other_median, changed_rank in slow)
 
     @property
     def slow(self) -> frozenset[int]:
@@ -108,7 +111,7 @@ class Stragglers:
 
     @property
     def slowest(self) -> Straggler | None:
-        """The slowest of the ranks that are slow by the newest reports, reported already or not."""
+        """The slowest rank by the newest reports, whether it was returned already or not; None if no rank is slow."""
         return self._slowest
 
 

@@ -1,13 +1,13 @@
 """The supervisor of a trial's ranks: the trial process itself, when the trial is more than one process.
 
-It forks one process per rank, or spawns it when a fork would not be clean (policies.spawn), and waits for the next event: a
-message of a rank, its end, a signal, the slot's answer. Nothing is polled. One failed rank ends all others, and the trial's
-outcome is the first failure that is a cause; see wire/causes.py for consequences. Ranks that hang after rank 0 has returned
-are ended after `linger`, and the result counts. SIGTERM is passed on, so that ranks save a checkpoint, and so is SIGABRT, by
-which a slot ends a trial over its time limit: the stacks are in the log. Ranks stay in the trial's session, where the slot
-measures their memory, and die with the supervisor.
+It forks one process per rank, or spawns it if a fork would not be clean (policies.spawn), and waits for the next event: a
+message of a rank, its exit, a signal, or the slot's answer. Nothing is polled. One failed rank ends all others, and the
+trial's outcome is the first failure that is a cause; see wire/causes.py for consequences. Ranks that hang after rank 0 has
+returned are ended after `linger`, and the result counts. SIGTERM is passed on, so that ranks save a checkpoint, and so is
+SIGABRT, by which a slot ends a trial over its time limit, so that the ranks write their stacks to the log. Ranks stay in the
+trial's session, where the slot measures their memory, and die with the supervisor.
 
-Must not compute, import what the job imports, or start a thread: it forks.
+Must not compute, start a thread or import the job's modules, as it forks.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from trialplane.worker import context
 from trialplane.worker.channel import TrialChannel
 from trialplane.worker.ranks import meeting, rank, starting
 from trialplane.worker.ranks.stragglers import Stragglers
-from trialplane.worker.ranks.verdict import Next, Verdict
+from trialplane.worker.ranks.verdict import NextStep, Verdict
 from trialplane.worker.timers import Timers
 
 SETTLE = 1.0  # seconds to wait for the cause of a failure that may be a consequence
 ENDING_GRACE = 5.0  # seconds between SIGTERM and SIGKILL for ranks of a trial that has failed: they may be writing a file
-OVER_GRACE = 1.0  # the same for one that was pruned, or that a stop rule ended: it does not continue
-ABORT_GRACE = 1.5  # seconds for the stacks of all ranks; the slot gives 2
+PRUNED_GRACE = 1.0  # seconds for ranks of a trial that was pruned or paused, or that a stop rule ended
+ABORT_GRACE = 1.5  # seconds for all ranks to write their stacks; the slot kills after 2
 
 
 def perform(run: context.Run | None, message: messages.RunTrial, channel: TrialChannel) -> records.TrialOutcome:
-    """The role of a trial of several processes, on one of its nodes: start its ranks and determine the outcome."""
+    """Perform the role of a trial of several processes on one node: run its ranks, and return the outcome."""
     return Supervisor(run, message.config, message.request, Path(message.workdir), channel).run()
 
 
@@ -50,11 +50,11 @@ class Supervisor:
     """The ranks of one trial on this node.
 
     Args:
-        run: the job's function; None where it is not imported yet, which each rank then does.
-        config: of the slot.
-        request: the trial's.
-        workdir: its scratch folder.
-        channel: to the slot.
+        run: Function of the job; None if each rank is to import it.
+        config: Configuration of the slot.
+        request: Request of the trial.
+        workdir: Scratch folder of the trial.
+        channel: Channel to the slot.
     """
 
     def __init__(
@@ -73,196 +73,204 @@ class Supervisor:
         self._ranks: list[starting.Rank] = []
         self._stragglers = Stragglers(config.ranks)
         self._remarks: dict[str, float] = {}  # the supervisor's own metrics, added to reports while they apply
-        self._last: Mapping[str, float] = {}  # metrics of rank 0's newest report
+        self._last_metrics: Mapping[str, float] = {}  # metrics of rank 0's newest report
         self._peak = 0  # sum of the ranks' largest resident sets
-        self._verdict = Verdict(request.number, [each.rank for each in self._placements("")], config.grace)
+        self._verdict = Verdict(request.number, [rank_process.rank for rank_process in self._placements("")], config.grace)
         self._wake: tuple[socket.socket, ...] = ()
-        self._aborted = False
+        self._is_aborted = False
         self._timers: Timers[None] = Timers()
 
     def run(self) -> records.TrialOutcome:
-        """Run all ranks to their end; return the trial's outcome."""
+        """Run all ranks to their end; return the trial's outcome. After SIGABRT end this process by it instead."""
         wake_read, wake_write = socket.socketpair()
         wake_read.setblocking(False)
         wake_write.setblocking(False)
         for number in (signal.SIGTERM, signal.SIGABRT):
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
-        self._selector.register(wake_read, selectors.EVENT_READ, functools.partial(self._signalled, wake_read))
-        with contextlib.closing(self._meeting()) as port:
+        self._selector.register(wake_read, selectors.EVENT_READ, functools.partial(self._handle_signals, wake_read))
+        with contextlib.closing(self._rendezvous()) as port:
             self._wake = (wake_read, wake_write)
-            with starting.no_stop_in_between():
+            with starting.block_sigterm():
                 self._start(port.address)
-            self._selector.register(self._channel, selectors.EVENT_READ, self._answered)
-            while any(not each.ended for each in self._ranks):
+            self._selector.register(self._channel, selectors.EVENT_READ, self._handle_slot_channel)
+            while any(not rank_process.has_ended for rank_process in self._ranks):
                 for key, _ in self._selector.select(self._timers.until_next()):
                     key.data()
                 for act in self._timers.due():
                     act()
-        for each in self._ranks:
-            if each.lines is not None:
-                each.lines.close()
-        if self._aborted:
+        for rank_process in self._ranks:
+            if rank_process.lines is not None:
+                rank_process.lines.close()
+        if self._is_aborted:
             signal.signal(signal.SIGABRT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGABRT)
         with contextlib.suppress(OSError):  # the slot is gone
             self._channel.flush(wait=True)
-        return dataclasses.replace(self._verdict.outcome(self._last), peak_memory=self._peak)
+        return dataclasses.replace(self._verdict.outcome(self._last_metrics), peak_memory=self._peak)
 
     # --- start
 
-    def _meeting(self) -> meeting.Port | meeting.Elsewhere:
-        """The rendezvous of the ranks of all nodes."""
-        return meeting.Port() if self._config.nodes == 1 else meeting.Elsewhere(self._request.rendezvous)
+    def _rendezvous(self) -> meeting.Port | meeting.RemotePort:
+        """Return the rendezvous of the ranks; for several nodes a slot holds it."""
+        return meeting.Port() if self._config.nodes == 1 else meeting.RemotePort(self._request.rendezvous)
 
     def _placements(self, address: str) -> list[rank.Placement]:
         return [rank.placement_of(self._job, local, address) for local in range(self._config.ranks)]
 
     def _start(self, address: str) -> None:
+        """Start all ranks, and register their events."""
         reasons = spawn.reasons_not_to_fork()
         if reasons:
             self._log(f"ranks are spawned, not forked: {'; '.join(reasons)}")
-        make = starting.spawn if reasons else starting.fork
+        start = starting.spawn if reasons else starting.fork
         for placement in self._placements(address):
-            each = make(self._job, placement, self._leave)
-            self._ranks.append(each)
-            self._selector.register(each.channel, selectors.EVENT_READ, functools.partial(self._read, each))
-            self._selector.register(each.handle, selectors.EVENT_READ, functools.partial(self._ended, each))
-            if each.lines is not None:
-                self._selector.register(each.lines.source, selectors.EVENT_READ, functools.partial(self._pump, each.lines))
+            rank_process = start(self._job, placement, self._close_inherited)
+            self._ranks.append(rank_process)
+            self._selector.register(rank_process.channel, selectors.EVENT_READ, functools.partial(self._read, rank_process))
+            self._selector.register(
+                rank_process.handle, selectors.EVENT_READ, functools.partial(self._handle_exit, rank_process)
+            )
+            if rank_process.lines is not None:
+                self._selector.register(
+                    rank_process.lines.source, selectors.EVENT_READ, functools.partial(self._pump, rank_process.lines)
+                )
 
-    def _leave(self) -> None:
-        """Close the supervisor's descriptors in a fork."""
+    def _close_inherited(self) -> None:
+        """Close the supervisor's descriptors and reset its signals, in a forked rank."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for wake in self._wake:
             wake.close()
         self._channel.close()
         self._selector.close()
-        for each in self._ranks:
-            each.channel.close()
-            os.close(each.handle)
-            if each.lines is not None:
-                os.close(each.lines.source)
+        for rank_process in self._ranks:
+            rank_process.channel.close()
+            os.close(rank_process.handle)
+            if rank_process.lines is not None:
+                os.close(rank_process.lines.source)
 
     # --- events of ranks
 
-    def _read(self, each: starting.Rank) -> bool:
-        """Read what a rank has sent; False when its channel is closed."""
-        if each.channel.fileno() < 0:  # in the same round, by `_ended`
+    def _read(self, rank_process: starting.Rank) -> bool:
+        """Read and handle messages of a rank; return False if its channel is closed."""
+        if rank_process.channel.fileno() < 0:  # `_handle_exit` has closed it in the same round
             return False
         try:
-            for message in each.channel.read():
-                self._receive(each, message)
+            for message in rank_process.channel.read():
+                self._handle_message(rank_process, message)
         except (EOFError, errors.MessageError) as error:
-            self._selector.unregister(each.channel)
-            each.channel.close()
+            self._selector.unregister(rank_process.channel)
+            rank_process.channel.close()
             if isinstance(error, errors.MessageError):
                 outcome = records.TrialOutcome(
                     self._request.number, TrialState.FAILED, FailureClass.INVALID, message=str(error)
                 )
-                self._follow(self._verdict.reported(each.placement.rank, outcome))
+                self._apply(self._verdict.handle_outcome(rank_process.placement.rank, outcome))
             return False
         return True
 
-    def _receive(self, each: starting.Rank, message: messages.FromRank) -> None:
+    def _handle_message(self, rank_process: starting.Rank, message: messages.FromRank) -> None:
+        """Handle one message of a rank; reports get the supervisor's own metrics too."""
         match message:
             case messages.Pulsed():
-                self._pulsed(each, message)
+                self._handle_pulse(rank_process, message)
             case messages.Reported():
-                self._last = {**message.metrics, **self._remarks}
+                self._last_metrics = {**message.metrics, **self._remarks}
                 with contextlib.suppress(OSError):  # the slot is gone
-                    self._channel.send(dataclasses.replace(message, metrics=self._last), wait=False)
+                    self._channel.send(dataclasses.replace(message, metrics=self._last_metrics), wait=False)
                 self._watch_channel()
             case messages.Ended():
-                self._follow(self._verdict.reported(each.placement.rank, message.outcome))
+                self._apply(self._verdict.handle_outcome(rank_process.placement.rank, message.outcome))
 
-    def _pulsed(self, each: starting.Rank, message: messages.Pulsed) -> None:
-        news = self._stragglers.pulse(each.placement.rank, message.step, message.seconds)
+    def _handle_pulse(self, rank_process: starting.Rank, message: messages.Pulsed) -> None:
+        """Compare a rank's seconds per step with the others', and log a new straggler."""
+        news = self._stragglers.pulse(rank_process.placement.rank, message.step, message.seconds)
         if news is not None:
             self._log(news.text())
         worst = self._stragglers.slowest
         self._remarks = {} if worst is None else {"slowest_rank": float(worst.rank), "slowest_rank_factor": worst.factor}
 
-    def _ended(self, each: starting.Rank) -> None:
-        """Handle the end of a rank's process."""
-        self._selector.unregister(each.handle)
-        _, status, usage = os.wait4(each.pid, 0)
-        os.close(each.handle)
-        each.ended = True
+    def _handle_exit(self, rank_process: starting.Rank) -> None:
+        """Handle the exit of a rank's process, after its last messages."""
+        self._selector.unregister(rank_process.handle)
+        _, status, usage = os.wait4(rank_process.pid, 0)
+        os.close(rank_process.handle)
+        rank_process.has_ended = True
         self._peak += usage.ru_maxrss * 1024
-        while each.channel.fileno() >= 0 and each.channel.is_readable() and self._read(each):
+        while rank_process.channel.fileno() >= 0 and rank_process.channel.is_readable() and self._read(rank_process):
             pass
-        if not self._aborted:
-            self._follow(self._verdict.ended(each.placement.rank, os.waitstatus_to_exitcode(status)))
+        if not self._is_aborted:
+            self._apply(self._verdict.handle_exit(rank_process.placement.rank, os.waitstatus_to_exitcode(status)))
 
     # --- ending
 
-    def _signalled(self, wake: socket.socket) -> None:
+    def _handle_signals(self, wake: socket.socket) -> None:
+        """Handle the signals that this process has received: SIGTERM and SIGABRT."""
         with contextlib.suppress(BlockingIOError):
             for number in wake.recv(4096):
                 if number == signal.SIGTERM:
                     self._log(f"SIGTERM: ranks have {self._config.grace:g} s to save a checkpoint and end")
-                    if not self._verdict.stopping and self._verdict.decided is None:
-                        self._verdict.stopping = True
-                        self._follow(Next.STOP)
+                    if not self._verdict.is_stopping and self._verdict.decision is None:
+                        self._verdict.is_stopping = True
+                        self._apply(NextStep.STOP)
                 elif number == signal.SIGABRT:
-                    self._aborted = True
+                    self._is_aborted = True
                     self._signal(signal.SIGABRT)
                     self._kill_in(ABORT_GRACE)
 
-    def _follow(self, step: Next) -> None:
-        """Apply the next step to the ranks that still run."""
+    def _apply(self, step: NextStep) -> None:
+        """Apply the next step to the ranks that still run, and log the remarks."""
         now = time.monotonic()
-        if step is Next.SETTLE and "settle" not in self._timers:
+        if step is NextStep.SETTLE and "settle" not in self._timers:
             self._timers.set("settle", now + SETTLE, self._settle)
-        elif step is Next.RESULT and "left" not in self._timers:
-            self._timers.set("left", now + self._config.linger, self._end_left)
-        elif step is Next.STOP:
+        elif step is NextStep.RESULT and "linger" not in self._timers:
+            self._timers.set("linger", now + self._config.linger, self._end_lingering)
+        elif step is NextStep.STOP:
             self._timers.set("overdue", now + self._config.grace, self._end_overdue)
             self._signal(signal.SIGTERM)
-        elif step is Next.END:
-            decided = self._verdict.decided
+        elif step is NextStep.END:
+            decided = self._verdict.decision
             is_over = decided is not None and (decided.early or decided.state in (TrialState.PRUNED, TrialState.PAUSED))
-            self._timers.cancel("settle", "left", "overdue")
-            self._kill_in(min(OVER_GRACE if is_over else ENDING_GRACE, self._config.grace))
+            self._timers.cancel("settle", "linger", "overdue")
+            self._kill_in(min(PRUNED_GRACE if is_over else ENDING_GRACE, self._config.grace))
             self._signal(signal.SIGTERM)
         for remark in self._verdict.remarks:
             self._log(remark)
         self._verdict.remarks.clear()
 
     def _settle(self) -> None:
-        """End the ranks after a failure, once the other ranks had time to report theirs."""
-        self._verdict.settled()
-        self._follow(Next.END)
+        """End the ranks after a failure, when the other ranks have had time to report a cause."""
+        self._verdict.decide_cause()
+        self._apply(NextStep.END)
 
-    def _end_left(self) -> None:
-        """End ranks that still run long after rank 0 has returned; first they write their stacks."""
+    def _end_lingering(self) -> None:
+        """End ranks that still run long after rank 0 has returned, by SIGABRT, so that they write their stacks."""
         self._verdict.record_late(self._running_ranks(), self._config.linger)
-        self._follow(Next.GO_ON)  # logs the remark
+        self._apply(NextStep.GO_ON)  # logs the remark
         self._signal(signal.SIGABRT)
         self._kill_in(ABORT_GRACE)
 
     def _end_overdue(self) -> None:
         """Kill ranks that have not ended within their grace after SIGTERM."""
-        self._verdict.overdue(self._running_ranks())
+        self._verdict.record_overdue(self._running_ranks())
         self._signal(signal.SIGKILL)
 
     def _kill_in(self, seconds: float) -> None:
         self._timers.set("kill", time.monotonic() + seconds, lambda: self._signal(signal.SIGKILL))
 
     def _running_ranks(self) -> list[int]:
-        return [each.placement.rank for each in self._ranks if not each.ended]
+        return [rank_process.placement.rank for rank_process in self._ranks if not rank_process.has_ended]
 
     def _signal(self, number: signal.Signals) -> None:
-        for each in self._ranks:
-            if not each.ended:
-                signal.pidfd_send_signal(each.handle, number)  # a zombie accepts it too
+        for rank_process in self._ranks:
+            if not rank_process.has_ended:
+                signal.pidfd_send_signal(rank_process.handle, number)  # a zombie accepts a signal too
 
     # --- to and from the slot, and the log
 
-    def _answered(self) -> None:
-        """Handle the slot's channel: it can be written again, or has an answer to a report of rank 0."""
+    def _handle_slot_channel(self) -> None:
+        """Handle the slot's channel: send buffered reports, and pass answers to reports on to rank 0."""
         with contextlib.suppress(OSError):
             self._channel.flush()
         self._watch_channel()
@@ -276,11 +284,13 @@ class Supervisor:
                 self._selector.unregister(self._channel)  # the template ends this process next
 
     def _watch_channel(self) -> None:
+        """Wait for the slot's channel to be writable, too, while reports are buffered."""
         if self._channel in self._selector.get_map():
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.has_unsent else 0)
-            self._selector.modify(self._channel, events, self._answered)
+            self._selector.modify(self._channel, events, self._handle_slot_channel)
 
     def _pump(self, lines: starting.Lines) -> None:
+        """Forward a rank's lines, until it closes its end."""
         if not lines.pump():
             self._selector.unregister(lines.source)
 

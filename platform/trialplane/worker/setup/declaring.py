@@ -1,11 +1,11 @@
-"""The arguments that a script declares to a parser, found by running it up to the point where it reads them.
+"""Find the arguments that a script declares to a parser, by running it up to the point where it reads them.
 
-argparse, click and libraries based on them (typer, simple-parsing, transformers, plac, pydantic-settings), tyro, absl with
-ml_collections, docopt, fire, jsonargparse with LightningCLI.
+Supported are argparse, click and libraries based on them (typer, simple-parsing, transformers, plac, pydantic-settings),
+tyro, absl with ml_collections, docopt, fire, and jsonargparse with LightningCLI.
 
 `python -m trialplane.worker.setup.declaring SCRIPT FILE` is started in the script's folder, or with a module in place of
-SCRIPT in the folder of its package, and writes FILE, a `Declared` in
-JSON. It ends before the first argument is read, so that nothing behind that runs, and the arguments need not be complete.
+SCRIPT in the folder of its package, and writes FILE, a `Declared` in JSON. It ends before the first argument is read, so the
+rest of the script does not run, and the arguments need not be complete.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from trialplane.training import process
 from trialplane.wire import records
 from trialplane.wire.declared import LIGHTNING_CALLBACK, Declared, Option
 
-_CLICK = ("click.core", "typer._click.core")  # typer has a copy of its own
-_TRAINS = ("train", "fit", "training", "run", "main")  # subcommands that a study is about
-_MOST_CHOICES = 50
-_IN_HELP = {"int": int, "float": float, "str": str, "bool": bool}  # type of a value in its help → Python type
+_CLICK = ("click.core", "typer._click.core")  # typer includes a copy of click
+_TRAINING_COMMANDS = ("train", "fit", "training", "run", "main")  # subcommands that are chosen among several
+_MAX_CHOICES = 50
+_HELP_TYPES = {"int": int, "float": float, "str": str, "bool": bool}  # type of a value in the help → Python type
 _DEFAULT = re.compile(r"\(default: (.*?)\)")  # in the help of tyro and pydantic-settings
 _LIGHTNING = ("model.", "data.")  # arguments of LightningCLI that belong to the script's own classes
 _ABSL = {"float": "float", "int": "int", "string": "str", "string enum": "str", "bool": "bool"}  # a flag's type → kind
@@ -39,7 +39,7 @@ _KINDS = {int: "int", float: "float", str: "str", bool: "bool"}
 
 
 class _Parsers:
-    """Arguments that the script's parsers declare; the process ends at the parser that reads the arguments."""
+    """The arguments that a script's parsers declare. The process ends at the parser that reads the arguments."""
 
     def __init__(self, script: Path, file: Path) -> None:
         self._file = file
@@ -47,16 +47,16 @@ class _Parsers:
         self._options: list[Option] = []
         self._left_out: list[str] = []
         self._subcommands: list[str] = []
-        # A small parser may look at the arguments before the others; then the script calls parse_args as well.
+        # A small parser may read some arguments before the main one, on which the script then calls parse_args.
         self._has_main = "parse_args(" in script.read_text(errors="replace")
 
     def watch(self) -> None:
-        """Replace the functions that read the arguments."""
+        """Replace the functions that read the arguments, in all supported libraries that are installed."""
         parse_known = argparse.ArgumentParser.parse_known_args
 
         def parse_known_args(parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
             self._add_argparse(parser)
-            # Not through parse_args, and without --help of its own, which is then the main parser's.
+            # A small parser has no --help, and is not called by parse_args.
             if self._has_main and not parser.add_help and sys._getframe(1).f_code.co_name != "parse_args":
                 return parse_known(parser, *args, **kwargs)
             return self.end()
@@ -100,7 +100,7 @@ class _Parsers:
     def _end_at_tyro(self, tyro: Any, of: Any, kwargs: dict[str, Any]) -> NoReturn:
         supported = {name: kwargs[name] for name in ("default", "config", "use_underscores") if name in kwargs}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it is deprecated, and no other way makes one of all versions
+            warnings.simplefilter("ignore")  # the function is deprecated, and no other one exists in all versions
             parser = tyro.extras.get_parser(of, **supported)
         for action in parser._actions:
             action.nargs = None if action.nargs == 1 else action.nargs
@@ -111,7 +111,7 @@ class _Parsers:
 
     def _end_at_jsonargparse(self, parser: Any) -> NoReturn:
         chosen = getattr(parser._subcommands_action, "choices", None) or {}
-        if "fit" in chosen:  # LightningCLI's
+        if "fit" in chosen:  # as in LightningCLI
             parser, self._subcommands = chosen["fit"], ["fit", LIGHTNING_CALLBACK]
         for action in list(parser._actions):
             action.type = getattr(action, "_typehint", action.type)
@@ -124,7 +124,7 @@ class _Parsers:
     def _end_at_absl(self, parse: Any, values: Any) -> NoReturn:
         missing: set[str] = set()
         try:
-            parse(values, sys.argv)  # reads the files of ml_collections
+            parse(values, sys.argv)  # this reads the files of ml_collections
         except Exception as error:  # noqa: BLE001  flags that are required have no value here
             missing = set(re.findall(r"--([\w.-]+)", str(error)))
         for module, flags in values.flags_by_module_dict().items():
@@ -136,7 +136,7 @@ class _Parsers:
                     choices = tuple(getattr(flag.parser, "enum_values", None) or ())
                     style = "value" if kind == "bool" else ""
                     if kind:
-                        default = self._plain(value, None)
+                        default = self._plain_default(value, None)
                         self._options.append(Option(name, default, kind, f"--{name}", choices, style, flag.name in missing))
         self.end()
 
@@ -162,7 +162,7 @@ class _Parsers:
                 if parameter.name == "self" or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                     continue
                 required = parameter.default is parameter.empty
-                default = None if required else self._plain(parameter.default, None)
+                default = None if required else self._plain_default(parameter.default, None)
                 kind = _KINDS.get(parameter.annotation, "") or _kind(default)
                 lists = "literal" if isinstance(default, list) else ""
                 style = "value" if kind == "bool" else ""
@@ -181,7 +181,7 @@ class _Parsers:
         self.end()
 
     def end(self, failure: str = "") -> NoReturn:
-        """Write the declared arguments and end the process."""
+        """Write the declared arguments, or the reason why there are none, and end the process."""
         declared = Declared(tuple(self._options), tuple(self._left_out), failure, tuple(self._subcommands))
         self._file.write_text(records.to_json(declared), encoding="utf-8")
         os._exit(0)
@@ -191,11 +191,11 @@ class _Parsers:
         destinations: set[str] = set()
         for action in parser._actions:
             if isinstance(action, argparse._VersionAction) or action.dest in ("help", *destinations):
-                continue  # the second one of a destination is its opposite, as --no-amp of --amp
+                continue  # a second argument of a destination is the opposite, as --no-amp of --amp
             destinations.add(action.dest)
             if action.default == argparse.SUPPRESS and (shown := _DEFAULT.search(str(action.help))):
                 action.default = shown[1] if shown[1] != "None" else None
-                action.type = _IN_HELP.get(str(action.metavar).rpartition("|")[2].lower(), action.type)
+                action.type = _HELP_TYPES.get(str(action.metavar).rpartition("|")[2].lower(), action.type)
             flag = next((text for text in action.option_strings if text.startswith("--")), "")
             flag = flag or (action.option_strings[0] if action.option_strings else "")
             name = flag.lstrip("-") or action.dest
@@ -213,10 +213,10 @@ class _Parsers:
                 self._add_argparse(action.choices[chosen])
                 return
             style = _style(action)
-            if obstacle := "" if style == "negated" else _unfit(action):
+            if obstacle := "" if style == "negated" else _obstacle(action):
                 self._left_out.append(f"{flag or name}: {obstacle}")
                 continue
-            default = False if style == "switch" else self._plain(action.default, action.type)
+            default = False if style == "switch" else self._plain_default(action.default, action.type)
             appends = isinstance(action, argparse._AppendAction)
             several = action.nargs in ("+", "*") or (isinstance(action.nargs, int) and action.nargs > 0) or appends
             self._options.append(
@@ -248,7 +248,7 @@ class _Parsers:
                 continue
             type_ = _click_type(parameter)
             style = "negated" if opposite else "switch" if is_flag else "value" if type_ is bool else ""
-            default = self._plain(parameter.default, type_)
+            default = self._plain_default(parameter.default, type_)
             if style == "switch" and default:
                 self._left_out.append(f"{flag}: is on by default, and cannot be switched off")
                 continue
@@ -265,11 +265,11 @@ class _Parsers:
                 )
             )
 
-    def _plain(self, value: Any, type_: Any) -> Any:
-        """A default as a plain value; None where it cannot be written down, or names the script's folder here."""
+    def _plain_default(self, value: Any, type_: Any) -> Any:
+        """Return a default as a plain value; None if it has no plain form, or contains the path of the script's folder."""
         value = value.value if isinstance(value, enum.Enum) else str(value) if isinstance(value, PurePath) else value
         if isinstance(value, (list, tuple)):
-            items = [self._plain(item, type_) for item in value]
+            items = [self._plain_default(item, type_) for item in value]
             return items if items and None not in items else None
         if isinstance(value, str) and type_ in (int, float):
             try:
@@ -284,7 +284,7 @@ class _Parsers:
 def _subcommand(names: Iterable[str]) -> str:
     """Return the only one of several subcommands, or the one that trains; "" without any."""
     words = list(names)
-    return words[0] if len(words) == 1 else next((word for word in _TRAINS if word in words), "")
+    return words[0] if len(words) == 1 else next((word for word in _TRAINING_COMMANDS if word in words), "")
 
 
 def _leaves(data: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
@@ -296,7 +296,7 @@ def _leaves(data: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
 
 
 def _scalar(text: Any) -> Any:
-    """A text as a number if it is one."""
+    """Return a value as a number if it is one; otherwise unchanged."""
     for type_ in (int, float):
         try:
             return type_(text)
@@ -309,14 +309,14 @@ def _is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def _unfit(action: argparse.Action) -> str:
+def _obstacle(action: argparse.Action) -> str:
     """Return the reason why a job cannot give an argument, or ""."""
     if _style(action) == "value" and not _reads_booleans(action):
         how = "without a type" if action.type is None else f"`type={getattr(action.type, '__name__', action.type)}`"
         return f"takes a boolean {how}, which does not read the texts True and False"
     if action.nargs == 0 and not isinstance(action, (argparse._StoreTrueAction, argparse._StoreFalseAction)):
         return "is neither a value nor an on/off switch, so a job cannot set it"
-    if action.metavar == "JSON":  # of pydantic-settings, beside an argument for each of its fields
+    if action.metavar == "JSON":  # pydantic-settings also has an argument for each field
         return "takes JSON; its fields are arguments, too"
     if action.nargs in (argparse.REMAINDER, argparse.PARSER):
         return "takes all arguments that follow, which a job cannot set"
@@ -337,8 +337,8 @@ def _style(action: argparse.Action) -> str:
 
 
 def _reads_booleans(action: argparse.Action) -> bool:
-    """Whether a boolean can be given to an argument as a text; `bool` itself makes every text True."""
-    if hasattr(action, "_typehint"):  # jsonargparse reads it
+    """Return whether an argument reads the texts True and False; `bool` as its type does not, as every text is true."""
+    if hasattr(action, "_typehint"):  # jsonargparse reads booleans
         return True
     convert: Any = action.type or str
     try:
@@ -348,7 +348,7 @@ def _reads_booleans(action: argparse.Action) -> bool:
 
 
 def _click_type(parameter: Any) -> Any:
-    """The Python type of a parameter's values, or None; typer keeps it elsewhere."""
+    """Return the Python type of a parameter's values, or None. typer has it in an attribute of its own."""
     name = getattr(getattr(parameter, "type", None), "name", "").removesuffix(" range")
     annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
     return {"integer": int, "float": float, "boolean": bool}.get(name, annotation)
@@ -362,13 +362,13 @@ def _kind(default: Any) -> str:
 def _choices(choices: Any) -> tuple[Any, ...]:
     if choices is None:
         return ()
-    values = [value.value if isinstance(value, enum.Enum) else value for value in _first(choices)]
+    values = [value.value if isinstance(value, enum.Enum) else value for value in _take_first(choices)]
     return tuple(values) if all(type(value) in (int, float, str, bool) for value in values) else ()
 
 
-def _first(values: Any) -> Iterator[Any]:
+def _take_first(values: Any) -> Iterator[Any]:
     for index, value in enumerate(values):
-        if index == _MOST_CHOICES:
+        if index == _MAX_CHOICES:
             return
         yield value
 
@@ -376,7 +376,7 @@ def _first(values: Any) -> Iterator[Any]:
 def main() -> None:
     """Run the script up to its parser, and write the declared arguments."""
     program, file = sys.argv[1], Path(sys.argv[2])
-    module = "" if program.endswith(".py") else program  # of a package in this folder
+    module = "" if program.endswith(".py") else program  # a module of a package in this folder
     script = Path(f"{module.replace('.', '/')}.py" if module else program).resolve()
     process.end_with_parent()
     sys.argv = [str(script)]

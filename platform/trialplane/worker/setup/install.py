@@ -1,11 +1,10 @@
 """The container `install` of a trial pod: before the first trial, uv installs the requirements that the image lacks.
 
-Only wheels of the chart's index are installed, and no dependency of Ray or trialplane is replaced. The packages lie in a
-folder of their own, which is on the path of trials before the image's (`worker.environment`), so they hide packages of the
-image with the same name.
+Only wheels of the chart's index are installed, and no dependency of Ray or trialplane is replaced. The packages are in a
+folder of their own, which precedes the image's packages on the path of trials (`worker.environment`).
 
-Requirements that cannot be installed end the run and not the container: its slot reads the reason (`usage`). An index that
-cannot be reached in time, or a fault of the node, ends the container, and Kubernetes starts the pod again.
+Requirements that cannot be installed end the run and not the container: the slot reads the reason (`usage`). If the index
+cannot be reached in time, or the node is at fault, the container fails, and Kubernetes starts the pod again.
 """
 
 from __future__ import annotations
@@ -36,35 +35,35 @@ from trialplane.job.requirements import Wanted
 from trialplane.plan import pack
 from trialplane.wire import backoff, cluster
 
-_LOOKS = 0.2  # seconds between two looks at size and time
-FIRST_PAUSE = 1.0
-_LONGEST_PAUSE = 16.0  # seconds before another attempt
-_KEPT = ("ray[default]", "trialplane")  # neither these nor their dependencies may get another version
-_BOUNDED = "worker"  # the extra of trialplane whose bounds hold for the rest of the image
-# uv gets these of the container's variables, none of its own or pip's: no other index, no configuration, no credentials.
-_PASSED = re.compile(r"PATH|LANG|LC_ALL|SSL_CERT_(?:FILE|DIR)|(?:https?|all|no)_proxy", re.IGNORECASE)
-_NETWORK = re.compile(
+_CHECK_INTERVAL = 0.2  # seconds between two checks of size and time
+FIRST_PAUSE = 1.0  # seconds before the second attempt
+_MAX_PAUSE = 16.0  # seconds before a later attempt
+_PINNED = ("ray[default]", "trialplane")  # these and their dependencies keep their versions
+_BOUNDED_EXTRA = "worker"  # extra of trialplane whose bounds hold for other packages of the image
+# Variables of the container that uv gets. Those of uv and pip are left out, as they may name another index or credentials.
+_PASSED_VARIABLES = re.compile(r"PATH|LANG|LC_ALL|SSL_CERT_(?:FILE|DIR)|(?:https?|all|no)_proxy", re.IGNORECASE)
+_NETWORK_ERROR = re.compile(
     r"error sending request|dns error|[Cc]onnection (?:refused|reset|closed)|timed out|network timeout"
     r"|error decoding response body|error \((?:429|5\d\d)\b|status: (?:429|5\d\d)\b"
 )
-_UNSOLVED = "No solution found"  # the index was reached; the rest has names of packages, which may contain any word
-_NODE_FAULTS = (errno.EAGAIN, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)  # a node
-_NODE = re.compile("|".join(os.strerror(code) for code in _NODE_FAULTS))
+_UNSOLVABLE = "No solution found"  # the index was reached; names of packages in the message may contain any word
+_NODE_FAULTS = (errno.EAGAIN, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)
+_NODE_ERROR = re.compile("|".join(os.strerror(code) for code in _NODE_FAULTS))
 _ADDED = re.compile(r"^ \+ ([\w.-]+==\S+)$", re.MULTILINE)
 _COMMON = frozenset({"bin", "test", "tests", "docs", "examples"})  # installed beside packages by mistake
 _LAYER = "`platform image build --job NAME` builds an image that has them"
-_LONGEST = 390  # characters of a message that `platform status` shows whole
+_LONGEST = 390  # characters of a message that `platform status` does not shorten
 _TERMINATION_LOG = Path("/dev/termination-log")  # the kubelet's
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Limits of the chart.
+    """The limits that the chart sets.
 
     Attributes:
         index: URL of the one package index.
-        size: bytes on the node's disk.
-        seconds: for all of it.
+        size: Largest size of the packages on the node's disk, in bytes.
+        seconds: Time limit for the whole installation.
     """
 
     index: str
@@ -76,15 +75,15 @@ def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
     """Install the requirements of a job that this Python lacks; return them as `name==version`.
 
     Args:
-        code: the job's folder.
-        name: of its requirements file or script in it.
-        target: the folder for packages.
-        limits: that hold for it.
+        code: Job's folder.
+        name: Requirements file or script in that folder.
+        target: Folder for packages.
+        limits: Limits of the chart.
 
     Raises:
-        EntrypointError: they cannot be installed, however often it is tried.
-        SlotError: the index could not be reached in time, or the node is at fault.
-        OSError: of the node.
+        EntrypointError: The requirements cannot be installed in any pod.
+        SlotError: The index could not be reached in time, or the node is at fault.
+        OSError: The node is at fault.
     """
     listed = requirements.read(code, name, is_named=not name.endswith(".py"))
     if issues := [*listed.issues, *installable.refused(listed)]:
@@ -101,13 +100,13 @@ def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
         (uv.work / "constraints.txt").write_text(
             "\n".join([*(f"{package}=={pin}" for package, pin in pins.items()), *_bounds(pins)])
         )
-        (uv.work / "wanted.txt").write_text("\n".join(_plain(line.requirement) for line in applicable))
+        (uv.work / "wanted.txt").write_text("\n".join(_requirement_text(line.requirement) for line in applicable))
         # The dry run compares with this Python and lists what is missing; with --target it would list everything.
         output = uv.run("--dry-run", "-r", str(uv.work / "wanted.txt"), "-c", str(uv.work / "constraints.txt"))
         missing = _ADDED.findall(output)
         if missing:
             uv.run("--no-deps", "--target", str(target), *missing)
-            if hidden := _hidden(target, pins):
+            if hidden := _hidden_module(target, pins):
                 concealed = "a module of Python, or of a dependency of Ray or trialplane"
                 raise EntrypointError(
                     f"one of {', '.join(missing)} brings {hidden}, which would hide {concealed}; do without it"
@@ -118,10 +117,10 @@ def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
 
 
 def pinned_packages() -> dict[str, str]:
-    """Ray, trialplane and their dependencies: canonical name → installed version."""
+    """Return the installed versions of Ray, trialplane and their dependencies, by canonical name."""
     versions: dict[str, str] = {}
     visited: set[str] = set()
-    todo = [Requirement(requirement) for requirement in _KEPT]
+    todo = [Requirement(requirement) for requirement in _PINNED]
     while todo:
         requirement = todo.pop()
         name = canonicalize_name(requirement.name)
@@ -136,7 +135,7 @@ def pinned_packages() -> dict[str, str]:
         for text in distribution.requires or ():
             try:
                 needed = Requirement(text)
-            except InvalidRequirement:  # of an old package; pip has accepted it
+            except InvalidRequirement:  # from an old package
                 continue
             extras = requirement.extras or {""}
             if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras):
@@ -145,10 +144,10 @@ def pinned_packages() -> dict[str, str]:
 
 
 def _bounds(pins: dict[str, str]) -> Iterator[str]:
-    """The bounds of trialplane's dependencies in a trial pod, except those pinned by `pins`."""
+    """Yield the bounds of trialplane's dependencies in a trial pod, except those pinned by `pins`."""
     for text in metadata.requires("trialplane") or ():
         needed = Requirement(text)
-        if needed.marker is None or not needed.marker.evaluate({"extra": _BOUNDED}):
+        if needed.marker is None or not needed.marker.evaluate({"extra": _BOUNDED_EXTRA}):
             continue
         if canonicalize_name(needed.name) not in {*pins, "trialplane"} and needed.specifier:
             yield f"{needed.name}{needed.specifier}"
@@ -164,20 +163,20 @@ def _conflicts(lines: Sequence[Wanted], pins: dict[str, str]) -> Iterator[Issue]
             yield Issue((str(line.requirement),), f"{reason}; {remedy}", line.source, line.line)
 
 
-def _plain(requirement: Requirement) -> str:
-    """A requirement without its marker, which is known to apply, and in which uv may read something else than packaging."""
+def _requirement_text(requirement: Requirement) -> str:
+    """Return a requirement without its marker, which applies, as uv may read a marker differently than packaging does."""
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     return f"{requirement.name}{extras}{requirement.specifier}"
 
 
-def _hidden(target: Path, pins: dict[str, str]) -> str:
-    """The first file of the installed packages that would be imported in place of a module that must stay, or ""."""
+def _hidden_module(target: Path, pins: dict[str, str]) -> str:
+    """Return the first installed file that would hide a module of Python or a pinned package, or ""."""
     stays = {*sys.stdlib_module_names, "sitecustomize", "usercustomize", "trialplane"}
     for name in pins:
         for file in metadata.files(name) or ():
             parts = _module(file).split(".")
             stays |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}  # packages without __init__.py too
-    stays.discard("")  # of files that are no modules
+    stays.discard("")  # the name of files that are no modules
     for path in sorted(target.glob("**/*")):
         path_in_target = path.relative_to(target)
         if path_in_target.parts[0] not in _COMMON and _module(path_in_target) in stays and path.is_file():
@@ -186,15 +185,15 @@ def _hidden(target: Path, pins: dict[str, str]) -> str:
 
 
 def _module(file: PurePath) -> str:
-    """The name by which a file is imported, or "": a/b.py, a/b/__init__.py and a/b.abi3.so are all a.b."""
+    """Return the name by which a file is imported, or "". It is a.b for a/b.py, a/b/__init__.py and a/b.abi3.so."""
     stem, dot, suffix = file.name.partition(".")
     parts = [*file.parent.parts, *([stem] if stem != "__init__" else [])]
     is_module = dot + suffix in machinery.all_suffixes() and all(part.isidentifier() for part in parts)
     return ".".join(parts) if is_module else ""
 
 
-def _emptied(folder: Path) -> None:
-    """Empty the folder after a failed installation: it is on the path of the slot, which reports the failure."""
+def _empty_folder(folder: Path) -> None:
+    """Empty a folder, as that of a failed installation is on the path of the slot."""
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)
@@ -206,46 +205,46 @@ class Uv:
     """A runner of uv within limits.
 
     Args:
-        target: the folder for packages.
-        limits: that hold for all calls together, from now on.
+        target: Folder for packages.
+        limits: Limits for all calls together, from now on.
     """
 
     def __init__(self, target: Path, limits: Limits) -> None:
         self._target = target
         self._limits = limits
-        self._ends = time.monotonic() + limits.seconds
-        self._unreached = ""  # the last error of an index that was not reached
-        # On the volume of the packages: uv links from its cache, so no file takes space twice, and one limit holds for all.
+        self._deadline = time.monotonic() + limits.seconds
+        self._network_error = ""  # the last error of the network
+        # On the volume of the packages, so that uv links files from its cache, and one limit holds for both.
         self.work = target / ".work"
 
     def run(self, *arguments: str) -> str:
         """Run `uv pip install`, and repeat it after network errors; return the output of uv.
 
         Raises:
-            EntrypointError: it would fail in any pod.
-            SlotError: the network, or the node, is to blame.
+            EntrypointError: The installation would fail in any pod.
+            SlotError: The network or the node is at fault.
         """
         failures = itertools.count(1)
         while True:
-            code, output = self.once(arguments)
+            code, output = self.run_once(arguments)
             if code == 0:
-                self._unreached = ""
+                self._network_error = ""
                 return output
-            reason, is_unsolved = _reason(output), _UNSOLVED in output
-            if not is_unsolved and _NODE.search(output):
+            reason, is_unsolved = _reason(output), _UNSOLVABLE in output
+            if not is_unsolved and _NODE_ERROR.search(output):
                 raise SlotError(reason)
-            if is_unsolved or not _NETWORK.search(output):
+            if is_unsolved or not _NETWORK_ERROR.search(output):
                 raise EntrypointError(reason)
-            self._unreached = reason
-            pause = backoff.pause(next(failures), _LONGEST_PAUSE, first=FIRST_PAUSE)
-            if time.monotonic() + pause >= self._ends:
-                raise self._late()
-            print(f"the package index does not answer, again in {pause:g} s: {self._unreached}", flush=True)  # noqa: T201
+            self._network_error = reason
+            pause = backoff.pause(next(failures), _MAX_PAUSE, first=FIRST_PAUSE)
+            if time.monotonic() + pause >= self._deadline:
+                raise self._timeout_error()
+            print(f"the package index does not answer, again in {pause:g} s: {self._network_error}", flush=True)  # noqa: T201
             time.sleep(pause)
 
-    def once(self, arguments: Sequence[str]) -> tuple[int, str]:
+    def run_once(self, arguments: Sequence[str]) -> tuple[int, str]:
         """Run `uv pip install` once; return its exit code and output."""
-        passed = {name: value for name, value in os.environ.items() if _PASSED.fullmatch(name)}
+        passed = {name: value for name, value in os.environ.items() if _PASSED_VARIABLES.fullmatch(name)}
         variables = {
             "HOME": str(self.work),
             "TMPDIR": str(self.work),
@@ -276,30 +275,35 @@ class Uv:
         return process.returncode, log.read_text(errors="replace")
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait for its end, and check the size once more after it."""
+        """Wait for the end of a process, and check size and time meanwhile; check the size once more after the end.
+
+        Raises:
+            EntrypointError: The packages are too large, or the time is over.
+            SlotError: The time is over after an error of the network.
+        """
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=_LOOKS)
+                process.wait(timeout=_CHECK_INTERVAL)
             if (size := size_on_disk(self._target)) > self._limits.size:
                 raise EntrypointError(
-                    f"the packages take {_mib(size)} so far, and the chart allows {_mib(self._limits.size)} "
+                    f"the packages take {_mebibytes(size)} so far, and the chart allows {_mebibytes(self._limits.size)} "
                     f"(studies.install.maxSize); {_LAYER}"
                 )
             if process.returncode is not None:
                 return
-            if time.monotonic() > self._ends:
-                raise self._late()
+            if time.monotonic() > self._deadline:
+                raise self._timeout_error()
 
-    def _late(self) -> EntrypointError | SlotError:
-        """Return the error at the timeout: one for which another pod tries again if the network failed before."""
+    def _timeout_error(self) -> EntrypointError | SlotError:
+        """Return the error for the time limit: after an error of the network SlotError, so that another pod tries again."""
         seconds = f"{self._limits.seconds:g} s"
-        if not self._unreached:
+        if not self._network_error:
             return EntrypointError(
                 f"the packages were not installed within {seconds}, the chart's limit (studies.install.timeout); {_LAYER}"
             )
         return SlotError(
             f"the package index {self._limits.index} could not be reached within {seconds} (studies.install.timeout); "
-            f"is it up, and does studies.install.egress of the chart lead there? {self._unreached}"
+            f"is it up, and does studies.install.egress of the chart lead there? {self._network_error}"
         )
 
 
@@ -310,7 +314,7 @@ def size_on_disk(folder: Path) -> int:
         for name in (*folders, *files):
             try:
                 status = os.lstat(f"{root}/{name}")
-            except FileNotFoundError:  # uv renames as it goes
+            except FileNotFoundError:  # uv has renamed it
                 continue
             sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
     return sum(sizes.values())
@@ -322,7 +326,7 @@ def _reason(output: str) -> str:
     return " ".join(text.removeprefix("error: ").split())
 
 
-def _mib(size: int) -> str:
+def _mebibytes(size: int) -> str:
     return f"{size / 2**20:.0f} MiB"
 
 
@@ -330,10 +334,10 @@ def main(argv: Sequence[str], code_archive: Path, target: Path, log: Path = _TER
     """Run the container; return its exit code: 1 if another pod may succeed.
 
     Args:
-        argv: the command line.
-        code_archive: the job's packed code.
-        target: the folder for packages.
-        log: takes the message of a failure, where there is one.
+        argv: Command line.
+        code_archive: Job's packed code.
+        target: Folder for packages.
+        log: File for the message of a failure; it must exist to be written.
     """
     parser = argparse.ArgumentParser(prog="python -m trialplane.worker.setup.install")
     parser.add_argument("requirements", help="file of the job's folder, or its script")
@@ -347,20 +351,21 @@ def main(argv: Sequence[str], code_archive: Path, target: Path, log: Path = _TER
         limits = Limits(options.index, options.max_size, options.timeout)
         installed = install(code, options.requirements, target, limits)
     except (SlotError, OSError) as error:
-        return _failed(str(error), log, 1)
+        return _report_failure(str(error), log, 1)
     except InputError as error:
         text = f"install: true cannot be done: {error}"
-        _emptied(target)
+        _empty_folder(target)
         cluster.refusal(target).write_text(text)
-        return _failed(text, log, 0)
+        return _report_failure(text, log, 0)
     finally:
         shutil.rmtree(code, ignore_errors=True)
-    summary = f"installed {', '.join(installed)}: {_mib(size_on_disk(target))}" if installed else "nothing to install"
+    summary = f"installed {', '.join(installed)}: {_mebibytes(size_on_disk(target))}" if installed else "nothing to install"
     print(f"{summary}; the image has the rest", flush=True)  # noqa: T201
     return 0
 
 
-def _failed(text: str, log: Path, code: int) -> int:
+def _report_failure(text: str, log: Path, code: int) -> int:
+    """Print a failure and write it to the container's termination log; return the exit code."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201
     if log.exists():
         log.write_text(errors.shortened(text, _LONGEST))

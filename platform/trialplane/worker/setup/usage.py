@@ -19,41 +19,46 @@ from trialplane.training import mlflow_runs, process
 from trialplane.wire import cluster, env, records
 from trialplane.worker import context
 
-ERROR = 2  # the exit code of argparse, click and the like for arguments that they refuse
+USAGE_ERROR = 2  # exit code of argparse, click and similar libraries for wrong arguments
 _PARSERS = r"\b(?:parse_args|parse_known_args|HfArgumentParser|simple_parsing|LightningCLI|click)\b"
-# Of an argument that is unknown or missing; other errors are about a value, which may be that of one trial alone.
-_ALWAYS = re.compile(
+# Messages about unknown or missing arguments, which all trials have; others may be about the value of one trial.
+_CERTAIN = re.compile(
     r"unrecognized arguments|arguments are required|no such option|missing (?:option|argument|parameter)|unexpected extra",
     re.I,
 )
 _PATIENCE = 10.0  # seconds for a script to read its arguments
 TAIL = 4096  # bytes of the output that are searched for the cause of an end
-LONGEST = 300  # characters of it in a message
+LONGEST = 300  # characters of such output in a message
 _HELP = "see `platform docs scripts`"
 
 
-def refused(script: str, text: str) -> context.Refused:
-    """Return the error for a script's message about its arguments, at the end of its output."""
+def refusal_error(script: str, text: str) -> context.ArgumentsRefused:
+    """Return the error for a script that refused its arguments.
+
+    Args:
+        script: Name of the script, for the message.
+        text: End of its output, with the usage message.
+    """
     usage = text.rfind("usage:") if "usage:" in text else text.rfind("Usage:")
     words = " ".join(text[usage if usage >= 0 else 0 :].split())
     error = re.search(r"(?:error|Error):.*", words)
     reason = error[0] if error else words
     unknown = re.search(r"(?:unrecognized arguments|[Nn]o such option):? '?(--[\w.-]+)", reason)
-    synopsis = re.sub(r" ?\S+: ?$", "", words.partition(reason)[0])  # without `train.py: `, which begins the error
-    near = errors.nearest(unknown[1], re.findall(r"--[\w.-]+", synopsis)) if unknown else ""
-    shown = near if near.startswith("did") else synopsis[:LONGEST].strip()
+    synopsis = re.sub(r" ?\S+: ?$", "", words.partition(reason)[0])  # `train.py: ` before it belongs to the error
+    nearest = errors.nearest(unknown[1], re.findall(r"--[\w.-]+", synopsis)) if unknown else ""
+    shown = nearest if nearest.startswith("did") else synopsis[:LONGEST].strip()
     message = "; ".join(filter(None, [f"{script} does not take its arguments: {reason[:LONGEST]}", shown, _HELP]))
-    return context.Refused(message, certain=_ALWAYS.search(reason) is not None)
+    return context.ArgumentsRefused(message, certain=_CERTAIN.search(reason) is not None)
 
 
 def check_installed(config: records.SlotConfig) -> None:
     """Compare a job's requirements with the installed packages: on a cluster, those in the image of its trials.
 
     Args:
-        config: of the slot, whose code is unpacked.
+        config: Configuration of the slot; the code must be unpacked.
 
     Raises:
-        EntrypointError: something is missing or has another version, with all of it.
+        EntrypointError: Packages are missing or have another version. The message names all of them.
     """
     if not (name := config.requirements):
         return
@@ -67,20 +72,25 @@ def check_installed(config: records.SlotConfig) -> None:
 
 
 def check_arguments(run: context.Run, config: records.SlotConfig) -> None:
-    """Run a script in a fork of this process, up to the point where it has read its arguments.
+    """Check a script's arguments: run it in a fork of this process up to the point where it has read them.
 
-    That point is recognized for argparse, libraries based on it, and click. A script that uses neither is not started for
-    this, and one that takes too long to get there counts as correct.
+    That point is recognized for argparse, libraries based on it, and click. A script without these is not checked, and a
+    script that takes too long counts as correct.
 
     Args:
-        run: the function returned by `load`.
-        config: of the slot; its process is fit for a fork.
+        run: Function that runs the script, from `programs.load`.
+        config: Configuration of the slot. This process must be clean enough for a fork.
 
     Raises:
-        Invalid: the script refused the arguments; the message has its output.
+        Invalid: The script refused the arguments; the message has its output.
     """
     program = config.program
-    if program is None or program.sample is None or not program.script or not _parses(Path(config.code, program.script)):
+    if (
+        program is None
+        or program.sample is None
+        or not program.script
+        or not _has_known_parser(Path(config.code, program.script))
+    ):
         return
     with tempfile.TemporaryDirectory(prefix="trialplane-") as folder, tempfile.TemporaryFile() as output:
         pid = os.fork()
@@ -90,17 +100,17 @@ def check_arguments(run: context.Run, config: records.SlotConfig) -> None:
         select.select([handle], [], [], _PATIENCE)
         os.close(handle)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)  # and the processes that it has started
+            os.killpg(pid, signal.SIGKILL)  # the group includes processes that the script has started
         _, status = os.waitpid(pid, 0)
         output.seek(0)
         text = output.read()[-TAIL:].decode(errors="replace")
-        if os.waitstatus_to_exitcode(status) == ERROR and "usage:" in text.lower():
+        if os.waitstatus_to_exitcode(status) == USAGE_ERROR and "usage:" in text.lower():
             sys.stderr.write(text)
-            raise refused(program.script, text)
+            raise refusal_error(program.script, text)
 
 
-def _parses(script: Path) -> bool:
-    """Whether a script's arguments are read by a library in which the end of that can be recognized."""
+def _has_known_parser(script: Path) -> bool:
+    """Return whether a script names a library for which the end of parsing is recognized."""
     try:
         return bool(re.search(_PARSERS, script.read_text()))
     except (OSError, UnicodeDecodeError):
@@ -110,14 +120,14 @@ def _parses(script: Path) -> bool:
 def _parse_and_end(
     run: context.Run, config: records.SlotConfig, sample: Mapping[str, Any], folder: Path, output: int
 ) -> NoReturn:
-    """Run the script in this process, which ends with `ERROR` if it refuses its arguments."""
+    """Run the script in this process up to its parser; exit with `USAGE_ERROR` if it refuses its arguments, else with 0."""
     code = 0
     try:
         os.setsid()
         process.end_with_parent()
         for stream in (1, 2):
             os.dup2(output, stream)
-        # Effects before it reads its arguments leave no trace.
+        # Calls of W&B and MLflow before the parser must leave no trace.
         os.environ |= {"WANDB_MODE": "disabled", env.MLFLOW_TRACKING_URI: f"sqlite:///{folder}/mlflow.db"}
         mlflow_runs.enter({env.MLFLOW_TRACKING_URI: os.environ[env.MLFLOW_TRACKING_URI]})
         _end_when_parsed()
@@ -138,8 +148,8 @@ def _parse_and_end(
             )
         )
     except SystemExit as error:
-        code = ERROR if error.code == ERROR else 0
-    except BaseException:  # noqa: BLE001  other errors are reported when it runs as a trial
+        code = USAGE_ERROR if error.code == USAGE_ERROR else 0
+    except BaseException:  # noqa: BLE001  other errors are reported when the script runs as a trial
         code = 0
     finally:
         process.flush()
@@ -148,26 +158,33 @@ def _parse_and_end(
 
 def _end_when_parsed() -> None:
     """End this process once argparse or click has read the arguments, regardless of what the script catches."""
-    under_way: list[object] = []
-    for library in ("argparse", "jsonargparse"):  # LightningCLI's parser is argparse's with another parse_args
+    unfinished_calls: list[object] = []
+    for library in ("argparse", "jsonargparse"):  # LightningCLI's parser replaces argparse's parse_args
         if (module := sys.modules.get(library)) is not None:
             for name in (
                 "parse_args",
                 "parse_known_args",
             ):  # parse_args calls parse_known_args, which calls itself for subcommands
-                setattr(module.ArgumentParser, name, _to_the_end(getattr(module.ArgumentParser, name), under_way))
+                setattr(
+                    module.ArgumentParser, name, _end_after_parse(getattr(module.ArgumentParser, name), unfinished_calls)
+                )
     if (click := sys.modules.get("click.core")) is not None:
         click.Command.invoke = lambda self, ctx: os._exit(0)
 
 
-def _to_the_end(parse: Callable[..., Any], under_way: list[object]) -> Callable[..., Any]:
-    """The function, with the end of this process after its outermost call; `under_way` has the unfinished calls."""
+def _end_after_parse(parse: Callable[..., Any], unfinished_calls: list[object]) -> Callable[..., Any]:
+    """Wrap a parse function so that its outermost call ends this process.
+
+    Args:
+        parse: Method of a parser.
+        unfinished_calls: List of the calls that have not returned, shared by all methods.
+    """
 
     def parse_and_end(self: object, *args: Any, **kwargs: Any) -> Any:
-        under_way.append(self)
+        unfinished_calls.append(self)
         parsed = parse(self, *args, **kwargs)
-        under_way.pop()
-        if not under_way:
+        unfinished_calls.pop()
+        if not unfinished_calls:
             os._exit(0)
         return parsed
 

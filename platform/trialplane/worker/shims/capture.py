@@ -1,7 +1,7 @@
-"""Metrics that libraries log in a trial, as its reports: the job's `capture`.
+"""Report the metrics that libraries log in a trial: the job's `capture`.
 
-W&B's package is replaced by `wandb.py`. Of the other libraries a few functions are replaced in the trial's process, when the
-job imports them, or at once if the template has imported them. `context.Points` decides which source of a metric counts.
+`wandb.py` replaces W&B's package. Of the other libraries a few functions are replaced in the trial's process when the job
+imports them, or at once if the template has imported them. `context.Points` decides which source of a metric counts.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from trialplane.worker.shims import hydra
 
 _STAND_IN = "trialplane.worker.shims.wandb"
 _INTERPRETERS = Path(__file__).with_name("interpreters")
-# Logs to W&B of processes that the program starts: a file for each process, in JSON Lines.
+# Files in JSON Lines with the W&B logs of processes that the program starts, one for each process.
 WANDB_FILES = ".trialplane-wandb-{}.jsonl"
 WANDB_STEP = "_step"
 WANDB_SOURCE = MetricSource("wandb", path=WANDB_FILES.format("*"), step=WANDB_STEP)
 _WRITERS = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
 
-# Metrics of the names that libraries log, in the trial of this process.
+# Converts names that libraries log to names of metrics; set by `begin` for the trial of this process.
 _names = lines.Names((), "")
 
 
 def prepare(config: records.SlotConfig) -> None:
-    """Make `import wandb` find the stand-in; before the job's code is imported, in a template too."""
+    """Make `import wandb` find the stand-in, if the job captures W&B. Call it before the job's code is imported."""
     if captures_wandb(config):
         replace_wandb()
 
 
 def captures_wandb(config: records.SlotConfig) -> bool:
-    """Whether `import wandb` finds the stand-in in the trials of a slot."""
+    """Return whether `import wandb` finds the stand-in in the trials of a slot."""
     return "wandb" in config.capture if config.capture is not None else importlib.util.find_spec("wandb") is None
 
 
@@ -57,7 +57,7 @@ def replace_wandb() -> None:
 
 
 def is_wandb_replaced() -> bool:
-    """Whether `import wandb` finds the stand-in in this process."""
+    """Return whether `import wandb` finds the stand-in in this process."""
     return any(isinstance(finder, _Finder) for finder in sys.meta_path)
 
 
@@ -65,12 +65,12 @@ def enter_wandb(folder: Path) -> None:
     """Make interpreters that this process starts find the stand-in, and log to files.
 
     Args:
-        folder: for the files, in which the program runs.
+        folder: Folder in which the program runs, for the files.
     """
-    above = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(_INTERPRETERS), *([above] if above else [])])
+    prefix = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(_INTERPRETERS), *([prefix] if prefix else [])])
     os.environ[env.WANDB_FOLDER] = str(folder)
-    sys.path.insert(0, str(_INTERPRETERS))  # multiprocessing gives a process the path of this one
+    sys.path.insert(0, str(_INTERPRETERS))  # multiprocessing passes sys.path on to its processes
 
 
 def begin(config: records.SlotConfig, request: records.TrialRequest) -> None:
@@ -90,17 +90,17 @@ def begin(config: records.SlotConfig, request: records.TrialRequest) -> None:
         imports.on_import("transformers.trainer", _replace_trainer)
 
 
-def numbers(values: object, above: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers that a library logs, those of numpy, torch and nested dicts too, under names that MLflow accepts."""
+def numbers(values: object, prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers that a library logs, also of numpy, torch and nested dicts, by names that MLflow accepts."""
     for name, value in values.items() if isinstance(values, dict) else ():
         if isinstance(value, dict):
-            yield from numbers(value, f"{above}{name}.")
-        elif (number := _number(value)) is not None and (metric := _names.of(f"{above}{name}")[0]):
+            yield from numbers(value, f"{prefix}{name}.")
+        elif (number := _number(value)) is not None and (metric := _names.lookup(f"{prefix}{name}")[0]):
             yield metric, number
 
 
 def _number(value: Any) -> float | None:
-    """A number, or an array of one; None for anything else, a text of digits too."""
+    """Return a number, or the number in an array of one; None for anything else, also for a text of digits."""
     if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
         return None
     try:
@@ -110,29 +110,29 @@ def _number(value: Any) -> float | None:
 
 
 def _replace_writer(module: ModuleType) -> None:
-    """Make `SummaryWriter.add_scalar` report, too."""
+    """Make `SummaryWriter.add_scalar` also report to the trial."""
     add_scalar = module.SummaryWriter.add_scalar
-    counts: dict[str, int] = {}  # of calls without a step
+    counts: dict[str, int] = {}  # tag → step of a next call without a step
 
     @functools.wraps(add_scalar)
-    def reported(writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def add_and_report(writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *args: Any, **kwargs: Any) -> Any:
         written = add_scalar(writer, tag, scalar_value, global_step, *args, **kwargs)
         step = counts.get(tag, 0) if global_step is None else int(global_step)
         counts[tag] = step + 1
         context.note("tensorboard", step, dict(numbers({tag: scalar_value})))
         return written
 
-    module.SummaryWriter.add_scalar = reported
+    module.SummaryWriter.add_scalar = add_and_report
 
 
 def _replace_trainer(module: ModuleType) -> None:
-    """Add our callback to every Trainer that has none."""
+    """Add TrialCallback to every Trainer that has none."""
     init: Callable[..., None] = module.Trainer.__init__
 
     @functools.wraps(init)
     def with_callback(trainer: Any, *args: Any, **kwargs: Any) -> None:
         init(trainer, *args, **kwargs)
-        from trialplane.integrations import huggingface  # torch and transformers, which are loaded already
+        from trialplane.integrations import huggingface  # imports torch and transformers, which are loaded by then
 
         if context.current() is not None and not any(
             isinstance(callback, huggingface.TrialCallback) for callback in trainer.callback_handler.callbacks
@@ -143,18 +143,18 @@ def _replace_trainer(module: ModuleType) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Find `wandb`, which is our stand-in, and its submodules, whose functions do nothing."""
+    """A finder of the stand-in for `wandb`, and of its submodules, whose functions do nothing."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of such a module; None for every other one."""
+        """Return the spec of `wandb` or of one of its submodules; None for other modules."""
         if fullname.partition(".")[0] != "wandb":
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """The stand-in, or an empty module whose names are looked up there."""
+        """Return the stand-in, or for a submodule an empty module that gets its names from the stand-in."""
         stand_in = importlib.import_module(_STAND_IN)
         if spec.name == "wandb":
             return stand_in
@@ -163,4 +163,4 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing is left to do."""
+        """Do nothing, as the module is complete."""

@@ -1,7 +1,7 @@
-"""Hydra in a trial: the value that the task function returns is reported, and sweepers and launchers need not be installed.
+"""Hydra in a trial: report the task function's return value, and do without the packages of sweepers and launchers.
 
-A trial is one run of the application, for which Hydra composes the settings of a sweeper and of a launcher and uses neither.
-Without their packages it could not compose the configuration.
+A trial is one run of the application. Hydra composes the settings of a sweeper and a launcher for it and uses neither, but
+without their packages it cannot compose the configuration.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from trialplane.training import imports
 
-OBJECTIVE = "objective"  # metric of a returned number; of several numbers objective_0, objective_1, …
+OBJECTIVE = "objective"  # metric of a returned number; several numbers are objective_0, objective_1, …
 _SAMPLERS = ("tpe", "random", "cmaes", "nsgaii", "nsgaiii", "motpe", "qmc", "grid")
 # Group of Hydra's configuration → names that packages add to it, and the defaults list of each.
 _PLUGINS: Mapping[str, Mapping[str, Sequence[Mapping[str, str]]]] = {
@@ -27,14 +27,14 @@ def install(report: Callable[[dict[str, Any]], None]) -> None:
     """Change Hydra in this process, now or when the job imports it.
 
     Args:
-        report: receives the task function's return value, by names of metrics.
+        report: Receives the task function's return value, by names of metrics.
     """
     imports.on_import("hydra.core.config_store", _add_plugins)
     imports.on_import("hydra._internal.hydra", functools.partial(_report_returned, report))
 
 
 def _add_plugins(module: ModuleType) -> None:
-    """Add an empty node for each plugin. An installed plugin replaces it later."""
+    """Add an empty configuration for each plugin. An installed plugin replaces it later."""
     store = module.ConfigStore.instance()
     for group, names in _PLUGINS.items():
         for name, defaults in names.items():
@@ -43,25 +43,26 @@ def _add_plugins(module: ModuleType) -> None:
 
 
 def _is_stored(repository: Any, group: str, name: str) -> bool:
+    """Return whether Hydra's store has a configuration of this name in a group."""
     for part in group.split("/"):
         repository = repository.get(part, {})
     return f"{name}.yaml" in repository
 
 
 def _report_returned(report: Callable[[dict[str, Any]], None], module: ModuleType) -> None:
-    """Report the return value of `Hydra.run`, a run without a sweep."""
+    """Make `Hydra.run`, a run without a sweep, report its return value."""
     run = module.Hydra.run
 
     @functools.wraps(run)
-    def reported(*args: Any, **kwargs: Any) -> Any:
+    def run_and_report(*args: Any, **kwargs: Any) -> Any:
         job_return = run(*args, **kwargs)
-        report(_named(job_return.return_value))
+        report(_metrics(job_return.return_value))
         return job_return
 
-    module.Hydra.run = reported
+    module.Hydra.run = run_and_report
 
 
-def _named(value: Any) -> dict[str, Any]:
+def _metrics(value: Any) -> dict[str, Any]:
     """Return a task function's return value as metrics."""
     if isinstance(value, dict):
         return value

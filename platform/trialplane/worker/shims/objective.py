@@ -1,7 +1,7 @@
 """An objective of Optuna as a trial's function: its argument behaves as `optuna.Trial`, and Optuna runs in the controller.
 
-Each parameter that is new in this trial is a request to the controller; repeated ones are answered here. Optuna's errors and
-warnings are raised here with the same text. Imports no Optuna, which a job may not have.
+Each new parameter is requested from the controller; repeated requests are answered here. Optuna's errors and warnings are
+raised here with the same text. Does not import Optuna, which may not be installed for the job.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, Protocol
 from trialplane.wire import messages, records
 from trialplane.worker import context
 
-Objective = Callable[..., Any]  # of a Trial
-_HERE = 3  # frames from `warnings.warn` in `_suggest` to the objective's own line
+Objective = Callable[..., Any]  # called with a Trial
+_STACK_LEVEL = 3  # number of frames from `warnings.warn` in `_suggest` to the objective's line
 
 
 class Controller(Protocol):
-    """The controller, seen from a trial's process; reports go through the trial's context.
+    """The controller as a trial's process sees it. Reports go through the trial's context instead.
 
     Attributes:
-        attributes: set by the objective, for the trial's outcome.
+        attributes: Attributes that the objective has set, for the trial's outcome.
     """
 
     attributes: dict[str, Any]
@@ -38,57 +38,61 @@ class Trial:
     """One trial, with the interface of `optuna.Trial`.
 
     Attributes:
-        number: of the trial, from 0; a retry has the same.
-        datetime_start: when this attempt started, in local time.
+        number: Number of the trial, from 0. A retry has the same number.
+        datetime_start: Start of this attempt, in local time.
 
     Args:
-        ctx: of the trial; receives the reports.
-        metrics: the job's objectives, and after them its constraints.
-        objectives: how many objectives there are.
-        controller: draws the parameters.
+        ctx: Context of the trial, for reports.
+        metrics: Names of the job's objectives, followed by those of its constraints.
+        objectives: Number of objectives.
+        controller: Controller, which draws the parameters.
     """
 
     def __init__(self, ctx: context.Context, metrics: Sequence[str], objectives: int, controller: Controller) -> None:
         self.number = ctx.trial
         self.datetime_start = datetime.datetime.now()
         self._ctx = ctx
-        self._objectives = tuple(metrics[:objectives])
-        self._constrained = tuple(metrics[objectives:])
+        self._objective_names = tuple(metrics[:objectives])
+        self._constraint_names = tuple(metrics[objectives:])
         self._controller = controller
         self._requests: dict[str, messages.Suggest] = {}
-        self._inside: dict[str, float] = {}
+        self._stored_values: dict[str, float] = {}
         self._params: dict[str, Any] = {}
-        self._prune = False
-        self._reported: set[int] = set()
+        self._is_pruned = False
+        self._reported_steps: set[int] = set()
         self._constraints: dict[str, float] = {}
 
     def suggest_float(self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False) -> float:
-        """A number from `low` to `high`, both included.
+        """Return a number from `low` to `high`, both included.
 
         Raises:
             ValueError: Optuna refuses the range, or `name` is another kind of parameter already.
         """
-        low, high = _finite(name, low), _finite(name, high)
-        step = None if step is None else _finite(name, step)
+        low, high = _finite_number(name, low), _finite_number(name, high)
+        step = None if step is None else _finite_number(name, step)
         value = float(self._suggest(messages.Suggest(name, "float", low, high, step, bool(log))))
-        return float(self._keep(name, value, value))
+        return float(self._record(name, value, value))
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        """A whole number from `low` to `high`, both included. Raises as `suggest_float`."""
-        low, high, step = int(low), int(high), int(step)
-        value = int(self._suggest(messages.Suggest(name, "int", low, high, step, bool(log))))
-        return int(self._keep(name, value, value))
-
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """One of `choices`.
+        """Return a whole number from `low` to `high`, both included.
 
         Raises:
-            TypeError: a choice has no JSON form: choose among names, and look the objects up.
-            ValueError: as of `suggest_float`.
+            ValueError: As of `suggest_float`.
         """
-        plain_choices = tuple(_plain(name, choice) for choice in choices)
+        low, high, step = int(low), int(high), int(step)
+        value = int(self._suggest(messages.Suggest(name, "int", low, high, step, bool(log))))
+        return int(self._record(name, value, value))
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        """Return one of `choices`.
+
+        Raises:
+            TypeError: A choice has no JSON form. Choose among names, and look the objects up.
+            ValueError: As of `suggest_float`.
+        """
+        plain_choices = tuple(_json_value(name, choice) for choice in choices)
         index = int(self._suggest(messages.Suggest(name, "categorical", choices=plain_choices)))
-        return self._keep(name, choices[index], plain_choices[index])
+        return self._record(name, choices[index], plain_choices[index])
 
     def suggest_uniform(self, name: str, low: float, high: float) -> float:
         """Deprecated in Optuna: `suggest_float(name, low, high)`."""
@@ -103,52 +107,52 @@ class Trial:
         return self.suggest_float(name, low, high, step=q)
 
     def report(self, value: float, step: int) -> None:
-        """Report the objective at a step; of a step that is reported twice the first value counts.
+        """Report the objective at a step. If a step is reported twice, the first value counts.
 
         Raises:
-            NotImplementedError: there are several objectives, for which Optuna has no reports either.
-            TypeError: the value is no number, or the step no whole one.
-            ValueError: the step is negative or too large.
+            NotImplementedError: There are several objectives, for which Optuna has no reports either.
+            TypeError: The value is no number, or the step no whole one.
+            ValueError: The step is negative or too large.
         """
-        if len(self._objectives) > 1:
+        if len(self._objective_names) > 1:
             raise NotImplementedError("Trial.report is not supported for multi-objective optimization.")
         try:
-            metric, at = float(value), int(step)
+            metric, number = float(value), int(step)
         except (TypeError, ValueError):
             text = f"report({value!r}, {step!r}): the value must be a number, and the step a whole one"
             raise TypeError(text) from None
-        if not 0 <= at < records.STEPS:
-            raise ValueError(f"report(…, step={at}): steps go from 0 to {records.STEPS - 1}")
-        if at in self._reported:
-            warnings.warn(f"step {at} is reported already; this value is ignored", stacklevel=2)
+        if not 0 <= number < records.STEPS:
+            raise ValueError(f"report(…, step={number}): steps go from 0 to {records.STEPS - 1}")
+        if number in self._reported_steps:
+            warnings.warn(f"step {number} is reported already; this value is ignored", stacklevel=2)
             return
-        self._reported.add(at)
-        self._prune = False
+        self._reported_steps.add(number)
+        self._is_pruned = False
         try:
-            self._ctx.note("", at, {self._objectives[0]: metric}, waits=True)
+            self._ctx.note("", number, {self._objective_names[0]: metric}, waits=True)
         except context.Pruned:  # the objective reads it by `should_prune`
-            self._prune = True
+            self._is_pruned = True
 
     def should_prune(self) -> bool:
-        """Whether the pruner ends this trial: then raise `optuna.TrialPruned`."""
-        if len(self._objectives) > 1:
+        """Return whether the pruner ends this trial: then raise `optuna.TrialPruned`."""
+        if len(self._objective_names) > 1:
             raise NotImplementedError("Trial.should_prune is not supported for multi-objective optimization.")
-        return self._prune
+        return self._is_pruned
 
     def set_user_attr(self, key: str, value: Any) -> None:
         """Keep a JSON value with the trial's result.
 
         Raises:
-            TypeError: the value has no JSON form.
+            TypeError: The value has no JSON form.
         """
-        self._controller.attributes[str(key)] = _plain(key, value)
+        self._controller.attributes[str(key)] = _json_value(key, value)
 
     def set_constraint(self, key: str, value: float) -> None:
-        """Set a constraint; the trial is feasible where none is over the bounds that the job gives them.
+        """Set a constraint. The trial is feasible if all constraints are within the bounds of the job.
 
         Raises:
-            TypeError: the value is no number.
-            ValueError: it is NaN, or the job has no such constraint.
+            TypeError: The value is no number.
+            ValueError: It is NaN, or the job has no such constraint.
         """
         try:
             number = float(value)
@@ -156,7 +160,7 @@ class Trial:
             raise TypeError(f"set_constraint({key!r}, {value!r}): the value must be a number") from None
         if math.isnan(number):
             raise ValueError(f"set_constraint({key!r}, {value!r}): NaN is neither feasible nor infeasible")
-        if key not in self._constrained:
+        if key not in self._constraint_names:
             remedy = f"write constraints: [{{metric: {key}, max: 0}}] into job.yaml"
             raise ValueError(f"set_constraint({key!r}, …): the job has no such constraint; {remedy}")
         if key in self._constraints:
@@ -172,13 +176,13 @@ class Trial:
     @property
     def distributions(self) -> dict[str, Any]:
         """Optuna's distributions of these parameters; needs Optuna in the trial's environment."""
-        # By name: only an objective that reads this property needs Optuna here.
+        # Imported by name, as only an objective that reads this property needs Optuna.
         classes = importlib.import_module("optuna.distributions")
         distributions = {}
         for name, request in self._requests.items():
             if request.kind == "categorical":
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # on lists, which Optuna's databases do not keep
+                    warnings.simplefilter("ignore")  # Optuna warns that its databases do not store lists
                     distributions[name] = classes.CategoricalDistribution(request.choices)
             elif request.kind == "int":
                 distributions[name] = classes.IntDistribution(request.low, request.high, log=request.log, step=request.step)
@@ -208,34 +212,34 @@ class Trial:
     def _result(self, returned: Any) -> context.Result:
         """Return the objective's result, by name if it has set constraints too."""
         if not self._constraints:
-            return returned  # type: ignore[no-any-return]  # `outcomes.complete` checks it
+            return returned  # type: ignore[no-any-return]  # `outcomes.outcome_of_result` checks it
         values = returned if isinstance(returned, (list, tuple)) else [returned]
-        return {**dict(zip(self._objectives, values, strict=False)), **self._constraints}
+        return {**dict(zip(self._objective_names, values, strict=False)), **self._constraints}
 
     def _suggest(self, request: messages.Suggest) -> float:
         """Return the value of a parameter as Optuna stores it; for a repeated request, from memory."""
         name = request.name
         if not isinstance(name, str):
             raise TypeError(f"the name of a parameter is a text, not {name!r}")
-        with self._ctx.alone():
+        with self._ctx.lock_reports():
             if self._requests.get(name) != request:
                 answer = self._controller.suggest(request)
                 for text in answer.warnings:
-                    warnings.warn(text, stacklevel=_HERE)
+                    warnings.warn(text, stacklevel=_STACK_LEVEL)
                 if answer.value is None:
                     raise ValueError(answer.error)
                 self._requests.setdefault(name, request)
-                self._inside.setdefault(name, answer.value)
-            return self._inside[name]
+                self._stored_values.setdefault(name, answer.value)
+            return self._stored_values[name]
 
-    def _keep(self, name: str, value: Any, plain: Any) -> Any:
-        """Store the value of a parameter, in its plain form for code that reads the trial's parameters without `trial`."""
-        self._ctx.suggested(name, plain)
+    def _record(self, name: str, value: Any, plain: Any) -> Any:
+        """Record the value of a parameter, and its JSON value for code that reads the parameters of the context."""
+        self._ctx.add_suggestion(name, plain)
         return self._params.setdefault(name, value)
 
 
-def of(objective: Objective, metrics: Sequence[str], objectives: int, controller: Controller) -> context.Run:
-    """The function of a trial that calls an objective; its arguments are those of `Trial`."""
+def trial_function(objective: Objective, metrics: Sequence[str], objectives: int, controller: Controller) -> context.Run:
+    """Return a function of the context that calls an objective; the arguments are those of `Trial`."""
 
     def run(ctx: context.Context) -> context.Result:
         trial = Trial(ctx, metrics, objectives, controller)
@@ -244,15 +248,24 @@ def of(objective: Objective, metrics: Sequence[str], objectives: int, controller
     return run
 
 
-def _finite(name: str, value: float) -> float:
+def _finite_number(name: str, value: float) -> float:
+    """Return a bound or step of a parameter as a number.
+
+    Raises:
+        ValueError: It is not finite.
+    """
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"{name}: {value!r} is no bound or step; they are finite numbers")
     return number
 
 
-def _plain(name: str, value: Any) -> Any:
-    """A JSON value; the scalars of numpy as numbers."""
+def _json_value(name: str, value: Any) -> Any:
+    """Return a value as a JSON value; scalars of numpy become numbers.
+
+    Raises:
+        TypeError: The value has no JSON form.
+    """
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         value = value.item()
     try:

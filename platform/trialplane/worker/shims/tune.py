@@ -1,7 +1,7 @@
-"""A function trainable of Ray Tune as a trial's function: the trial answers its calls of Ray; Ray never starts.
+"""A function trainable of Ray Tune as a trial's function: the trial answers its calls of Ray, and Ray never starts.
 
-The public functions of `ray.tune`, `ray.train` and `ray.air.session` that a trainable calls are replaced as these modules
-are imported; `Checkpoint`, the domains and all else are Ray's own. Imports no Ray: the job does.
+The public functions of `ray.tune`, `ray.train` and `ray.air.session` that a trainable calls are replaced when these modules
+are imported; `Checkpoint`, the domains and everything else are Ray's own. Does not import Ray; the job does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trialplane.worker.shims import capture
 
 Trainable = Callable[[dict[str, Any]], Any]
 _FOLDER, _METRICS = "checkpoint", "metrics.json"  # in the archive of a checkpoint
-_ONE_PROCESS = {
+_SINGLE_PROCESS = {
     "get_world_size": 1,
     "get_world_rank": 0,
     "get_local_rank": 0,
@@ -37,15 +37,15 @@ _ONE_PROCESS = {
 }
 
 
-class _Begun(BaseException):
-    """The module has reached the search that it starts by itself; the definitions that the trial needs are before it."""
+class _SearchStarted(BaseException):
+    """Raised where a module starts its own search, to end the import there."""
 
 
 class Session:
-    """One trial, as Ray's functions show it to the trainable.
+    """One trial, as the trainable sees it through Ray's functions.
 
     Attributes:
-        newest: the newest value of each reported metric, with those of the checkpoint that it continues from.
+        newest: Newest value of each reported metric, also from before the checkpoint that the trial continues from.
     """
 
     def __init__(self, ctx: context.Context) -> None:
@@ -58,19 +58,19 @@ class Session:
         """Save the checkpoint and report the numbers, those of nested dicts under names like `eval/loss`.
 
         Args:
-            metrics: by name; or, as older versions of Ray had it, each as an argument.
+            metrics: By name; or, as older versions of Ray had it, each as an argument.
             checkpoint: Ray's `Checkpoint`, of a folder, which is copied.
-            **named: see `metrics`; and arguments of newer versions.
+            **named: See `metrics`; and arguments of newer versions.
 
         Raises:
-            TypeError: the metrics are no dict, or the checkpoint is not Ray's.
-            Pruned, Finished: as of `Context.report`.
+            TypeError: The metrics are no dict, or the checkpoint is not Ray's.
+            Pruned, Finished: As of `Context.report`.
         """
         values = named if metrics is None else metrics
         if not isinstance(values, Mapping):
             raise TypeError(f"report({values!r:.60}): give the metrics as a dict, by name")
         self._iteration += 1
-        numbers = dict(capture.numbers(_flat(values)))
+        numbers = dict(capture.numbers(_flatten(values)))
         self.newest |= numbers
         if checkpoint is not None:
             self._save(checkpoint)
@@ -78,10 +78,10 @@ class Session:
             self.ctx.note("", self._iteration, numbers, waits=True)
 
     def get_checkpoint(self) -> Any:
-        """The newest checkpoint as Ray's `Checkpoint`, or None: of this trial, or else of the run that `--resume` names.
+        """Return the newest checkpoint of this trial, or else of the run that `--resume` names, in Ray's class; or None.
 
         Raises:
-            CheckpointError: there are checkpoints, and none can be read.
+            CheckpointError: There are checkpoints, and none can be read.
         """
         checkpoint = self._saves.newest()
         if checkpoint is None:
@@ -90,7 +90,7 @@ class Session:
         with tarfile.open(checkpoint.file) as archive:
             archive.extractall(folder, filter="data")
         checkpoint.file.unlink()
-        if self._iteration == 0:  # a trainable that never calls this starts from scratch, and counts from 1
+        if self._iteration == 0:  # only now, as a trainable that never calls this function starts from scratch
             self._iteration = checkpoint.step
             self.newest = json.loads((folder / _METRICS).read_text())
         return importlib.import_module("ray.tune").Checkpoint.from_directory(str(folder / _FOLDER))
@@ -113,53 +113,53 @@ class Session:
     def result(self, returned: Any) -> context.Result:
         """Return the trial's result: the function's return value, and its other reports."""
         if returned is None:
-            return self.newest or None  # type: ignore[return-value]  # `outcomes.complete` checks it
+            return self.newest or None  # type: ignore[return-value]  # `outcomes.outcome_of_result` checks it
         if isinstance(returned, Mapping):
-            return {**self.newest, **_flat(returned)}
+            return {**self.newest, **_flatten(returned)}
         return returned  # type: ignore[no-any-return]
 
 
 @dataclasses.dataclass(frozen=True)
 class TrialContext:
-    """The result of `get_context()` in a trial.
+    """The object that `get_context()` returns in a trial.
 
     Attributes:
-        ctx: of the trial.
+        ctx: Context of the trial.
     """
 
     ctx: context.Context
 
     def get_experiment_name(self) -> str:
-        """The run's name."""
+        """Return the run's name."""
         return self.ctx.run
 
     def get_trial_name(self) -> str:
-        """The run's name and the trial's number."""
+        """Return the run's name and the trial's number."""
         return f"{self.ctx.run}_{self.ctx.trial:05d}"
 
     def get_trial_id(self) -> str:
-        """The trial's number, the same in each attempt."""
+        """Return the trial's number, the same in each attempt."""
         return f"{self.ctx.trial:05d}"
 
     def get_trial_dir(self) -> str:
-        """The trial's scratch folder; `keep.files` of the job keeps files of it."""
+        """Return the trial's scratch folder, from which the job's `keep.files` are copied."""
         return str(self.ctx.workdir)
 
     def get_trial_resources(self) -> Any:
-        """Cores and GPUs of the trial, as Ray's `PlacementGroupFactory`."""
+        """Return cores and GPUs of the trial, as Ray's `PlacementGroupFactory`."""
         bundle = {"CPU": float(self.ctx.cpus), **({"GPU": float(self.ctx.gpus)} if self.ctx.gpus else {})}
         return importlib.import_module("ray.tune").PlacementGroupFactory([bundle])
 
     def __getattr__(self, name: str) -> Any:
-        if name in _ONE_PROCESS:
-            return lambda: _ONE_PROCESS[name]
+        if name in _SINGLE_PROCESS:
+            return lambda: _SINGLE_PROCESS[name]
         raise AttributeError(
             f"get_context().{name} does not exist: the trial is not in a session of Ray. It has get_experiment_name, "
-            f"get_trial_name, get_trial_id, get_trial_dir, get_trial_resources, {', '.join(_ONE_PROCESS)}"
+            f"get_trial_name, get_trial_id, get_trial_dir, get_trial_resources, {', '.join(_SINGLE_PROCESS)}"
         )
 
 
-# The session of the trial that this process runs. State of the module, as Ray's own is.
+# The session of the trial that this process runs. State of the module, as in Ray.
 _sessions: list[Session] = []
 
 
@@ -170,13 +170,14 @@ def load(entrypoint: str) -> context.Run:
         The function of a trial.
 
     Raises:
-        Invalid: it is no function of one configuration, or the module's search comes before it.
-        whatever the module raises at import; AttributeError when it lacks the function.
+        Invalid: The entrypoint is no function, or the module starts its search before it defines the function.
+        AttributeError: The module has no such function.
+        Any exception of the module at import.
     """
-    for name, replace in _REPLACED.items():
+    for name, replace in _REPLACERS.items():
         imports.on_import(name, replace)
     module, _, function = entrypoint.partition(":")
-    loaded, has_begun = _imported(module)
+    loaded, has_begun = _import_up_to_search(module)
     if has_begun and not hasattr(loaded, function):
         remedy = "put it under `if __name__ == '__main__':`"
         raise context.Invalid(f"ray:{entrypoint}: the search of {module} comes before {function}; {remedy}")
@@ -203,8 +204,8 @@ def load(entrypoint: str) -> context.Run:
     return run
 
 
-def _imported(name: str) -> tuple[ModuleType, bool]:
-    """A module, and whether it starts a search when it is imported: then it is run up to there."""
+def _import_up_to_search(name: str) -> tuple[ModuleType, bool]:
+    """Import a module up to the search that it may start; return it, and whether it starts one."""
     spec = importlib.util.find_spec(name)
     if name in sys.modules or spec is None or spec.loader is None:
         return importlib.import_module(name), False  # or raises ModuleNotFoundError
@@ -213,7 +214,7 @@ def _imported(name: str) -> tuple[ModuleType, bool]:
     has_begun = False
     try:
         spec.loader.exec_module(module)
-    except _Begun:
+    except _SearchStarted:
         has_begun = True
         print("trialplane: the module's own search is not started; trials call its function")  # noqa: T201  the slot's log
     except BaseException:
@@ -225,65 +226,77 @@ def _imported(name: str) -> tuple[ModuleType, bool]:
     return module, has_begun
 
 
-def _flat(values: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
+def _flatten(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested dicts, with / between the names, as Ray does."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        flat |= _flat(value, f"{above}{name}/") if isinstance(value, Mapping) else {f"{above}{name}": value}
+        flat |= _flatten(value, f"{prefix}{name}/") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return flat
 
 
 def _current() -> Session | None:
-    """The session of the trial of this process; None elsewhere, as in a process that the trainable has forked."""
+    """Return the session of the trial of this process; None outside of a trial, and in a process that the job has forked."""
     return _sessions[-1] if _sessions and context.current() is _sessions[-1].ctx else None
 
 
 def _report(metrics: Mapping[str, Any] | None = None, checkpoint: Any = None, **named: Any) -> None:
+    """Report as `Session.report`, in place of Ray's function. Does nothing outside of a trial."""
     if (session := _current()) is not None:
         session.report(metrics, checkpoint=checkpoint, **named)
 
 
 def _get_checkpoint() -> Any:
+    """Return the checkpoint as `Session.get_checkpoint`, in place of Ray's function. None outside of a trial."""
     session = _current()
     return None if session is None else session.get_checkpoint()
 
 
 def _get_context() -> TrialContext:
+    """Return the trial's context, in place of Ray's function.
+
+    Raises:
+        RuntimeError: This process runs no trial.
+    """
     session = _current()
     if session is None:
         raise RuntimeError("get_context() is called outside of a trial: call it in the function that the trial runs")
     return TrialContext(session.ctx)
 
 
-def _no_init(*_: object, **__: object) -> contextlib.AbstractContextManager[None]:
+def _ignore_init(*_: object, **__: object) -> contextlib.AbstractContextManager[None]:
+    """Print that Ray is not started, in place of `ray.init`."""
     print("trialplane: ray.init() does nothing here: a trial's process is not connected to Ray")  # noqa: T201  its log
     return contextlib.nullcontext()
 
 
-def _begin(*_: object, **__: object) -> None:
-    raise _Begun
+def _stop_at_search(*_: object, **__: object) -> None:
+    """End the import of the module, in place of Ray's functions that start a search."""
+    raise _SearchStarted
 
 
 def _replace_ray(module: ModuleType) -> None:
-    module.init = _no_init  # type: ignore[attr-defined]
+    """Replace `ray.init`."""
+    module.init = _ignore_init  # type: ignore[attr-defined]
 
 
 def _replace_functions(module: ModuleType) -> None:
+    """Replace the functions that a trainable calls."""
     module.report, module.get_checkpoint, module.get_context = _report, _get_checkpoint, _get_context  # type: ignore[attr-defined]
 
 
 def _replace_tune(module: ModuleType) -> None:
+    """Replace the functions that a trainable calls, and those that start a search."""
     _replace_functions(module)
-    module.run = module.run_experiments = _begin  # type: ignore[attr-defined]
+    module.run = module.run_experiments = _stop_at_search  # type: ignore[attr-defined]
 
     def __init__(self: object, *_: object, **__: object) -> None:
-        """Nothing: Ray's would make the folder of its results."""
+        """Do nothing, as Ray's own would create a folder for results."""
 
-    module.Tuner.__init__, module.Tuner.fit, module.Tuner.restore = __init__, _begin, _begin
+    module.Tuner.__init__, module.Tuner.fit, module.Tuner.restore = __init__, _stop_at_search, _stop_at_search
 
 
 def _replace_session(module: ModuleType) -> None:
-    """Older spellings: `session.report`, `session.get_trial_id` and their like."""
+    """Replace the functions of `ray.air.session`, which older versions of Ray have: `report`, `get_trial_id` and others."""
     _replace_functions(module)
     for name in _context_names():
         if hasattr(module, name):
@@ -291,11 +304,12 @@ def _replace_session(module: ModuleType) -> None:
 
 
 def _context_names() -> Iterator[str]:
+    """Yield the names of the functions of `get_context()`."""
     yield from (name for name in vars(TrialContext) if name.startswith("get_"))
-    yield from _ONE_PROCESS
+    yield from _SINGLE_PROCESS
 
 
-_REPLACED: Mapping[str, imports.Replace] = {
+_REPLACERS: Mapping[str, imports.Replace] = {
     "ray": _replace_ray,
     "ray.tune": _replace_tune,
     "ray.train": _replace_functions,

@@ -1,10 +1,10 @@
 """The module `wandb` of a trial: W&B's calls without its package, a server or an account.
 
-`wandb.log`, and numbers in the summary, are reports of the trial; `wandb.config` is the trial's parameters over what the
-script gives; `wandb.agent` runs its function once, as the trial. Everything else can be called and does nothing, which the
-trial's log says once for each name. Outside of a trial, as in a template, nothing is reported.
+`wandb.log` and numbers in the summary are reports of the trial. `wandb.config` has the trial's parameters and the script's
+other values. `wandb.agent` runs its function once, as the trial. Everything else can be called and does nothing, for which
+the trial's log has one line for each name. Outside of a trial, as in a template, nothing is reported.
 
-Source of what the calls mean: https://docs.wandb.ai/ref/python
+Reference of the calls: https://docs.wandb.ai/ref/python
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from trialplane.wire import env
 from trialplane.worker import context
 from trialplane.worker.shims import capture
 
-__version__ = "0.20.0"  # of the package whose calls these are: libraries compare it
+__version__ = "0.20.0"  # version of W&B's package with these calls, as libraries compare it
 
 _SILENT = ("Settings", "login", "setup", "termlog", "termwarn", "termerror", "require", "define_metric")
-_CAPTURED = "only the numbers in wandb.log and in the summary are kept"
+_CAPTURED_TEXT = "only the numbers in wandb.log and in the summary are kept"
 
 
 class Error(Exception):
     """The base of W&B's errors; raised by calls without a meaningful result here."""
 
 
-@functools.cache  # once is enough
-def _tell(subject: str, message: str) -> None:
-    """A line in the trial's log."""
+@functools.cache  # logs each line once
+def _log_once(subject: str, message: str) -> None:
+    """Write a line to the trial's log, unless it is there already."""
     sys.stderr.write(f"trialplane: {subject} {message}\n")
 
 
@@ -72,22 +72,23 @@ class Nothing:
 
 
 def __getattr__(name: str) -> Any:
-    """Return any other name of W&B's modules."""
+    """Return a stand-in for any other name of W&B's modules."""
     if name.startswith("__"):
         raise AttributeError(name)
-    return generate_id if name == "generate_id" else _uncovered(name)
+    return generate_id if name == "generate_id" else _stand_in(name)
 
 
 def generate_id(length: int = 8) -> str:
-    """A new name of so many letters and digits, in any of W&B's modules; independent of the trial's seed."""
+    """Return a random name of `length` letters and digits, independent of the trial's seed."""
     return "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(length))
 
 
-@functools.cache  # a class stays the same class
-def _uncovered(name: str) -> Any:
+@functools.cache  # so that a name is always the same class
+def _stand_in(name: str) -> Any:
+    """Return an error class, a class or a function that does nothing, by the form of the name."""
     if name.endswith("Error"):
         return Error
-    return type(name, (Nothing,), {"__init__": lambda *_, **__: _say(name)}) if name[:1].isupper() else _Call(name)
+    return type(name, (Nothing,), {"__init__": lambda *_, **__: _log_no_effect(name)}) if name[:1].isupper() else _Call(name)
 
 
 class _Call:
@@ -98,20 +99,21 @@ class _Call:
 
     def __call__(self, *_: Any, **__: Any) -> Nothing:
         """Log once that the call does nothing."""
-        _say(self._name)
+        _log_no_effect(self._name)
         return Nothing()
 
     def __getattr__(self, name: str) -> Any:
         return __getattr__(name)
 
 
-def _say(name: str) -> None:
+def _log_no_effect(name: str) -> None:
+    """Log once that a call does nothing, except for calls without consequences."""
     if name not in _SILENT:
-        _tell(f"wandb.{name}", f"does nothing in a trial: {_CAPTURED}")
+        _log_once(f"wandb.{name}", f"does nothing in a trial: {_CAPTURED_TEXT}")
 
 
 class _Values(MutableMapping[str, Any]):
-    """Values by key or as attributes."""
+    """A mapping whose values are attributes too."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -128,7 +130,7 @@ class _Values(MutableMapping[str, Any]):
 
 
 class Config(_Values):
-    """The trial's parameters over what the script sets."""
+    """The configuration: values that the script sets, and the trial's parameters, which take precedence."""
 
     def __init__(self) -> None:
         self.__dict__["_script_values"] = {}
@@ -141,16 +143,16 @@ class Config(_Values):
         """Add values; the trial's parameters do not change.
 
         Args:
-            values: a mapping, argparse's namespace, or pairs.
-            allow_val_change: has no effect.
-            **named: more of them.
+            values: Mapping, argparse's namespace, or pairs.
+            allow_val_change: Without effect.
+            **named: More values.
         """
-        for name, value in {**_mapping(values), **named}.items():
+        for name, value in {**_as_dict(values), **named}.items():
             self[name] = value
 
     def setdefaults(self, values: Any) -> None:
         """Set values of names that have none."""
-        for name, value in _mapping(values).items():
+        for name, value in _as_dict(values).items():
             self._script_values.setdefault(name, value)
 
     def __getitem__(self, name: str) -> Any:
@@ -159,7 +161,7 @@ class Config(_Values):
     def __setitem__(self, name: str, value: Any) -> None:
         params = context.params()
         if name in params and params[name] != value:
-            _tell(f"wandb.config.{name} = {value!r}", f"is ignored: the trial's parameter {name} is {params[name]!r}")
+            _log_once(f"wandb.config.{name} = {value!r}", f"is ignored: the trial's parameter {name} is {params[name]!r}")
         self._script_values[name] = value
 
     def __delitem__(self, name: str) -> None:
@@ -172,9 +174,10 @@ class Config(_Values):
         return len(self.as_dict())
 
 
-def _mapping(values: Any) -> dict[str, Any]:
+def _as_dict(values: Any) -> dict[str, Any]:
+    """Return the values of a mapping, pairs or a namespace; none of a file, which is not read."""
     if isinstance(values, str):
-        _tell(f"wandb.init(config={values!r})", "does not read the file: write its values into the job's params")
+        _log_once(f"wandb.init(config={values!r})", "does not read the file: write its values into the job's params")
         return {}
     return dict(values if isinstance(values, (Mapping, list, tuple)) else vars(values or object))
 
@@ -209,7 +212,7 @@ class Summary(_Values):
 
 
 def _report(step: int, values: Mapping[str, Any]) -> None:
-    """Report numbers. A process that the trial has started appends them to a file, which the slot reads."""
+    """Report numbers. A process that the trial has started writes them to a file instead, which the slot reads."""
     metrics = dict(capture.numbers(dict(values)))
     folder = os.environ.get(env.WANDB_FOLDER)
     if context.current() is not None or folder is None:
@@ -223,26 +226,26 @@ class Run:
     """The trial, as W&B's run.
 
     Args:
-        first: the step of the trial at which it begins: a script's second run goes on after its first.
-        **facts: project, name, group and the like, from the script.
+        first_step: Step of the trial at which the run begins: a script's second run continues after its first.
+        **facts: Project, name, group and other values from the script.
 
     Attributes:
-        summary: see there.
-        first: as given.
-        step: W&B's, from 0; one more with each call of `log` without a step.
+        summary: Newest values, as `Summary`.
+        first_step: Step of the trial at which the run begins.
+        step: W&B's step, from 0; increased by each call of `log` without a step.
         offline: True, as in W&B's offline mode: no server has the run, so it has no address either.
         disabled: False, for what is logged counts.
         resumed: False; `ctx.attempt` tells a retry.
         sweep_id: None; `ctx.run` names the search.
-        start_time: seconds since the epoch.
+        start_time: Seconds since the epoch.
     """
 
     offline, disabled, resumed = True, False, False
     sweep_id = url = project_url = sweep_url = None
 
-    def __init__(self, first: int, **facts: Any) -> None:
+    def __init__(self, first_step: int, **facts: Any) -> None:
         ctx = context.current()
-        self.first = first
+        self.first_step = first_step
         self.step = 0
         self.id = "trial" if ctx is None else f"{ctx.run}-trial-{ctx.trial}"
         self.name = facts.get("name") or self.id
@@ -267,16 +270,16 @@ class Run:
         """Report numbers; other values are left out.
 
         Args:
-            data: by name; values in dicts get names with dots.
-            step: one before the newest is left out, as W&B does.
-            commit: False keeps them for the next call, and its step.
-            sync: has no effect.
+            data: Values by name; values in nested dicts get names with dots.
+            step: Step; as in W&B, a call with a smaller step than the newest is ignored.
+            commit: False: the values are reported by the next call, with its step.
+            sync: Without effect.
 
         Raises:
-            Pruned: the pruner ends this trial. Let it pass.
+            Pruned: The pruner ends this trial. Do not catch it.
         """
         if step is not None and step < self.step:
-            _tell(f"wandb.log(step={step})", f"is left out, as its step lies before {self.step}")
+            _log_once(f"wandb.log(step={step})", f"is left out, as its step lies before {self.step}")
             return
         self.step = self.step if step is None else int(step)
         self.summary.keep(data)
@@ -289,8 +292,8 @@ class Run:
             self.step += 1
         for name, value in ready.items():
             if isinstance(value, Nothing):
-                _tell(f"wandb.log: {name}", "is left out: it is not a number")
-        _report(self.first + self._newest, ready)
+                _log_once(f"wandb.log: {name}", "is left out: it is not a number")
+        _report(self.first_step + self._newest, ready)
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
         """Report the last values logged with commit=False."""
@@ -301,7 +304,7 @@ class Run:
             run = None
 
     def _summarize(self, values: Mapping[str, Any]) -> None:
-        _report(self.first + self._newest, values)
+        _report(self.first_step + self._newest, values)
 
     def __enter__(self) -> Run:
         return self
@@ -312,11 +315,11 @@ class Run:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return globals()[name] if name in ("use_artifact", "restore") else _uncovered(name)
+        return globals()[name] if name in ("use_artifact", "restore") else _stand_in(name)
 
 
 run: Run | None = None
-config = _config = Config()  # also by the second name, as functions have arguments of the first
+config = _config = Config()  # the second name is for functions with an argument `config`
 _runs: list[Run] = []  # of this process, in order
 
 
@@ -326,35 +329,35 @@ def init(
     config: Any = None,
     **facts: Any,
 ) -> Run:
-    """The trial as a run; a second call while it lasts returns it again, one after `finish` goes on with later steps.
+    """Return the trial as a run. A second call returns the same run; after `finish`, a new run with later steps.
 
     Args:
-        project: attribute of the run, without effect.
-        entity: the same.
-        config: the script's configuration; the trial's parameters win.
-        **facts: name, group, tags, notes; others have no effect.
+        project: Attribute of the run.
+        entity: Attribute of the run.
+        config: Configuration of the script; the trial's parameters take precedence.
+        **facts: Attributes of the run: name, group, tags, notes; others have no effect.
     """
     global run
     _config.update(config or {})
     if run is None or facts.get("reinit"):
-        first = _runs[-1].first + _runs[-1].step + 1 if _runs else 0
-        run = Run(first, project=project, entity=entity, **facts)
+        first_step = _runs[-1].first_step + _runs[-1].step + 1 if _runs else 0
+        run = Run(first_step, project=project, entity=entity, **facts)
         _runs.append(run)
     return run
 
 
 def log(data: Mapping[str, Any], step: int | None = None, commit: bool | None = None, sync: bool | None = None) -> None:
-    """As `Run.log`, of the newest run, or of a new one."""
+    """Log as `Run.log` to the newest run, or to a new one."""
     (run or init()).log(data, step, commit, sync)
 
 
 def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
-    """As `Run.finish`."""
+    """Finish the newest run, as `Run.finish`."""
     if run is not None:
         run.finish(exit_code, quiet)
 
 
-class _OfTheRun(_Values):
+class _NewestSummary(_Values):
     """`wandb.summary`: the summary of the newest run."""
 
     def __getitem__(self, name: str) -> Any:
@@ -373,13 +376,13 @@ class _OfTheRun(_Values):
         return len((run or init()).summary)
 
 
-summary = _OfTheRun()
+summary = _NewestSummary()
 
 
 def sweep(sweep: Any = None, *_: Any, **__: Any) -> str:
-    """The name of a sweep that does nothing: a trial does not search."""
+    """Log that no sweep is started, as a trial does not search, and return a name."""
     text = "is not started: the job's space is searched already. `platform import wandb sweep.yaml` makes a job of a sweep"
-    _tell("wandb.sweep", text)
+    _log_once("wandb.sweep", text)
     return "trialplane"
 
 
@@ -387,19 +390,21 @@ def agent(sweep_id: Any = None, function: Callable[[], Any] | None = None, *_: A
     """Run the function once, as the trial.
 
     Raises:
-        Error: there is no function.
+        Error: There is no function.
     """
     if function is None:
         raise Error("wandb.agent without a function runs a sweep's program: name that program as the job's script")
-    _tell("wandb.agent", "runs its function once in each trial; the job's `trials` is how many trials there are")
+    _log_once("wandb.agent", "runs its function once in each trial; the job's `trials` is how many trials there are")
     function()
 
 
-def _refused(name: str) -> Callable[..., Any]:
+def _unavailable(name: str) -> Callable[..., Any]:
+    """Return a function that raises Error, for a call that needs W&B's server."""
+
     def refuse(*_: Any, **__: Any) -> Any:
         raise Error(f"wandb.{name} reads from W&B's server, and a trial has none: leave wandb out of the job's capture")
 
     return refuse
 
 
-Api, use_artifact, restore = _refused("Api"), _refused("use_artifact"), _refused("restore")
+Api, use_artifact, restore = _unavailable("Api"), _unavailable("use_artifact"), _unavailable("restore")
