@@ -12,8 +12,8 @@ _API = "/api/2.0/mlflow"
 PAGE = 1000  # runs in an answer of MLflow's
 
 
-def mlflow_runs(cluster: Cluster, run: str, job: str = "criteria", metric: str = "") -> list[dict[str, Any]]:
-    """The trials' runs in MLflow, through `platform ui`; with the times (ms) at which each reported `metric`."""
+def mlflow_runs(cluster: Cluster, run: str, job: str = "criteria") -> list[dict[str, Any]]:
+    """Return the trials' runs in MLflow, through `platform ui`."""
     with subprocess.Popen(
         cluster.command("ui", "--port", "5055"),
         env=cluster.environ,
@@ -32,8 +32,6 @@ def mlflow_runs(cluster: Cluster, run: str, job: str = "criteria", metric: str =
             while token := answer.get("next_page_token"):
                 answer = browser.get(f"{_API}/runs/search", {**search, "page_token": token})
                 runs += answer.get("runs", [])
-            ids = [one["info"]["run_id"] for one in runs if metric]
-            reports = {run_id: _times(browser, run_id, metric) for run_id in ids}
         finally:
             ui.terminate()
     return [
@@ -41,12 +39,6 @@ def mlflow_runs(cluster: Cluster, run: str, job: str = "criteria", metric: str =
             "id": one["info"]["run_id"],
             "tags": {tag["key"]: tag["value"] for tag in one["data"]["tags"]},
             "status": one["info"]["status"],
-            "reports": reports.get(one["info"]["run_id"], []),
         }
         for one in runs
     ]
-
-
-def _times(browser: Browser, run_id: str, metric: str) -> list[int]:
-    history = browser.get(f"{_API}/metrics/get-history?run_id={run_id}&metric_key={metric}")["metrics"]
-    return [int(point["timestamp"]) for point in history]

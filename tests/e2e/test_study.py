@@ -55,16 +55,20 @@ def test_all_trials_ended(cluster: Cluster, study: str) -> None:
 
 
 def test_a_pod_ran_one_trial_at_a_time(cluster: Cluster, study: str) -> None:
-    """By the times of reports in MLflow, which come from the trial's own process, and the pod it is recorded with."""
-    spans, trials = defaultdict(list), set()
-    for run in mlflow_runs(cluster, study, metric="macro_f1"):  # of a promoted trial there is one for each segment
-        spans[run["tags"]["trialplane.node"]].append((min(run["reports"]), max(run["reports"])))
-        trials.add(int(run["tags"]["trialplane.trial"]))
-    assert 1 <= len(spans) <= 2
-    assert trials == set(range(TRIALS))
-    for found in spans.values():
-        for (_, end), (start, _) in itertools.pairwise(sorted(found)):
+    """By the times of the attempts, which come from the trial's own process; a promoted trial has several."""
+    attempts = cluster.said("results", study, "--all-attempts")
+    spans_by_pod = defaultdict(list)
+    for attempt in attempts:
+        spans_by_pod[attempt["node"]].append((attempt["started"], attempt["ended"]))
+    assert 1 <= len(spans_by_pod) <= 2
+    for spans in spans_by_pod.values():
+        for (_, end), (start, _) in itertools.pairwise(sorted(spans)):
             assert end <= start, "two trials at once in one pod"
+
+
+def test_each_trial_is_one_run_in_mlflow(cluster: Cluster, study: str) -> None:
+    trials = [int(run["tags"]["trialplane.trial"]) for run in mlflow_runs(cluster, study)]
+    assert sorted(trials) == list(range(TRIALS))
 
 
 def test_the_verbs_read_an_ended_run(cluster: Cluster, study: str) -> None:

@@ -33,7 +33,7 @@ _PARSERS = re.compile(
 ARGUMENTS = re.compile(
     r"argparse|ArgumentParser|sys\.argv|\bclick\b|\bfire\b|absl|hydra|tyro|typer|simple_parsing|docopt|getopt|sacred|\bplac\b"
 )
-_SETTINGS = re.compile(r"[\w./*-]+\.(?:yaml|yml|json|toml|ini|cfg)\b")
+_SETTINGS = re.compile(r"(?<![\w./*-])[\w./*-]+\.(?:yaml|yml|json|toml|ini|cfg)\b")
 _ANY_SETTINGS = ("*.yaml", "*.yml", "*.toml", "*.ini", "*.json")
 # An argument that names a settings file: `--config`, `params_file`.
 CONFIG = re.compile(r"(?:config|cfg|conf|params|settings|hparams|opt)(?:[_-]?(?:file|path|name|yaml|yml|json))?")
