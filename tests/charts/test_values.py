@@ -19,7 +19,7 @@ import yaml
 
 Template = Callable[..., subprocess.CompletedProcess[str]]
 # Maps whose keys are the user's; so are those below `serviceAccounts`.
-FREE = {"nodeSelector", "podAnnotations", "affinity", "env", "hard", "labels", "requests", "limits", "parameters"}
+FREE = {"nodeSelector", "podAnnotations", "affinity", "env", "hard", "labels", "requests", "limits", "parameters", "dashboardLabels"}
 
 
 def _values(chart: Path) -> dict[str, Any]:

@@ -103,8 +103,8 @@ def test_what_would_make_another_study_is_refused(place):
     handle = place.running(a)
     handle.pause()
     with pytest.raises(SpecError) as caught:
-        handle.resume(changes={"parallel": 0}, sets=["space.lr.high=2", "x"])
-    assert {"parallel", "space.lr.high", "--set"} <= {issue.field for issue in caught.value.issues}
+        handle.resume(changes={"parallel": 0}, sets=["seed=2", "x"])
+    assert {"parallel", "seed", "--set"} <= {issue.field for issue in caught.value.issues}
     assert not handle.is_active()
 
 

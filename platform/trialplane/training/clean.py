@@ -45,7 +45,7 @@ def run(module: str, message: Any, name: str, on_answer: Callable[[dict[str, Any
     Args:
         module: Name of the module.
         message: Message to the function.
-        name: Name of the process, for errors.
+        name: Name of the process or of its work, for errors: "the mapping by f".
         on_answer: Function to call with each answer.
 
     Raises:
@@ -57,7 +57,7 @@ def run(module: str, message: Any, name: str, on_answer: Callable[[dict[str, Any
     environment["PYTHONPATH"] = os.pathsep.join(path_entries)
     # -P: a file of the working folder must not pass for a library.
     command = [sys.executable, "-P", "-m", __name__, module, str(os.getpid())]
-    data = pickling.dumps(message, f"the message to {name}")
+    data = pickling.dumps(message, name)
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdin is not None and worker.stdout is not None
         try:

@@ -145,7 +145,7 @@ def mapped(
             say(f"mapping {len(dataset):,} rows by {_name(function)} on {errors.counted(count, 'core')} into {folder}")
             work = {"path": sys.path, "function": pickled_function, "rows": dataset, "options": options, "processes": count}
             work |= {"folder": str(folder), "facts": facts, "name": _name(function)}
-            clean.run("trialplane.training.mapping.worker", work, "the process that maps")
+            clean.run("trialplane.training.mapping.worker", work, f"the mapping by {_name(function)}")
             created = _complete(folder)
     except OSError as error:
         raise errors.CacheError(
