@@ -19,7 +19,8 @@ import yaml
 
 Template = Callable[..., subprocess.CompletedProcess[str]]
 # Maps whose keys are the user's; so are those below `serviceAccounts`.
-FREE = {"nodeSelector", "podAnnotations", "affinity", "env", "hard", "labels", "requests", "limits", "parameters", "dashboardLabels"}
+FREE = {"nodeSelector", "podAnnotations", "affinity", "env", "hard", "labels", "requests", "limits", "parameters"}
+FREE |= {"dashboardLabels"}
 
 
 def _values(chart: Path) -> dict[str, Any]:
