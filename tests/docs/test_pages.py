@@ -32,7 +32,10 @@ PRINTED = {
     "ray-tune": ["3/3 ended", r"model\.lr"],
     "reports": ["20/20 ended", "20/20 ended", r"run +state.*sampler\.name", "shown +SUCCEEDED", "cannot be told"],
     "scripts": ["3/3 ended", "accuracy.*lr", "its metrics: accuracy", "is valid"],
-    "studies": ["loss", "mine is valid", "3/3 ended", "loss.*layers", "mine is valid"],
+    "studies": [
+        *("loss", "mine is valid", "3/3 ended", "loss.*layers", "when it is resumed", "6/6 ended", "8/8 ended", "4/4 ended"),
+        *("1/1 ended", "1/1 ended", r"(3/3|6/6) ended", "95 %.*seeds", "mine is valid"),  # one trial is complete, or more
+    ],
     "trainings": ["SUCCEEDED", "loss", "SUCCEEDED"],
     "troubleshooting": ["found were acc", "FAILED"],
     "wandb": ["W&B gets nothing", "3/3 ended", r"val_loss.*optimizer\.momentum"],

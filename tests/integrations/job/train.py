@@ -23,7 +23,7 @@ def run(ctx):
         sys.modules.pop(f"with_{library}")
     example = importlib.import_module(f"with_{library}")
     if ctx.params.get("outside"):
-        with mock.patch.object(context, "_entered", []):
+        with mock.patch.object(context, "_active", []):
             return example.run(ctx)
     if ctx.params.get("hold") and ctx.attempt == 1:
         trialplane.report = held(ctx, ctx.params["hold"])
