@@ -50,8 +50,8 @@ class Rule(Protocol):
 class Ours:
     """Promotion, as a study uses it, or its trials begin again at each rung."""
 
-    def __init__(self, trials: int, top: int, *, restarts: bool = False) -> None:
-        self._rule = Promotion(Ladder(1, 4, top), trials)
+    def __init__(self, trials: int, top: int, *, restarts: bool = False, auto: bool = False) -> None:
+        self._rule = Promotion(Ladder(1, 4, top, is_auto=auto), trials)
         self._drawn, self._trials, self._top, self._restarts = 0, trials, top, restarts
         self._rungs: dict[int, int] = {}
 
@@ -71,6 +71,7 @@ class Ours:
 
     def ended(self, trial: int, step: int, loss: float) -> None:
         state = TrialState.PAUSED if self._rungs[trial] else TrialState.COMPLETE
+        self._rule.top = self._rule.top_after(trial, step, (loss,))
         self._rule.ended(trial, state, step, (loss,))
 
 
@@ -160,6 +161,7 @@ def _optunas(make: Callable[[Any, int], Any]) -> Callable[[int, int], Rule]:
 RULES: Mapping[str, Callable[[int, int], Rule]] = {
     "random": Random,
     "promotion (ours)": Ours,
+    "the same, max: auto": lambda trials, top: Ours(trials, top, auto=True),
     "the same, restarted from step 0": lambda trials, top: Ours(trials, top, restarts=True),
     "Optuna median": _optunas(lambda pruners, top: pruners.MedianPruner(n_warmup_steps=1)),
     "Optuna hyperband": _optunas(lambda pruners, top: pruners.HyperbandPruner(1, top, 3)),

@@ -33,6 +33,7 @@ SAVES = "def run(ctx):\n    state = ctx.restored\n"
         ("max_resource: 65", Ladder(1, 4, 65), (1, 4, 16, 64)),
         ("max_resource: 30, min_resource: 2, reduction_factor: 3, brackets: 2", Ladder(2, 3, 30, 2), (2, 6, 18)),
         ("max_resource: 1", Ladder(1, 4, 1), ()),
+        ("max_resource: 64, max: null", Ladder(1, 4, 64), (1, 4, 16)),
     ],
 )
 def test_rungs(folder: Path, objectives: str, options: str, ladder: Ladder, rungs: tuple[int, ...]) -> None:
@@ -53,6 +54,9 @@ def test_rungs(folder: Path, objectives: str, options: str, ladder: Ladder, rung
         ("pruner: {name: asha, promote: true}", "pruner.max_resource", "is missing: the number of steps of a whole trial"),
         ("pruner: {name: asha, max_resource: 9}", "pruner.max_resource", "is for promote: true"),
         ("pruner: {name: asha, brackets: 2}", "pruner.brackets", "is for promote: true"),
+        ("pruner: {name: asha, max: auto}", "pruner.max", "is for promote: true"),
+        ("pruner: {name: asha, promote: true, max_resource: 9, max: 4}", "pruner.max", "4 is not one of auto"),
+        ("pruner: {name: asha, promote: true, max_resource: 9, max: auto, brackets: 2}", "pruner.max", "of one bracket"),
         ("pruner: {name: asha, promote: true, max_resource: epoch}", "pruner.max_resource", "did you mean epochs"),
         ("pruner: {name: asha, promote: true, max_resource: a}", "pruner.max_resource", "a is searched"),
         ("pruner: {name: asha, promote: true, max_resource: name}", "params.name", "must be a whole number over 0, not 'x'"),
@@ -70,6 +74,16 @@ def test_what_is_refused(folder: Path, text: str, field: str, part: str) -> None
     (folder / "job.yaml").write_text(HEAD + ONE + text + "\n")
     ((place, *_, message),) = found(folder)
     assert (place, part in message) == (field, True), message
+
+
+def test_the_top_rung_is_raised_by_one_value_only(folder: Path) -> None:
+    (folder / "train.py").write_text(SAVES)
+    auto = "pruner: {name: asha, promote: true, max_resource: epochs, max: auto}\n"
+    (folder / "job.yaml").write_text(HEAD + ONE + auto)
+    assert load.load_job(folder).search.ladder == Ladder(1, 4, 64, is_auto=True)
+    (folder / "job.yaml").write_text(HEAD + SEVERAL + auto)
+    ((place, *_, message),) = found(folder)
+    assert (place, "there are several objectives" in message) == ("pruner.max", True), message
 
 
 @pytest.mark.parametrize(

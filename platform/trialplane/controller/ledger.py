@@ -63,6 +63,7 @@ _REPORT_PAUSE = 5.0  # the same after one that could not be written
 _REDRAWS = 100  # of a trial whose parameters an earlier one has
 _BY_SAMPLER = 10  # of these, by the sampler; it may insist on its point
 _AHEAD = 1800.0  # seconds by which the clock of a trial may be ahead
+_TOP = "trialplane:top"  # attribute of a study: the rung from which no trial is promoted, if it was raised
 
 
 @dataclasses.dataclass
@@ -339,6 +340,7 @@ class Ledger:
         outcome = self._best_reports.applied(request.trial, outcome)
         self._tell_memory(attempt, outcome)
         self._attempts[outcome.number] = self._attempts[outcome.number][0], outcome
+        self._raise_top(request, outcome)
         self._write(self.storage.finish, outcome.number)
         del self._open[outcome.number]
         self.counts.running -= 1
@@ -622,6 +624,15 @@ class Ledger:
             self.promotion.ended(request.trial, outcome.state, self._steps_done(request, outcome), self._losses(outcome))
         self._show(rows.row(self.job, request, sampled, outcome))
 
+    def _raise_top(self, request: TrialRequest, outcome: TrialOutcome) -> None:
+        """Decide up to which rung trials are promoted, as an attribute of the study, which is written with the end."""
+        if self.promotion is None or outcome.retried:
+            return
+        top = self.promotion.top_after(request.trial, self._steps_done(request, outcome), self._losses(outcome))
+        if top != self.promotion.top:
+            self.promotion.top = top
+            self._memory.set_study_system_attr(self._study_id, _TOP, top)
+
     def _count_start(self, request: TrialRequest) -> None:
         """Count the start of an attempt, also under a former controller."""
         self._best_reports.begun(request.trial)
@@ -728,6 +739,8 @@ class Ledger:
             self._memory.set_study_system_attr(self._study_id, key, value)
         self._saved_attributes = attributes
         self.pruning.restore(attributes)
+        if self.promotion is not None and _TOP in attributes:
+            self.promotion.top = attributes[_TOP]
         curves, unfinished = self._load_reports({stored.request.number for stored in attempts if stored.outcome is None})
         interrupted = []
         for attempt in attempts:

@@ -7,6 +7,9 @@ decision depends on how trials have ended, and on nothing else.
 A trial that cannot be among the best of its rung any more, whatever the others do, is dropped. When nothing else is left to
 do and no trial is complete, the best of the highest rung continues, and a budget keeps the steps for that, so that a study
 has a result.
+
+With `max: auto` trials are first promoted from the lowest rung alone. The top rung is raised whenever a trial reaches it and
+the ranking at it differs from that at the rung below, see `ranking`.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
+from trialplane.controller import ranking
 from trialplane.job.search import Ladder
 from trialplane.wire import rows
 from trialplane.wire.states import TrialState
@@ -49,6 +53,11 @@ class Rung:
 
     def __len__(self) -> int:
         return len(self._losses)
+
+    @property
+    def first_losses(self) -> dict[int, float]:
+        """The first loss of each trial."""
+        return {trial: losses[0] for trial, losses in self._losses.items()}
 
     def enter(self, trial: int, losses: Losses) -> None:
         """Record that a trial has reached the rung."""
@@ -85,6 +94,7 @@ class Promotion:
     Attributes:
         used: number of steps trained in segments that have ended.
         is_spent: whether the budget allows no further segment.
+        top: steps of the rung from which no trial is promoted; those of a whole trial if all rungs promote.
     """
 
     def __init__(self, ladder: Ladder, trials: int, budget: int | None = None) -> None:
@@ -92,6 +102,7 @@ class Promotion:
         self.is_spent = False
         self._ladder = ladder
         self._trials = trials
+        self.top = self._raised(min(ladder.rungs(), default=ladder.top)) if ladder.is_auto else ladder.top
         self._budget = math.inf if budget is None else budget
         self._rungs: list[dict[int, Rung]] = [
             {step: Rung() for step in ladder.rungs(bracket)} for bracket in range(ladder.brackets)
@@ -125,15 +136,31 @@ class Promotion:
             losses: at the rung; smaller is better.
         """
         stretch = self._running.pop(trial)
+        losses = _comparable(losses)
         self.used += max(0, done - self._done.get(trial, 0))
         self._done[trial] = max(done, self._done.get(trial, 0))
         self._complete += state is TrialState.COMPLETE
         if stretch.rung and done >= stretch.rung:
             rung = self._rung(trial, stretch.rung)
-            rung.enter(trial, tuple(loss if loss == loss else math.inf for loss in losses))
+            rung.enter(trial, losses)
             if state is TrialState.PAUSED:
                 rung.waiting.add(trial)
                 self._at[trial] = stretch.rung
+
+    def top_after(self, trial: int, done: int, losses: Losses) -> int:
+        """Return the top rung once a segment has ended, as `ended` records it. The order of the ends counts.
+
+        Args:
+            trial: its number.
+            done: number of steps that the trial has done in all.
+            losses: at the rung; smaller is better.
+        """
+        steps = self._ladder.rungs()
+        if not self._ladder.is_auto or done < self.top or self._running[trial].rung != self.top:
+            return self.top
+        rungs = [self._rungs[0][step].first_losses for step in steps[: steps.index(self.top) + 1]]
+        rungs[-1].setdefault(trial, _comparable(losses)[0])
+        return self.top if ranking.agree(rungs[-2], rungs[-1], ranking.noise(rungs)) else self._raised(self.top)
 
     def drop(self, trial: int) -> None:
         """Record that a paused trial will not continue."""
@@ -189,7 +216,7 @@ class Promotion:
         steps = sorted({step for rungs in self._rungs for step in rungs}, reverse=True)
         for step in steps:
             for bracket, rungs in enumerate(self._rungs):
-                if step not in rungs or not rungs[step].waiting:
+                if step >= self.top or step not in rungs or not rungs[step].waiting:
                     continue
                 rung = rungs[step]
                 for candidate in rung.order[: len(rung) // self._ladder.factor]:
@@ -210,6 +237,10 @@ class Promotion:
         done = self._done[trial]
         return Stretch(trial, self._ladder.above(done, bracket), done)
 
+    def _raised(self, top: int) -> int:
+        """The rung above another one; steps of a whole trial above the last."""
+        return self._ladder.above(top) or self._ladder.top
+
     def _rung(self, trial: int, step: int) -> Rung:
         return self._rungs[self._ladder.bracket(trial)][step]
 
@@ -226,3 +257,8 @@ class Promotion:
             paused = [self._done[trial] for trial in self._at]
             needed = self._ladder.top - max(stretch.rung, *(segment.rung for segment in self._running.values()), *paused, 0)
         return self._size(stretch) + max(0, needed) <= self._steps_left()
+
+
+def _comparable(losses: Losses) -> Losses:
+    """Losses in which one that is no number is the worst."""
+    return tuple(loss if loss == loss else math.inf for loss in losses)

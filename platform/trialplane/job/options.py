@@ -178,6 +178,7 @@ PRUNERS = {
             "promote": Option(ValueKind.BOOL, nullable=False, required=False, default=False),
             "min_resource": Option(ValueKind.INT, nullable=False, required=False, default=1, minimum=1),
             "max_resource": Option(ValueKind.AMOUNT, nullable=True, required=False, minimum=1),
+            "max": Option(ValueKind.TEXT, nullable=True, required=False, allowed=("auto",)),
             "reduction_factor": Option(ValueKind.INT, nullable=False, required=False, default=4, minimum=2),
             "brackets": Option(ValueKind.INT, nullable=False, required=False, default=1, minimum=1, maximum=_MOST_BRACKETS),
         },

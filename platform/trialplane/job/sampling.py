@@ -307,9 +307,11 @@ def _asha(option_values: Mapping[str, Any]) -> Iterator[Issue]:
     if option_values["promote"] is True and option_values["max_resource"] is None:
         reason = "is missing: the number of steps of a whole trial, or the parameter that sets it"
         yield Issue(("max_resource",), f"{reason}; for example max_resource: epochs")
-    for key in ("max_resource", "brackets"):
+    for key in ("max_resource", "max", "brackets"):
         if option_values["promote"] is not True and option_values[key] not in (None, 1):
             yield Issue((key,), "is for promote: true; drop it, or write promote: true")
+    if option_values["max"] == "auto" and option_values["brackets"] != 1:
+        yield Issue(("max",), "auto compares the rungs of one bracket; drop brackets, or drop max")
 
 
 # Checks of several options together. Options that are left out have Optuna's defaults.

@@ -108,12 +108,15 @@ class Ladder:
         factor: of the trials at a rung, the best of so many are promoted; also the ratio between rungs.
         top: number of steps of a whole trial.
         brackets: number of groups of trials. Those of a later group start one rung higher, and are fewer.
+        is_auto: whether trials are promoted from the second rung on only once the ranking at a rung differs from that at the
+            rung below.
     """
 
     first: int
     factor: int
     top: int
     brackets: int = 1
+    is_auto: bool = False
 
     def rungs(self, bracket: int = 0) -> tuple[int, ...]:
         """Return the rungs of a bracket, from the lowest. Empty if its trials are never paused."""

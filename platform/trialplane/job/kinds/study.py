@@ -103,7 +103,11 @@ class Study(Ranked):
         top = resolved["max_resource"]
         top = self.params.get(top) if isinstance(top, str) else top
         return Ladder(
-            resolved["min_resource"], resolved["reduction_factor"], top if type(top) is int else 0, resolved["brackets"]
+            resolved["min_resource"],
+            resolved["reduction_factor"],
+            top if type(top) is int else 0,
+            resolved["brackets"],
+            resolved["max"] == "auto",
         )
 
     @property
@@ -344,6 +348,8 @@ def _promotion(job: Study) -> Iterator[Issue]:
         yield Issue(("params", most), f"must be a whole number over 0, not {steps!r}: pruner.max_resource needs it")
     elif job.budget.steps is not None and job.budget.steps < steps:
         yield Issue(("budget", "steps"), f"{job.budget.steps} is not enough for one whole trial of {steps} steps")
+    if job.pruner.options.get("max") == "auto" and len(job.objectives) > 1:
+        yield Issue(("pruner", "max"), "auto ranks trials by one value, and there are several objectives; drop it")
 
 
 def _pruned_values(job: Study) -> Iterator[Issue]:
