@@ -314,6 +314,10 @@ def test_trials_are_compared_side_by_side(chromium, tmp_path: Path) -> None:
     assert shown.read("document.querySelector('#progress .chart').data.length") == 6
 
 
+def test_plotlys_script_is_one_that_engines_compile_at_once() -> None:
+    assert page.page("empty", []).count(': this, (() => {\n"use strict"') == 1
+
+
 def test_without_plotly_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [])
     monkeypatch.delitem(__import__("sys").modules, "plotly", raising=False)

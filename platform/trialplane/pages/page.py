@@ -42,7 +42,8 @@ def page(
     Raises:
         InputError: plotly is not installed.
     """
-    plotly, script, style = _closed(_plotly_file().read_text(encoding="utf-8")), _script(), _asset("page.css")
+    plotly = _closed(_eager(_plotly_file().read_text(encoding="utf-8")))
+    script, style = _script(), _asset("page.css")
     hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (plotly, script))
     # plotly.js compiles the drawing code of its WebGL charts, and sets styles as it draws: it needs both `unsafe` sources.
     # Neither lets a text of a run become a script: inline scripts are those with these hashes alone.
@@ -113,6 +114,18 @@ def _script() -> str:
 
 def _asset(name: str) -> str:
     return (importlib.resources.files("trialplane.pages") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _eager(plotly: str) -> str:
+    """Return plotly.js with its factory in parentheses, which engines take as the hint to compile it at once.
+
+    Without the hint, V8 parses all of it twice: a sixth of the time until the first chart. A bundle of another form is
+    returned as it is.
+    """
+    start, end = ": this, () => {\n", "return Plotly;\n}));"
+    if plotly.count(start) != 1 or plotly.count(end) != 1:
+        return plotly
+    return plotly.replace(start, ": this, (() => {\n").replace(end, "return Plotly;\n})));")
 
 
 def _closed(script: str) -> str:

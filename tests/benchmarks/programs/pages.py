@@ -1,9 +1,16 @@
-"""Opens the report of a run, and optuna-dashboard on its export, in Chromium; in turn, with a new context for each."""
+"""Opens the report of a run, and optuna-dashboard on its export, in Chromium; in turn, with a new context for each.
+
+Chromium is asked over its DevTools protocol with no part of it enabled, which playwright cannot: with `Runtime` enabled,
+each error that a script throws and catches costs a second parse of the functions around it, 0.5 s for plotly.js.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from playwright import sync_api
+import websocket
 from tests.benchmarks import studies
 from tests.pages import browsers
 from tests.ports import free_port
@@ -47,16 +54,18 @@ _TIMED = """async () => {
 def main() -> None:
     """Answers with milliseconds of each opening and action, and seconds of each writing."""
     arguments = json.loads(sys.argv[1])
-    scratch, rounds, patience = Path(arguments["scratch"]), arguments["rounds"], 1000 * arguments["patience"]
+    scratch, rounds, patience = Path(arguments["scratch"]), arguments["rounds"], arguments["patience"]
     scratch.mkdir(parents=True)
     file = scratch / "report.html"
     taken: dict[str, list[float]] = {name: [] for name in ("content", "chart", *ACTIONS, "theirs", "writing")}
-    with _chromium() as browser, _dashboard(Path(arguments["exported"]), scratch) as address:
+    with _chromium(scratch) as browser:
         for number in range(rounds + 1):
             begun = time.perf_counter()
             _write(RunPaths(Path(arguments["folder"])), file)
             samples = {"writing": time.perf_counter() - begun, **_ours(browser, file)}
-            theirs = _theirs(browser, address, patience)
+            # A server of its own for each round: one that is asked for a large study works on after its page has closed.
+            with _dashboard(Path(arguments["exported"]), scratch) as address:
+                theirs = _theirs(browser, address, patience)
             if theirs is not None:
                 samples["theirs"] = theirs
             for name, sample in samples.items() if number else ():  # the first round warms the page cache
@@ -73,12 +82,116 @@ def _write(run: RunPaths, file: Path) -> None:
     file.write_text(page.page("benchmark", [content.content(recorded, around)]), encoding="utf-8")
 
 
+class Tab:
+    """A page in a browser context of its own.
+
+    Args:
+        port: Port of the browser's DevTools.
+        context: ID of the browser context.
+        target: ID of the page.
+    """
+
+    def __init__(self, port: int, context: str, target: str) -> None:
+        self.context = context
+        self._connection = _Connection(f"ws://127.0.0.1:{port}/devtools/page/{target}")
+
+    def value(self, expression: str) -> Any:
+        """Return the value of an expression in the page; await it if it is a promise."""
+        answer = self._connection.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(answer["exceptionDetails"]["exception"].get("description", "an error in the page"))
+        return answer["result"].get("value")
+
+    def wait_for(self, expression: str, patience: float) -> bool:
+        """Wait until an expression is true in the page; False if it is not after `patience` seconds."""
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            with contextlib.suppress(RuntimeError):  # the page has not loaded
+                if self.value(expression):
+                    return True
+            time.sleep(0.05)
+        return False
+
+    def close(self) -> None:
+        """Close the connection to the page."""
+        self._connection.close()
+
+
+class Browser:
+    """Chromium without a window.
+
+    Args:
+        port: Port of its DevTools.
+        path: Path of the browser itself at that port.
+    """
+
+    def __init__(self, port: int, path: str) -> None:
+        self._port = port
+        self._connection = _Connection(f"ws://127.0.0.1:{port}{path}")
+
+    @contextlib.contextmanager
+    def open(self, address: str) -> Iterator[Tab]:
+        """Open an address in a new context, without cookies and cache of the former ones."""
+        context = self._connection.call("Target.createBrowserContext")["browserContextId"]
+        target = self._connection.call("Target.createTarget", url=address, browserContextId=context, width=1280, height=900)
+        with contextlib.closing(Tab(self._port, context, target["targetId"])) as tab:
+            yield tab
+        self._connection.call("Target.disposeBrowserContext", browserContextId=context)
+
+
+class _Connection:
+    """A connection of the DevTools protocol."""
+
+    def __init__(self, address: str) -> None:
+        self._socket = websocket.create_connection(address, suppress_origin=True, timeout=browsers.PATIENCE / 1000)
+        self._numbers = itertools.count(1)
+
+    def call(self, method: str, **arguments: Any) -> dict[str, Any]:
+        """Return the result of a method of the protocol."""
+        number = next(self._numbers)
+        self._socket.send(json.dumps({"id": number, "method": method, "params": arguments}))
+        while True:
+            answer = json.loads(self._socket.recv())
+            if answer.get("id") == number:
+                break
+        if "error" in answer:
+            raise RuntimeError(answer["error"]["message"])
+        return dict(answer["result"])
+
+    def close(self) -> None:
+        self._socket.close()
+
+
 @contextlib.contextmanager
-def _chromium() -> Iterator[Any]:
-    with sync_api.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=browsers.PROGRAM, args=list(browsers.FLAGS))
-        yield browser
-        browser.close()
+def _chromium(scratch: Path) -> Iterator[Browser]:
+    profile = scratch / "profile"
+    options = (
+        *browsers.FLAGS,
+        "--headless=new",
+        "--no-first-run",
+        "--remote-debugging-port=0",
+        f"--user-data-dir={profile}",
+    )
+    with (
+        (scratch / "chromium.log").open("wb") as log,
+        subprocess.Popen([browsers.PROGRAM or "chromium", *options], stdout=log, stderr=log) as process,
+    ):
+        try:
+            port, path = _devtools(profile / "DevToolsActivePort", process)
+            yield Browser(port, path)
+        finally:
+            process.terminate()
+
+
+def _devtools(file: Path, process: subprocess.Popen[bytes]) -> tuple[int, str]:
+    """Return port and path of the DevTools of a browser, once it has written both."""
+    deadline = time.monotonic() + browsers.PATIENCE / 1000
+    while time.monotonic() < deadline and process.poll() is None:
+        lines = file.read_text().split() if file.exists() else []
+        if len(lines) == 2:
+            return int(lines[0]), lines[1]
+        time.sleep(0.05)
+    raise SystemExit(f"Chromium does not start: {file.parent.with_name('chromium.log')}")
 
 
 @contextlib.contextmanager
@@ -86,7 +199,10 @@ def _dashboard(exported: Path, scratch: Path) -> Iterator[str]:
     """Start optuna-dashboard, as its users do; gives its address."""
     port = free_port()
     command = [Path(sys.executable).with_name("optuna-dashboard"), f"sqlite:///{exported}", "--port", str(port), "--quiet"]
-    with (scratch / "dashboard.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
+    with (
+        (scratch / "dashboard.log").open("wb") as log,
+        subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True) as server,
+    ):
         address = f"http://127.0.0.1:{port}"
         try:
             deadline = time.monotonic() + 60
@@ -96,7 +212,7 @@ def _dashboard(exported: Path, scratch: Path) -> Iterator[str]:
                 time.sleep(0.1)
             yield address
         finally:
-            server.terminate()
+            os.killpg(server.pid, signal.SIGKILL)  # it has a process below it, and ends no answer that is under way
 
 
 def _answers(address: str) -> bool:
@@ -107,30 +223,26 @@ def _answers(address: str) -> bool:
         return False
 
 
-def _ours(browser: Any, file: Path) -> dict[str, float]:
-    with contextlib.closing(browser.new_context(viewport={"width": 1280, "height": 900})) as context:
-        shown = context.new_page()
-        shown.goto(file.absolute().as_uri())
-        shown.wait_for_function("performance.getEntriesByName('chart').length > 0", timeout=browsers.PATIENCE)
+def _ours(browser: Browser, file: Path) -> dict[str, float]:
+    with browser.open(file.absolute().as_uri()) as tab:
+        if not tab.wait_for("performance.getEntriesByName('chart').length > 0", browsers.PATIENCE / 1000):
+            raise SystemExit(f"the page draws no chart: {file}")
         taken = {
-            name: float(shown.evaluate("name => performance.getEntriesByName(name)[0].startTime", name))
-            for name in ("content", "chart")
+            name: float(tab.value(f"performance.getEntriesByName('{name}')[0].startTime")) for name in ("content", "chart")
         }
-        shown.evaluate("document.getElementById('trials').scrollIntoView({behavior: 'instant'})")
+        tab.value("document.getElementById('trials').scrollIntoView({behavior: 'instant'})")
         time.sleep(1)  # until the charts on the way are drawn
-        return taken | {name: float(shown.evaluate(_TIMED % action)) for name, action in ACTIONS.items()}
+        return taken | {name: float(tab.value(f"({_TIMED % action})()")) for name, action in ACTIONS.items()}
 
 
-def _theirs(browser: Any, address: str, patience: float) -> float | None:
+def _theirs(browser: Browser, address: str, patience: float) -> float | None:
     """Milliseconds until the history of the study has points in optuna-dashboard; None if that takes too long."""
-    with contextlib.closing(browser.new_context(viewport={"width": 1280, "height": 900})) as context:
-        shown = context.new_page()
-        try:
-            shown.goto(f"{address}/dashboard/studies/1", wait_until="commit", timeout=patience)
-            shown.wait_for_function("document.querySelector('.scatterlayer .trace')", timeout=patience)
-        except sync_api.Error:  # too late, or the page has crashed
-            return None
-        return float(shown.evaluate("performance.now()"))
+    try:
+        with browser.open(f"{address}/dashboard/studies/1") as tab:
+            drawn = tab.wait_for("document.querySelector('.scatterlayer .trace') !== null", patience)
+            return float(tab.value("performance.now()")) if drawn else None
+    except websocket.WebSocketException:  # the page has crashed
+        return None
 
 
 if __name__ == "__main__":
