@@ -19,7 +19,7 @@ from trialplane.job.search import Objective
 from trialplane.pages import lineage
 from trialplane.pages.content import Recorded
 from trialplane.pages.lineage import Lineage
-from trialplane.wire import records, rows
+from trialplane.wire import records, rows, student
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import TrialState
 
@@ -215,36 +215,6 @@ def _shown(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in group.items() if name != "values"} for group in groups]
 
 
-def interval(a: Sequence[float], b: Sequence[float], confidence: float = _CONFIDENCE) -> tuple[float, float] | None:
-    """Return Welch's interval of the mean of `b` minus that of `a`; None if one of them has fewer than two values."""
-    if len(a) < 2 or len(b) < 2:
-        return None
-    difference = statistics.fmean(b) - statistics.fmean(a)
-    spreads = [statistics.variance(values) / len(values) for values in (a, b)]
-    if not sum(spreads):
-        return difference, difference
-    freedom = sum(spreads) ** 2 / sum(spread**2 / (len(values) - 1) for spread, values in zip(spreads, (a, b), strict=True))
-    half = _quantile(1 - (1 - confidence) / 2, freedom) * math.sqrt(sum(spreads))
-    return difference - half, difference + half
-
-
-def _quantile(probability: float, freedom: float) -> float:
-    """Return the quantile, above the median, of Student's t distribution: its density, integrated and inverted.
-
-    With t = √freedom · tan θ the density is a power of cos θ, so the integral is over a finite range.
-    """
-    power = freedom - 1
-    steps = 2000
-    width = math.pi / 2 / steps
-    middles = [math.cos((index + 0.5) * width) ** power for index in range(steps)]
-    remaining = (2 * probability - 1) * sum(middles)
-    for index, middle in enumerate(middles):
-        if remaining <= middle:
-            return math.sqrt(freedom) * math.tan((index + remaining / middle) * width)
-        remaining -= middle
-    return math.inf
-
-
 def _goals(job: Job) -> str:
     return ", ".join(f"{objective.direction} {objective.metric}" for objective in job.objectives)
 
@@ -363,21 +333,14 @@ def _pairs(groups: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     best = next((group for group in ranked if group["deviation"] is not None), ranked[0])
     others = [group for group in ranked if group is not best][:_MOST_PAIRS]
     for other in others:
-        bounds = interval(best["values"], other["values"], 1 - (1 - _CONFIDENCE) / len(others))
-        if bounds is None:
-            verdict = "cannot be told: repeat each with other seeds"
-        elif bounds[0] <= 0 <= bounds[1]:
-            verdict = "may be noise"
-        else:
-            verdict = "differs"
-        yield {
-            "a": other["name"],
-            "b": best["name"],
-            "difference": other["mean"] - best["mean"],
-            "low": None if bounds is None else bounds[0],
-            "high": None if bounds is None else bounds[1],
-            "verdict": verdict,
-        }
+        pair = {"a": other["name"], "b": best["name"], "difference": other["mean"] - best["mean"]}
+        difference = student.difference(best["values"], other["values"])
+        if difference is None:
+            yield {**pair, "low": None, "high": None, "verdict": "cannot be told: repeat each with other seeds"}
+            continue
+        margin = difference.margin((1 - _CONFIDENCE) / len(others) / 2)  # Bonferroni: all intervals hold together
+        low, high = difference.value - margin, difference.value + margin
+        yield {**pair, "low": low, "high": high, "verdict": "may be noise" if low <= 0 <= high else "differs"}
 
 
 def plain(compared: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,15 +8,14 @@ seeds, which the selection has not seen, and compared by Welch's t-test. All sta
 from __future__ import annotations
 
 import dataclasses
-import functools
-import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+from trialplane.wire import student
+
 LEVEL = 0.95  # share of refits in which all statements are right
-POWER = 0.8  # share of refits in which the stated difference is found
-_PIECES = 400  # of the integral, an even number
+POWER = 0.8  # share of refits in which a true difference of the stated size is detected
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,10 +24,10 @@ class Candidate:
 
     Attributes:
         trial: Number of the trial that the configuration is from.
-        values: Values with the new seeds.
-        mean: Their mean.
-        margin: Half the width of the interval of the mean. Infinite with one value.
-        is_best: Whether no other configuration is better for certain.
+        values: Values of the objective with the new seeds.
+        mean: Mean of the values.
+        margin: Half the width of the interval of the mean. Infinite if there is one value.
+        is_best: Whether no other configuration is significantly better.
     """
 
     trial: int
@@ -43,8 +42,8 @@ class Comparison:
     """The configurations of a refit, best mean first.
 
     Attributes:
-        candidates: See above.
-        difference: Difference to the second that would be found with a probability of 80 %. None if unknown.
+        candidates: The configurations.
+        difference: Difference of the two best means that would be detected with a probability of 80 %. None if unknown.
     """
 
     candidates: tuple[Candidate, ...]
@@ -61,71 +60,47 @@ def compare(values: Mapping[int, Sequence[float]], *, maximize: bool) -> Compari
     """Compare configurations by their values with new seeds.
 
     Args:
-        values: Values by the trial that the configuration is from. Those without values are left out.
+        values: Values by the number of the trial that the configuration is from. A configuration without values is left out.
         maximize: Whether larger values are better.
     """
-    present = {trial: tuple(map(float, numbers)) for trial, numbers in values.items() if numbers}
+    samples = {trial: tuple(map(float, numbers)) for trial, numbers in values.items() if numbers}
+    if not samples:
+        return Comparison((), None)
     sign = -1.0 if maximize else 1.0
-    order = sorted(present, key=lambda trial: (sign * statistics.fmean(present[trial]), trial))
-    pairs = max(1, len(list(itertools.combinations(order, 2))))
-    tail = (1 - LEVEL) / pairs / 2
-    leader = present[order[0]] if order else ()
+    order = sorted(samples, key=lambda trial: (sign * statistics.fmean(samples[trial]), trial))
+    # Bonferroni: the tails of all intervals, and those of all pairs, have a share of 1 - LEVEL together.
+    interval_tail = (1 - LEVEL) / len(order) / 2
+    pair_tail = (1 - LEVEL) / max(1, math.comb(len(order), 2)) / 2
+    leader = samples[order[0]]
     candidates = tuple(
         Candidate(
             trial,
-            present[trial],
-            statistics.fmean(present[trial]),
-            _margin(present[trial], (1 - LEVEL) / len(order) / 2),
-            trial == order[0] or not _differ(leader, present[trial], tail),
+            samples[trial],
+            mean=statistics.fmean(samples[trial]),
+            margin=_margin(samples[trial], interval_tail),
+            is_best=trial == order[0] or not _differ(leader, samples[trial], pair_tail),
         )
         for trial in order
     )
-    second = present[order[1]] if len(order) > 1 else ()
-    error, freedom = _welch(leader, second)
-    is_noisy = math.isfinite(freedom) and error > 0
-    return Comparison(candidates, (quantile(1 - tail, freedom) + quantile(POWER, freedom)) * error if is_noisy else None)
+    return Comparison(candidates, _detectable(leader, samples[order[1]], pair_tail) if len(order) > 1 else None)
 
 
-@functools.cache
-def quantile(share: float, freedom: float) -> float:
-    """Return the value below which a share (over 0.5) of Student's t distribution is."""
-    low, high = 0.0, 1.0
-    while _share_below(high, freedom) < share:
-        high *= 2
-    for _ in range(45):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _share_below(middle, freedom) < share else (low, middle)
-    return high
-
-
-def _share_below(value: float, freedom: float) -> float:
-    """Return the share of Student's t distribution below a value over 0: with x = √n·tan φ, an integral of cosⁿ⁻¹ φ."""
-    end = math.atan(value / math.sqrt(freedom))
-    heights = [math.pow(math.cos(end * piece / _PIECES), freedom - 1) for piece in range(_PIECES + 1)]
-    area = end / _PIECES / 3 * (heights[0] + 4 * sum(heights[1:-1:2]) + 2 * sum(heights[2:-1:2]) + heights[-1])
-    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
-    return 0.5 + scale * area
-
-
-def _margin(values: Sequence[float], tail: float) -> float:
-    if len(values) < 2:
+def _margin(sample: Sequence[float], tail: float) -> float:
+    """Return half the width of the interval of a mean, outside of which the true mean is with probability 2 * `tail`."""
+    if len(sample) < 2:
         return math.inf
-    return quantile(1 - tail, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-
-
-def _welch(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-    """Return the standard error of the difference of two means, and its degrees of freedom; infinite if unknown."""
-    if len(first) < 2 or len(second) < 2:
-        return 0.0, math.inf
-    parts = [statistics.variance(values) / len(values) for values in (first, second)]
-    spread = sum(part**2 / (len(values) - 1) for part, values in zip(parts, (first, second), strict=True))
-    return math.sqrt(sum(parts)), sum(parts) ** 2 / spread if spread else math.inf
+    return student.quantile(1 - tail, len(sample) - 1) * statistics.stdev(sample) / math.sqrt(len(sample))
 
 
 def _differ(first: Sequence[float], second: Sequence[float], tail: float) -> bool:
-    """Whether two means differ, in a test that errs in twice the share `tail`."""
-    error, freedom = _welch(first, second)
-    distance = abs(statistics.fmean(first) - statistics.fmean(second))
-    if not math.isfinite(freedom):  # one seed says nothing; without noise, any difference is one
-        return min(len(first), len(second)) > 1 and distance > 0
-    return _share_below(distance / error, freedom) > 1 - tail
+    """Whether two means differ significantly, at the level 2 * `tail`. Samples of one value never do."""
+    difference = student.difference(first, second)
+    return difference is not None and abs(difference.value) > difference.margin(tail)
+
+
+def _detectable(first: Sequence[float], second: Sequence[float], tail: float) -> float | None:
+    """Return the difference that a test of the level 2 * `tail` detects with probability POWER. None if unknown."""
+    difference = student.difference(first, second)
+    if difference is None or not difference.error:
+        return None
+    return difference.margin(tail) + difference.margin(1 - POWER)
