@@ -71,6 +71,16 @@ def test_a_file_that_cannot_be_imported_is_copied_under_another_name(loaded, nam
     assert loaded(made).entrypoint == f"ray:{file.removesuffix('.py')}:fit"
 
 
+def test_the_copy_has_the_text_of_the_file_if_a_value_is_assumed(loaded) -> None:
+    text = (
+        "def fit(config): ...\ndef main():\n"
+        "    tune.run(fit, config={'x': tune.uniform(0, 1), 'n': 1 if is_large() else 2}, metric='m')\n"
+    )
+    made = read(text, "my-search.py")
+    assert "2 is taken" in reasons(made)["config.n"]
+    assert list(made.files.values()) == [text]
+
+
 def test_keys_that_the_function_gets_in_another_way_are_told(loaded) -> None:
     text = (
         "def fit(config): ...\ndef main():\n    tune.run(fit, config={'opt.lr': tune.uniform(0, 1), 'n': {'a b': 1},"

@@ -21,8 +21,8 @@ from trialplane.importing import folding, search
 from trialplane.importing.source import CALL, Imported, Source
 from trialplane.job.document import Document
 
-_MOST_NODES = 50_000  # of the call with what its names stand for, which may be endlessly more than the file
-_DEEPEST = 50
+_MOST_NODES = 50_000  # of the call with the values of names in it, which may be far more than the file has
+_MAX_DEPTH = 50
 _PRUNERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "ASHAScheduler": ("successive_halving", {"grace_period": "min_resource", "reduction_factor": "reduction_factor"}),
     "AsyncHyperBandScheduler": (
@@ -33,7 +33,7 @@ _PRUNERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "HyperBandForBOHB": ("hyperband", {"max_t": "max_resource", "reduction_factor": "reduction_factor"}),
     "MedianStoppingRule": ("median", {"grace_period": "n_warmup_steps", "min_samples_required": "n_startup_trials"}),
 }
-# Function → the names of its arguments, in their order.
+# Function → names of its arguments, in their order.
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "Tuner": ("trainable",),
     "run": ("run_or_experiment",),
@@ -48,9 +48,10 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("uniform", "loguniform", "randint", "lograndint"), ("lower", "upper", "base")),
 }
 _UNREADABLE = "only running the file would show what it is"
-_MAX_T = {"ASHAScheduler": 100, "AsyncHyperBandScheduler": 100, "HyperBandScheduler": 81, "HyperBandForBOHB": 81}  # Ray's
+# Scheduler of Ray → its default of `max_t`.
+_DEFAULT_MAX_T = {"ASHAScheduler": 100, "AsyncHyperBandScheduler": 100, "HyperBandScheduler": 81, "HyperBandForBOHB": 81}
 _LONGEST_TRIAL = "1h"  # of a trial whose end is not in the file
-_ITERATIONS = "training_iteration"  # what schedulers count unless they are told otherwise, MedianStoppingRule excepted
+_ITERATIONS = "training_iteration"  # default unit of progress of all schedulers but MedianStoppingRule
 _REASONS = {
     "run_config": "a run's name and target are set when the job is submitted; `budget` and `retries` limit failures",
     "name": "is given when the job is submitted: --name",
@@ -63,59 +64,55 @@ _REASONS = {
 
 
 def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
-    """The job of a search.
+    """Return the job of a search.
 
     Args:
-        text: of the Python file.
-        name: of the file, for messages.
-        scripts: Python files beside it, name → text; not needed.
+        text: Text of the Python file.
+        name: Name of the file in messages.
+        scripts: Ignored; other importers need the Python files in the same folder.
 
     Raises:
-        SpecError: it is not Python, has no search, or has values of the wrong kind.
+        SpecError: The file is not Python, has no search, or has values of the wrong kind.
     """
-    tree = _tree(text, name)
-    call = next(_searches(tree), None)
-    if call is None:
-        raise SpecError([Issue(("file",), "has no tune.Tuner(…) and no tune.run(…)", name)])
-    reader = _Reader(tree, name, call, folding.fold(tree))
-    source = Source(Document(reader.data(call, ()), reader.lines, name))
-    for noted_field, text in reader.assumed:
-        source.note(f"{text} is taken, as only running the file would show whether another value is used", *noted_field)
-    for noted_field, text in reader.changed:
-        source.note(f"{text}, and only running the file would show how: write that into job.yaml", *noted_field)
-    for other_search in list(_searches(tree))[1:]:
-        source.note(f"only the first search in the file is taken; that of line {other_search.lineno} is not")
-    source.take(CALL)
-    tuner = _tail(call.func) == "Tuner"
-    config = ("tune_config",) if tuner else ()
-    for noted_field in (config, ("run_config",)):
-        source.take(*noted_field, CALL)
+    tree = _parse(text, name)
+    source, is_tuner = _read_call(tree, name)
+    config = ("tune_config",) if is_tuner else ()
+    for call_field in ((), config, ("run_config",)):
+        source.take(*call_field, CALL)
     space: dict[str, Any] = {}
     params: dict[str, Any] = {}
-    space_field = ("param_space",) if tuner else ("config",)
-    defined = {name for node in tree.body for name in _defined(node)}
-    sampler, parallel, drawn = _sampler(source, (*config, "search_alg"))
+    space_field = ("param_space",) if is_tuner else ("config",)
+    sampler, parallel, space_function = _sampler(source, (*config, "search_alg"))
     grids = _parameters(source, space_field, (), space, params) if source.look(*space_field) is not None else []
-    function, resources = _trainable(source, ("trainable" if tuner else "run_or_experiment",))
+    function, resources = _trainable(source, ("trainable" if is_tuner else "run_or_experiment",))
     if grids and len(grids) == len(space) and source.look(*config, "search_alg") is None:
         sampler = {"name": "grid"}
     elif grids:
-        for noted_field in grids:
-            source.note("every value is tried num_samples times there; here values are drawn", *noted_field)
+        for grid_field in grids:
+            source.note("every value is tried num_samples times there; here values are drawn", *grid_field)
     pruner = _pruner(source, (*config, "scheduler"))
-    stop, budget = _ends(source, (*config, "scheduler"), ("run_config", "stop") if tuner else ("stop",))
+    stop, budget = _stop_rules(source, (*config, "scheduler"), ("run_config", "stop") if is_tuner else ("stop",))
     if (limit := source.number(*config, "time_budget_s")) is not None:
         budget["time"] = limit
-    objectives, samples = _objectives(source, config), source.whole(*config, "num_samples")
-    points = math.prod(len(space[source.name(".".join(path))]["choices"]) for path in map(_path, grids)) if grids else 1
-    is_open = source.look(*config, "num_samples") is not None and (samples is None or samples < 1)
-    trials = search.trials(None if is_open and not grids else max(1, samples or 1) * points, sampler, space)
-    if is_open:
-        source.note(f"is unlimited there, or not known, but a study must end: trials is {trials}", *config, "num_samples")
+    objectives = _objectives(source, config)
+    names = [source.name(".".join(path)) for path in map(_path, grids)]
+    trials = _trials(source, (*config, "num_samples"), [space[grid]["choices"] for grid in names], sampler, space)
+    defined_names = {name for node in tree.body for name in _defined_names(node)}
+    if _imported_names(tree).get(function, "").startswith("ray."):
+        source.refuse(f"{function} is a class of Ray's, and a trial calls a function: write a function(config) that uses it")
+    elif function and function not in defined_names:
+        source.note(f"{function} is not defined at the top level of the file, where a trial finds it: move it there", CALL)
+    checkpoints = {}
+    if _saves_checkpoints(tree):
+        source.note(
+            "saves checkpoints: with `checkpoints`, a paused, killed or lost trial continues from its newest one", CALL
+        )
+        checkpoints = {"grace": "30s"}
+    module = _module_name(name)
     job = {
         "kind": "hpo",
         "params": params,
-        "space": space,
+        "space": space or (f"{module}:{space_function}" if space_function in defined_names else {}),
         "objective": None if objectives[1:] else objectives[0],
         "objectives": objectives if objectives[1:] else None,
         "sampler": search.short(sampler),
@@ -126,32 +123,67 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
         "budget": budget,
         "resources": resources,
         "ranks": 1 if resources.get("gpus", 0) > 1 else None,  # the function is called in one process
+        "entrypoint": f"ray:{module}:{function or 'run'}",
+        "checkpoints": checkpoints,
     }
-    stem = re.sub(r"\W", "_", PurePath(name).stem, flags=re.ASCII)
-    stem = stem if stem.isidentifier() and not keyword.iskeyword(stem) else f"search_{stem}"
-    if _imported(tree).get(function, "").startswith("ray."):
-        source.refuse(f"{function} is a class of Ray's, and a trial calls a function: write a function(config) that uses it")
-    elif function and function not in defined:
-        source.note(f"{function} is not defined at the top level of the file, where a trial finds it: move it there", CALL)
-    if not space and drawn in defined:  # a function that draws with Optuna's trial
-        job["space"] = f"{stem}:{drawn}"
-    checkpoints = {}
-    if _saves(tree):
-        source.note(
-            "saves checkpoints: with `checkpoints`, a paused, killed or lost trial continues from its newest one", CALL
-        )
-        checkpoints = {"grace": "30s"}
     file_name = PurePath(name).name
-    fields = {**job, "entrypoint": f"ray:{stem}:{function or 'run'}", "checkpoints": checkpoints}
-    return source.imported(fields, _REASONS, {} if f"{stem}.py" == file_name else {f"{stem}.py": text}, copies=[file_name])
+    files = {} if f"{module}.py" == file_name else {f"{module}.py": text}
+    return source.imported(job, _REASONS, files, copies=[file_name])
 
 
-def _saves(tree: ast.Module) -> bool:
+def _read_call(tree: ast.Module, name: str) -> tuple[Source, bool]:
+    """Return the arguments of the first search in a file as data, and whether it is a Tuner, and not tune.run.
+
+    Raises:
+        SpecError: The file has no search.
+    """
+    calls = list(_searches(tree))
+    if not calls:
+        raise SpecError([Issue(("file",), "has no tune.Tuner(…) and no tune.run(…)", name)])
+    reader = _Reader(tree, name, calls[0], folding.fold(tree))
+    source = Source(Document(reader.data(calls[0], ()), reader.lines, name))
+    for field, text in reader.assumed:
+        source.note(f"{text} is taken, as only running the file would show whether another value is used", *field)
+    for field, text in reader.changed:
+        source.note(f"{text}, and only running the file would show how: write that into job.yaml", *field)
+    for call in calls[1:]:
+        source.note(f"only the first search in the file is taken; that of line {call.lineno} is not")
+    return source, _last_name(calls[0].func) == "Tuner"
+
+
+def _trials(
+    source: Source, field: Place, grids: Sequence[Sequence[Any]], sampler: Mapping[str, Any], space: Mapping[str, Any]
+) -> int:
+    """Return the number of trials: of the samples, each with all points of the grids.
+
+    Args:
+        source: The file.
+        field: Path of the number of samples.
+        grids: Values of each parameter of a grid.
+        sampler: Sampler of the job.
+        space: Space of the job.
+    """
+    samples = source.whole(*field)
+    is_open = source.look(*field) is not None and (samples is None or samples < 1)
+    points = math.prod(map(len, grids))
+    trials = search.trials(None if is_open and not grids else max(1, samples or 1) * points, sampler, space)
+    if is_open:
+        source.note(f"is unlimited there, or not known, but a study must end: trials is {trials}", *field)
+    return trials
+
+
+def _module_name(name: str) -> str:
+    """Return the name of a file as that of a module that Python can import."""
+    stem = re.sub(r"\W", "_", PurePath(name).stem, flags=re.ASCII)
+    return stem if stem.isidentifier() and not keyword.iskeyword(stem) else f"search_{stem}"
+
+
+def _saves_checkpoints(tree: ast.Module) -> bool:
     """Whether the file reports checkpoints, or asks for one."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return any(
-        _tail(call.func) == "get_checkpoint"
-        or (_tail(call.func) == "report" and any(word.arg == "checkpoint" for word in call.keywords))
+        _last_name(call.func) == "get_checkpoint"
+        or (_last_name(call.func) == "report" and any(word.arg == "checkpoint" for word in call.keywords))
         for call in calls
     )
 
@@ -159,16 +191,16 @@ def _saves(tree: ast.Module) -> bool:
 def is_search(text: str) -> bool:
     """Whether a script that is run starts a search of Ray Tune: not in a function that it does not call."""
     try:
-        tree = _tree(text, "")
+        tree = _parse(text, "")
     except SpecError:
         return False
-    names = _imported(tree)
-    called_names = (_full(node.func, names) for node in _executed(tree) if isinstance(node, ast.Call))
+    names = _imported_names(tree)
+    called_names = (_full_name(node.func, names) for node in _executed_nodes(tree) if isinstance(node, ast.Call))
     return any(name.startswith("ray.") and _is_search(name) for name in called_names)
 
 
-def _executed(tree: ast.Module) -> Iterator[ast.AST]:
-    """The nodes that are executed when the file is run, with the functions that are called by their names."""
+def _executed_nodes(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield the nodes that a run of the file executes: its statements, and the functions that they call by name."""
     functions = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
     todo: list[ast.AST] = list(tree.body)
     while todo:
@@ -181,8 +213,8 @@ def _executed(tree: ast.Module) -> Iterator[ast.AST]:
             todo += functions.pop(node.func.id).body
 
 
-def _imported(tree: ast.AST) -> dict[str, str]:
-    """The names that the file imports → the full names that they stand for."""
+def _imported_names(tree: ast.AST) -> dict[str, str]:
+    """Return the names that a file imports → full names of the imported objects."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -195,21 +227,28 @@ def _imported(tree: ast.AST) -> dict[str, str]:
     return names
 
 
-def _full(node: ast.expr, names: Mapping[str, str]) -> str:
-    """The dotted name of an expression, as the module has it that the name is imported from."""
-    root, dot, tail = _dotted(node).partition(".")
+def _full_name(node: ast.expr, names: Mapping[str, str]) -> str:
+    """Return the dotted name of an expression, with the full name of an imported object."""
+    root, dot, tail = _dotted_name(node).partition(".")
     return names.get(root, root) + dot + tail
 
 
 def _is_search(name: str) -> bool:
+    """Whether a dotted name is that of a function or class that starts a search."""
     return name in ("tune.run", "ray.tune.run") or name.rpartition(".")[2] == "Tuner"
 
 
 def _path(field: Place) -> tuple[str, ...]:
+    """Return the path of a parameter in the configuration, which is the first step of `field`."""
     return tuple(map(str, field[1:]))
 
 
-def _tree(text: str, name: str) -> ast.Module:
+def _parse(text: str, name: str) -> ast.Module:
+    """Return the tree of a Python file.
+
+    Raises:
+        SpecError: The text is not Python.
+    """
     try:
         return ast.parse(text)
     except SyntaxError as error:
@@ -219,16 +258,17 @@ def _tree(text: str, name: str) -> ast.Module:
 
 
 def _searches(tree: ast.AST) -> Iterator[ast.Call]:
-    """The calls of Tuner and of tune.run, in the order of the file."""
-    names = _imported(tree)
+    """Yield the calls of Tuner and of tune.run, in the order of the file."""
+    names = _imported_names(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     for node in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
-        name = _full(node.func, names)
+        name = _full_name(node.func, names)
         if _is_search(name) and (name.startswith("ray.") or name.partition(".")[0] in ("tune", "Tuner")):
             yield node
 
 
-def _dotted(node: ast.expr) -> str:
+def _dotted_name(node: ast.expr) -> str:
+    """Return the dotted name of an expression. "" if it is none."""
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -236,30 +276,36 @@ def _dotted(node: ast.expr) -> str:
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
-def _tail(node: ast.expr) -> str:
-    return _dotted(node).rpartition(".")[2]
+def _last_name(node: ast.expr) -> str:
+    """Return the last part of an expression's dotted name. "" if it is none."""
+    return _dotted_name(node).rpartition(".")[2]
 
 
 class _Reader:
-    """Makes data of expressions.
+    """Reader of a call as data, with the values of names in it.
 
     Args:
-        tree: of the file.
-        file_name: of the file, for messages.
-        call: that is read; the function around it has arguments.
-        changes: the names of dicts that are changed by code that cannot be read → a line of it.
+        tree: Tree of the file.
+        file_name: Name of the file in messages.
+        call: The call. Names in it may be arguments of the function around it.
+        changes: Names of dicts that other code changes → line of that code.
+
+    Attributes:
+        lines: 1-based line of each value, by its path.
+        changed: Path of each dict in the data that other code changes, with a remark.
+        assumed: Path of each value that was chosen of two, with its text.
     """
 
     def __init__(self, tree: ast.Module, file_name: str, call: ast.Call, changes: Mapping[str, int]) -> None:
-        self.changed: list[tuple[Place, str]] = []  # places where such a dict is read, with what is said of it
+        self.changed: list[tuple[Place, str]] = []
         self._changes = changes
         self.lines: dict[Place, int] = {}
-        self.assumed: list[tuple[Place, str]] = []  # places where one of two values was chosen, with its text
+        self.assumed: list[tuple[Place, str]] = []
         self._file_name = file_name
         self._count = 0
         self._values: dict[str, list[tuple[int, int, ast.expr]]] = {}  # by name: the block, the line, and the value
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        self._flags = dict(_flags(calls))
+        self._flags = dict(_flag_defaults(calls))
         blocks = [getattr(node, field, None) for node in ast.walk(tree) for field in ("body", "orelse", "finalbody")]
         for index, block in enumerate(blocks):
             for node in block if isinstance(block, list) else ():
@@ -267,17 +313,26 @@ class _Reader:
                     self._values.setdefault(node.targets[0].id, []).append((index, node.lineno, node.value))
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and any(descendant is call for descendant in ast.walk(node)):
-                for name, value in _called_with(node, calls).items():
+                for name, value in _argument_values(node, calls).items():
                     self._values.setdefault(name, [(-1, node.lineno, value)])
 
     def data(self, node: ast.expr, field: Place, depth: int = 0) -> Any:
-        """The value of an expression; for one that only running it would show, its text in a mapping."""
+        """Return the value of an expression as data. One that only a run would show becomes a mapping with its text.
+
+        Args:
+            node: The expression.
+            field: Path of the value in the data.
+            depth: Number of expressions around it.
+
+        Raises:
+            SpecError: The data have too many values, or are nested too deeply.
+        """
         self.lines.setdefault(field, node.lineno)
         self._count += 1
-        if self._count > _MOST_NODES or depth > _DEEPEST:
-            reason = f"has more than {_MOST_NODES:,} values, or is nested more than {_DEEPEST} levels deep"
+        if self._count > _MOST_NODES or depth > _MAX_DEPTH:
+            reason = f"has more than {_MOST_NODES:,} values, or is nested more than {_MAX_DEPTH} levels deep"
             raise SpecError([Issue(("file",), reason, self._file_name, node.lineno)])
-        if isinstance(node, ast.Name) and (value := self._assigned(node)) is not None:
+        if isinstance(node, ast.Name) and (value := self._assigned_value(node)) is not None:
             if node.id in self._changes:
                 self.changed.append((field, f"{node.id} is changed in line {self._changes[node.id]}"))
             return self.data(value, field, depth + 1)
@@ -295,44 +350,50 @@ class _Reader:
             ]
             return {key: self.data(element, (*field, key), depth + 1) for key, element in pairs}
         if isinstance(node, ast.IfExp):
-            holds = self._holds(node.test, field, depth)
-            if holds is None:
+            is_true = self._truth(node.test, field, depth)
+            if is_true is None:
                 self.assumed.append((field, errors.shortened(ast.unparse(node.orelse), 60)))
-            return self.data(node.body if holds else node.orelse, field, depth + 1)
-        if isinstance(node, ast.Call) and _tail(node.func) in ("int", "float") and len(node.args) == 1:
+            return self.data(node.body if is_true else node.orelse, field, depth + 1)
+        if isinstance(node, ast.Call) and _last_name(node.func) in ("int", "float") and len(node.args) == 1:
             value = self.data(node.args[0], field, depth + 1)
             if isinstance(value, (int, float)):
-                return int(value) if _tail(node.func) == "int" and math.isfinite(value) else float(value)
+                return int(value) if _last_name(node.func) == "int" and math.isfinite(value) else float(value)
         elif isinstance(node, ast.Call) and not any(word.arg is None for word in node.keywords):
-            names = [*_ARGUMENTS.get(_tail(node.func), ()), *(f"argument {index + 1}" for index in range(len(node.args)))]
+            names = [
+                *_ARGUMENTS.get(_last_name(node.func), ()),
+                *(f"argument {index + 1}" for index in range(len(node.args))),
+            ]
             arguments = [*zip(names, node.args, strict=False)]
             arguments += [(word.arg, word.value) for word in node.keywords if word.arg]
             values = {key: self.data(element, (*field, key), depth + 1) for key, element in arguments}
-            return {CALL: _tail(node.func), **values}
+            return {CALL: _last_name(node.func), **values}
         number = _number(node)
         return {CALL: "", "text": ast.unparse(node)[:200]} if number is None else number
 
-    def _assigned(self, name: ast.Name) -> ast.expr | None:
-        """The value that a name stands for; None where it may be one of several."""
+    def _assigned_value(self, name: ast.Name) -> ast.expr | None:
+        """Return the expression that is assigned to a name. None if it is not known which of several.
+
+        It is the only one, or the last one before the name if all of them are in the same block.
+        """
         assignments = self._values.get(name.id, [])
-        before = [value for _, line, value in assignments if line < name.lineno]
+        earlier_values = [value for _, line, value in assignments if line < name.lineno]
         if len(assignments) == 1:
             return assignments[0][2]
-        return before[-1] if before and len({block for block, _, _ in assignments}) == 1 else None
+        return earlier_values[-1] if earlier_values and len({block for block, _, _ in assignments}) == 1 else None
 
-    def _holds(self, test: ast.expr, field: Place, depth: int) -> bool | None:
-        """Whether a test holds; None where only running it would show."""
+    def _truth(self, test: ast.expr, field: Place, depth: int) -> bool | None:
+        """Return whether a test is true. None if only a run would show it."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            inner = self._holds(test.operand, field, depth)
+            inner = self._truth(test.operand, field, depth)
             return None if inner is None else not inner
         value = self.data(test, field, depth + 1)
         return None if isinstance(value, dict) else bool(value)
 
 
-def _flags(calls: Sequence[ast.Call]) -> Iterator[tuple[str, ast.expr]]:
-    """The arguments of the file's parsers, with their defaults."""
+def _flag_defaults(calls: Sequence[ast.Call]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names and the defaults of the arguments that the file declares for argparse."""
     for call in calls:
-        if _tail(call.func) == "add_argument" and call.args and isinstance(call.args[0], ast.Constant):
+        if _last_name(call.func) == "add_argument" and call.args and isinstance(call.args[0], ast.Constant):
             keywords = {word.arg: word.value for word in call.keywords}
             action = ast.unparse(keywords["action"]).strip("'") if "action" in keywords else ""
             switch = ast.Constant(action == "store_false") if action in ("store_true", "store_false") else None
@@ -344,14 +405,14 @@ def _flags(calls: Sequence[ast.Call]) -> Iterator[tuple[str, ast.expr]]:
                 yield flag, ast.copy_location(default, call)
 
 
-def _called_with(function: ast.FunctionDef, calls: Sequence[ast.Call]) -> dict[str, ast.expr]:
-    """The arguments of a function: those of the one call of it, over their defaults."""
+def _argument_values(function: ast.FunctionDef, calls: Sequence[ast.Call]) -> dict[str, ast.expr]:
+    """Return the values of a function's arguments: those of its only call, or else their defaults."""
     names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
     values: dict[str, ast.expr | None] = dict(zip(reversed(names), reversed(function.args.defaults), strict=False))
     values |= {
         argument.arg: value for argument, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
     }
-    own_calls = [call for call in calls if _dotted(call.func) == function.name]
+    own_calls = [call for call in calls if _dotted_name(call.func) == function.name]
     if len(own_calls) == 1:
         values |= dict(zip(names, own_calls[0].args, strict=False)) | {
             word.arg: word.value for word in own_calls[0].keywords if word.arg
@@ -360,7 +421,7 @@ def _called_with(function: ast.FunctionDef, calls: Sequence[ast.Call]) -> dict[s
 
 
 def _number(node: ast.expr) -> int | float | None:
-    """The value of a sum or product of numbers, or None."""
+    """Return the value of an arithmetic expression of numbers. None for any other."""
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return node.value if isinstance(node.value, (int, float)) else None
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -388,7 +449,18 @@ def _parameters(
     space: dict[str, Any],
     params: dict[str, Any],
 ) -> list[Place]:
-    """Sort the values of a configuration into searched and fixed ones; give the places of those of a grid."""
+    """Add the values of a configuration to `space` or to `params`.
+
+    Args:
+        source: The file.
+        field: Path of the configuration, or of a dict in it.
+        prefix: Keys of that dict.
+        space: Parameters to search, by name.
+        params: Fixed parameters, by name.
+
+    Returns:
+        Paths of the parameters of a grid.
+    """
     grids: list[Place] = []
     if not isinstance(source.look(*field), dict) or CALL in source.keys(*field):
         source.refuse("is not a dict that can be read: write out its keys and values in the file", *field)
@@ -419,36 +491,37 @@ def _parameters(
 
 
 def _subscripts(keys: Sequence[str]) -> str:
+    """Return the expression that reads a value of the configuration."""
     return "config" + "".join(f"[{key!r}]" for key in keys)
 
 
 def _is_drawn(value: Any) -> bool:
-    """Whether a value is not plain: a call, or has one in it."""
+    """Whether a value is a call, or contains one."""
     elements = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return (isinstance(value, dict) and CALL in value) or any(_is_drawn(element) for element in elements)
 
 
 def _domain(source: Source, field: Place) -> dict[str, Any] | None:
-    """The parameter that a function of `tune` draws; None with a note."""
-    word = source.text(*field, CALL)
-    if word in ("choice", "grid_search"):
-        key = "categories" if word == "choice" else "values"
+    """Return the parameter that a function of `tune` draws. None after a note or an issue."""
+    function = source.text(*field, CALL)
+    if function in ("choice", "grid_search"):
+        key = "categories" if function == "choice" else "values"
         if not isinstance(source.look(*field, key), list):
             source.refuse("needs a list of values that can be read", *field)
             return None
         return search.categorical(source.take(*field, key))
-    if word == "sample_from":
+    if function == "sample_from":
         reason = (
             "a function of the other values cannot be read; compute it in the trainable, or write space: module:function"
         )
         source.skip(reason, *field)
         return None
-    integer = word.endswith("randint")
-    if word.removeprefix("q") not in ("uniform", "loguniform", "randint", "lograndint", "randn"):
+    integer = function.endswith("randint")
+    if function.removeprefix("q") not in ("uniform", "loguniform", "randint", "lograndint", "randn"):
         source.skip(f"{_UNREADABLE}; write the parameter into job.yaml", *field)
         return None
-    step = source.number(*field, "q") if word.startswith("q") else None
-    if word.endswith("randn"):
+    step = source.number(*field, "q") if function.startswith("q") else None
+    if function.endswith("randn"):
         mean, deviation = source.number(*field, "mean"), source.number(*field, "sd")
         if step is not None:
             source.note(f"becomes a range of {search.SIGMAS} standard deviations on both sides, drawn uniformly", *field)
@@ -457,7 +530,7 @@ def _domain(source: Source, field: Place) -> dict[str, Any] | None:
     if lower is None or upper is None:
         source.refuse("needs two bounds that can be read", *field)
         return None
-    log = "log" in word
+    log = "log" in function
     source.take(*field, "base")  # of the scale: the same values are drawn
     is_open = integer and (step is None or step == 1)  # Ray leaves out the upper bound, unless there is a larger step
     low, high = lower, upper - 1 if is_open else upper
@@ -471,10 +544,11 @@ def _domain(source: Source, field: Place) -> dict[str, Any] | None:
 
 
 def _objectives(source: Source, config: Place) -> list[dict[str, str]]:
-    places = (config, (*config, "scheduler"), (*config, "search_alg"), (*config, "search_alg", "searcher"))
+    """Return the objectives, which may be in the configuration of the tuner, its scheduler or its searcher."""
+    fields = (config, (*config, "scheduler"), (*config, "search_alg"), (*config, "search_alg", "searcher"))
     words_by_key: dict[str, list[str]] = {}
     for key in ("metric", "mode"):
-        for field in places:
+        for field in fields:
             words = source.texts(*field, key) if isinstance(source.look(*field, key), list) else [source.text(*field, key)]
             words_by_key[key] = words_by_key.get(key) or [word for word in words if word]
     if not words_by_key["metric"]:
@@ -488,37 +562,43 @@ def _objectives(source: Source, config: Place) -> list[dict[str, str]]:
 
 
 def _sampler(source: Source, field: Place) -> tuple[dict[str, Any], int | None, str]:
-    """The sampler, how many trials run at the same time where the file limits them, and the name of the sampler's space."""
+    """Return the sampler, the number of trials at the same time, and the function that draws for it.
+
+    The number is None if the file does not limit it. The name of the function is "" if there is none.
+    """
     parallel = None
-    word = source.text(*field, CALL) if isinstance(source.look(*field), dict) else source.text(*field)
-    if word == "ConcurrencyLimiter":
+    class_name = source.text(*field, CALL) if isinstance(source.look(*field), dict) else source.text(*field)
+    if class_name == "ConcurrencyLimiter":
         parallel = source.whole(*field, "max_concurrent")
         field = (*field, "searcher")
-        word = source.text(*field, CALL)
-    sampler = search.sampler(word) if word else {"name": "random"}
+        class_name = source.text(*field, CALL)
+    sampler = search.sampler(class_name) if class_name else {"name": "random"}
     if sampler is None:
-        source.note(f"{word} has no counterpart; tpe is used", *field)
+        source.note(f"{class_name} has no counterpart; tpe is used", *field)
     space = source.look(*field, "space")
-    drawn = space.get("text", "") if isinstance(space, dict) else ""
-    if drawn.isidentifier():
+    space_function = space.get("text", "") if isinstance(space, dict) else ""
+    if space_function.isidentifier():
         source.take(*field, "space")
-    return sampler or {"name": "tpe"}, parallel, drawn
+    return sampler or {"name": "tpe"}, parallel, space_function
 
 
 def _pruner(source: Source, field: Place) -> Any:
+    """Return the pruner for a scheduler. None if there is none, or no counterpart."""
     if not isinstance(source.look(*field), dict):
         source.skip(_UNREADABLE, *field)
         return None
-    word = source.text(*field, CALL)
-    if word == "FIFOScheduler":
+    class_name = source.text(*field, CALL)
+    if class_name == "FIFOScheduler":
         return None
-    if word not in _PRUNERS:
+    if class_name not in _PRUNERS:
         reason = (
-            "population based training is not a pruner" if word.startswith(("Population", "PB")) else "has no counterpart"
+            "population based training is not a pruner"
+            if class_name.startswith(("Population", "PB"))
+            else "has no counterpart"
         )
-        source.note(f"{word}: {reason}; trials run to their end", *field)
+        source.note(f"{class_name}: {reason}; trials run to their end", *field)
         return None
-    name, options = _PRUNERS[word]
+    name, options = _PRUNERS[class_name]
     pruner: dict[str, Any] = {"name": name}
     if name == "successive_halving":
         pruner |= {"min_resource": 1, "reduction_factor": 4}  # Ray's
@@ -535,13 +615,13 @@ def _pruner(source: Source, field: Place) -> Any:
 
 
 def _progress_unit(source: Source, scheduler: Place) -> str:
-    """The unit in which a scheduler counts progress."""
+    """Return the unit in which a scheduler counts progress."""
     is_median = source.look(*scheduler, CALL) == "MedianStoppingRule"
     return source.text(*scheduler, "time_attr") or ("time_total_s" if is_median else _ITERATIONS)
 
 
-def _ends(source: Source, scheduler: Place, field: Place) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rules that end a trial, as `stop` and `budget` of the job."""
+def _stop_rules(source: Source, scheduler: Place, field: Place) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the rules that end a trial, as `stop` and `budget` of the job."""
     rules: list[dict[str, Any]] = []
     budget: dict[str, Any] = {}
     limits = source.look(*field)
@@ -563,7 +643,7 @@ def _ends(source: Source, scheduler: Place, field: Place) -> tuple[list[dict[str
     elif limits is not None:
         source.skip(f"{_UNREADABLE}: a trial ends when its code returns, or after {_LONGEST_TRIAL}", *field)
         budget["timeout"] = _LONGEST_TRIAL
-    default = _MAX_T.get(str(source.look(*scheduler, CALL)))
+    default = _DEFAULT_MAX_T.get(str(source.look(*scheduler, CALL)))
     if default and _progress_unit(source, scheduler) == _ITERATIONS:
         rules.append({"step": source.whole(*scheduler, "max_t") or default})
     steps = [rule["step"] for rule in rules if "step" in rule]
@@ -571,7 +651,7 @@ def _ends(source: Source, scheduler: Place, field: Place) -> tuple[list[dict[str
 
 
 def _trainable(source: Source, field: Place) -> tuple[str, dict[str, Any]]:
-    """The name of the function, or "", and the resources of one call."""
+    """Return the name of the trial's function, "" after a note, and the resources of a trial."""
     resources = _resources(source, ("resources_per_trial",))
     while isinstance(source.look(*field), dict) and source.look(*field, CALL) in ("with_resources", "with_parameters"):
         if source.text(*field, CALL) == "with_resources":
@@ -592,6 +672,7 @@ def _trainable(source: Source, field: Place) -> tuple[str, dict[str, Any]]:
 
 
 def _resources(source: Source, field: Place) -> dict[str, Any]:
+    """Return the resources of a trial from a dict of Ray."""
     if source.look(*field) is None:
         return {}
     if not isinstance(source.look(*field), dict) or source.look(*field, CALL):
@@ -608,7 +689,8 @@ def _resources(source: Source, field: Place) -> dict[str, Any]:
     return resources
 
 
-def _defined(node: ast.stmt) -> Iterator[str]:
+def _defined_names(node: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement defines."""
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         yield node.name
     elif isinstance(node, (ast.Import, ast.ImportFrom)):
