@@ -17,7 +17,7 @@ from tests.charts.conftest import CONTROL, TEAM
 from trialplane.client import doctor
 from trialplane.kube import kinds
 from trialplane.kube.kinds import ObjectKind
-from trialplane.plan.raycluster import access
+from trialplane.plan.raycluster import autoscaler_access
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 from trialplane.wire import mlflow
@@ -260,7 +260,7 @@ def test_the_operator_may_do_what_the_reconciler_does(render: Render, named: Cal
     for verb in ("escalate", "bind"):
         assert not allowed(role, kinds.ROLE.group, "roles", verb)
     # Kubernetes lets it make a Role with what it has itself, and no other.
-    for rule in access({"metadata": {"name": "a"}, "spec": {"enableInTreeAutoscaling": True}})[1]["rules"]:
+    for rule in autoscaler_access({"metadata": {"name": "a"}, "spec": {"enableInTreeAutoscaling": True}})[1]["rules"]:
         for resource, verb in itertools.product(rule["resources"], rule["verbs"]):
             assert allowed(role, rule["apiGroups"][0], resource, verb, "a")
     assert not allowed(role, "", "pods", "patch")

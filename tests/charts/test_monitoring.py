@@ -123,7 +123,7 @@ def boards(tmp_path: Path) -> Iterator[list[StatusBoard]]:
 
 def _status(run: str, fields: dict[str, Any]) -> RunStatus:
     common = {"name": run, "objectives": [{"metric": "loss", "direction": "minimize"}]} if run == "study" else {"name": run}
-    status = planning.pending(run, kinds.read({**common, **fields}), 0.0)
+    status = planning.pending_status(run, kinds.read({**common, **fields}), 0.0)
     return dataclasses.replace(status, state=RunState.RUNNING)
 
 

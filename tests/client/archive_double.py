@@ -56,7 +56,7 @@ class ArchiveDouble:
             return
         study.job, study.submission, study.code = job.model_dump_json().encode(), dict(submission), code
         if study.status.started is None:
-            study.status = planning.pending(run, job, float(submission["submitted"]))
+            study.status = planning.pending_status(run, job, float(submission["submitted"]))
 
     def admit(self, run: str, token: str) -> None:
         if run in self._namespace.studies:

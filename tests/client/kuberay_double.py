@@ -249,7 +249,7 @@ class NamespaceDouble:
         return self._read(study, parts[2], query)
 
     def recorded(self, run: str, job: Job, facts: dict[str, Any], code: bytes) -> Study:
-        status = planning.pending(run, job, facts["submitted"])
+        status = planning.pending_status(run, job, facts["submitted"])
         self.studies[run] = Study(job.model_dump_json().encode(), facts, code, status)
         return self.studies[run]
 

@@ -174,7 +174,9 @@ def test_files_go_where_they_stay(to, has_volume, said):
 
 
 def test_a_resume_may_ask_for_more_iterations_and_other_workers():
-    job = changes.changed(a_job(), {"collect.iterations": 20, "collect.workers": 2, "trials": None}, ["budget.time=2h"], 10)
+    job = changes.apply_changes(
+        a_job(), {"collect.iterations": 20, "collect.workers": 2, "trials": None}, ["budget.time=2h"], 10
+    )
     assert (job.trials, job.slots, job.budget.time) == (20, 3, 7200.0)
 
 
@@ -196,7 +198,7 @@ def test_a_resume_may_ask_for_more_iterations_and_other_workers():
 )
 def test_what_would_make_another_collection_is_refused(changed, sets, field, said):
     with pytest.raises(SpecError) as caught:
-        changes.changed(a_job(), changed, sets, 7)
+        changes.apply_changes(a_job(), changed, sets, 7)
     (issue,) = caught.value.issues
     assert issue.field == field
     assert said in issue.message
@@ -205,18 +207,18 @@ def test_what_would_make_another_collection_is_refused(changed, sets, field, sai
 def test_a_study_has_no_iterations():
     searched = kinds.read({"name": "a", "kind": "hpo", "objectives": [{"metric": "a", "direction": "minimize"}]})
     with pytest.raises(SpecError, match=r"--iterations: collect\.iterations: cannot change"):
-        changes.changed(searched, {"collect.iterations": 5}, [], 0)
+        changes.apply_changes(searched, {"collect.iterations": 5}, [], 0)
 
 
 def test_one_that_has_succeeded_says_how_to_ask_for_more():
     status = RunStatus("a", "demo", RunState.SUCCEEDED, trials=10, complete=10, progress=CollectionProgress())
-    assert "`platform resume a --iterations N` runs more than 10" in changes.nothing_to_do(status, a_job(), a_job())
+    assert "`platform resume a --iterations N` runs more than 10" in changes.completed_message(status, a_job(), a_job())
     failed_ = dataclasses.replace(status, state=RunState.FAILED, complete=3, failed=1)
-    assert changes.nothing_to_do(failed_, a_job(), a_job()) == ""
+    assert changes.completed_message(failed_, a_job(), a_job()) == ""
 
 
 def test_a_status_before_the_controller_speaks_counts_slots():
-    status = planning.pending("a", a_job(), 1.0)
+    status = planning.pending_status("a", a_job(), 1.0)
     assert (status.kind, status.trials, status.parallel, status.slots) == ("collect", 10, 8, 9)
 
 
@@ -307,5 +309,5 @@ def test_a_finished_training_does_not_go_on_whatever_is_changed():
     new = kinds.read({"name": "demo", "kind": "train", "retries": {"lost": 9}})
     for state in (RunState.SUCCEEDED, RunState.CANCELLED):
         status = RunStatus("a", "demo", state, 1, complete=1)
-        assert "`platform submit train demo --resume a` starts another one" in changes.nothing_to_do(status, old, new)
-    assert changes.nothing_to_do(RunStatus("a", "demo", RunState.FAILED, 1, failed=1), old, new) == ""
+        assert "`platform submit train demo --resume a` starts another one" in changes.completed_message(status, old, new)
+    assert changes.completed_message(RunStatus("a", "demo", RunState.FAILED, 1, failed=1), old, new) == ""

@@ -94,7 +94,7 @@ def test_every_list_of_a_finite_space_is_tried_once(opened: Opened, sampler: str
 @pytest.mark.parametrize("sampler", ["random", "grid"])
 def test_choices_are_not_compared_each_with_each(opened: Opened, monkeypatch: pytest.MonkeyPatch, sampler: str) -> None:
     many = {"layers": {"type": "categorical", "choices": [[index] for index in range(500)]}}
-    of, same, count = job(**{**SEARCH, "space": many, "trials": 3}, params={}, sampler=sampler), space.same, 0
+    of, same, count = job(**{**SEARCH, "space": many, "trials": 3}, params={}, sampler=sampler), space.is_same, 0
 
     def counted(one: Any, other: Any) -> bool:
         nonlocal count
@@ -160,6 +160,6 @@ def test_an_exported_study_has_lists_as_text_and_normal_numbers_as_they_are(open
     for trial, point in zip(study.get_trials(), points, strict=True):
         assert trial.params["layers"] == ("auto" if point["layers"] == "auto" else json.dumps(point["layers"]))
         assert (trial.params["x"], trial.params.get("rate")) == (point["x"], point.get("rate"))
-        low, high = of.search.normal["x"].ends
+        low, high = of.search.normal_parameters["x"].ends
         assert trial.distributions["x"] == optuna.distributions.FloatDistribution(low, high)
     assert study.best_value == 12.0

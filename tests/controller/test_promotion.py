@@ -176,7 +176,7 @@ def test_brackets_start_one_rung_higher_and_are_smaller() -> None:
     ladder = Ladder(1, 4, 64, brackets=3)
     brackets = collections.Counter(ladder.bracket(trial) for trial in range(2100))
     assert [brackets[bracket] for bracket in range(3)] == pytest.approx([1600, 400, 100], abs=2), "4 to 1, spread evenly"
-    assert [ladder.above(0, bracket) for bracket in range(3)] == [1, 4, 16]
+    assert [ladder.next_rung(0, bracket) for bracket in range(3)] == [1, 4, 16]
 
 
 # In the ledger

@@ -66,7 +66,7 @@ CONDITIONAL = {
     **{f"of_{kind}": {**UNIT, "when": {"kind": kind}} for kind in "ab"},
 }
 WITH_CONDITIONS = [name for name in options.SAMPLERS if name != "grid"]  # which is refused with them
-INDEPENDENT = [name for name, choice in options.SAMPLERS.items() if choice.alone]
+INDEPENDENT = [name for name, choice in options.SAMPLERS.items() if choice.is_independent]
 
 
 @pytest.mark.parametrize(

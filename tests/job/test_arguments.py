@@ -144,7 +144,7 @@ def test_parsers_of_dataclasses_read_flags_as_they_were_meant() -> None:
     ],
 )
 def test_globals_replace_the_one_value_of_a_name(text: str, made: str) -> None:
-    tree = arguments.replaced(ast.parse(text), {"lr": 5, "decay": 7, "size": 9})
+    tree = arguments.replace_values(ast.parse(text), {"lr": 5, "decay": 7, "size": 9})
     assert ast.unparse(tree) == made
 
 

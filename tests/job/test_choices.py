@@ -63,11 +63,11 @@ def test_every_choice_has_a_scalar_of_its_own_and_comes_back(choices: list[Any])
         parameter = categorical(*choices)
     except ValueError:
         return  # two of them are the same
-    coded = [parameter.coded(choice) for choice in parameter.choices]
+    coded = [parameter.encode(choice) for choice in parameter.choices]
     assert all(one is None or isinstance(one, (bool, int, float, str)) for one in coded)
     assert len(set(coded)) == len(coded)
     for choice, code in zip(parameter.choices, coded, strict=True):
-        assert space.same(parameter.decoded(code), choice)
+        assert space.is_same(parameter.decode(code), choice)
 
 
 def test_true_is_no_1_inside_a_list_either() -> None:
@@ -87,8 +87,8 @@ def test_true_is_no_1_inside_a_list_either() -> None:
 )
 def test_a_normal_number_is_drawn_by_its_share(fields: dict[str, Any], q: float, value: float) -> None:
     parameter = normal(**fields)
-    assert parameter.decoded(q) == pytest.approx(value)
-    assert parameter.coded(value) == pytest.approx(q)
+    assert parameter.decode(q) == pytest.approx(value)
+    assert parameter.encode(value) == pytest.approx(q)
 
 
 @given(
@@ -100,17 +100,17 @@ def test_what_is_drawn_lies_in_the_range_and_its_ends_are_held(mean, std, log, a
     except ValueError:
         return  # nothing of the distribution is between the bounds
     low, high = parameter.shares
-    value = parameter.decoded(low + at * (high - low))
+    value = parameter.decode(low + at * (high - low))
     assert parameter.holds(value)
     assert all(parameter.holds(end) for end in parameter.ends)
     assert bounds.get("low", value) <= value <= bounds.get("high", value)
-    assert parameter.decoded(parameter.coded(value)) == pytest.approx(value, rel=1e-3)
+    assert parameter.decode(parameter.encode(value)) == pytest.approx(value, rel=1e-3)
 
 
 def test_equal_shares_make_the_distribution() -> None:
     parameter = normal(mean=10.0, std=3.0)
     low, high = parameter.shares
-    drawn = [parameter.decoded(low + (index + 0.5) / 2000 * (high - low)) for index in range(2000)]
+    drawn = [parameter.decode(low + (index + 0.5) / 2000 * (high - low)) for index in range(2000)]
     assert statistics.mean(drawn) == pytest.approx(10.0) and statistics.stdev(drawn) == pytest.approx(3.0, rel=0.01)
     assert [parameter.ends[0], parameter.ends[1]] == pytest.approx([10 - 18, 10 + 18])
 

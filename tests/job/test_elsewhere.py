@@ -61,7 +61,7 @@ def test_what_is_unknown_everywhere_lists_ours(folder: Path) -> None:
     ("kind", "name", "hint"),
     [
         (kind, name, hint)
-        for kind, hints in options.ELSEWHERE.items()
+        for kind, hints in options.FOREIGN_NAMES.items()
         for hint, names in hints.items()
         for name in names.split()
     ],

@@ -116,7 +116,7 @@ def test_layers_do_not_look_at_all_of_a_file_for_each_field(monkeypatch: pytest.
     count = 300
     text = HEAD + "params: {x: 1}\n"
     layer = document.parse("params: {" + ", ".join(f"p{index}: 1" for index in range(count)) + "}", "layer")
-    base = Draft.of(document.parse(text, "file"))
+    base = Draft.from_document(document.parse(text, "file"))
     looks = 0
 
     class Counted(dict):  # type: ignore[type-arg]
@@ -126,7 +126,7 @@ def test_layers_do_not_look_at_all_of_a_file_for_each_field(monkeypatch: pytest.
             return super().__iter__()
 
     base.origins = Counted(base.origins)
-    base.lay(layer.data, {place: Origin("layer", line) for place, line in layer.lines.items() if place})
+    base.merge(layer.data, {place: Origin("layer", line) for place, line in layer.lines.items() if place})
     assert len(base.data["params"]) == count + 1
     assert looks < 10 * count
 

@@ -110,7 +110,7 @@ def test_files_that_a_run_would_not_find(tmp_path: Path, away: bool) -> None:
         file.write_text("text\nx\n")
 
     def said(path: object) -> list[str]:
-        return [one.message for one in check_inputs(job(str(path), "text"), folder, "/data", away=away)]
+        return [one.message for one in check_inputs(job(str(path), "text"), folder, "/data", is_remote=away)]
 
     assert said("a.csv") == said("sub/../sub/a.csv") == []
     (outside,) = said("../a.csv")
@@ -128,7 +128,7 @@ def test_files_that_a_run_would_not_find(tmp_path: Path, away: bool) -> None:
 
 def test_a_file_of_the_data_volume_may_be_here_too(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text\nx\n")
-    assert check_inputs(job(str(tmp_path / "a.csv"), "text"), Path("/jobs/demo"), str(tmp_path), away=True) == []
+    assert check_inputs(job(str(tmp_path / "a.csv"), "text"), Path("/jobs/demo"), str(tmp_path), is_remote=True) == []
 
 
 def test_columns_that_parameters_name(tmp_path: Path, folder: Path) -> None:
@@ -333,4 +333,4 @@ def test_what_is_no_file_is_said_and_never_read(tmp_path: Path) -> None:
 
 def test_a_line_as_long_as_the_file_is_counted_once(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"x" * (3 * 2**20) + b"\n" + b" " * (2 * 2**20) + b"\n" + b"y" * (2**20 + 1))
-    assert inputs._count([tmp_path / "a.txt"], 100) == 2
+    assert inputs._count_lines([tmp_path / "a.txt"], 100) == 2

@@ -110,16 +110,16 @@ _BARE: dict[str, Any] = {"name": "demo", "kind": "hpo", "objectives": [{"metric"
 
 def test_order_is_as_written_where_nothing_depends() -> None:
     made = {name: space.IntParameter(type="int", low=1, high=2) for name in "cab"}
-    assert [name for name, _ in space.ordered(made)] == ["c", "a", "b"]
+    assert [name for name, _ in space.sort_by_condition(made)] == ["c", "a", "b"]
     made["c"] = space.IntParameter(type="int", low=1, high=2, when={"b": (1,)})
-    assert [name for name, _ in space.ordered(made)] == ["b", "c", "a"]
+    assert [name for name, _ in space.sort_by_condition(made)] == ["b", "c", "a"]
 
 
 def test_a_circle_of_conditions_is_found() -> None:
     made = {name: space.IntParameter(type="int", low=1, high=2, when={on: (1,)}) for name, on in ("ab", "bc", "cb")}
     assert space.cycle(made) in (["b", "c", "b"], ["c", "b", "c"])
     with pytest.raises(ValueError, match="circle: b → c → b"):
-        space.ordered(made)
+        space.sort_by_condition(made)
 
 
 def test_conditions() -> None:
@@ -180,7 +180,7 @@ _trees = st.dictionaries(_names, st.recursive(_scalars, lambda b: st.dictionarie
 def _merged(*layers: dict[str, Any]) -> dict[str, Any]:
     made = Draft({"params": {}}, {(): Origin("file", 1)})
     for index, layer in enumerate(layers):
-        made.lay({"params": copy.deepcopy(layer)}, {("params",): Origin(f"layer {index}")})
+        made.merge({"params": copy.deepcopy(layer)}, {("params",): Origin(f"layer {index}")})
     return dict(made.data["params"])
 
 

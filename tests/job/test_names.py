@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from tests.job.conftest import found
 
 from trialplane import errors
-from trialplane.job import arguments, load, short
+from trialplane.job import arguments, load, short_forms
 from trialplane.job.kinds import Study
 from trialplane.job.load import Flag
 
@@ -59,7 +59,7 @@ def test_fields_of_such_a_parameter_are_set_from_outside(dotted: Path) -> None:
 
 
 def test_a_new_one_is_added_by_a_flag(dotted: Path) -> None:
-    name, fields = short.parameter("++head.size=1..4", "--space")
+    name, fields = short_forms.parameter("++head.size=1..4", "--space")
     job = loaded(dotted, overrides={f'space."{name}"': Flag(fields, "--space ++head.size=1..4")})
     assert job.space["++head.size"].high == 4
 

@@ -45,9 +45,9 @@ def complaints(folder: Path, fields: dict[str, Any], code: str = CODE) -> list[s
 
 
 def test_the_style_is_told_from_the_function() -> None:
-    assert program.styled("optuna:study:objective") == ("optuna", "study:objective")
-    assert program.styled("a.b:c") == ("", "a.b:c")
-    assert program.styled("optuna:objective") == ("", "optuna:objective"), "a module may have that name"
+    assert program.split_style("optuna:study:objective") == ("optuna", "study:objective")
+    assert program.split_style("a.b:c") == ("", "a.b:c")
+    assert program.split_style("optuna:objective") == ("", "optuna:objective"), "a module may have that name"
 
 
 RAY = {**OPTUNA, "entrypoint": "ray:study:objective", "space": {"opt.lr": {"type": "float", "low": 0, "high": 1}}}
@@ -58,7 +58,7 @@ def test_a_function_of_ray_tune_has_the_jobs_space(tmp_path: Path) -> None:
     job = loaded(tmp_path, {**RAY, "params": {"opt": {"name": "sgd"}, "epochs": 3}}, code)
     assert (job.search.suggests, list(job.search.names)) == (False, ["opt.lr"])
     params = {**job.params, "opt.lr": 0.5}
-    assert program.nested(params) == {"opt": {"name": "sgd", "lr": 0.5}, "epochs": 3}
+    assert program.nested_config(params) == {"opt": {"name": "sgd", "lr": 0.5}, "epochs": 3}
     assert job.params["opt"] == {"name": "sgd"}, "a trial's config is its own"
 
 

@@ -37,7 +37,7 @@ def lacking(folder: Path, text: str, name: str = "requirements.txt") -> list[tup
     (folder / name).write_text(text)
     read = requirements.read(folder, name)
     assert read.issues == ()
-    return [(one.field, one.line, one.message) for one in requirements.unmet(read)[1:]]
+    return [(one.field, one.line, one.message) for one in requirements.unmet_issues(read)[1:]]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_marker_says_whether_a_line_applies_here(folder: Path, packages: Path)
     text = 'three; python_version < "3"\nfour; python_version > "3"\nfive\n'
     assert [message for _, _, message in lacking(folder, text)] == ["is not installed"] * 2
     read = requirements.read(folder, "requirements.txt")
-    assert [one.applies for one in read.wanted] == [False, True, True]
+    assert [one.applies for one in read.lines] == [False, True, True]
 
 
 @pytest.mark.parametrize("text", [r"a\nb", r"a\x0db"])
@@ -78,15 +78,15 @@ def test_a_marker_whose_text_is_not_one_line_is_an_issue(folder: Path, text: str
     (folder / "need.txt").write_text(f"three\nfour; platform_version != '{text}'\n")
     read = requirements.read(folder, "need.txt")
     assert [one.line for one in read.issues] == [2] and "its marker has a line break" in read.issues[0].message
-    assert [one.requirement.name for one in read.wanted] == ["three"]
+    assert [one.requirement.name for one in read.lines] == ["three"]
 
 
 def test_a_marker_that_packaging_reads_and_does_not_write_is_no_surprise(folder: Path) -> None:
     """One with both kinds of quotation mark: `packaging` 25 writes it, 26 raises."""
     (folder / "need.txt").write_text("four; platform_version != 'a\"\\x27'\n")
     read = requirements.read(folder, "need.txt")
-    assert len(read.issues) + len(read.wanted) == 1
-    requirements.unmet(read)
+    assert len(read.issues) + len(read.lines) == 1
+    requirements.unmet_issues(read)
 
 
 def test_all_that_is_missing_is_one_list_with_lines(folder: Path, packages: Path) -> None:
@@ -99,7 +99,7 @@ def test_all_that_is_missing_is_one_list_with_lines(folder: Path, packages: Path
         ("small>=7", 2, "1.0+cpu is installed"),
         ("three<1", 8, "is not installed"),
     ]
-    head = requirements.unmet(requirements.read(folder, "requirements.txt"))[0].message
+    head = requirements.unmet_issues(requirements.read(folder, "requirements.txt"))[0].message
     assert head.startswith("4 requirements are not met by ") and "`pip install -r requirements.txt`" in head
 
 
@@ -110,7 +110,7 @@ def test_what_only_an_installation_could_check_is_said_and_shows_no_password(fol
     read = requirements.read(folder, "requirements.txt")
     assert not read.issues and [one.line for one in read.unchecked] == [1, 2, 3, 4, 5]
     assert "secret" not in repr(read.unchecked)
-    assert [one.requirement.name for one in read.wanted] == ["pip"]
+    assert [one.requirement.name for one in read.lines] == ["pip"]
 
 
 def test_what_is_no_requirement_is_an_issue_of_the_job(folder: Path) -> None:
@@ -155,7 +155,7 @@ def test_the_metadata_of_a_script(folder: Path, packages: Path) -> None:
     assert lacking(folder, SCRIPT, "train.py") == [("small>=3", 5, "1.0+cpu is installed")]
     assert lacking(folder, SCRIPT.replace("3.8", "99"), "train.py")[0][:2] == ("requires-python >=99", 3)
     read = requirements.read(folder, "train.py")
-    assert "`pip install 'small>=3' big-one`" in requirements.unmet(read)[0].message
+    assert "`pip install 'small>=3' big-one`" in requirements.unmet_issues(read)[0].message
     assert requirements.read(folder, "gone.py", is_named=False) == requirements.Requirements()
 
 
@@ -180,11 +180,11 @@ def test_wrong_metadata_is_an_issue_with_its_line(folder: Path, change: tuple[st
 def test_a_script_without_metadata_needs_nothing_unless_it_is_named(folder: Path) -> None:
     (folder / "job.yaml").write_text(f"kind: hpo\n{TAIL}objective: {{metric: f1, direction: maximize}}\n")
     job = load.load_job(folder)
-    assert requirements.of(job, folder) == requirements.Requirements()
+    assert requirements.job_requirements(job, folder) == requirements.Requirements()
     assert found(folder, sets=["requirements=train.py"])[0][3].startswith("train.py has no metadata")
     (folder / "requirements.txt").write_text("one\n")
     named = load.load_job(folder, sets=["requirements=requirements.txt"])
-    assert [one.source for one in requirements.of(named, folder, "x/").wanted] == ["x/requirements.txt"]
+    assert [one.source for one in requirements.job_requirements(named, folder, "x/").lines] == ["x/requirements.txt"]
 
 
 def test_the_digest_is_that_of_what_the_files_say(folder: Path, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_limits_that_are_read_first_hide_no_requirement(packages: Path, tmp_path
 def test_a_url_is_no_reason_to_install_a_package_of_that_name_from_the_index(packages: Path, tmp_path: Path) -> None:
     block = '# /// script\n# dependencies = ["mine @ https://example.invalid/mine.whl", "never-heard"]\n# ///\n'
     (tmp_path / "train.py").write_text(block)
-    head = requirements.unmet(requirements.read(tmp_path, "train.py"))[0].message
+    head = requirements.unmet_issues(requirements.read(tmp_path, "train.py"))[0].message
     assert "`pip install never-heard` installs what is missing; what has a URL is installed from there" in head
 
 

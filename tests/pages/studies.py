@@ -185,7 +185,7 @@ def recorded(made: Job, attempts: list[TrialRow], reports: list[ReportRow], *, r
     counts = {state: sum(row.state is state for row in newest) for state in TrialState}
     ended = max((row.ended or BEGAN for row in attempts), default=BEGAN)
     status = dataclasses.replace(
-        planning.pending(run, made, BEGAN),
+        planning.pending_status(run, made, BEGAN),
         state=state,
         reason="",
         complete=counts[TrialState.COMPLETE],

@@ -39,7 +39,7 @@ TRAINING: dict[str, Any] = {"name": "toy", "kind": "train", "objectives": STUDY[
 def test_a_resume_without_changes_leaves_a_job_as_it_is(fields: dict[str, Any]) -> None:
     job = kinds.read(fields)
     stored = kinds.read(job.model_dump_json())
-    assert changes.changed(stored, {}, (), 0) == job
+    assert changes.apply_changes(stored, {}, (), 0) == job
 
 
 TWO = {**STUDY["space"], "n": {"type": "int", "low": 1, "high": 9}}
@@ -59,7 +59,7 @@ PROMOTE = {"name": "asha", "promote": True, "max_resource": 16}
 )
 def test_a_study_goes_on_with_another_search(fields: dict[str, Any], sets: list[str]) -> None:
     job = kinds.read({**STUDY, **fields})
-    assert changes.changed(job, {}, sets, 2) != job
+    assert changes.apply_changes(job, {}, sets, 2) != job
 
 
 @pytest.mark.parametrize(
@@ -81,16 +81,16 @@ def test_what_a_study_cannot_go_on_with(fields: dict[str, Any], sets: list[str],
         lr = {"type": "float", "low": 0.1, "high": 1.0, "step": 0.1}
         fields = {**fields, "space": {**TWO, "lr": lr}}
     with pytest.raises(errors.SpecError, match=message):
-        changes.changed(kinds.read({**STUDY, **fields}), {}, sets, 2)
+        changes.apply_changes(kinds.read({**STUDY, **fields}), {}, sets, 2)
 
 
 def test_differences_are_sorted_by_when_they_can_take_effect() -> None:
     old = kinds.read(STUDY | {"pruner": PROMOTE})
     new = {"parallel": 4, "trials": 9, "seed": 1, "entrypoint": "other:run", "pruner": {**PROMOTE, "max_resource": 64}}
-    groups = changes.when(old, kinds.read({**STUDY, **new}))
+    groups = changes.changes_by_time(old, kinds.read({**STUDY, **new}))
     assert {when: [line.partition(":")[0] for line in lines] for when, lines in groups.items()} == {
         "while it runs": ["parallel"],
         "when it is resumed": ["trials"],
         "in a new run": ["entrypoint", "seed", "pruner.max_resource"],
     }
-    assert not any(changes.when(old, old).values())
+    assert not any(changes.changes_by_time(old, old).values())

@@ -28,8 +28,8 @@ def row(trial: int, **fields: Any) -> TrialRow:
     return TrialRow(trial, **{"state": TrialState.COMPLETE, "attempt": 1, "number": trial, **values, **fields})
 
 
-def mapped(new: Job, *rows: TrialRow, old: Job | None = None) -> earlier.Mapped:
-    return earlier.Mapped("first", old or job(), new, rows)
+def mapped(new: Job, *rows: TrialRow, old: Job | None = None) -> earlier.HistoryMapper:
+    return earlier.HistoryMapper("first", old or job(), new, rows)
 
 
 def test_complete_pruned_and_bad_trials_count_and_others_do_not() -> None:
@@ -109,12 +109,12 @@ def test_other_objectives_are_refused() -> None:
     ids=str,
 )
 def test_what_makes_jobs_train_alike(fields: dict[str, Any], alike: bool) -> None:
-    assert (earlier.trains_alike(job(**fields)) == earlier.trains_alike(job())) == alike
+    assert (earlier.training_digest(job(**fields)) == earlier.training_digest(job())) == alike
 
 
 def test_every_field_is_either_of_the_search_or_of_the_training() -> None:
     """A new field counts as one of the training until somebody says otherwise."""
-    assert set(kinds.CLASSES["hpo"].model_fields) >= earlier._SEARCH
+    assert set(kinds.CLASSES["hpo"].model_fields) >= earlier.IGNORED_FIELDS
 
 
 def test_it_is_the_same_after_a_journey(tmp_path: Path) -> None:

@@ -142,9 +142,9 @@ def test_the_lines_for_a_hidden_path_let_it_travel(tmp_path: Path) -> None:
         (folder / name).write_text("x")
         (folder / ".jobignore").write_text("\n".join(pack.lines_for(name)))
         assert set(pack.pack(folder).files) - set(before) == {name}
-        assert [issue.message for issue in pack.left_out(folder, [name])] == []
+        assert [issue.message for issue in pack.excluded_issues(folder, [name])] == []
     (folder / ".jobignore").unlink()
-    (issue,) = pack.left_out(folder, [".k/.x"])
+    (issue,) = pack.excluded_issues(folder, [".k/.x"])
     assert issue.message.endswith("it is hidden, or .jobignore excludes it. Add `!.k/` and `!.k/.x` there")
     assert (pack.lines_for("conf/.h/"), pack.lines_for("conf/x")) == (["!conf/.h/"], [])
 

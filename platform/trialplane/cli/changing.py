@@ -89,7 +89,7 @@ def diff_command(
     old = platform.get(run).job
     if old.kind != plan.job.kind:
         raise InputError(f"{run} is a {old.title}, and {job} is a {plan.job.title}, so all of it needs a new run")
-    groups = changes.when(old, plan.job)
+    groups = changes.changes_by_time(old, plan.job)
     lines = target.differences(dataclasses.replace(plan, run=run)) or []
     groups["in a new run"] += [line for line in lines if line.startswith("code: ")]
 

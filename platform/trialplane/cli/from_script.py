@@ -183,7 +183,7 @@ def make(file: Path, *, with_smoke: bool) -> int:
 def _with_dotenv(read: Script, file: Path) -> tuple[Option, ...]:
     """Return the options of a script; variables of the environment with the defaults in a .env file."""
     try:
-        lines = document.decoded(document.content(file), file.name).splitlines() if read.style == script.ENVIRONMENT else []
+        lines = document.decode(document.content(file), file.name).splitlines() if read.style == script.ENVIRONMENT else []
     except (OSError, ValueError):
         return read.options
     pairs = (line.removeprefix("export ").partition("=") for line in lines)

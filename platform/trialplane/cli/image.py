@@ -74,8 +74,8 @@ def build(ctx: click.Context, target: str, tag: str, device: str, packages: tupl
 
 def _build_layer(name: str, tag: str) -> None:
     folder = loading.find_job(name, Path.cwd())
-    _, needed = planning.checked(folder)
-    if not needed.wanted and not needed.unchecked:
+    _, needed = planning.check_job(folder)
+    if not needed.lines and not needed.unchecked:
         where = f"{requirements.prefix(folder)}{loading.FILE}"
         raise InputError(f"{name} requires no packages; write requirements: requirements.txt into {where}")
     images.check_image(images.image("trial", tag))

@@ -102,13 +102,13 @@ def make(source: str, file: Path, folder: Path) -> int:
 def is_ready(folder: Path, summary: str) -> int:
     """Print whether a created job can run, by the checks of `submit`; return the exit code."""
     try:
-        job, needed = planning.checked(folder)
+        job, needed = planning.check_job(folder)
     except (SpecError, InputError) as error:
         output.note(f"{summary}; the job cannot run yet:")
         for issue in error.issues[: errors.MOST_ISSUES] if isinstance(error, SpecError) else [error]:
             output.note(f"  {issue}")
         return EXIT_BAD_INPUT
-    for issue in requirements.unmet(needed):
+    for issue in requirements.unmet_issues(needed):
         output.note(str(issue))
     output.note(f"{summary}; `platform submit {job.kind} {shown(folder)} --local` runs the job")
     return EXIT_OK
@@ -127,7 +127,7 @@ def _text(file: Path, name: str) -> str:
         InputError: it cannot be read, is too large, or is no text.
     """
     try:
-        return document.decoded(document.content(file), file.name)
+        return document.decode(document.content(file), file.name)
     except UnicodeDecodeError as error:
         raise InputError(f"{name} is not {error.encoding.upper()} text (byte {error.start}); nothing was changed") from None
     except (OSError, ValueError) as error:
@@ -142,7 +142,7 @@ def _scripts(file: Path) -> dict[str, str]:
     for before, folder in (("", beside), ("../", beside.parent)):
         for script in sorted(folder.glob("*.py"))[:_MOST_SCRIPTS]:
             try:
-                texts[f"{before}{script.name}"] = document.decoded(document.content(script), script.name)
+                texts[f"{before}{script.name}"] = document.decode(document.content(script), script.name)
             except (OSError, ValueError):
                 continue
     return texts

@@ -95,8 +95,8 @@ def validate_command(job: str, profile: str | None, sets: tuple[str, ...], kind:
     The output for a valid job is a one-line summary; with json or yaml, it is the resolved job. Required packages are
     compared with those on this machine. On a cluster, they are compared with those of the image before the first trial.
     """
-    resolved, needed = planning.checked(load.find_job(job, Path.cwd()), profile, sets)
-    for issue in [*needed.unchecked, *requirements.unmet(needed)]:
+    resolved, needed = planning.check_job(load.find_job(job, Path.cwd()), profile, sets)
+    for issue in [*needed.unchecked, *requirements.unmet_issues(needed)]:
         output.note(str(issue))
     for remark in resolved.advice():
         output.note(f"note: {remark}")

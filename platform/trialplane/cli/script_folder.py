@@ -42,7 +42,7 @@ def source(file: Path) -> str:
         SpecError: it is not in that encoding.
     """
     try:
-        return document.decoded(document.content(file), file.name)
+        return document.decode(document.content(file), file.name)
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror or error}; nothing was changed") from error
     except ValueError as error:

@@ -69,7 +69,7 @@ def _files(folder: Path, pattern: str, is_home: bool) -> Iterator[str]:
 
 def _options(file: Path) -> list[Option]:
     try:
-        return script.of_settings(document.decoded(document.content(file), file.name), file.name)
+        return script.of_settings(document.decode(document.content(file), file.name), file.name)
     except (OSError, ValueError):  # it does not exist, or is not text
         return []
 
@@ -81,9 +81,7 @@ def _is_below(name: str, sections: tuple[str, ...]) -> bool:
 def _stage(pipeline: Path, file: Path) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """Return the arguments of a script in a pipeline of DVC, and the parameters of its stage. None without a stage."""
     try:
-        stages = document.parse(document.decoded(document.content(pipeline), pipeline.name), pipeline.name).data.get(
-            "stages"
-        )
+        stages = document.parse(document.decode(document.content(pipeline), pipeline.name), pipeline.name).data.get("stages")
     except (OSError, ValueError, SpecError, AttributeError):
         return None
     module = ".".join(file.with_suffix("").parts)

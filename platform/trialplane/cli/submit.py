@@ -18,7 +18,7 @@ from trialplane.client.run import Submitted
 from trialplane.client.sdk import Platform
 from trialplane.client.target import TargetName
 from trialplane.errors import InputError, Issue, SpecError
-from trialplane.job import document, load, short
+from trialplane.job import document, load, short_forms
 from trialplane.job.load import Flag
 from trialplane.plan import run as runs
 from trialplane.plan.site import CheckpointDefaults
@@ -172,14 +172,14 @@ def _searched(spaces: Sequence[str], objectives: Sequence[str]) -> tuple[list[Is
     fields: dict[str, Flag] = {}
     for text in spaces:
         try:
-            name, parameter = short.parameter(text, "--space")
+            name, parameter = short_forms.parameter(text, "--space")
             fields[f'space."{name}"'] = Flag(parameter, f"--space {text}")
         except SpecError as error:
             issues += error.issues
     parsed = []
     for text in objectives:
         try:
-            parsed.append(short.objective(text, "--objective"))
+            parsed.append(short_forms.objective(text, "--objective"))
         except SpecError as error:
             issues += error.issues
     if parsed:
@@ -336,7 +336,7 @@ def _params(file: Path | None, fixed: Sequence[str], overrides: Mapping[str, Any
         issues += error.issues
     for text in fixed:
         try:
-            name, value = short.value(text, f"--param {text}")
+            name, value = short_forms.value(text, f"--param {text}")
             params[name] = value
             if f'space."{name}"' in overrides:
                 issues.append(Issue(("params", name), "is searched by --space; leave out one of them", f"--param {text}"))

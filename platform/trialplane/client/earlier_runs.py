@@ -33,7 +33,7 @@ def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]
         try:
             old = target.job(run)
             reason = earlier.refusal(old, job)
-            mapped = None if reason else earlier.Mapped(run, old, job, rows.newest(target.rows(run)[1]))
+            mapped = None if reason else earlier.HistoryMapper(run, old, job, rows.newest(target.rows(run)[1]))
         except (RunNotFound, RunDamaged, LedgerError) as error:
             reason = str(error)
         if reason or mapped is None:
@@ -53,7 +53,7 @@ def _results(target: Target, plan: Plan, notes: list[str]) -> list[EarlierTrial]
     if unreadable:
         notes.append(f"reuse: nothing, as the data in {unreadable[0]} cannot be read here to see whether it has changed")
         return []
-    alike, code = earlier.trains_alike(plan.job), plan.pack.identity
+    alike, code = earlier.training_digest(plan.job), plan.pack.identity
     results: list[EarlierTrial] = []
     for run in target.runs()[:MOST_RUNS]:
         if run == plan.run:
@@ -74,7 +74,7 @@ def _results(target: Target, plan: Plan, notes: list[str]) -> list[EarlierTrial]
 
 
 def _is_alike(job: Job, digest: str) -> bool:
-    return isinstance(job, Study) and earlier.trains_alike(job) == digest
+    return isinstance(job, Study) and earlier.training_digest(job) == digest
 
 
 def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:

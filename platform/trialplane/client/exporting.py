@@ -53,7 +53,7 @@ def order(run: str, job: Job, **where: Any) -> str:
         tuple(objective.direction for objective in job.objectives),
         tuple(objective.metric for objective in job.objectives),
         {"job": job.name, "kind": job.kind, "spec": job.model_dump_json()},
-        ranges={name: Range(*parameter.ends, parameter.log) for name, parameter in job.search.normal.items()},
+        ranges={name: Range(*parameter.ends, parameter.log) for name, parameter in job.search.normal_parameters.items()},
         **where,
     )
     return f"{records.to_json(order)}\n"

@@ -49,7 +49,7 @@ def create(run: RunPaths, plan: Plan) -> None:
             packing.unpack(plan.pack.data, scratch.code)
             scratch.job.write_text(plan.job.model_dump_json(), encoding="utf-8")
             scratch.submission.write_text(json.dumps(plan.submission(now)), encoding="utf-8")
-            scratch.status.write_text(records.to_json(planning.pending(plan.run, plan.job, now)), encoding="utf-8")
+            scratch.status.write_text(records.to_json(planning.pending_status(plan.run, plan.job, now)), encoding="utf-8")
             scratch.root.chmod(0o755)
             scratch.root.rename(run.root)
         except OSError as error:

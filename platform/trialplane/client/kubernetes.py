@@ -109,15 +109,15 @@ class KubernetesTarget:
         site, old = self.objects.site, self.job(run)
         old_saving, new_saving = (saving.Saving.of(saved_job, site.checkpoints) for saved_job in (old, job))
         if old_saving is None or new_saving is None:
-            return saving.none_of(run)
+            return saving.no_checkpoint_message(run)
         if old_saving.location != new_saving.location:
-            return saving.elsewhere(run, old_saving.location, new_saving.location, old.checkpoints.url)
+            return saving.other_location_message(run, old_saving.location, new_saving.location, old.checkpoints.url)
         if not new_saving.is_volume:
             return ""
         if not new_saving.claim:
             return f"the checkpoints of {run} were lost with its pods, as the chart has no volume for them"
         try:
-            return saving.none_of(run) if self.gateway.is_saved(run) is False else ""
+            return saving.no_checkpoint_message(run) if self.gateway.is_saved(run) is False else ""
         except TargetError:
             return ""
 
@@ -243,7 +243,7 @@ class KubernetesTarget:
             changed["parallel"] = parallel
         # A pause does not revoke a cancel.
         if state is not None and not (state is RunState.PAUSED and view.desired.state is RunState.CANCELLED):
-            changed["state"] = runs.word(state)
+            changed["state"] = runs.state_name(state)
         self._change(view.run, **changed)
 
     def fit(self, run: str, parallel: int, *, now: bool = False) -> bool:

@@ -81,9 +81,10 @@ class LocalTarget:
         files = self._find(run)
         old, new = folder.load_job(files).checkpoints.url, job.checkpoints.url
         if old != new:
-            return saving.elsewhere(run, old or str(files.checkpoints), new or f"a folder of {paths.runs(self.home)}", old)
+            new_location = new or f"a folder of {paths.runs(self.home)}"
+            return saving.other_location_message(run, old or str(files.checkpoints), new_location, old)
         saved = Path(paths.trial_checkpoints(str(files.checkpoints), run, 0))
-        return "" if new or paths.is_saved(saved) else f"{saving.none_of(run)} (in {saved})"
+        return "" if new or paths.is_saved(saved) else f"{saving.no_checkpoint_message(run)} (in {saved})"
 
     def describe(self, plan: Plan) -> dict[str, Any]:
         """See `Target`."""
@@ -325,7 +326,7 @@ class LocalTarget:
         try:
             status = records.from_json(RunStatus, process.read(files.status))
         except FileNotFoundError:
-            return planning.pending(files.root.name, folder.load_job(files), self._submission_time(files.root.name))
+            return planning.pending_status(files.root.name, folder.load_job(files), self._submission_time(files.root.name))
         except (OSError, ValueError) as error:
             raise folder.damage_error(files, files.status, error, _REPAIR_HINT) from error
         wrong = records.misfit(status)

@@ -84,7 +84,7 @@ class Machine:
         for role in job.roles():
             if role.resources.gpus > self.gpus:
                 has = f"has {self.gpus}" if self.gpus else "has none"
-                advice = job.with_gpus(role.field, self.gpus)
+                advice = job.gpu_advice(role.field, self.gpus)
                 message = f"{role.title} requests {role.resources.gpus}, and this machine {has}; {advice}"
                 return [Issue((role.field, "gpus"), message)]
         first, *others = job.roles()
@@ -100,7 +100,7 @@ class Machine:
             return []
         possible = free_gpus // each if each else 0
         required = " and ".join(_with(role, errors.counted(role.resources.gpus, "GPU")) for role in job.roles())
-        advice = f"{job.width_option} {possible}" if possible > 0 else job.with_gpus(first.field, 0)
+        advice = f"{job.width_option} {possible}" if possible > 0 else job.gpu_advice(first.field, 0)
         beside = f" beside {' and '.join(role.title for role in others)}" if others else " at a time"
         message = (
             f"{required} do not fit this machine, which has {self.gpus}, enough for {max(possible, 0)}{beside}; {advice}"

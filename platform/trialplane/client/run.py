@@ -72,7 +72,7 @@ def submit(to_target: Target, plan: Plan) -> Submitted:
         return Submitted.FINISHED
     if state.is_ended:
         ended = "failed" if state is RunState.FAILED else "was cancelled"
-        raise RunExists(f"the run {name} {ended}; `platform resume {name}` continues it, {changing.other_name(name)}")
+        raise RunExists(f"the run {name} {ended}; `platform resume {name}` continues it, {changing.other_name_advice(name)}")
     RunHandle(name, to_target).resume()
     return Submitted.RESUMED
 
@@ -441,12 +441,12 @@ class RunHandle:
             )
         old = self.job
         old = old.widened(observed.desired.parallel or observed.status.parallel or old.width)  # the width after scaling
-        job = changing.changed(old, changes or {}, sets, started=len({row.trial for row in self.attempts()}))
+        job = changing.apply_changes(old, changes or {}, sets, started=len({row.trial for row in self.attempts()}))
         issues, _ = self.target.check(job)
         if issues:
             raise SpecError(issues)
         where = "" if self.target.remote else " --local"
-        reason = "" if observed.status.unrecorded else changing.nothing_to_do(observed.status, old, job, where)
+        reason = "" if observed.status.unrecorded else changing.completed_message(observed.status, old, job, where)
         if reason:
             raise InputError(reason)
         self.target.restart(name, job, observed.status)
@@ -461,7 +461,7 @@ class RunHandle:
             SpecError: A field cannot change, or a value is invalid. The run is not paused.
         """
         if self.is_active():
-            changing.changed(self.job, {}, sets, started=len({row.trial for row in self.attempts()}))
+            changing.apply_changes(self.job, {}, sets, started=len({row.trial for row in self.attempts()}))
             self.pause()
         self.resume(sets=sets)
 

@@ -26,7 +26,7 @@ from trialplane.client.offline import Offline
 from trialplane.client.run import RunHandle, Submitted
 from trialplane.client.target import Target
 from trialplane.errors import InputError, Issue, RunNotFound, SpecError
-from trialplane.job import inputs, installable, load, requirements, short
+from trialplane.job import inputs, install_rules, load, requirements, short_forms
 from trialplane.job.kinds import Job
 from trialplane.job.load import Flag
 from trialplane.plan import pack as packing
@@ -143,15 +143,15 @@ class Platform:
                 script=request.script,
             )
             away = request.offline is not None or self.target.remote
-            issues_found += inputs.check_inputs(resolved, folder, cluster.DATA if away else "", away=away)
-            needed = requirements.of(resolved, folder, requirements.prefix(folder))
-            issues_found += packing.left_out(folder, (name for name, _ in needed.files))
+            issues_found += inputs.check_inputs(resolved, folder, cluster.DATA if away else "", is_remote=away)
+            needed = requirements.job_requirements(resolved, folder, requirements.prefix(folder))
+            issues_found += packing.excluded_issues(folder, (name for name, _ in needed.files))
             if resolved.install and away:
-                issues_found += installable.refused(needed)
+                issues_found += install_rules.install_issues(needed)
             else:
                 notes += [str(line) for line in needed.unchecked]
             if not away:  # the image of the trial pods is known to a trial pod only, whose slot looks before the first trial
-                issues_found += requirements.unmet(needed)
+                issues_found += requirements.unmet_issues(needed)
         except SpecError as error:
             issues_found += error.issues
         if name is not None:
@@ -171,7 +171,7 @@ class Platform:
             content, issues_found, remarks = earlier_runs.gather(self.target, plan)
             if issues_found:
                 raise SpecError(issues_found)
-            plan, notes = planning.with_earlier(plan, folder, content), [*notes, *remarks]
+            plan, notes = planning.add_earlier_trials(plan, folder, content), [*notes, *remarks]
         return Prepared(plan, (*notes, *resolved.advice(), *warnings))
 
     def _check_resumed(self, job: Job | None, name: str | None) -> list[Issue]:
@@ -258,7 +258,7 @@ class Platform:
         fields: dict[str, Any] = dict(overrides or {})
         if callable(job) and not space and not {"space", "trials"} & set(fields):
             fields["trials"] = 1
-        drawn = None if space is None else short.space(space, "submit(space=…)")
+        drawn = None if space is None else short_forms.space(space, "submit(space=…)")
         arguments = {"space": drawn, "trials": trials, "parallel": parallel, "seed": seed}
         fields |= {field: Flag(value, f"submit({field}=…)") for field, value in arguments.items() if value is not None}
         fields |= _objectives(objective, direction, is_function=callable(job))

@@ -135,6 +135,6 @@ def _status_of_object(run: Run) -> RunStatus:
     if run.read.job is None or run.read.spec is None:
         label = (run.thing["metadata"].get("labels") or {}).get(names.JOB, "")
         return RunStatus(run.name, label, RunState.UNKNOWN, trials=0, created=run.created, updated=time.time())
-    pending = planning.pending(run.name, run.read.job, run.submitted)
+    pending = planning.pending_status(run.name, run.read.job, run.submitted)
     parallel = run.read.spec.parallel
     return pending if parallel is None else dataclasses.replace(pending, parallel=parallel)

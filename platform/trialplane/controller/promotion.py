@@ -115,7 +115,7 @@ class Promotion:
 
     def new(self, trial: int) -> Stretch:
         """The first stretch of a trial."""
-        return Stretch(trial, self._ladder.above(0, self._ladder.bracket(trial)))
+        return Stretch(trial, self._ladder.next_rung(0, self._ladder.bracket(trial)))
 
     def begun(self, stretch: Stretch) -> None:
         """Record that an attempt at a segment starts."""
@@ -235,11 +235,11 @@ class Promotion:
 
     def _continued(self, trial: int, bracket: int) -> Stretch:
         done = self._done[trial]
-        return Stretch(trial, self._ladder.above(done, bracket), done)
+        return Stretch(trial, self._ladder.next_rung(done, bracket), done)
 
     def _raised(self, top: int) -> int:
         """The rung above another one; steps of a whole trial above the last."""
-        return self._ladder.above(top) or self._ladder.top
+        return self._ladder.next_rung(top) or self._ladder.top
 
     def _rung(self, trial: int, step: int) -> Rung:
         return self._rungs[self._ladder.bracket(trial)][step]

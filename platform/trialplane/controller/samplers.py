@@ -185,7 +185,7 @@ class _Grid(optuna.samplers.GridSampler):
 def _nearest(parameter: space.AnyParameter, value: Any) -> Any:
     """The code of a parameter's value; a number may differ from that of the grid by a rounding error."""
     if isinstance(parameter, space.CategoricalParameter):
-        return parameter.coded(value)
+        return parameter.encode(value)
     return min(parameter.codes(), key=lambda code: abs(code - value))
 
 
@@ -344,7 +344,7 @@ def fits(job: Job, trial: FrozenTrial) -> bool:
                 continue
             if name not in trial.params or trial.distributions[name] != points.distribution(parameter):
                 return False
-            values[name] = parameter.decoded(trial.params[name])
+            values[name] = parameter.decode(trial.params[name])
     return values.keys() == trial.params.keys()
 
 
@@ -372,7 +372,7 @@ def coded(job: Job, point: Mapping[str, Any]) -> dict[str, Any]:
     if job.search.suggests:
         return {name: space.text(value) for name, value in point.items()}
     parameters = job.search.parameters  # none where the space is code, whose points are Optuna's own
-    return {name: parameters[name].coded(value) if name in parameters else value for name, value in point.items()}
+    return {name: parameters[name].encode(value) if name in parameters else value for name, value in point.items()}
 
 
 def suggest(
@@ -411,7 +411,7 @@ def suggest(
                     name_of_class = job.search.sampler.of_class
                     raise errors.EntrypointError(f"the sampler {name_of_class} draws outside of the space: {problem}")
                 internal = distribution.to_external_repr(distribution.to_internal_repr(internal))  # without NumPy's types
-            value = parameter.decoded(internal)
+            value = parameter.decode(internal)
             values[name] = enqueued[name] if isinstance(parameter, space.NormalParameter) and name in enqueued else value
     return values
 

@@ -83,7 +83,7 @@ def value(parameter: Suggest, internal: float) -> Any:
 
 
 def _check(trial: optuna.trial.Trial, job: Job, parameter: Suggest) -> None:
-    if problem := base.unkeepable(parameter.name):
+    if problem := base.name_problem(parameter.name):
         raise ValueError(problem)
     if parameter.name not in trial.distributions and len(trial.distributions) >= MOST:
         raise ValueError(f"{parameter.name} is one more than the {MOST} parameters that a trial may have")

@@ -12,12 +12,13 @@ from trialplane.wire.declared import Option
 
 
 def _set(words: str) -> frozenset[str]:
+    """Return the words of a text."""
     return frozenset(words.split())
 
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _NUMBERED = re.compile(r"(?<![^\W_])(l1|l2|f1|r2|top1)(?![^\W_])")
-# Words in the names of arguments that say where and how a script runs, and not what it learns.
+# Words of arguments that do not affect what a script learns, but where and how it runs.
 _NO_SEARCH = _set(
     "seed device devices cuda gpu gpus cpu mps tpu xpu num_workers workers jobs threads port host rank local world backend "
     "log logs logging logger verbose quiet debug dry print display interval every freq frequency save saving checkpoint "
@@ -39,7 +40,7 @@ _SIZES = _set(
     "ffn leaves estimators est trees"
 )
 _TREES = _set("depth leaf")  # also of `max_depth`, `min_samples_leaf`
-_OF_DATA = _set("input output in out classes labels vocab")  # sizes that the data has, and not the script
+_DATA_SIZES = _set("input output in out classes labels vocab")  # of sizes that the data determine
 _COUNTS = _set("layers layer depth heads head blocks neighbors stages hops leaf degree kernel")
 _SWITCHES = _set(
     "nesterov augment augmentation amsgrad bias batchnorm bn norm residual bidirectional tie tied shuffle mixup cutmix "
@@ -56,7 +57,7 @@ _SCORES = _set(
     "em exact top1 elo kappa mcc objective quality fitness likelihood elbo silhouette ari nmi jaccard correlation spearman "
     "pearson concordance sharpe"
 )
-_NAMED = re.compile(
+_METRIC = re.compile(
     r"((?i:train|training|val|valid|validation|test|eval|evaluation)(?:(?:_\d+)?'s )?[ _-]?)?\b([^\W\d][\w@-]*)"
 )
 _MOST_CANDIDATES = 30
@@ -64,12 +65,12 @@ _HELD_OUT = ("val", "valid", "validation", "eval", "test", "dev")
 
 
 def _words(name: str) -> list[str]:
-    """The words of a name: of `--weightDecay`, `weight_decay` and `weight-decay` the same two."""
+    """Return the words of a name: weight and decay for `--weightDecay`, `weight_decay` and `weight-decay`."""
     return [*_NUMBERED.findall(name.lower()), *(word.lower() for word in _WORDS.findall(name))]
 
 
 def space(options: Sequence[Option]) -> dict[str, tuple[dict[str, Any], str]]:
-    """The parameters that could be searched, by the option's name: the most likely first, each with its range's reason."""
+    """Return the parameters that may be worth a search, by name, the likeliest first. Each has the reason for its range."""
     ranked: list[tuple[int, int, Option, tuple[dict[str, Any], str]]] = []
     for option in options:
         words = _words(option.name)
@@ -80,7 +81,7 @@ def space(options: Sequence[Option]) -> dict[str, tuple[dict[str, Any], str]]:
 
 
 def _rank(option: Option, words: Collection[str]) -> int:
-    """The order in which options are proposed, from 0: a learning rate, then regularization, then sizes, then the rest."""
+    """Return the rank of an option among proposals, from 0: a learning rate, then regularization, sizes, others."""
     word_set = set(words)
     if _is_rate(word_set) and not word_set & _SCHEDULED:
         return 0
@@ -92,17 +93,18 @@ def _rank(option: Option, words: Collection[str]) -> int:
 
 
 def _is_rate(words: Collection[str]) -> bool:
+    """Whether the words of a name are those of a learning rate."""
     word_set = set(words)
     return bool(word_set & {"lr", "lrate", "learningrate", "eta"}) or {"learning", "rate"} <= word_set
 
 
 def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
-    """A parameter to search for an argument, and why; None for one that is better left as it is."""
+    """Return a parameter for an argument, with the reason for its range. None if the argument is not worth a search."""
     words = set(_words(option.name))
-    last_words = set(_words(option.name.rpartition(".")[2]))  # `train.dropout` is not about `train`
+    last_words = set(_words(option.name.rpartition(".")[2]))  # of `train.dropout` without the section
     if option.lists or (last_words & _NO_SEARCH and not words & (_LOGARITHMIC | _SIZES | _TREES)):
         return None
-    if (words & _SIZES and words & _OF_DATA) or words == {"size"}:
+    if (words & _SIZES and words & _DATA_SIZES) or words == {"size"}:
         return None
     if words & {"path", "dir", "file", "seed", "eval", "test", "val", "validation", "log", "logging", "save", "ema"}:
         return None
@@ -115,13 +117,16 @@ def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
         return search.span("float", 1e-5, 1e-1, log=True), "it has no default"
     if isinstance(default, bool) or not isinstance(default, (int, float)) or not math.isfinite(default) or default < 0:
         return None
-    return _whole(words, default) if option.kind == "int" and isinstance(default, int) else _real(words, float(default))
+    if option.kind == "int" and isinstance(default, int):
+        return _integer_range(words, default)
+    return _float_range(words, float(default))
 
 
-def _whole(words: Collection[str], default: int) -> tuple[dict[str, Any], str] | None:
+def _integer_range(words: Collection[str], default: int) -> tuple[dict[str, Any], str] | None:
+    """Return the range of an integer by the words of its name and its default, and the reason. None if it has none."""
     if default < 1:
         return None
-    if {"head", "heads"} & set(words) and default % 2 == 0:  # which must divide a width, also searched in halves and doubles
+    if {"head", "heads"} & set(words) and default % 2 == 0:  # they must divide a width, which is halved and doubled too
         return search.categorical([default // 2, default, 2 * default]), f"half of {default}, and twice that"
     if _SIZES & set(words) and default >= 4 and default % 2 == 0:
         half = default // 2
@@ -131,66 +136,69 @@ def _whole(words: Collection[str], default: int) -> tuple[dict[str, Any], str] |
     return None
 
 
-def _real(words: Collection[str], default: float) -> tuple[dict[str, Any], str] | None:
-    """The range of a float by the words of its name and its default, with the reason; None for one not to search."""
+def _float_range(words: Collection[str], default: float) -> tuple[dict[str, Any], str] | None:
+    """Return the range of a float by the words of its name and its default, and the reason. None if it has none."""
     word_set = set(words)
     is_factor = bool(word_set & {"gamma", "temperature", "margin"})
     is_average = "lambda" in word_set and 0.5 <= default <= 1  # of TD(λ), for example: at most 1
     if word_set & _SHARES and not _is_rate(word_set) and "decay" not in word_set:
         if "momentum" in word_set:
             return (search.span("float", 0.5, 0.99), f"around {default:g}") if default < 1 else None
-        low = 0.1 if word_set & {"fraction", "subsample"} else 0.0  # of something, which must not be empty
+        low = 0.1 if word_set & {"fraction", "subsample"} else 0.0  # a share of data that must not be empty
         return search.span("float", low, 0.6 if low <= default <= 0.6 else 1.0), f"a share; {default:g} by default"
     if not (is_factor or word_set & _LOGARITHMIC):
         return None
-    if "decay" in word_set and not word_set & _DECAYS and default >= 0.5:  # of an average, or a schedule: nearly 1
+    if "decay" in word_set and not word_set & _DECAYS and default >= 0.5:  # of an average or a schedule, which is nearly 1
         return None
     if default == 0:
         return search.span("float", 1e-6, 1e-1, log=True), "0 by default, which a logarithmic range cannot include"
     if is_factor or is_average:
-        high = 1.0 if 0.5 <= default <= 1 else _rounded(2 * default)
-        return search.span("float", _rounded(default / 2), high), f"around {default:g}"
-    low, high = _rounded(default / 10), _rounded(default * 10)
+        high = 1.0 if 0.5 <= default <= 1 else _round(2 * default)
+        return search.span("float", _round(default / 2), high), f"around {default:g}"
+    low, high = _round(default / 10), _round(default * 10)
     return search.span("float", low, high, log=True), f"from a tenth of {default:g} to ten times that"
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     return float(f"{value:.3g}")
 
 
 def objective(metrics: Mapping[str, float]) -> dict[str, str] | None:
-    """The metric to optimize of those that a script has printed, with its direction; None where none is named like one.
+    """Return an objective among metrics that a script has printed. None if none of them is named as a loss or a score.
 
-    One of held-out data counts more than one of training, a score more than a loss.
+    A metric of held-out data is preferred to one of training, and a score to a loss.
+
+    Args:
+        metrics: Values by name.
     """
 
     def rank(name: str) -> tuple[bool, bool, bool]:
         words = set(_words(name))
         return is_held_out(name), "train" not in words, bool(words & _SCORES)
 
-    best = max(filter(_is_known, metrics), key=rank, default=None)
+    best = max(filter(_is_measure, metrics), key=rank, default=None)
     return None if best is None else {"metric": best, "direction": direction(best)}
 
 
 def candidates(text: str) -> list[str]:
-    """The names in a program's output that are named like an objective: of `0.98 accuracy` and `Acc@1 55.2`, too."""
-    pairs = ((prefix.lower().replace("'s", ""), name) for prefix, name in _NAMED.findall(text))
+    """Return the names of losses and scores in the output of a program, also in `0.98 accuracy` and `Acc@1 55.2`."""
+    pairs = ((prefix.lower().replace("'s", ""), name) for prefix, name in _METRIC.findall(text))
     names = dict.fromkeys(re.sub(r"\W+", "_", prefix + name).strip("_") for prefix, name in pairs)
-    return [name for name in names if _is_known(name)][:_MOST_CANDIDATES]
+    return [name for name in names if _is_measure(name)][:_MOST_CANDIDATES]
 
 
 def is_held_out(metric: str) -> bool:
-    """Whether a metric's name says that it is measured on held-out data."""
+    """Whether a metric is measured on held-out data, by its name."""
     return bool(set(_words(metric)) & set(_HELD_OUT))
 
 
-def _is_known(metric: str) -> bool:
-    """Whether a metric's name is that of a loss or a score; a variable like `HYDRA_FULL_ERROR` is not."""
+def _is_measure(metric: str) -> bool:
+    """Whether a metric is named as a loss or a score. A variable such as `HYDRA_FULL_ERROR` is not."""
     words, is_variable = set(_words(metric)), "_" in metric and metric.isupper()
     norms = _NORMS if is_held_out(metric) else set()
     return not is_variable and "seed" not in words and bool(words & (_LOSSES | _SCORES | norms))
 
 
 def direction(metric: str) -> str:
-    """`maximize` or `minimize`, by the metric's name."""
+    """Return `maximize` or `minimize`, by the name of a metric."""
     return "minimize" if set(_words(metric)) & (_LOSSES | _NORMS) else "maximize"

@@ -27,11 +27,14 @@ _PARAMETERS: tuple[Place, ...] = (
     (*_AX, "params"),
 )
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
-_PARTS = re.compile(r"""[,=]|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[()\[\]{}]|[^,='"()\[\]{}]+""", re.DOTALL)
-_DEEPEST = 10  # calls within calls; tag(log, int(interval(1, 8))) has three
+_TOKENS = re.compile(r"""[,=]|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[()\[\]{}]|[^,='"()\[\]{}]+""", re.DOTALL)
+_MAX_DEPTH = 10  # of calls in calls; that of tag(log, int(interval(1, 8))) is three
 OBJECTIVE = "objective"  # metric of the returned number, as in `capture: hydra`
-# Options of Optuna's samplers that the platform sets, or that a job has under the same name.
-_OPTIONS = ("n_startup_trials", "n_ei_candidates", "multivariate", "group", "constant_liar", "sigma0", "population_size")
+# Options of Optuna's samplers that a job has under the same name.
+_SAMPLER_OPTIONS = (
+    *("n_startup_trials", "n_ei_candidates", "multivariate", "group", "constant_liar"),
+    *("sigma0", "population_size"),
+)
 _REASONS = {
     "sweeper.study_name": "is given when the job is submitted: --name",
     "sweeper.storage": "a run has its own ledger; `platform export` writes it as an Optuna study",
@@ -55,12 +58,12 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     """Return the job of a sweep.
 
     Args:
-        text: of the file.
-        name: of the file, for messages.
-        scripts: Python files beside it and, with `../` before the name, above its folder, name → text.
+        text: Text of the file.
+        name: Name of the file in messages.
+        scripts: Texts of the Python files in the same folder and, with `../` before the name, in its parent, by name.
 
     Raises:
-        SpecError: it has no sweep, or one whose values are of the wrong kind.
+        SpecError: The file has no sweep, or one whose values are of the wrong kind.
     """
     source = Source(document.parse(text, name))
     if not isinstance(source.look(*_SWEEPER), dict):
@@ -75,7 +78,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     items: list[str] = ["hydra.mode=RUN"] if source.look("hydra", "mode") else []
     for field in _PARAMETERS:
         for key in source.keys(*field):
-            _add(source, (*field, key), key, sweeper, space, params, items)
+            _add_parameter(source, (*field, key), key, sweeper, space, params, items)
     if not space:
         source.refuse("has no parameters to search", *_SWEEPER, "params")
     sampler, seed = _sampler(source, sweeper)
@@ -102,11 +105,11 @@ def has_sweep(text: str, name: str) -> bool:
     """Whether a configuration has parameters to sweep.
 
     Args:
-        text: of the file.
-        name: of the file, for messages.
+        text: Text of the file.
+        name: Name of the file in messages.
 
     Raises:
-        SpecError: it is not YAML.
+        SpecError: The file is not YAML.
     """
     source = Source(document.parse(text, name))
     return any(isinstance(source.look(*field), dict) and source.look(*field) for field in _PARAMETERS)
@@ -123,16 +126,17 @@ def _sweeper(source: Source) -> str:
 
 
 def _script(source: Source, scripts: Mapping[str, str]) -> tuple[str, bool]:
-    """Return the script that Hydra starts, and whether it lies above the file's folder."""
+    """Return the script that Hydra starts, and whether it is in the parent of the file's folder."""
     candidates = [name for name, text in scripts.items() if "hydra" in text and re.search(r"@(?:hydra\.)?main\(", text)]
     if len(candidates) != 1:
-        several = f"{', '.join(candidates)} use Hydra" if candidates else "no script beside it uses Hydra"
-        source.note(f"the file does not name its script, and {several}: write it into job.yaml", "hydra")
+        problem = f"{', '.join(candidates)} use Hydra" if candidates else "no script beside it uses Hydra"
+        source.note(f"the file does not name its script, and {problem}: write it into job.yaml", "hydra")
     script = candidates[0] if candidates else "train.py"
     return script.removeprefix("../"), script.startswith("../")
 
 
 def _objectives(source: Source, sweeper: str) -> list[dict[str, str]]:
+    """Return the objectives of a sweep, with the names that `capture: hydra` gives to returned numbers."""
     if sweeper == "ax":
         minimize = source.take(*_AX, "experiment", "minimize")
         source.skip("what the function returns is called objective", *_AX, "experiment", "objective_name")
@@ -151,11 +155,13 @@ def _objectives(source: Source, sweeper: str) -> list[dict[str, str]]:
 
 
 def _trials(source: Source) -> int | None:
+    """Return the number of trials. None if the file has none."""
     fields = ((*_SWEEPER, "n_trials"), (*_AX, "max_trials"), (*_NEVERGRAD, "budget"))
     return next((count for field in fields if (count := source.whole(*field)) is not None), None)
 
 
 def _sampler(source: Source, sweeper: str) -> tuple[dict[str, Any], int | None]:
+    """Return the sampler and its seed. None for a seed that is not in the file."""
     if sweeper == "basic":
         return {"name": "grid"}, None
     if sweeper == "ax":
@@ -169,18 +175,18 @@ def _sampler(source: Source, sweeper: str) -> tuple[dict[str, Any], int | None]:
     field = (*_SWEEPER, "sampler")
     if source.look(*field) is None:
         return {"name": "tpe"}, None
-    word = source.text(*field, "_target_").rpartition(".")[2]
-    sampler = search.sampler(word)
+    class_name = source.text(*field, "_target_").rpartition(".")[2]
+    sampler = search.sampler(class_name)
     if sampler is None:
-        source.note(f"{word!r} has no counterpart; tpe is used", *field, "_target_")
+        source.note(f"{class_name!r} has no counterpart; tpe is used", *field, "_target_")
         sampler = {"name": "tpe"}
-    for key in _OPTIONS:
+    for key in _SAMPLER_OPTIONS:
         if key in source.keys(*field) and source.look(*field, key) is not None:
             sampler[key] = source.take(*field, key)
     return sampler, source.whole(*field, "seed")
 
 
-def _add(
+def _add_parameter(
     source: Source,
     field: Place,
     key: str,
@@ -189,19 +195,29 @@ def _add(
     params: dict[str, Any],
     items: list[str],
 ) -> None:
-    """Add a parameter of the sweep to `space`, or to `params` if it has one value."""
+    """Add a parameter of the sweep to `space`, or to `params` if it has one value.
+
+    Args:
+        source: The file.
+        field: Path of the parameter in the file.
+        key: Name of the parameter in the file.
+        sweeper: Sweeper, as of `_sweeper`.
+        space: Parameters to search, by name.
+        params: Fixed parameters, by name.
+        items: Arguments of the script. If the parameter gets another name, the argument with its own is added.
+    """
     name = source.name(key, *field)
     if name != key:
         items.append(f"{key.replace('{', '{{').replace('}', '}}')}={{{name}}}")
     value = source.look(*field)
     if isinstance(value, dict):
-        parameter = _MAPPINGS.get(sweeper, _declared)(source, field)
+        parameter = _MAPPING_READERS.get(sweeper, _optuna_parameter)(source, field)
     elif isinstance(value, list) and sweeper == "nevergrad":
         parameter = search.categorical([source.take(*field, index) for index in source.indices(*field)])
     else:
         value = source.take(*field)
         try:
-            parameter = _parsed(value if isinstance(value, str) else document.scalar(str(value), ""), sweeper != "basic")
+            parameter = _parse(value if isinstance(value, str) else document.scalar(str(value), ""), sweeper != "basic")
         except (SpecError, ValueError, TypeError, ArithmeticError, LookupError):
             source.refuse(f"{str(value)[:60]!r} is not understood: choice, range, interval and lists are", *field)
             return
@@ -213,8 +229,8 @@ def _add(
         params[name] = parameter["value"]
 
 
-def _declared(source: Source, field: Place) -> dict[str, Any] | None:
-    """Return a parameter of Optuna's `search_space`, written as a mapping."""
+def _optuna_parameter(source: Source, field: Place) -> dict[str, Any] | None:
+    """Return a parameter of Optuna's `search_space` that is a mapping. None after an issue."""
     kind = source.text(*field, "type")
     if kind == "categorical":
         return search.categorical([source.take(*field, "choices", index) for index in source.indices(*field, "choices")])
@@ -228,8 +244,8 @@ def _declared(source: Source, field: Place) -> dict[str, Any] | None:
     return search.span("int" if kind == "int" else "float", low, high, log=log, step=source.number(*field, "step"))
 
 
-def _of_ax(source: Source, field: Place) -> dict[str, Any] | None:
-    """Return a parameter of Ax: https://ax.dev/api/service.html."""
+def _ax_parameter(source: Source, field: Place) -> dict[str, Any] | None:
+    """Return a parameter of Ax, see https://ax.dev/api/service.html. None after an issue."""
     kind = source.text(*field, "type")
     source.take(*field, "is_ordered")
     value_type = source.text(*field, "value_type")
@@ -246,38 +262,46 @@ def _of_ax(source: Source, field: Place) -> dict[str, Any] | None:
     return search.span("int" if is_int else "float", low, high, log=source.take(*field, "log_scale") is True)
 
 
-def _of_nevergrad(source: Source, field: Place) -> dict[str, Any] | None:
-    """Return a scalar of Nevergrad. One without bounds is drawn around `init`, as its optimizers start."""
-    log, integer = source.take(*field, "log") is True, source.take(*field, "integer") is True
+def _nevergrad_parameter(source: Source, field: Place) -> dict[str, Any] | None:
+    """Return a scalar of Nevergrad. None after an issue.
+
+    One without bounds is drawn around `init`, where Nevergrad's optimizers start.
+    """
+    is_log, is_integer = source.take(*field, "log") is True, source.take(*field, "integer") is True
     start, step, low, high = (source.number(*field, key) for key in ("init", "step", "lower", "upper"))
     if low is not None and high is not None:
         if step is not None:
             source.note("is a width to start with, and a sampler has its own", *field, "step")
-        return search.span("int" if integer else "float", low, high, log=log)
-    if start is None or (log and (start <= 0 or (step is not None and step <= 0))):
+        return search.span("int" if is_integer else "float", low, high, log=is_log)
+    if start is None or (is_log and (start <= 0 or (step is not None and step <= 0))):
         source.refuse("needs lower and upper, or init (above 0 with log)", *field)
         return None
     if low is not None or high is not None:
         source.note("is left out: a range here has two bounds", *field, "upper" if low is None else "lower")
-    mean, deviation = (math.log(start), abs(math.log(step or 2.0))) if log else (start, step or 1.0)
+    mean, deviation = (math.log(start), abs(math.log(step or 2.0))) if is_log else (start, step or 1.0)
     source.note("has no two bounds, and becomes a normal distribution around init", *field)
-    parameter = search.normal(mean, deviation or 1.0, log=log, step=1.0 if integer else None)
+    parameter = search.normal(mean, deviation or 1.0, log=is_log, step=1.0 if is_integer else None)
     if parameter is None:
         source.refuse("init and step give values that are too large", *field)
-    elif integer:
-        low_bound = max(1, int(parameter["low"])) if log else int(parameter["low"])
-        return search.span("int", low_bound, max(low_bound, int(parameter["high"])), log=log)
+    elif is_integer:
+        low_bound = max(1, int(parameter["low"])) if is_log else int(parameter["low"])
+        return search.span("int", low_bound, max(low_bound, int(parameter["high"])), log=is_log)
     return parameter
 
 
-_MAPPINGS = {"ax": _of_ax, "nevergrad": _of_nevergrad}
+_MAPPING_READERS = {"ax": _ax_parameter, "nevergrad": _nevergrad_parameter}
 
 
-def _parsed(value: Any, includes_end: bool, depth: int = 0) -> dict[str, Any]:
-    """Return a value of Hydra's grammar as a parameter, or `{"value": …}`.
+def _parse(value: Any, includes_end: bool, depth: int = 0) -> dict[str, Any]:
+    """Return a value in Hydra's grammar as a parameter, or as `{"value": …}` for a single value.
+
+    Args:
+        value: The value. One that is not a text is a single value.
+        includes_end: Whether the end of a range is one of its values.
+        depth: Number of calls around the value.
 
     Raises:
-        SpecError, ValueError, TypeError, ArithmeticError, LookupError: it is none.
+        SpecError, ValueError, TypeError, ArithmeticError, LookupError: The text is not in the grammar, or not supported.
     """
     if not isinstance(value, str):
         return {"value": value}
@@ -286,41 +310,41 @@ def _parsed(value: Any, includes_end: bool, depth: int = 0) -> dict[str, Any]:
         parts = _split(value)
         values = [document.scalar(argument, "") for argument in parts]
         return search.categorical(values) if len(values) > 1 else {"value": values[0] if values else ""}
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         raise ValueError("is nested too deeply")
-    word, parts = call[1], _split(call[2])
-    plain = [argument for argument in parts if not re.match(r"\w+\s*=", argument)]
-    keywords = {
-        argument.partition("=")[0].strip(): argument.partition("=")[2] for argument in parts if argument not in plain
-    }
-    if word == "choice":
-        return search.categorical([document.scalar(argument, "") for argument in plain])
-    if word in ("shuffle", "sort", "tag", "int", "float"):
-        parameter = _parsed(plain[-1] if word in ("tag", "int", "float") else ",".join(plain), includes_end, depth + 1)
-        if word == "int" and parameter.get("type") == "float":
+    function, parts = call[1], _split(call[2])
+    positional = [argument for argument in parts if not re.match(r"\w+\s*=", argument)]
+    named_parts = [argument.partition("=") for argument in parts if argument not in positional]
+    keywords = {name.strip(): text for name, _, text in named_parts}
+    if function == "choice":
+        return search.categorical([document.scalar(argument, "") for argument in positional])
+    if function in ("shuffle", "sort", "tag", "int", "float"):
+        inner = positional[-1] if function in ("tag", "int", "float") else ",".join(positional)
+        parameter = _parse(inner, includes_end, depth + 1)
+        if function == "int" and parameter.get("type") == "float":
             parameter = search.span("int", parameter["low"], parameter["high"], log=parameter.get("log", False))
-        is_log = word == "tag" and "log" in [argument.strip() for argument in plain[:-1]]
+        is_log = function == "tag" and "log" in [argument.strip() for argument in positional[:-1]]
         return parameter | {"log": True} if is_log else parameter
-    numbers = [document.scalar(argument, "") for argument in plain]
-    if word == "interval":
+    numbers = [document.scalar(argument, "") for argument in positional]
+    if function == "interval":
         return search.span("float", *numbers)
-    if word == "range":
+    if function == "range":
         keys = dict(zip(("start", "stop", "step"), numbers, strict=False)) | {
             key: document.scalar(text, "") for key, text in keywords.items()
         }
         start, stop = (keys["start"], keys["stop"]) if "stop" in keys else (0, keys["start"])
         step = keys.get("step", 1)
-        form = "int" if all(isinstance(number, int) for number in (start, stop, step)) else "float"
-        # The basic sweeper's range has no end, the others' has.
+        is_int = all(isinstance(number, int) for number in (start, stop, step))
+        # Only the basic sweeper leaves out the end of a range.
         high = stop if includes_end else start + ((stop - start) / step - 1e-9) // 1 * step
-        return search.span("int" if form == "int" else "float", start, high, step=step)
-    raise ValueError(f"{word} is not known")
+        return search.span("int" if is_int else "float", start, high, step=step)
+    raise ValueError(f"{function} is not known")
 
 
 def _split(text: str) -> list[str]:
     """Split a text at commas outside of quotes and brackets."""
     parts, depth = [""], 0
-    for part in _PARTS.findall(text):
+    for part in _TOKENS.findall(text):
         depth += (part in "([{") - (part in ")]}")
         if part == "," and depth == 0:
             parts.append("")

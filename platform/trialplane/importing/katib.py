@@ -12,8 +12,8 @@ from trialplane.importing import katib_trial, search
 from trialplane.importing.source import Imported, Source
 from trialplane.job import document
 
-# Setting of Katib → option of ours, by the sampler.
-_SETTINGS: Mapping[str, Mapping[str, str]] = {
+# Sampler → setting of Katib → option of the sampler.
+_SAMPLER_OPTIONS: Mapping[str, Mapping[str, str]] = {
     "tpe": {
         "n_startup_trials": "n_startup_trials",
         "n_initial_points": "n_startup_trials",
@@ -46,15 +46,15 @@ _REASONS = {
 
 
 def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
-    """The job of an Experiment.
+    """Return the job of an Experiment.
 
     Args:
-        text: of the file.
-        name: of the file, for messages.
-        scripts: Python files beside it, name → text.
+        text: Text of the file.
+        name: Name of the file in messages.
+        scripts: Texts of the Python files in the same folder, by name.
 
     Raises:
-        SpecError: it is no Experiment, searches an architecture, or has values of the wrong kind.
+        SpecError: The file is no Experiment, searches an architecture, or has values of the wrong kind.
     """
     source = Source(document.parse(text, name))
     if source.look("kind") != "Experiment" or not isinstance(source.look("spec"), dict):
@@ -69,13 +69,13 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     space = _space(source)
     program = katib_trial.program(source, space)
     objective, target = _objective(source)
-    program["metrics"], moved = _metrics(source, objective["metric"])
-    if moved:
+    program["metrics"], replacement = _metrics(source, objective["metric"])
+    if replacement:
         for field in ("command", "arguments"):
-            program[field] = [item.replace(*moved) for item in program.get(field, [])]
+            program[field] = [item.replace(*replacement) for item in program.get(field, [])]
     sampler, pruner, seed = _algorithm(source)
-    if (stopping := _stopping(source)) is not None:
-        pruner = stopping
+    if (early_stopping := _early_stopping(source)) is not None:
+        pruner = early_stopping
     trials = source.whole("spec", "maxTrialCount")
     if trials is None:
         source.note("is missing, but a study must end: see `trials`", "spec", "maxTrialCount")
@@ -93,11 +93,12 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     }
     if trials and job["trials"] < trials:
         source.note(f"is more than the grid's {job['trials']} points", "spec", "maxTrialCount")
-    job, copies = katib_trial.runnable(job, scripts, source)
+    job, copies = katib_trial.with_script(job, scripts, source)
     return source.imported(job, _REASONS, copies=copies)
 
 
 def _space(source: Source) -> dict[str, Any]:
+    """Return the space of the parameters. Without any, add an issue."""
     space: dict[str, Any] = {}
     for index in source.indices("spec", "parameters"):
         field: Place = ("spec", "parameters", index)
@@ -111,6 +112,7 @@ def _space(source: Source) -> dict[str, Any]:
 
 
 def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
+    """Return a parameter of the space. None after an issue."""
     kind, feasible = source.text(*field, "parameterType"), (*field, "feasibleSpace")
     if kind in ("categorical", "discrete"):
         texts = list(dict.fromkeys(source.texts(*feasible, "list")))
@@ -139,6 +141,7 @@ def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
 
 
 def _objective(source: Source) -> tuple[dict[str, Any], float | None]:
+    """Return the objective, and the target of the search. None without a target."""
     field = ("spec", "objective")
     metric = source.text(*field, "objectiveMetricName")
     direction = source.text(*field, "type") or "minimize"
@@ -165,7 +168,7 @@ def _objective(source: Source) -> tuple[dict[str, Any], float | None]:
 
 
 def _settings(source: Source, field: Place) -> dict[str, tuple[str, Place]]:
-    """The values of a list of settings, with their places; each counts as read."""
+    """Read the settings of an algorithm: the value of each and its path, by name."""
     settings = {}
     for index in source.indices(*field, "algorithmSettings"):
         setting = (*field, "algorithmSettings", index)
@@ -174,28 +177,29 @@ def _settings(source: Source, field: Place) -> dict[str, tuple[str, Place]]:
 
 
 def _algorithm(source: Source) -> tuple[dict[str, Any], dict[str, Any] | None, int | None]:
-    """The sampler, a pruner where the algorithm is one, and the seed."""
+    """Return the sampler, a pruner, and the seed. The latter two are None if the algorithm has none."""
     field = ("spec", "algorithm")
-    word, settings = source.text(*field, "algorithmName"), _settings(source, field)
+    algorithm, settings = source.text(*field, "algorithmName"), _settings(source, field)
     seed: int | None = None
     pruner: dict[str, Any] | None = None
     options: dict[str, Any] = {}
-    sampler = search.sampler(word)
-    if word == "hyperband":
+    sampler = search.sampler(algorithm)
+    if algorithm == "hyperband":
         sampler, pruner = {"name": "random"}, {"name": "hyperband"}
         reason = "a trial's share of the resource is a parameter there; here bad trials are ended early, by their reports"
         source.note(reason, *field, "algorithmName")
         if "eta" in settings:
             _, setting = settings.pop("eta")
             pruner["reduction_factor"] = max(2, round(source.number(*setting) or 0))
-    elif word == "pbt":
+    elif algorithm == "pbt":
         sampler = {"name": "random"}
         source.note("population based training is not a sampler here; values are drawn at random", *field, "algorithmName")
     elif sampler is None:
-        source.note(f"{repr(word) + ' has no counterpart' if word else 'is missing'}; tpe is used", *field, "algorithmName")
+        problem = f"{algorithm!r} has no counterpart" if algorithm else "is missing"
+        source.note(f"{problem}; tpe is used", *field, "algorithmName")
         sampler = {"name": "tpe"}
     for name, (value, setting) in settings.items():
-        option = _SETTINGS.get(sampler["name"], {}).get(name)
+        option = _SAMPLER_OPTIONS.get(sampler["name"], {}).get(name)
         if name == "random_state":
             seed = source.whole(*setting)
         elif option is not None:
@@ -203,18 +207,19 @@ def _algorithm(source: Source) -> tuple[dict[str, Any], dict[str, Any] | None, i
             options |= {option: number}
         elif not (name == "restart_strategy" and value.lower() == "none"):
             source.note(
-                f"{name}: {word} has no such setting here; `platform schema` lists those of {sampler['name']}", *setting
+                f"{name}: {algorithm} has no such setting here; `platform schema` lists those of {sampler['name']}", *setting
             )
     return {**sampler, **options}, pruner, seed
 
 
-def _stopping(source: Source) -> dict[str, Any] | None:
+def _early_stopping(source: Source) -> dict[str, Any] | None:
+    """Return the pruner for Katib's early stopping. None if there is none, or no counterpart."""
     field = ("spec", "earlyStopping")
-    word, settings = source.text(*field, "algorithmName"), _settings(source, field)
-    if not word:
+    algorithm, settings = source.text(*field, "algorithmName"), _settings(source, field)
+    if not algorithm:
         return None
-    if word != "medianstop":
-        source.note(f"{word!r} has no counterpart; trials run to their end", *field, "algorithmName")
+    if algorithm != "medianstop":
+        source.note(f"{algorithm!r} has no counterpart; trials run to their end", *field, "algorithmName")
         return None
     options = {"n_startup_trials": 3, "n_warmup_steps": 4}  # Katib's defaults
     for name, (_, setting) in settings.items():
@@ -227,7 +232,17 @@ def _stopping(source: Source) -> dict[str, Any] | None:
 
 
 def _metrics(source: Source, objective: str) -> tuple[Any, tuple[str, str] | None]:
-    """`metrics` of the job, and a path in the arguments with its replacement below the trial's folder."""
+    """Return `metrics` of the job, and a replacement in the arguments.
+
+    An absolute path of a file with metrics becomes one below the trial's folder.
+
+    Args:
+        source: The file.
+        objective: Name of the objective's metric.
+
+    Returns:
+        The sources of metrics, None for the default; old and new path, None if no path is replaced.
+    """
     field = ("spec", "metricsCollectorSpec")
     files = (*field, "source", "fileSystemPath")
     kind = source.text(*field, "collector", "kind") or "StdOut"
@@ -262,7 +277,7 @@ def _metrics(source: Source, objective: str) -> tuple[Any, tuple[str, str] | Non
 
 
 def _patterns(source: Source, field: Place) -> Iterator[str]:
-    """The filters that work here: Go's expressions with a group for the name and one for the value."""
+    """Yield the filters of metrics that Python can use: expressions of Go with two groups, for the name and the value."""
     for index in source.indices(*field):
         text = source.text(*field, index)
         try:

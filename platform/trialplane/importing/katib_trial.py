@@ -1,4 +1,4 @@
-"""The trial template of a Katib Experiment: the command of its primary container, and what that runs on."""
+"""The trial template of a Katib Experiment: the command of its primary container, its resources and its nodes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from trialplane.importing.source import Source
 from trialplane.job import values
 
 _MACRO = re.compile(r"\$\{trialParameters\.([^{}]+)\}|[{}]")
-_META = re.compile(r"\$\{trialSpec\.(\w+)(?:\[(.+)\])?\}")
+_TRIAL_SPEC_FIELD = re.compile(r"\$\{trialSpec\.(\w+)(?:\[(.+)\])?\}")
 _TEMPLATE = ("spec", "trialTemplate")
 _TRIAL = (*_TEMPLATE, "trialSpec")
-# Stands where the file does not say what is run.
-_UNKNOWN = "the-program-of-the-image"
+# Replaces the program of an image, which the file does not name.
+_UNKNOWN_PROGRAM = "the-program-of-the-image"
 # Kind of the trial → the key of its replicas.
 _REPLICAS = {
     "PyTorchJob": "pytorchReplicaSpecs",
@@ -32,7 +32,12 @@ _KINDS = ("Job", "TrainJob", *_REPLICAS)
 
 
 def program(source: Source, space: Mapping[str, Any]) -> dict[str, Any]:
-    """The command of the primary container, and what it runs on."""
+    """Return fields of the job from the template: command, arguments, image, resources, ranks and nodes.
+
+    Args:
+        source: The file.
+        space: Parameters to search, by name.
+    """
     references = _references(source, space)
     kind = source.text(*_TRIAL, "kind")
     source.take(*_TRIAL, "apiVersion")
@@ -44,17 +49,16 @@ def program(source: Source, space: Mapping[str, Any]) -> dict[str, Any]:
     if container is None:
         if source.look(*_TEMPLATE, "configMap") is None:
             source.note("has no container with a command: write the command into job.yaml", *_TRIAL)
-        return {"command": [_UNKNOWN], "arguments": [f"--{name}={{{name}}}" for name in space]}
+        return {"command": [_UNKNOWN_PROGRAM], "arguments": [f"--{name}={{{name}}}" for name in space]}
     fields: dict[str, Any] = {}
-    command = [_filled(source, item, references, item_field) for item, item_field in _items(source, (*container, "command"))]
-    argument_items = [
-        _filled(source, item, references, item_field) for item, item_field in _items(source, (*container, "args"))
-    ]
+    command = _read_items(source, (*container, "command"), references)
+    argument_items = _read_items(source, (*container, "args"), references)
     if not command:
         source.note(
-            f"runs the image's own program, which the file does not name: write it in place of {_UNKNOWN}", *container
+            f"runs the image's own program, which the file does not name: write it in place of {_UNKNOWN_PROGRAM}",
+            *container,
         )
-        command = [_UNKNOWN]
+        command = [_UNKNOWN_PROGRAM]
     if (variables := list(_environment(source, (*container, "env"), references))) != []:
         command = ["env", *variables, *command]
     for name in space:
@@ -71,11 +75,8 @@ def program(source: Source, space: Mapping[str, Any]) -> dict[str, Any]:
     fields |= {"command": command, "arguments": argument_items, "resources": _resources(source, container)}
     nodes = _nodes(source, kind, container)
     gpus = fields["resources"].get("gpus", 0)
-    ranks = (
-        source.whole(*_TRIAL, "spec", "nprocPerNode")
-        if str(source.look(*_TRIAL, "spec", "nprocPerNode")).isdigit()
-        else None
-    )
+    ranks_field = (*_TRIAL, "spec", "nprocPerNode")
+    ranks = source.whole(*ranks_field) if str(source.look(*ranks_field)).isdigit() else None
     if ranks is not None or gpus > 1:
         fields["ranks"] = ranks or 1
     if nodes > 1:
@@ -83,90 +84,86 @@ def program(source: Source, space: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _items(source: Source, field: Place) -> list[tuple[str, Place]]:
-    value = source.look(*field)
-    if isinstance(value, str):  # Argo takes one
-        return [(source.text(*field), field)]
-    return [(source.text(*field, index), (*field, index)) for index in source.indices(*field)]
+def _read_items(source: Source, field: Place, references: Mapping[str, str]) -> list[str]:
+    """Read the items of a command or of arguments, with the placeholders of a job."""
+    is_text = isinstance(source.look(*field), str)  # Argo allows a text instead of a list
+    item_fields = [field] if is_text else [(*field, index) for index in source.indices(*field)]
+    return [_fill_placeholders(source, source.text(*item), references, item) for item in item_fields]
 
 
 def _references(source: Source, space: Mapping[str, Any]) -> dict[str, str]:
-    """The replacement of each of the template's parameters: a placeholder, or text."""
+    """Return the replacement of each parameter of the template, by name: a placeholder of a job, or text."""
     replacements: dict[str, str] = {}
     for index in source.indices(*_TEMPLATE, "trialParameters"):
         parameter_field = (*_TEMPLATE, "trialParameters", index)
         source.take(*parameter_field, "description")
         name, reference = source.text(*parameter_field, "name"), source.text(*parameter_field, "reference")
-        meta = _META.fullmatch(reference)
-        if meta is None:
+        spec_field = _TRIAL_SPEC_FIELD.fullmatch(reference)
+        if spec_field is None:
             parameter = source.name(reference, *parameter_field, "reference")
             if parameter not in space:
                 source.note(f"{reference!r} is not one of the parameters; it stays as text", *parameter_field, "reference")
             replacements[name] = f"{{{parameter}}}" if parameter in space else reference
             continue
-        field, key = meta.groups()
+        field, key = spec_field.groups()
         fields = {"Name": "{run}-{trial}", "Kind": "kind", "APIVersion": "apiVersion", "Namespace": "namespace"}
         if field == "Name":
             replacements[name] = fields[field]
         elif field in ("Kind", "APIVersion"):
-            replacements[name] = _escaped(source.text(*_TRIAL, fields[field]))
+            replacements[name] = _escape(source.text(*_TRIAL, fields[field]))
         elif field in ("Labels", "Annotations") and source.look(*_TRIAL, "metadata", field.lower(), key or "") is not None:
-            replacements[name] = _escaped(source.text(*_TRIAL, "metadata", field.lower(), key or ""))
+            replacements[name] = _escape(source.text(*_TRIAL, "metadata", field.lower(), key or ""))
         elif field == "Namespace" and (namespace := source.look("metadata", "namespace")):
-            replacements[name] = _escaped(str(namespace))
+            replacements[name] = _escape(str(namespace))
             source.note("is the namespace that the Experiment names, wherever the job runs", *parameter_field, "reference")
         else:
             source.note(f"{reference} is not known here; it stays as text", *parameter_field, "reference")
-            replacements[name] = _escaped(reference)
+            replacements[name] = _escape(reference)
     return replacements
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
+    """Return a text for an argument of a job, in which its braces are none of a placeholder."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def _filled(source: Source, text: str, references: Mapping[str, str], field: Place) -> str:
-    """An argument with our placeholders."""
+def _fill_placeholders(source: Source, text: str, references: Mapping[str, str], field: Place) -> str:
+    """Return an argument with the placeholders of a job instead of the template's parameters."""
 
     def replacement(match: re.Match[str]) -> str:
         if match[1] is None:
             return match[0] * 2
         if match[1] not in references:
             source.note(f"{match[0]} is not one of trialParameters; it stays as text", *field)
-            return _escaped(match[0])
+            return _escape(match[0])
         return references[match[1]]
 
     return _MACRO.sub(replacement, text)
 
 
 def _container(source: Source, name: str) -> Place | None:
-    """The path of the primary container; of one without a name, the first that takes parameters, or the first."""
+    """Return the path of the primary container. None if there is no container.
+
+    If no container has the name, it is the first one with parameters in its arguments, or else the first one.
+    """
     containers = list(_containers(source.look(*_TRIAL), _TRIAL))
-    names = (name, name.removeprefix("step-"))  # Tekton names the container of a step so
+    names = (name, name.removeprefix("step-"))  # Tekton adds this prefix to the name of a step
     named_containers = [
         container
         for container in containers
         if name and (source.look(*container, "name") in names or container[-1] in names)
     ]
     parameterized = [container for container in containers if "${trialParameters." in str(source.look(*container))]
-    chosen = next(
-        (
-            container
-            for container in [
-                *(candidate for candidate in named_containers if candidate in parameterized),
-                *named_containers,
-                *parameterized,
-                *containers,
-            ]
-        ),
-        None,
-    )
-    if chosen is not None:
-        source.take(*chosen, "name")
-    return chosen
+    best_containers = [container for container in named_containers if container in parameterized]
+    ranked = [*best_containers, *named_containers, *parameterized, *containers]
+    if not ranked:
+        return None
+    source.take(*ranked[0], "name")
+    return ranked[0]
 
 
 def _containers(value: Any, field: Place) -> Iterator[Place]:
+    """Yield the paths of the containers in a value: mappings with an image, and a command or arguments."""
     if isinstance(value, dict):
         if isinstance(value.get("image"), str) and ("command" in value or "args" in value):
             yield field
@@ -178,7 +175,7 @@ def _containers(value: Any, field: Place) -> Iterator[Place]:
 
 
 def _environment(source: Source, field: Place, references: Mapping[str, str]) -> Iterator[str]:
-    """The variables of the container as arguments of `env`."""
+    """Yield the variables of the container as arguments of `env`."""
     for index in source.indices(*field):
         name = source.text(*field, index, "name")
         if source.look(*field, index, "value") is None:
@@ -190,11 +187,11 @@ def _environment(source: Source, field: Place, references: Mapping[str, str]) ->
             )
             continue
         value_field = (*field, index, "value")
-        yield f"{name}={_filled(source, source.text(*value_field), references, value_field)}"
+        yield f"{name}={_fill_placeholders(source, source.text(*value_field), references, value_field)}"
 
 
 def _resources(source: Source, container: Place) -> dict[str, Any]:
-    """The resources of the container: its limits, else its requests."""
+    """Return the resources of the container: its limits, or else its requests."""
     resources: dict[str, Any] = {}
     fields = (*container, "resources") if source.look(*container, "resources") else (*container, "resourcesPerNode")
     for part in ("limits", "requests"):
@@ -202,7 +199,7 @@ def _resources(source: Source, container: Place) -> dict[str, Any]:
             amount_field = (*fields, part, key)
             if key == "cpu" and values.cores(search.scalar(source.text(*amount_field))) is not None:
                 resources.setdefault("cpus", values.cores(search.scalar(source.text(*amount_field))))
-            elif key == "memory" and values.times(source.text(*amount_field), 1) is not None:
+            elif key == "memory" and values.multiply(source.text(*amount_field), 1) is not None:
                 resources.setdefault("memory", source.text(*amount_field))
             elif key == "nvidia.com/gpu":
                 resources.setdefault("gpus", source.whole(*amount_field) or 0)
@@ -214,14 +211,14 @@ def _resources(source: Source, container: Place) -> dict[str, Any]:
 
 
 def _nodes(source: Source, kind: str, container: Place) -> int:
-    """The number of nodes of a trial."""
+    """Return the number of nodes of a trial, and add notes on frameworks whose nodes do not find each other here."""
     if kind == "TrainJob":
         return source.whole(*_TRIAL, "spec", "trainer", "numNodes") or 1
     replicas = (*_TRIAL, "spec", _REPLICAS.get(kind, ""))
     counts = {role: source.whole(*replicas, role, "replicas") or 1 for role in source.keys(*replicas)}
     for role in counts:
         for other in _containers(source.look(*replicas, role), (*replicas, role)):
-            if other != container and _same(source, other, container):
+            if other != container and _is_same_program(source, other, container):
                 source.take(*other)
     if kind in ("PyTorchJob", "XGBoostJob", "PaddleJob"):
         if kind != "PyTorchJob":
@@ -234,17 +231,23 @@ def _nodes(source: Source, kind: str, container: Place) -> int:
     return 1
 
 
-def _same(source: Source, first: Place, second: Place) -> bool:
-    """Whether two containers run the same: then the second has been read with the first."""
+def _is_same_program(source: Source, first: Place, second: Place) -> bool:
+    """Whether two containers run the same program, so that only one of them has to be read."""
     return all(
         source.look(*first, key) == source.look(*second, key) for key in ("image", "command", "args", "resources", "env")
     )
 
 
-def runnable(job: dict[str, Any], scripts: Mapping[str, str], source: Source) -> tuple[dict[str, Any], list[str]]:
-    """The job with a script that lies beside the file, and the names of such scripts.
+def with_script(job: dict[str, Any], scripts: Mapping[str, str], source: Source) -> tuple[dict[str, Any], list[str]]:
+    """Return a job that runs a script in the same folder as the file, and the names of such scripts.
 
-    Such a script is the job's `script`, which starts from the warm template. One with variables stays a command.
+    If the command only runs a script with Python, the job gets `script`, which starts from the warm template. With variables
+    before it, it stays a command.
+
+    Args:
+        job: Fields of the job.
+        scripts: Texts of the Python files in the same folder, by name.
+        source: The file, for notes.
     """
     variables = list(itertools.takewhile(lambda item: item == "env" or "=" in item, job["command"]))
     command = job["command"][len(variables) :]

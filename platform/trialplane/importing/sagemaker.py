@@ -16,8 +16,9 @@ from trialplane.importing.source import Imported, Source
 from trialplane.job import document
 
 _CONFIG, _DEFINITION = "HyperParameterTuningJobConfig", "TrainingJobDefinition"
-_SCRIPT = "train.py"  # where the file names none
-_GROUP = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?!\?)", re.DOTALL)  # an escape, a class, or the begin of a group
+_DEFAULT_SCRIPT = "train.py"
+# An escape, a character class, or the start of a group.
+_GROUP = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?!\?)", re.DOTALL)
 _REASONS = {
     "HyperParameterTuningJobName": "is given when the job is submitted: --name",
     "Tags": "labels of a job's pods are in `cluster.labels`",
@@ -40,24 +41,24 @@ _REASONS = {
 
 
 def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
-    """The job of a tuning job.
+    """Return the job of a tuning job.
 
     Args:
-        text: of the file.
-        name: of the file, for messages.
-        scripts: Python files beside it, name → text.
+        text: Text of the file.
+        name: Name of the file in messages.
+        scripts: Texts of the Python files in the same folder, by name.
 
     Raises:
-        SpecError: it is no tuning job, or has values of the wrong kind.
+        SpecError: The file is no tuning job, or has values of the wrong kind.
     """
-    source = Source(document.parse(text.replace("\t", " "), name))  # in JSON a tab is white space, in YAML it is none
+    source = Source(document.parse(text.replace("\t", " "), name))  # YAML, unlike JSON, does not allow tabs
     config: Place = (_CONFIG,) if source.look(_CONFIG) is not None else ()
     if not isinstance(source.look(*config, "ParameterRanges"), dict):
         source.refuse("is not a tuning job: it needs ParameterRanges, in a HyperParameterTuningJobConfig or at the top")
         return source.imported({}, {})
     definition: Place = (_DEFINITION,) if source.look(_DEFINITION) is not None else ()
     space = _space(source, (*config, "ParameterRanges"))
-    params, script = _static(source, (*definition, "StaticHyperParameters"))
+    params, script = _static_parameters(source, (*definition, "StaticHyperParameters"))
     metric, direction = _objective(source, config)
     patterns = _patterns(source, (*definition, "AlgorithmSpecification", "MetricDefinitions"))
     patterns += _patterns(source, (*definition, "MetricDefinitions"))
@@ -70,7 +71,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
         "timeout": source.number(*definition, "StoppingCondition", "MaxRuntimeInSeconds"),
     }
     if script is None:
-        script = _SCRIPT if _SCRIPT in scripts or len(scripts) != 1 else next(iter(scripts))
+        script = _DEFAULT_SCRIPT if _DEFAULT_SCRIPT in scripts or len(scripts) != 1 else next(iter(scripts))
         source.note(f"the script is not in the file; {script} is taken", *definition, "StaticHyperParameters")
     nodes = source.whole(*definition, "ResourceConfig", "InstanceCount") or 1
     seed = source.whole(*config, "RandomSeed")
@@ -94,8 +95,9 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
 
 
 def _space(source: Source, field: Place) -> dict[str, Any]:
+    """Return the space of the parameter ranges."""
     space: dict[str, Any] = {}
-    for kind, form in (("ContinuousParameterRanges", "float"), ("IntegerParameterRanges", "int")):
+    for kind, is_int in (("ContinuousParameterRanges", False), ("IntegerParameterRanges", True)):
         for index in source.indices(*field, kind):
             range_field = (*field, kind, index)
             low, high = source.number(*range_field, "MinValue"), source.number(*range_field, "MaxValue")
@@ -103,7 +105,7 @@ def _space(source: Source, field: Place) -> dict[str, Any]:
             if low is None or high is None:
                 source.refuse("needs MinValue and MaxValue", *range_field)
                 continue
-            if form == "int" and not (low == int(low) and high == int(high)):
+            if is_int and not (low == int(low) and high == int(high)):
                 source.refuse("needs whole numbers as bounds: it is an integer", *range_field)
                 continue
             if scale == "ReverseLogarithmic":
@@ -119,18 +121,18 @@ def _space(source: Source, field: Place) -> dict[str, Any]:
                     "ScalingType",
                 )
             name = source.name(source.text(*range_field, "Name"), *range_field, "Name")
-            space[name] = search.span("int" if form == "int" else "float", low, high, log=scale == "Logarithmic")
+            space[name] = search.span("int" if is_int else "float", low, high, log=scale == "Logarithmic")
     for index in source.indices(*field, "CategoricalParameterRanges"):
         range_field = (*field, "CategoricalParameterRanges", index)
         name = source.name(source.text(*range_field, "Name"), *range_field, "Name")
         space[name] = search.categorical(
-            list(dict.fromkeys(_decoded(choice) for choice in source.texts(*range_field, "Values")))
+            list(dict.fromkeys(_unquote(choice) for choice in source.texts(*range_field, "Values")))
         )
     return space
 
 
-def _decoded(text: str) -> str:
-    """A text without the quotes in which the SDK puts it."""
+def _unquote(text: str) -> str:
+    """Return a text without the quotes that the SDK adds."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -138,40 +140,41 @@ def _decoded(text: str) -> str:
     return value if isinstance(value, str) else text
 
 
-def _static(source: Source, field: Place) -> tuple[dict[str, Any], str | None]:
-    """The fixed parameters, and the script where they name it."""
+def _static_parameters(source: Source, field: Place) -> tuple[dict[str, Any], str | None]:
+    """Return the fixed parameters, and the script. None if they do not name it."""
     params: dict[str, Any] = {}
     script = None
     for key in source.keys(*field):
         if key == "sagemaker_program":
-            script = _decoded(source.text(*field, key)).removeprefix("./")
+            script = _unquote(source.text(*field, key)).removeprefix("./")
         elif key.startswith("sagemaker_"):
             source.skip("is for SageMaker's own containers", *field, key)
         else:
-            text = _decoded(source.text(*field, key))
+            text = _unquote(source.text(*field, key))
             params[key] = search.scalar(text)
     return params, script
 
 
 def _objective(source: Source, config: Place) -> tuple[str, str]:
+    """Return the metric and the direction of the objective."""
     field = (*config, "HyperParameterTuningJobObjective")
     metric, kind = source.text(*field, "MetricName"), source.text(*field, "Type")
     if not metric or kind not in ("Minimize", "Maximize"):
         source.refuse("needs MetricName, and Type: Minimize or Maximize", *field)
-    name = _group(metric)
+    name = _group_name(metric)
     if name != metric:
         source.note(f"is called {name} here, as its pattern names it by a group", *field, "MetricName")
     return name or "loss", kind.lower()
 
 
-def _group(metric: str) -> str:
-    """A metric's name as the name of a group."""
+def _group_name(metric: str) -> str:
+    """Return a name for a regular expression's group that stands for a metric."""
     group = re.sub(r"\W", "_", metric, flags=re.ASCII)
     return f"_{group}" if group[:1].isdigit() or group in ("name", "value") else group
 
 
 def _patterns(source: Source, field: Place) -> list[str]:
-    """Each definition's expression, its first group named like the metric."""
+    """Return the regular expressions of metric definitions. The first group of each gets the name of the metric."""
     patterns = []
     for index in source.indices(*field):
         name, text = source.text(*field, index, "Name"), source.text(*field, index, "Regex")
@@ -179,7 +182,7 @@ def _patterns(source: Source, field: Place) -> list[str]:
         if start is None or not name:
             source.note("has no group for the value", *field, index, "Regex")
             continue
-        pattern = f"{text[:start]}(?P<{_group(name)}>{text[start + 1 :]}"
+        pattern = f"{text[:start]}(?P<{_group_name(name)}>{text[start + 1 :]}"
         try:
             re.compile(pattern)
         except (re.error, OverflowError, RecursionError) as error:
@@ -190,7 +193,7 @@ def _patterns(source: Source, field: Place) -> list[str]:
 
 
 def _strategy(source: Source, config: Place) -> tuple[dict[str, Any], Any]:
-    """The sampler and the pruner."""
+    """Return the sampler, and the pruner. None without one."""
     strategy = source.text(*config, "Strategy") or "Bayesian"
     stopping = source.text(*config, "TrainingJobEarlyStoppingType")
     pruner: Any = "median" if stopping == "Auto" else None

@@ -369,7 +369,7 @@ def _before_the_configurator(tree: ast.Module) -> Iterator[Option]:
     """The assignments at the top of a script, up to the call that lets arguments overwrite them."""
     calls = (node for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
     end = next((call.lineno for call in calls if isinstance(call.value, ast.Call) and _runs_a_file(call.value)), 0)
-    for name, node in arguments.assigned(tree).items():
+    for name, node in arguments.first_assignments(tree).items():
         value = _literal(node.value)
         if node.lineno < end and value is not None and not isinstance(value, list) and not name.startswith("_"):
             yield _option(name, value, _kind(value))
@@ -377,7 +377,7 @@ def _before_the_configurator(tree: ast.Module) -> Iterator[Option]:
 
 def _globals(tree: ast.Module) -> Iterator[Option]:
     """The numbers, texts and booleans that a script assigns at its top level, and of those elsewhere the likely ones."""
-    assigned = arguments.assigned(tree)
+    assigned = arguments.first_assignments(tree)
     for name, spot in arguments.spots(tree).items():
         value = _literal(spot.value)
         if value is not None and not isinstance(value, list) and not name.startswith("_"):
@@ -426,7 +426,7 @@ def _of_sacred(tree: ast.Module) -> Iterator[Option]:
     """The variables that the functions below `@ex.config` assign."""
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
         if any(_called(decorator).endswith(".config") for decorator in function.decorator_list):
-            for name, node in arguments.assigned(ast.Module(function.body, [])).items():
+            for name, node in arguments.first_assignments(ast.Module(function.body, [])).items():
                 if (value := _literal(node.value)) is not None:
                     yield Option(name, value, _kind(value), name)
 

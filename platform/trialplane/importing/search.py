@@ -1,4 +1,4 @@
-"""The terms of other tools for samplers, pruners and ranges, as fields of a job. One table for all of them."""
+"""Samplers, pruners and ranges of other tools as fields of a job. All importers use these functions and this table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from trialplane.job import space as spaces
 
-# Lower case, letters and digits only → the sampler of a job. Where only "Bayesian" is meant it is tpe, Optuna's default.
+# Name in another tool, in lower case, with letters and digits only → sampler of a job. For "Bayesian" this is tpe, the
+# default of Optuna.
 SAMPLERS: Mapping[str, Mapping[str, Any]] = {
     "random": {"name": "random"},
     "randomsampler": {"name": "random"},
@@ -41,37 +42,44 @@ SAMPLERS: Mapping[str, Mapping[str, Any]] = {
     "nsgaiiisampler": {"name": "nsgaiii"},
     "motpesampler": {"name": "tpe"},
 }
-SIGMAS = 3  # of a normal distribution with steps, which becomes a range: 99.7 % of its values
-_MOST_TRIALS = 20  # of a job that names none
+SIGMAS = 3  # half the width of the range that replaces a normal distribution with steps: 99.7 % of its values
+_DEFAULT_TRIALS = 20
 _PARAMETER: TypeAdapter[Any] = TypeAdapter(spaces.Parameter)
 
 
-def sampler(word: str) -> dict[str, Any] | None:
-    """The sampler that another tool calls `word`, or None."""
-    known_sampler = SAMPLERS.get(re.sub(r"[^a-z0-9]", "", word.lower()))
+def sampler(name: str) -> dict[str, Any] | None:
+    """Return the sampler for a name in another tool. None if it is unknown."""
+    known_sampler = SAMPLERS.get(re.sub(r"[^a-z0-9]", "", name.lower()))
     return None if known_sampler is None else dict(known_sampler)
 
 
 def short(choice: Mapping[str, Any]) -> Any:
-    """A sampler or pruner without options as its name."""
+    """Return the short form of a sampler or pruner: its name, if it has no options."""
     return choice["name"] if len(choice) == 1 else dict(choice)
 
 
 def span(
     kind: Literal["float", "int"], low: float, high: float, *, log: bool = False, step: float | None = None
 ) -> dict[str, Any]:
-    """A parameter between two bounds, both included; with log a step is left out, as they do not go together."""
-    number: Any = int if kind == "int" else float
-    fields: dict[str, Any] = {"type": kind, "low": number(low), "high": number(high)}
+    """Return a parameter between two bounds, both included. With `log`, a step is left out: a job cannot have both."""
+    convert: Any = int if kind == "int" else float
+    fields: dict[str, Any] = {"type": kind, "low": convert(low), "high": convert(high)}
     if log:
         fields["log"] = True
     elif step is not None and not (kind == "int" and step == 1):
-        fields["step"] = number(step)
+        fields["step"] = convert(step)
     return fields
 
 
 def multiples(low: float, high: float, step: float, *, inward: bool = False) -> tuple[float, float]:
-    """Two bounds as multiples of a step: the nearest, or those between them. They stay as they are without a step."""
+    """Return two bounds as multiples of a step. Without a step over 0, return them unchanged.
+
+    Args:
+        low: Lower bound.
+        high: Upper bound.
+        step: The step.
+        inward: Whether to take the outermost multiples between the bounds, instead of the nearest ones.
+    """
     if not step > 0 or not math.isfinite(max(abs(low), abs(high)) / step):
         return low, high
     indices = [low / step, high / step]
@@ -83,9 +91,9 @@ def multiples(low: float, high: float, step: float, *, inward: bool = False) -> 
 
 
 def normal(mean: float, deviation: float, *, log: bool = False, step: float | None = None) -> dict[str, Any] | None:
-    """A normal or log-normal parameter; with a step, which that has not, a range that holds nearly all of its values.
+    """Return a parameter with a normal or log-normal distribution. None if its values are too large for a float.
 
-    None if no float can be as large.
+    With a step, which such a parameter cannot have, return a range with nearly all of its values.
     """
     if log and mean + 6 * deviation > math.log(1e300):
         return None
@@ -96,7 +104,7 @@ def normal(mean: float, deviation: float, *, log: bool = False, step: float | No
 
 
 def scalar(text: str) -> Any:
-    """A number from its text, or the text."""
+    """Return the number that a text stands for, or else the text."""
     for number in (int, float):
         try:
             return number(text)
@@ -106,12 +114,12 @@ def scalar(text: str) -> Any:
 
 
 def categorical(values: list[Any]) -> dict[str, Any]:
-    """One of several values."""
+    """Return a parameter that is one of several values."""
     return {"type": "categorical", "choices": values}
 
 
 def points(space: Mapping[str, Any]) -> int | None:
-    """The number of points of a space; None if it is infinite or the space is invalid."""
+    """Return the number of points of a space. None if it is infinite, or the space is invalid."""
     try:
         parameters = {name: _PARAMETER.validate_python(parameter) for name, parameter in space.items()}
     except ValidationError:
@@ -120,6 +128,12 @@ def points(space: Mapping[str, Any]) -> int | None:
 
 
 def trials(requested: int | None, sampler_: Mapping[str, Any], space: Mapping[str, Any]) -> int:
-    """The number of trials: as given, and of a grid not more than it has points."""
+    """Return the number of trials of a job: the requested one, but of a grid at most the number of its points.
+
+    Args:
+        requested: Number in the file. None for the default.
+        sampler_: Sampler of the job.
+        space: Space of the job.
+    """
     count = points(space) if sampler_["name"] in ("grid", "bruteforce") else None
-    return min(requested or count or _MOST_TRIALS, count or requested or _MOST_TRIALS)
+    return min(requested or count or _DEFAULT_TRIALS, count or requested or _DEFAULT_TRIALS)

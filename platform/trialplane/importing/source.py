@@ -1,4 +1,7 @@
-"""The file of another tool, which marks values as they are read, so that each unread one gets a note; and the import."""
+"""The file of another tool, as a `Source` that records which values were read, and the result of its import.
+
+Each value that an importer has not read gets a note, so that nothing is lost silently.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,19 @@ from trialplane.errors import Issue, Place, SpecError
 from trialplane.job import values
 from trialplane.job.document import Document
 
-_NO_NUMBERS = ("nan", "inf", "-inf", "+inf", "infinity", "-infinity", "+infinity")
-CALL = "()"  # key of a function's name, where a source is a call in code
-_UNREAD = "a job has no field for it"
+_NON_FINITE = ("nan", "inf", "-inf", "+inf", "infinity", "-infinity", "+infinity")
+CALL = "()"  # key of the function's name in a mapping that stands for a call in code
+_NO_FIELD = "a job has no field for it"
 
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """Something of the source that the job does not hold as it was, and why.
+    """A note on a value of the source that the job does not have, or has in another form.
 
     Attributes:
-        field: its path in the source.
-        reason: why, and what to do.
-        line: 1-based line in the source, or 0.
+        field: Path of the value in the source.
+        reason: Reason, and advice.
+        line: 1-based line in the source; 0 if unknown.
     """
 
     field: str
@@ -40,11 +43,11 @@ class Imported:
     """The result of an importer.
 
     Attributes:
-        job: the fields of job.yaml.
-        notes: parts of the source that are not in it, in the order of the source.
-        files: generated files of the job's folder, name → text.
-        copies: files beside the source that the job's folder needs, if they are there.
-        above: whether these lie above the source's folder, which then is needed as well.
+        job: Fields of job.yaml.
+        notes: Notes on values of the source, in their order.
+        files: Texts of generated files of the job's folder, by name.
+        copies: Names of files beside the source that the job's folder needs, if they exist.
+        above: Whether these files are in the parent of the source's folder. The job then needs the source's folder too.
     """
 
     job: Mapping[str, Any]
@@ -55,7 +58,7 @@ class Imported:
 
 
 class Source:
-    """The data of a file, whose values are marked as they are read; issues are collected for one complaint."""
+    """The data of a file. It records which values were read, and collects notes and issues."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -65,7 +68,7 @@ class Source:
         self._names: dict[str, str] = {}
 
     def look(self, *path: str | int) -> Any:
-        """The value at a path, or None; it still counts as unread."""
+        """Return the value at a path, without marking it as read. None if there is none."""
         value = self._document.data
         for step in path:
             is_index = isinstance(value, list) and isinstance(step, int) and step < len(value)
@@ -75,26 +78,26 @@ class Source:
         return value
 
     def take(self, *path: str | int) -> Any:
-        """The value at a path, or None; it is read with all below."""
+        """Return the value at a path, and mark it and everything below it as read. None if there is none."""
         self._read.add(path)
         return self.look(*path)
 
     def keys(self, *path: str | int) -> list[str]:
-        """The keys of the mapping at a path; none where there is nothing, an issue where there is another value."""
+        """Return the keys of the mapping at a path. Empty if there is none. Add an issue for another value."""
         value = self.look(*path)
         if value is not None and not isinstance(value, dict):
             self.refuse("must be a mapping", *path)
         return list(value) if isinstance(value, dict) else []
 
     def indices(self, *path: str | int) -> range:
-        """The indices of the list at a path; none where there is nothing, an issue where there is another value."""
+        """Return the indices of the list at a path. Empty if there is none. Add an issue for another value."""
         value = self.look(*path)
         if value is not None and not isinstance(value, list):
             self.refuse("must be a list", *path)
         return range(len(value) if isinstance(value, list) else 0)
 
     def text(self, *path: str | int) -> str:
-        """A string or another scalar as a string; "" where there is nothing."""
+        """Read a scalar as a string. "" if there is none. Add an issue for another value, and a note for code."""
         value = self.take(*path)
         if isinstance(value, dict) and CALL in value:
             self.note(f"only running the file would show what {shown(value)} is", *path)
@@ -105,7 +108,7 @@ class Source:
         return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
     def number(self, *path: str | int) -> float | None:
-        """A finite number, or a string that is one; None where there is nothing."""
+        """Read a finite number, or a string with one, as `text` does. None if there is none."""
         value = self.take(*path)
         if value is None:
             return None
@@ -113,7 +116,7 @@ class Source:
             self.note(f"only running the file would show what {shown(value)} is", *path)
             return None
         try:
-            number = math.nan if isinstance(value, (bool, dict, list)) or str(value).lower() in _NO_NUMBERS else float(value)
+            number = math.nan if isinstance(value, (bool, dict, list)) or str(value).lower() in _NON_FINITE else float(value)
         except (ValueError, OverflowError):
             number = math.nan
         if not math.isfinite(number):
@@ -122,7 +125,7 @@ class Source:
         return number
 
     def whole(self, *path: str | int) -> int | None:
-        """A whole number, or a string that is one; None where there is nothing."""
+        """Read an integer, or a string with one, as `text` does. None if there is none."""
         value = self.number(*path)
         if value is not None and value != int(value):
             self.refuse(f"must be a whole number, not {value:g}", *path)
@@ -130,25 +133,30 @@ class Source:
         return None if value is None else int(value)
 
     def texts(self, *path: str | int) -> list[str]:
-        """The scalars of a list as strings."""
+        """Read the scalars of a list as strings."""
         return [self.text(*path, index) for index in self.indices(*path)]
 
     def skip(self, reason: str, *path: str | int) -> None:
-        """Mark a value as read that the job does not hold, with a note, where there is one."""
+        """Mark a value as read, and add a note on it. Do nothing if there is none."""
         if self.look(*path) is not None:
             self.take(*path)
             self.note(reason, *path)
 
     def note(self, reason: str, *path: str | int) -> None:
-        """Add a note on a path of the source."""
+        """Add a note on the value at a path."""
         self._notes.append(Note(_field(path), " ".join(reason.split()), self._line(path)))
 
     def refuse(self, message: str, *path: str | int) -> None:
-        """Add an issue, which makes `imported` fail."""
+        """Add an issue, for which `imported` raises an error."""
         self._issues.append(Issue(path or ("file",), message, self._document.source, self._line(path)))
 
     def name(self, key: str, *path: str | int) -> str:
-        """The name of a parameter as a space has it, with a note where it is another one."""
+        """Return a valid name for a parameter, and add a note if it is another one.
+
+        Args:
+            key: Name of the parameter in the source.
+            path: Path of the parameter in the source.
+        """
         if key in self._names:
             return self._names[key]
         name = values.parameter(key, self._names.values())
@@ -168,49 +176,50 @@ class Source:
         copies: Sequence[str] = (),
         above: bool = False,
     ) -> Imported:
-        """The job without empty fields, and the notes, those on what nothing has read among them.
+        """Return the job without empty fields, and the notes. Add a note on each value that was not read.
 
         Args:
-            job: fields of job.yaml.
-            reasons: why a value is not read, by a part of its path; of several the one nearest to its end counts.
-            files: generated files of the job's folder.
-            copies: files beside the source that it needs.
-            above: whether they lie above its folder.
+            job: Fields of job.yaml.
+            reasons: Reasons for such notes, by a part of the value's path. Of several parts, the last one counts.
+            files: Texts of generated files of the job's folder, by name.
+            copies: Names of files beside the source that the job's folder needs.
+            above: Whether these files are in the parent of the source's folder.
 
         Raises:
-            SpecError: there are issues, or there is nothing to search.
+            SpecError: There are issues, or nothing to search.
         """
         if not self._issues and not job.get("space"):
             self.refuse("has nothing to search that can be read: a study needs a parameter with a range, or with choices")
         if self._issues:
             raise SpecError(self._issues)
-        self._leftover((), reasons)
+        self._note_unread((), reasons)
         notes = sorted(dict.fromkeys(self._notes), key=lambda note: note.line)
         fields = {field: value for field, value in job.items() if value not in (None, "", [], {})}
         return Imported(fields, tuple(notes), files or {}, tuple(copies), above)
 
-    def _leftover(self, path: Place, reasons: Mapping[str, str]) -> None:
-        """Add a note on each value that nothing has read, on a mapping or list as a whole where nothing in it was."""
+    def _note_unread(self, path: Place, reasons: Mapping[str, str]) -> None:
+        """Add a note on each value below a path that was not read. A mapping or list of such values gets one note."""
         value = self.look(*path)
         if path in self._read or value in ({}, []):
             return
         if path and not any(read[: len(path)] == path for read in self._read):
             dotted = f".{_field(path)}."
             matching = [part for part in reasons if f".{part}." in dotted]
-            nearest = max(matching, key=lambda part: (dotted.rfind(f".{part}.") + len(part), len(part)), default="")
-            self.note(reasons.get(nearest, _UNREAD), *path)
+            last_part = max(matching, key=lambda part: (dotted.rfind(f".{part}.") + len(part), len(part)), default="")
+            self.note(reasons.get(last_part, _NO_FIELD), *path)
             return
         steps = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
         for step in steps:
-            self._leftover((*path, step), reasons)
+            self._note_unread((*path, step), reasons)
 
     def _line(self, path: Place) -> int:
+        """Return the line of a value, or of the nearest mapping or list around it. 0 if unknown."""
         lines = self._document.lines
         return next((lines[path[:size]] for size in range(len(path), 0, -1) if path[:size] in lines), 0)
 
 
 def shown(call: Mapping[str, Any]) -> str:
-    """An expression of code, as far as a line has room for it."""
+    """Return the text of an expression in code, shortened for a message."""
     return errors.shortened(str(call.get("text") or f"{call[CALL]}(…)"), 60)
 
 

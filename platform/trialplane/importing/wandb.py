@@ -16,7 +16,7 @@ from trialplane.importing.source import Imported, Source
 from trialplane.job import arguments, document
 
 _MACRO = re.compile(r"\$\{([^{}]*)\}")
-_DEFAULT = ("${env}", "${interpreter}", "${program}", "${args}")
+_DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 _REASONS = {
     "project": "runs are recorded in MLflow, in an experiment named after the job",
     "entity": "runs are recorded in MLflow, which has no entities",
@@ -27,15 +27,15 @@ _REASONS = {
 
 
 def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
-    """The job of a sweep.
+    """Return the job of a sweep.
 
     Args:
-        text: of the file, YAML or JSON.
-        name: of the file, for messages.
-        scripts: Python files beside it, name → text.
+        text: Text of the file, YAML or JSON.
+        name: Name of the file in messages.
+        scripts: Texts of the Python files in the same folder, by name.
 
     Raises:
-        SpecError: it is no sweep, or has values of the wrong kind.
+        SpecError: The file is no sweep, or has values of the wrong kind.
     """
     source = Source(document.parse(text, name))
     if not isinstance(source.look("parameters"), dict) or not source.look("parameters"):
@@ -58,7 +58,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     file = program.get("script") or source.text("program").removeprefix("./")
     source.note("what it logs to W&B is reported (`capture: wandb`), and W&B gets nothing", "program")
     if not metric:
-        metric, direction = _logged(source, scripts.get(file, ""), direction)
+        metric, direction = _guess_objective(source, scripts.get(file, ""), direction)
     if "wandb.config" in scripts.get(file, "") and not ARGUMENTS.search(scripts[file]):
         program["arguments"] = "none"  # `wandb.config` has the trial's parameters
     job = {
@@ -77,26 +77,31 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     return source.imported(job, _REASONS, copies=[file] if file.endswith(".py") else [])
 
 
-def _logged(source: Source, text: str, direction: str) -> tuple[str, str]:
-    """Return the metric that a program logs and its direction. "" unless only one can be meant."""
-    names = logged(text)
+def _guess_objective(source: Source, text: str, direction: str) -> tuple[str, str]:
+    """Return the metric that a program logs and its direction. The metric is "" unless only one can be the objective.
+
+    Args:
+        source: The file, for notes.
+        text: Text of the program.
+        direction: Direction in the file, or its default.
+    """
+    names = logged_metrics(text)
     measures = [name for name in names if guess.objective({name: 0.0})]
     held_out = [name for name in measures if guess.is_held_out(name)]
-    candidates = held_out if len(held_out) == 1 else measures if len(measures) == 1 else names if len(names) == 1 else []
-    if candidates:
-        [metric] = candidates
+    metric = next((group[0] for group in (held_out, measures, names) if len(group) == 1), "")
+    if metric:
         if source.look("metric", "goal") is None:
             direction = guess.direction(metric)
         source.note(f"is missing: {metric} is what the program logs, and is set to {direction}; check both", "metric")
         return metric, direction
-    several = f"it logs {', '.join(names[:20])}" if names else "no name can be read from its wandb.log calls"
+    problem = f"it logs {', '.join(names[:20])}" if names else "no name can be read from its wandb.log calls"
     source.note(
-        f"is missing, and {several}: write `objective: {{metric: NAME, direction: {direction}}}` into job.yaml", "metric"
+        f"is missing, and {problem}: write `objective: {{metric: NAME, direction: {direction}}}` into job.yaml", "metric"
     )
     return "", direction
 
 
-def logged(text: str) -> list[str]:
+def logged_metrics(text: str) -> list[str]:
     """Return the names of the metrics that a program gives to `wandb.log` or `run.log` in dicts, in their order."""
     try:
         tree = ast.parse(text)
@@ -119,6 +124,7 @@ def logged(text: str) -> list[str]:
 
 
 def _sampler(source: Source) -> dict[str, Any]:
+    """Return the sampler of the sweep."""
     method = source.text("method")
     sampler = search.sampler(method)
     if sampler is None:
@@ -127,6 +133,7 @@ def _sampler(source: Source) -> dict[str, Any]:
 
 
 def _pruner(source: Source) -> Any:
+    """Return the pruner for `early_terminate`. None if there is none, or no counterpart."""
     field = ("early_terminate",)
     if source.look(*field) is None:
         return None
@@ -135,22 +142,32 @@ def _pruner(source: Source) -> Any:
         source.note(f"{kind!r} has no counterpart; trials run to their end", *field, "type")
         return None
     eta = source.whole(*field, "eta") or 3
-    least, most, brackets = (source.whole(*field, key) for key in ("min_iter", "max_iter", "s"))
+    min_iter, max_iter, brackets = (source.whole(*field, key) for key in ("min_iter", "max_iter", "s"))
     if brackets is not None and brackets < 1:
         source.refuse(f"must be 1 or more, not {brackets}", *field, "s")
         return None
-    if least is None and most is not None:
-        least = max(1, most // max(2, eta) ** min(brackets or 1, 30))
-    pruner = {"name": "hyperband", "min_resource": least or 1, "reduction_factor": max(2, eta)}
-    return pruner | ({"max_resource": most} if most else {})
+    if min_iter is None and max_iter is not None:
+        # In W&B, the first bracket ends at max_iter / eta ** s.
+        min_iter = max(1, max_iter // max(2, eta) ** min(brackets or 1, 30))
+    pruner = {"name": "hyperband", "min_resource": min_iter or 1, "reduction_factor": max(2, eta)}
+    return pruner | ({"max_resource": max_iter} if max_iter else {})
 
 
 def _parameters(
     source: Source, field: Place, prefix: str, space: dict[str, Any], params: dict[str, Any], flags: list[str]
 ) -> None:
-    """Sort parameters into those that are searched and those that are fixed, nested ones under dotted names."""
+    """Add the parameters of a mapping to `space` or to `params`. Nested ones have dotted names.
+
+    Args:
+        source: The file.
+        field: Path of the mapping.
+        prefix: Dotted name of the mapping, with a dot at its end.
+        space: Parameters to search, by name.
+        params: Fixed parameters, by name.
+        flags: Arguments of the script. If a parameter gets another name, the flag with its own is added.
+    """
     for key in source.keys(*field):
-        key_field, dotted = (*field, key), f"{prefix}{key}"
+        key_field, dotted_name = (*field, key), f"{prefix}{key}"
         if not isinstance(source.look(*key_field), dict):
             source.refuse("must be a mapping with value, values, or min and max", *key_field)
             continue
@@ -158,11 +175,11 @@ def _parameters(
             source.note(
                 "is a single dict for the script there; here each of its parameters is an argument of its own", *key_field
             )
-            _parameters(source, (*key_field, "parameters"), f"{dotted}.", space, params, flags)
+            _parameters(source, (*key_field, "parameters"), f"{dotted_name}.", space, params, flags)
             continue
-        name = source.name(dotted, *key_field)
-        if name != dotted:
-            flags.append(f"--{dotted}={{{name}}}")
+        name = source.name(dotted_name, *key_field)
+        if name != dotted_name:
+            flags.append(f"--{dotted_name}={{{name}}}")
         parameter = _parameter(source, key_field)
         if parameter is None:
             continue
@@ -173,16 +190,16 @@ def _parameters(
 
 
 def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
-    """A parameter of the space, `{"value": …}` for a constant, or None after an issue."""
+    """Return a parameter of the space, or `{"value": …}` for a constant. None after an issue."""
     shape = source.text(*field, "distribution")
     if source.look(*field, "values") is not None or shape.startswith("categorical"):
         return search.categorical(_choices(source, (*field, "values")))
     if "value" in source.keys(*field):
         return {"value": source.take(*field, "value")}
-    raw = source.look(*field, "min"), source.look(*field, "max")
+    bounds = source.look(*field, "min"), source.look(*field, "max")
     low, high = source.number(*field, "min"), source.number(*field, "max")
     mean, deviation, step = (source.number(*field, key) for key in ("mu", "sigma", "q"))
-    kind = shape or ("int_uniform" if all(isinstance(bound, int) for bound in raw) else "uniform")
+    kind = shape or ("int_uniform" if all(isinstance(bound, int) for bound in bounds) else "uniform")
     step = (step or 1.0) if kind.startswith("q_") else None
     if kind.endswith("normal"):
         centre, spread = 0.0 if mean is None else mean, 1.0 if deviation is None else deviation
@@ -197,7 +214,7 @@ def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
     if low is None or high is None:
         source.refuse("needs value, values, or min and max", *field)
         return None
-    if kind in ("log_uniform", "q_log_uniform", "inv_log_uniform"):  # the bounds are exponents there
+    if kind in ("log_uniform", "q_log_uniform", "inv_log_uniform"):  # the bounds of W&B are exponents
         if max(abs(low), abs(high)) > math.log(1e300):
             source.refuse(
                 "exp(min) or exp(max) is over 1e300; if min and max are the values themselves, write log_uniform_values",
@@ -210,9 +227,9 @@ def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
     if kind.startswith("inv_"):
         source.note("is drawn on a plain logarithmic scale here, not on an inverted one", *field, "distribution")
     if step is not None and "log" not in kind:
-        bounds = low, high
+        old_range = low, high
         low, high = search.multiples(low, high, step)
-        if (low, high) != bounds:
+        if (low, high) != old_range:
             source.note(f"values are multiples of {step:g}, so the range is {low:g} to {high:g}", *field, "q")
     elif step is not None:
         source.note(
@@ -224,7 +241,7 @@ def _parameter(source: Source, field: Place) -> dict[str, Any] | None:
 
 
 def _choices(source: Source, field: Place) -> list[Any]:
-    """The values of a list; one that is a list or a mapping becomes JSON."""
+    """Return the different values of a list. Lists and mappings among them become JSON text."""
     choices: list[Any] = []
     for index in source.indices(*field):
         value = source.take(*field, index)
@@ -237,9 +254,15 @@ def _choices(source: Source, field: Place) -> list[Any]:
 
 
 def _program(source: Source, flags: list[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """`script` or `command`, and the arguments."""
+    """Return the fields of the job for the program: `script` or `command`, and `arguments`.
+
+    Args:
+        source: The file.
+        flags: Arguments for parameters that get another name.
+        parameters: All parameters, by name.
+    """
     program = source.text("program").removeprefix("./")
-    items = source.texts("command") or list(_DEFAULT)
+    items = source.texts("command") or list(_DEFAULT_COMMAND)
     head: list[str] = []
     tail: list[str] = []
     booleans = "value"
@@ -274,7 +297,7 @@ def _program(source: Source, flags: list[str], parameters: Mapping[str, Any]) ->
 
 
 def _json(source: Source, parameters: Mapping[str, Any], field: Place) -> str:
-    """All parameters as one JSON text with placeholders."""
+    """Return an argument that is a JSON text with a placeholder for each parameter."""
     parts = []
     for name, parameter in parameters.items():
         values = parameter.get("choices", [0]) if isinstance(parameter, dict) else [parameter]

@@ -28,17 +28,17 @@ FACTS: Mapping[str, str] = {
     "gpus": "GPUs of the trial",
 }
 FLAGS, HYDRA, GLOBALS = "flags", "hydra", "globals"
-_ALL = (FLAGS, HYDRA, GLOBALS)
+_FOR_ALL = (FLAGS, HYDRA, GLOBALS)
 BOOLEANS = ("switch", "value", "negated")
 LISTS = ("spread", "repeat", "comma", "literal")
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 # Hydra reads these as plain text; everything else is quoted.
 _PLAIN = re.compile(r"[A-Za-z_./][\w./:@%+-]*")
-_WORDS = ("true", "false", "null", "nan", "inf", "none", "yes", "no", "on", "off")  # parsed as other values if unquoted
+_KEYWORDS = ("true", "false", "null", "nan", "inf", "none", "yes", "no", "on", "off")  # parsed as other values if unquoted
 
 
 def placeholders(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yield each placeholder with the index of its argument."""
+    """Yield the index of an argument and the name of a placeholder in it, for each placeholder."""
     for index, text in enumerate(arguments):
         for match in _PLACEHOLDER.finditer(text):
             if match[1] is not None:
@@ -46,8 +46,14 @@ def placeholders(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def is_known(name: str, argument: str, parameters: Collection[str]) -> bool:
-    """Whether a placeholder has a value: it is a parameter, a fact, or stands alone for all parameters."""
-    return name in parameters or name in FACTS or (name in _ALL and argument == f"{{{name}}}")
+    """Whether a placeholder has a value.
+
+    Args:
+        name: Name of a parameter, of a fact, or of a placeholder for all parameters.
+        argument: The whole argument. A placeholder for all parameters must be one by itself.
+        parameters: Names of the parameters.
+    """
+    return name in parameters or name in FACTS or (name in _FOR_ALL and argument == f"{{{name}}}")
 
 
 def build(
@@ -59,45 +65,46 @@ def build(
 ) -> list[str]:
     """Return the arguments of a trial.
 
-    Args:
-        arguments: arguments with placeholders.
-        params: parameters of the trial, by name.
-        facts: facts about the trial, by the names in `FACTS`.
-        booleans: format of booleans in flags. switch: `--amp` or nothing; negated: `--amp` or `--no-amp`; value:
-            `--amp=True`, `--amp=False`.
-        lists: format of lists in flags. spread: `--sizes 64 32`; repeat: `--sizes=64 --sizes=32`; comma:
-            `--sizes=64,32`; literal: `--sizes=[64, 32]`.
-
     An argument whose parameter does not exist in this trial, because of a condition, is left out together with the option
     before it: both parts of `--momentum {momentum}`.
+
+    Args:
+        arguments: Arguments with placeholders.
+        params: Parameters of the trial, by name.
+        facts: Facts about the trial, by the names in `FACTS`.
+        booleans: Format of booleans in flags. switch: `--amp` or nothing; negated: `--amp` or `--no-amp`; value:
+            `--amp=True`, `--amp=False`.
+        lists: Format of lists in flags. spread: `--sizes 64 32`; repeat: `--sizes=64 --sizes=32`; comma:
+            `--sizes=64,32`; literal: `--sizes=[64, 32]`.
     """
-    named = {name for _, name in placeholders(arguments)}
-    others = {name: value for name, value in params.items() if name not in named}
+    placeholder_names = {name for _, name in placeholders(arguments)}
+    other_params = {name: value for name, value in params.items() if name not in placeholder_names}
     available = {**facts, **params}
     command_line: list[str] = []
     previous = ""
     for text in arguments:
-        alone = _PLACEHOLDER.fullmatch(text)
-        is_missing = any(not is_known(name, text, available) for _, name in placeholders([text]))
+        whole_match = _PLACEHOLDER.fullmatch(text)
+        name = whole_match[1] if whole_match else None  # of the placeholder that is the whole argument
+        is_missing = any(not is_known(key, text, available) for _, key in placeholders([text]))
         if is_missing and command_line and previous == command_line[-1] and previous.startswith("-"):
             command_line.pop()
         previous = "" if is_missing or "{" in text else text
         if is_missing:
             continue
-        if alone and alone[1] == FLAGS and FLAGS not in params:
-            command_line += _flags(_flat(others), booleans, lists)
-        elif alone and alone[1] == HYDRA and HYDRA not in params:
-            command_line += [f"{name}={_hydra(value)}" for name, value in others.items()]
-        elif alone and alone[1] == GLOBALS and GLOBALS not in params:
-            continue
-        elif alone and alone[1] is not None and isinstance(available[alone[1]], (list, tuple)):
-            command_line += [_text(item) for item in available[alone[1]]]
+        if name == FLAGS and FLAGS not in params:
+            command_line += _flags(_flatten(other_params), booleans, lists)
+        elif name == HYDRA and HYDRA not in params:
+            command_line += [f"{key}={_hydra_text(value)}" for key, value in other_params.items()]
+        elif name == GLOBALS and GLOBALS not in params:
+            continue  # the parameters replace values in the script instead
+        elif name is not None and isinstance(available[name], (list, tuple)):
+            command_line += [_text(item) for item in available[name]]
         else:
-            command_line.append(_PLACEHOLDER.sub(lambda match: _filled(match, available), text))
+            command_line.append(_PLACEHOLDER.sub(lambda match: _fill(match, available), text))
     return command_line
 
 
-def assigned(tree: ast.Module) -> dict[str, ast.Assign | ast.AnnAssign]:
+def first_assignments(tree: ast.Module) -> dict[str, ast.Assign | ast.AnnAssign]:
     """Return the first assignment of each name at the top level of a script or in its main block."""
     assignments: dict[str, ast.Assign | ast.AnnAssign] = {}
     for node in [*tree.body, *(statement for block in tree.body if is_main(block) for statement in block.body)]:
@@ -118,49 +125,50 @@ class Spot:
     """The position of a name's value in a script.
 
     Attributes:
-        holder: a node with `value`, or a list of nodes.
-        index: in a list.
+        parent: Node whose `value` it is, or the list of nodes that contains it.
+        index: Index in the list.
     """
 
-    holder: Any
+    parent: Any
     index: int = 0
 
     @property
     def value(self) -> ast.expr | None:
-        """The value's expression."""
-        value: ast.expr | None = self.holder[self.index] if isinstance(self.holder, list) else self.holder.value
+        """Expression of the value. None if an annotated name has none."""
+        value: ast.expr | None = self.parent[self.index] if isinstance(self.parent, list) else self.parent.value
         return value
 
     def put(self, value: ast.expr) -> None:
-        """Replace the value."""
-        if isinstance(self.holder, list):
-            self.holder[self.index] = value
+        """Replace the value's expression."""
+        if isinstance(self.parent, list):
+            self.parent[self.index] = value
         else:
-            self.holder.value = value
+            self.parent.value = value
 
 
 def spots(tree: ast.Module) -> dict[str, Spot]:
-    """Return the values that parameters can replace, by name: the first assignment at the top level, see `assigned`.
+    """Return the positions of the values that parameters can replace, by name.
 
-    For a name without one, this is its only number, text or boolean in a call, a dict, an attribute, a class or a function,
-    or else its only default. A name with several of these has no spot.
+    This is the first assignment at the top level, see `first_assignments`. For a name without one, it is its only number,
+    text or boolean in a call, a dict, an attribute, a class or a function, or else its only default. A name with several of
+    these has no spot.
     """
-    at_top = {name: Spot(node) for name, node in assigned(tree).items()}
+    top_level = {name: Spot(node) for name, node in first_assignments(tree).items()}
     values: dict[str, list[Spot]] = {}
-    defaults: dict[str, list[Spot]] = {}  # a call with a value does not use the default
+    defaults: dict[str, list[Spot]] = {}  # for a name without values; a call with a value ignores its default
     for node in ast.walk(tree):
         for name, spot in _values_in(node):
             if (
-                name not in at_top
+                name not in top_level
                 and isinstance(spot.value, ast.Constant)
                 and isinstance(spot.value.value, (int, float, str))
             ):
                 (defaults if isinstance(node, ast.arguments) else values).setdefault(name, []).append(spot)
-    return at_top | {name: same[0] for name, same in (defaults | values).items() if len(same) == 1}
+    return top_level | {name: name_spots[0] for name, name_spots in (defaults | values).items() if len(name_spots) == 1}
 
 
 def _values_in(node: ast.AST) -> Iterator[tuple[str, Spot]]:
-    """Yield the names with values in a node."""
+    """Yield the names to which a node gives values, with the positions of these."""
     match node:
         case (
             ast.keyword(arg=str(name))
@@ -184,24 +192,25 @@ def _values_in(node: ast.AST) -> Iterator[tuple[str, Spot]]:
                 yield from ((argument.arg, Spot(values, index)) for index, argument in enumerate(names[: len(values)]))
 
 
-def replaced(tree: ast.Module, params: Mapping[str, Any]) -> ast.Module:
-    """Return a script in which parameters replace the values of their names, see `spots`."""
+def replace_values(tree: ast.Module, params: Mapping[str, Any]) -> ast.Module:
+    """Replace the values of names in a script by parameters, see `spots`. Return the changed tree."""
     for name, spot in spots(tree).items():
         if name in params and (value := spot.value) is not None:
-            spot.put(ast.copy_location(_tree(params[name]), value))
+            spot.put(ast.copy_location(_expression(params[name]), value))
     return ast.fix_missing_locations(tree)
 
 
-def _tree(value: Any) -> ast.expr:
+def _expression(value: Any) -> ast.expr:
     """Return a JSON value as an expression. Infinity and NaN, which have no literal, become constants."""
     if isinstance(value, dict):
-        return ast.Dict([ast.Constant(key) for key in value], [_tree(item) for item in value.values()])
+        return ast.Dict([ast.Constant(key) for key in value], [_expression(item) for item in value.values()])
     if isinstance(value, (list, tuple)):
-        return ast.List([_tree(item) for item in value], ast.Load())
+        return ast.List([_expression(item) for item in value], ast.Load())
     return ast.Constant(value)
 
 
-def _filled(match: re.Match[str], available: Mapping[str, Any]) -> str:
+def _fill(match: re.Match[str], available: Mapping[str, Any]) -> str:
+    """Return the text for a placeholder, or for a doubled brace."""
     if match[1] is None:
         return match[0][0]
     value = available[match[1]]
@@ -209,15 +218,15 @@ def _filled(match: re.Match[str], available: Mapping[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value in Python's notation. null is empty."""
+    """Return a value as text. null is empty."""
     return "" if value is None else str(value)
 
 
-def _flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings with dotted names."""
+def _flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values in nested mappings, by dotted names."""
     flattened: dict[str, Any] = {}
     for name, value in params.items():
-        flattened |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {prefix + name: value}
+        flattened |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {prefix + name: value}
     return flattened
 
 
@@ -231,12 +240,13 @@ def _flags(params: Mapping[str, Any], booleans: str, lists: str) -> Iterator[str
             elif booleans == "negated":
                 yield f"--no-{name}"
         elif isinstance(value, (list, tuple)):
-            yield from _list(flag, value, lists)
+            yield from _list_flags(flag, value, lists)
         elif value is not None:
             yield f"{flag}={value}"  # with "=", so that a negative number is not taken for another option
 
 
-def _list(flag: str, value: Sequence[Any], lists: str) -> Iterator[str]:
+def _list_flags(flag: str, value: Sequence[Any], lists: str) -> Iterator[str]:
+    """Yield the arguments for a list, in one of the formats `LISTS`."""
     if lists == "spread":
         yield from (flag, *map(_text, value))
     elif lists == "repeat":
@@ -247,7 +257,7 @@ def _list(flag: str, value: Sequence[Any], lists: str) -> Iterator[str]:
         yield f"{flag}={list(value)!r}"
 
 
-def _hydra(value: Any) -> str:
+def _hydra_text(value: Any) -> str:
     """Return a value in the grammar of Hydra's overrides: https://hydra.cc/docs/advanced/override_grammar/basic/."""
     if value is None:
         return "null"
@@ -256,11 +266,11 @@ def _hydra(value: Any) -> str:
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(_hydra, value))}]"
+        return f"[{','.join(map(_hydra_text, value))}]"
     if isinstance(value, dict):
-        return "{" + ",".join(f"{name}:{_hydra(item)}" for name, item in value.items()) + "}"
+        return "{" + ",".join(f"{name}:{_hydra_text(item)}" for name, item in value.items()) + "}"
     text = str(value)
-    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
+    if _PLAIN.fullmatch(text) and text.lower() not in _KEYWORDS:
         return text
     # A quote is escaped by a backslash, and so are the backslashes just before one.
     return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text) + "'"

@@ -20,12 +20,17 @@ _LABEL = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _DNS = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"
 _KEY = rf"(?:{_DNS}/)?{_LABEL}"
 # These labels mark the objects of a run, and KubeRay's service selects the head by them: they must not be overridden.
-_OURS = ("trialplane.io/", "ray.io/", "app.kubernetes.io/", "kueue.x-k8s.io/")
+_RESERVED_PREFIXES = ("trialplane.io/", "ray.io/", "app.kubernetes.io/", "kueue.x-k8s.io/")
 
 
 @dataclasses.dataclass(frozen=True)
-class _Shape:
-    """The pattern of a string, with the description used in errors."""
+class _Pattern:
+    """The pattern of a string, as an annotation for pydantic.
+
+    Attributes:
+        pattern: Regular expression.
+        description: Description of valid strings, for errors.
+    """
 
     pattern: str
     description: str
@@ -42,12 +47,16 @@ class _Shape:
         return value
 
 
-def _free(kind: str) -> Callable[[dict[str, str]], dict[str, str]]:
-    """Return a check that refuses names reserved for the platform."""
+def _refuse_reserved(kind: str) -> Callable[[dict[str, str]], dict[str, str]]:
+    """Return a validator that refuses the names that are reserved for the platform.
+
+    Args:
+        kind: What the names are, in messages: "label".
+    """
 
     def check(labels: Any) -> Any:
         if isinstance(labels, dict):
-            reserved = [name for name in labels if isinstance(name, str) and name.startswith(_OURS)]
+            reserved = [name for name in labels if isinstance(name, str) and name.startswith(_RESERVED_PREFIXES)]
             models.refuse([Issue((name,), f"this {kind} is set by the platform; leave it out") for name in reserved])
         return labels
 
@@ -55,12 +64,12 @@ def _free(kind: str) -> Callable[[dict[str, str]], dict[str, str]]:
 
 
 Switch = Annotated[bool, Field(strict=True)]
-Image = Annotated[str, _Shape(r"[^\s@:]\S*", "an image; write name:tag or name@sha256:…")]
-Object = Annotated[str, _Shape(_DNS, "the name of a Kubernetes object: lower-case letters, digits, - and .")]
-Key = Annotated[str, _Shape(_KEY, "a label's key; write name or domain.org/name")]
-Label = Annotated[str, _Shape(rf"(?:{_LABEL})?", "a label's value: at most 63 letters, digits, -, _ and ., in quotes")]
+Image = Annotated[str, _Pattern(r"[^\s@:]\S*", "an image; write name:tag or name@sha256:…")]
+Object = Annotated[str, _Pattern(_DNS, "the name of a Kubernetes object: lower-case letters, digits, - and .")]
+Key = Annotated[str, _Pattern(_KEY, "a label's key; write name or domain.org/name")]
+Label = Annotated[str, _Pattern(rf"(?:{_LABEL})?", "a label's value: at most 63 letters, digits, -, _ and ., in quotes")]
 Resource = Annotated[
-    str, _Shape(rf"{_DNS}/{_LABEL}", "a resource of a node; write nvidia.com/gpu or nvidia.com/mig-1g.10gb")
+    str, _Pattern(rf"{_DNS}/{_LABEL}", "a resource of a node; write nvidia.com/gpu or nvidia.com/mig-1g.10gb")
 ]
 
 
@@ -80,7 +89,8 @@ class Toleration(models.Model):
     )
 
     @model_validator(mode="after")
-    def _whole(self) -> Toleration:
+    def _check_fields(self) -> Toleration:
+        """Check that the fields do not contradict each other, as Kubernetes does."""
         issues = []
         if self.key is None and self.operator != "Exists":
             issues.append(Issue(("key",), "is missing; only operator: Exists does not need it"))
@@ -104,7 +114,8 @@ class Topology(models.Model):
     )
 
     @model_validator(mode="after")
-    def _one_way(self) -> Topology:
+    def _check_fields(self) -> Topology:
+        """Check that there are one or two different labels."""
         if self.spread is None and self.pack is None:
             models.refuse([Issue((), "needs spread or pack or both")])
         elif self.spread == self.pack:
@@ -176,11 +187,11 @@ class Cluster(models.Model):
         default=10.0,
         description="Time to keep the pods after the run's end, for inspection: seconds, or 10m. They hold their GPUs.",
     )
-    labels: Annotated[dict[Key, Label], BeforeValidator(_free("label"))] = Field(
+    labels: Annotated[dict[Key, Label], BeforeValidator(_refuse_reserved("label"))] = Field(
         default_factory=dict,
         description="Labels of all pods, for example a cost center. The chart must allow the keys (`studies.allowed`).",
     )
-    annotations: Annotated[dict[Key, str], BeforeValidator(_free("annotation"))] = Field(
+    annotations: Annotated[dict[Key, str], BeforeValidator(_refuse_reserved("annotation"))] = Field(
         default_factory=dict,
         description="Annotations of all pods, for example for a service mesh. The chart must allow the keys "
         "(`studies.allowed`).",

@@ -1,7 +1,7 @@
 """A YAML file as plain data, with the line of every field.
 
-Scalars are read as in YAML 1.2: `1e-5` is a number, `on`, `no` and dates are strings. Keys given twice are
-refused, because the second would silently win.
+Scalars are read as in YAML 1.2: `1e-5` is a number, `on`, `no` and dates are strings. A key that occurs twice is refused,
+because the second value would silently replace the first.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from trialplane.errors import Issue, Place, SpecError
 # Aliases of aliases can expand a small file without limit.
 _MOST_NODES = 100_000
 _TOO_LARGE = f"has more than {_MOST_NODES:,} values, aliases counted each time; put large lists into a file beside job.yaml"
-# Parsers recurse for each level, and overflow the stack in C. No job is nested this deeply.
+# Parsers recurse for each level, and would overflow the stack of C. No job is nested this deeply.
 MAX_DEPTH = 50
-_OPEN = (("/", "dev"), ("/", "proc"))  # `--params <(platform best)` is an open pipe
+_PIPE_FOLDERS = (("/", "dev"), ("/", "proc"))  # of open pipes: `--params <(platform best)`
 _MOST_BYTES = 16 * 2**20
 _LONGEST_NUMBER = 300  # digits; a float has at most 308, and no field needs 20
 # The C parser is ten times faster, but a PyYAML built without libyaml lacks it.
@@ -55,9 +55,9 @@ class Document:
     """The content of a file.
 
     Attributes:
-        data: mappings, lists and scalars.
+        data: Mappings, lists and scalars.
         lines: 1-based line of each field, by its path.
-        source: name of the file in messages.
+        source: Name of the file in messages.
     """
 
     data: Any
@@ -69,12 +69,12 @@ def read(path: Path, source: str = "", empty: str = "is empty; it must hold `nam
     """Return the document in a file, which must contain a mapping.
 
     Args:
-        path: path of the file.
-        source: name of the file in messages; "" for its path.
-        empty: message for an empty file.
+        path: Path of the file.
+        source: Name of the file in messages; "" for its path.
+        empty: Message for an empty file.
 
     Raises:
-        SpecError: it cannot be read, is not YAML, is empty, is not a mapping, or has a key twice.
+        SpecError: The file cannot be read, is not YAML, is empty, is not a mapping, or has a key twice.
     """
     source = source or str(path)
     try:
@@ -98,9 +98,9 @@ def content(path: Path) -> bytes:
     """Return the bytes of a file or of an open pipe.
 
     Raises:
-        OSError: it cannot be read, is another kind of pipe, which may block forever, or is too large.
+        OSError: The file cannot be read, is a named pipe, which may block forever, or is too large.
     """
-    if stat.S_ISFIFO(path.stat().st_mode) and path.parts[:2] not in _OPEN:  # opening it may block
+    if stat.S_ISFIFO(path.stat().st_mode) and path.parts[:2] not in _PIPE_FOLDERS:  # opening it may block
         raise OSError(errno.EINVAL, "it is a pipe, and not a file", str(path))
     with path.open("rb") as file:
         data = file.read(_MOST_BYTES + 1)
@@ -109,11 +109,15 @@ def content(path: Path) -> bytes:
     return data
 
 
-def decoded(data: bytes, name: str) -> str:
-    """Return the text of a file: UTF-8 with or without a byte order mark, or a Python file in its declared encoding.
+def decode(data: bytes, name: str) -> str:
+    """Return the text of a file.
+
+    Args:
+        data: Content of the file: UTF-8 with or without a byte order mark, or Python in its declared encoding.
+        name: Name of the file, whose suffix says whether it is Python.
 
     Raises:
-        ValueError: it is not text, or its encoding is unknown.
+        ValueError: The content is not text, or its encoding is unknown.
     """
     try:
         return importlib.util.decode_source(data) if name.endswith(".py") else data.decode("utf-8-sig")
@@ -125,14 +129,14 @@ def parse(text: str, source: str) -> Document:
     """Return the document in a text.
 
     Raises:
-        SpecError: it is not YAML, is nested too deeply, or has a key twice.
+        SpecError: The text is not YAML, is too large, is nested too deeply, or has a key twice.
     """
     try:
         text.encode()
     except UnicodeEncodeError:  # an argument or a variable that is not text
         raise SpecError([Issue(("file",), "is not UTF-8 text", source)]) from None
     try:
-        _bound(text, source)
+        _check_size(text, source)
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
@@ -140,12 +144,12 @@ def parse(text: str, source: str) -> Document:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f" (column {mark.column + 1})" if mark else ""
+        column = f" (column {mark.column + 1})" if mark else ""
         problem = " ".join(part for part in (error.context, error.problem) if part)
         line = mark.line + 1 if mark else 0
         if "nesting depth" in problem:  # libyaml has its own limit: 1,000 in PyYAML 6.0.4
-            raise _too_deep(source, line) from None
-        raise SpecError([Issue(("file",), f"is not YAML: {problem}{where}", source, line)]) from None
+            raise _depth_error(source, line) from None
+        raise SpecError([Issue(("file",), f"is not YAML: {problem}{column}", source, line)]) from None
     except yaml.YAMLError as error:
         raise SpecError([Issue(("file",), f"is not YAML: {error}", source)]) from None
     builder = _Builder(source)
@@ -155,46 +159,56 @@ def parse(text: str, source: str) -> Document:
     return Document(data, builder.lines, source)
 
 
-def _too_deep(source: str, line: int) -> SpecError:
+def _depth_error(source: str, line: int) -> SpecError:
     return SpecError([Issue(("file",), f"is nested more than {MAX_DEPTH} levels deep", source, line)])
 
 
-def _bound(text: str, source: str) -> None:
-    """Refuse text that would crash the process or take minutes to build. Reading events needs little stack and memory."""
+def _check_size(text: str, source: str) -> None:
+    """Check the number of values and their depth, before data are built, which could crash the process or take minutes.
+
+    Reading the parser's events needs little stack and memory.
+
+    Raises:
+        SpecError: The text has too many values, or is nested too deeply.
+    """
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=_Parser)):
         line = event.start_mark.line + 1 if event.start_mark else 0
-        if count > 2 * _MOST_NODES:  # a collection has two
+        if count > 2 * _MOST_NODES:  # a mapping or a list has two events
             raise SpecError([Issue(("file",), _TOO_LARGE, source, line)])
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > MAX_DEPTH:
-            raise _too_deep(source, line)
+            raise _depth_error(source, line)
 
 
 def scalar(text: str, source: str) -> Any:
-    """Return the value that `text` has in a job file: `0.1`, `[1, 2]`, `bert`.
+    """Return the value that a text has in a job file: 0.1, [1, 2], bert.
+
+    Args:
+        text: Text in YAML.
+        source: Name of the text in messages.
 
     Raises:
-        SpecError: it is not YAML.
+        SpecError: The text is not YAML.
     """
     return parse(text, source).data
 
 
 def assignment(text: str) -> tuple[str, Any, str]:
-    """Return the field, the value and the name in messages of a `--set field=value`.
+    """Return the parts of an assignment `field=value` of `--set`: the field, the value, and its name in messages.
 
     Raises:
-        SpecError: it is malformed, or the value is not YAML.
+        SpecError: The text is malformed, or the value is not YAML.
     """
     field, equals, value_text = text.partition("=")
     source = f"--set {text}"
     if not equals or not all(field.strip().split(".")):
         raise SpecError([Issue(("--set",), "write field=value: --set budget.time=2h", source)])
     try:
-        scalar(field, source)  # checks that it is text
+        scalar(field, source)  # raises an error if it is not UTF-8 text
         return field.strip(), scalar(value_text, source), source
     except SpecError as error:
         raise SpecError([Issue((field,), issue.message, source) for issue in error.issues]) from None
@@ -211,7 +225,7 @@ class _Builder:
         self._count = 0
 
     def build(self, node: Any, field_path: Place) -> Any:
-        """Return the data of a node. Issues are recorded, and invalid parts are None."""
+        """Return the data of a node, with None for invalid parts. Record lines and issues by their paths."""
         line = node.start_mark.line + 1
         self.lines.setdefault(field_path, line)
         self._count += 1
@@ -231,9 +245,10 @@ class _Builder:
             self._ancestors.discard(id(node))
 
     def _mapping(self, node: Any, field_path: Place) -> dict[Any, Any]:
+        """Return the data of a mapping. Its own fields replace those that `<<` merges."""
         pairs = [pair for pair in node.value if pair[0].tag != _MERGE]
-        data = self._merged([pair[1] for pair in node.value if pair[0].tag == _MERGE], field_path)
-        first: dict[str, int] = {}
+        data = self._merge([pair[1] for pair in node.value if pair[0].tag == _MERGE], field_path)
+        first_lines: dict[str, int] = {}
         for key_node, value_node in pairs:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
@@ -241,18 +256,19 @@ class _Builder:
                 continue
             # A key is its source text: `on: 1` and `1: x` have the keys "on" and "1".
             key = key_node.value
-            if key in first:
-                self._add_issue((*field_path, key), f"is given twice, in lines {first[key]} and {line}; keep one", line)
+            if key in first_lines:
+                message = f"is given twice, in lines {first_lines[key]} and {line}; keep one"
+                self._add_issue((*field_path, key), message, line)
                 continue
             if key in data:
-                self._forget((*field_path, key))
-            first[key] = line
+                self._remove_lines((*field_path, key))
+            first_lines[key] = line
             data[key] = self.build(value_node, (*field_path, key))
             self.lines[(*field_path, key)] = line
         return data
 
-    def _merged(self, values: list[Any], field_path: Place) -> dict[str, Any]:
-        """Return the fields that `<<` merges. The first of several mappings wins."""
+    def _merge(self, values: list[Any], field_path: Place) -> dict[str, Any]:
+        """Return the fields of the mappings that `<<` merges. If several have the same field, the first of them wins."""
         data: dict[str, Any] = {}
         sources = [item for value in values for item in (value.value if value.id == "sequence" else [value])]
         for source in reversed(sources):
@@ -263,11 +279,13 @@ class _Builder:
                 self._add_issue(field_path, "`<<` needs a mapping", source.start_mark.line + 1)
         return data
 
-    def _forget(self, field_path: Place) -> None:
-        for obsolete in [known_path for known_path in self.lines if known_path[: len(field_path)] == field_path]:
-            del self.lines[obsolete]
+    def _remove_lines(self, field_path: Place) -> None:
+        """Remove the lines of a field and of everything below it."""
+        for obsolete_path in [path for path in self.lines if path[: len(field_path)] == field_path]:
+            del self.lines[obsolete_path]
 
     def _scalar(self, node: Any, field_path: Place) -> Any:
+        """Return the value of a scalar. None after an issue."""
         text, tag = node.value, node.tag.removeprefix("tag:yaml.org,2002:")
         if tag == "str":
             return text
@@ -283,8 +301,8 @@ class _Builder:
             self._add_issue(field_path, f"is a number of {len(text)} digits; put it in quotes", node.start_mark.line + 1)
             return None
         if tag == "float" and _FLOAT.fullmatch(text):
-            plain = text.lower().replace(".inf", "inf").replace(".nan", "nan")
-            return float(plain) if not math.isnan(float(plain)) else math.nan
+            number_text = text.lower().replace(".inf", "inf").replace(".nan", "nan")
+            return float(number_text) if not math.isnan(float(number_text)) else math.nan
         self._add_issue(
             field_path,
             f"{errors.shortened(repr(text), 60)} with the tag {node.tag} cannot be read",

@@ -16,11 +16,10 @@ from typing import Any
 from trialplane.errors import Issue, Place
 from trialplane.job.document import MAX_DEPTH, Document
 
-_NAMED = ("sampler", "pruner")
-# Fields with a name, which may replace the whole mapping: `pruner: median`.
-_SHORT = (*_NAMED, "wrapped_pruner", "independent_sampler", "crossover", "mutation")
-_NAMES = ("name", "class", "tune")  # their names; the latter two of a sampler of another package
-_LEARNER: Place = ("collect", "learner")  # its entrypoint may replace the mapping: `learner: train:learn`
+# Fields whose value is a mapping with a name, or the name alone: `pruner: median`.
+_NAMED_FIELDS = ("sampler", "pruner", "wrapped_pruner", "independent_sampler", "crossover", "mutation")
+_NAME_KEYS = ("name", "class", "tune")  # keys of their names; the latter two for a sampler of another package
+_LEARNER: Place = ("collect", "learner")  # a mapping, or its entrypoint alone: `learner: train:learn`
 _STEP = re.compile(r'(?:^|(?<=\.))(?:"[^"]+"|[^.]*)(?=\.|$)')
 _LONGEST_INDEX = 9  # digits of an index in a list
 
@@ -30,9 +29,9 @@ class Origin:
     """Source of a value.
 
     Attributes:
-        source: file, flag or variable.
-        line: 1-based line, or 0.
-        within: path of the enclosing section: ("profiles", "max").
+        source: Name of the file, flag or variable.
+        line: 1-based line; 0 if the source has no lines.
+        within: Path of the section of the file that contains the draft's fields: ("profiles", "max").
     """
 
     source: str
@@ -41,7 +40,13 @@ class Origin:
 
 
 class Draft:
-    """Raw data built from layers. A later layer wins."""
+    """Unvalidated data of a job, built from layers. A later layer replaces values of an earlier one.
+
+    Attributes:
+        data: Mappings, lists and scalars.
+        origins: Origin of each field, by its path.
+        issues: Issues of overrides that cannot be applied.
+    """
 
     def __init__(self, data: Mapping[str, Any], origins: Mapping[Place, Origin]) -> None:
         self.data: dict[str, Any] = copy.deepcopy(dict(data))
@@ -49,15 +54,15 @@ class Draft:
         self.issues: list[Issue] = []
 
     @classmethod
-    def of(cls, document: Document, skip: Sequence[str] = ()) -> Draft:
-        """Return a document without the top-level fields `skip`."""
+    def from_document(cls, document: Document, skip: Sequence[str] = ()) -> Draft:
+        """Return a draft with the content of a document, without the top-level fields `skip`."""
         data = {key: value for key, value in document.data.items() if key not in skip}
         origins = {
             field_path: Origin(document.source, line)
             for field_path, line in document.lines.items()
             if not field_path or field_path[0] not in skip
         }
-        return cls(*_long(*plural(data, origins)))
+        return cls(*_expand_learner(*expand_objective(data, origins)))
 
     def copy(self) -> Draft:
         """Return an independent draft with the same content."""
@@ -73,43 +78,49 @@ class Draft:
                 return origin
         return Origin("")
 
-    def lay(self, data: Mapping[str, Any], origins: Mapping[Place, Origin]) -> None:
-        """Merge a mapping over the current content."""
+    def merge(self, data: Mapping[str, Any], origins: Mapping[Place, Origin]) -> None:
+        """Merge a layer over the current content.
+
+        Args:
+            data: Fields of the layer. With `objective`, they change the only objective.
+            origins: Origins of the fields, by their paths.
+        """
         data, present = dict(data), self.data.get("objectives")
         if "objective" in data and isinstance(present, list) and len(present) == 1 and isinstance(present[0], dict):
-            changed = data.pop("objective")
-            for key, value in changed.items() if isinstance(changed, dict) else [("metric", changed)]:
+            objective = data.pop("objective")
+            for key, value in objective.items() if isinstance(objective, dict) else [("metric", objective)]:
                 field_path: Place = ("objectives", 0, key)
                 self.set(field_path, value, origins.get(("objective", key), Origin("")))
-        data, origins = _long(*plural(data, origins))
+        data, origins = _expand_learner(*expand_objective(data, origins))
         for key, value in data.items():
             field_origins = {field_path: origin for field_path, origin in origins.items() if field_path[:1] == (key,)}
             self._put(self.data, (), key, value, field_origins)
 
     def set(self, field_path: Place, value: Any, origin: Origin) -> None:
-        """Set the value at a path, creating the mappings above it. An impossible path is an issue."""
+        """Set the value at a path. Create missing mappings above it. Add an issue if there can be no such path."""
         if field_path[:1] == ("objective",):
             field_path = ("objectives", 0, *field_path[1:])
         if field_path == _LEARNER and not isinstance(value, dict):
             field_path = (*_LEARNER, "entrypoint")
         if len(field_path) > MAX_DEPTH:
-            self._refuse(field_path[:1], f"has a field more than {MAX_DEPTH} levels deep", origin)
+            self._add_issue(field_path[:1], f"has a field more than {MAX_DEPTH} levels deep", origin)
             return
         container: Any = self.data
         for depth, step in enumerate(field_path[:-1]):
-            child = self._step(container, field_path[: depth + 1], step, field_path, origin)
+            child = self._child(container, field_path[: depth + 1], step, field_path, origin)
             if child is None:
                 return
             container = child
         last = field_path[-1]
         if isinstance(container, list):
             if not _is_index(last) or int(last) > len(container):
-                self._refuse(field_path, f"{last!r} is not an index of a list of {len(container)}", origin)
+                self._add_issue(field_path, f"{last!r} is not an index of a list of {len(container)}", origin)
                 return
             if int(last) == len(container):
                 container.append(None)
             container[int(last)] = value
-            self._mark((*field_path[:-1], int(last)), {(): origin})
+            list_item = (*field_path[:-1], int(last))
+            self._set_origins(list_item, {list_item: origin})
         else:
             self._put(container, field_path[:-1], str(last), value, {(*field_path[:-1], str(last)): origin})
 
@@ -125,8 +136,8 @@ class Draft:
                 return None
         return value
 
-    def keep(self, list_path: Place, indices: Sequence[int]) -> None:
-        """Drop all items of a list except those at `indices`, which keep their lines."""
+    def keep_items(self, list_path: Place, indices: Sequence[int]) -> None:
+        """Drop all items of a list except those at `indices`, with their origins."""
         items = self.get(list_path)
         items[:] = [items[index] for index in indices]
         size = len(list_path)
@@ -141,38 +152,54 @@ class Draft:
             if item_path[size] in indices:
                 self.origins[(*list_path, indices.index(int(item_path[size])), *item_path[size + 1 :])] = origin
 
-    def _step(self, container: Any, so_far: Place, step: str | int, field_path: Place, origin: Origin) -> Any:
-        """Return the container in a container, created if missing. None after an issue."""
+    def _child(self, container: Any, child_path: Place, step: str | int, field_path: Place, origin: Origin) -> Any:
+        """Return the mapping or list below another one. Create it if it is missing. None after an issue.
+
+        Args:
+            container: The other mapping or list.
+            child_path: Path of the mapping or list to return.
+            step: Last step of this path.
+            field_path: Path of the value to set, for issues.
+            origin: Origin of the value.
+        """
         if isinstance(container, list):
             if _is_index(step) and int(step) == len(container):
                 container.append({})
             if not _is_index(step) or int(step) >= len(container):
-                self._refuse(field_path, f"{step!r} is not an index of {'.'.join(map(str, so_far[:-1]))}", origin)
+                self._add_issue(field_path, f"{step!r} is not an index of {'.'.join(map(str, child_path[:-1]))}", origin)
                 return None
             child, key = container[int(step)], int(step)
         else:
             child, key = container.get(step), step  # type: ignore[assignment]
             if child is None:
-                child = container[step] = [] if so_far == ("objectives",) else {}
-                self._mark(so_far, {so_far: origin})
-        if isinstance(child, str) and step in _SHORT:
+                child = container[step] = [] if child_path == ("objectives",) else {}
+                self._set_origins(child_path, {child_path: origin})
+        if isinstance(child, str) and step in _NAMED_FIELDS:
             child = container[key] = {"name": child}
         if not isinstance(child, (dict, list)):
-            self._refuse(field_path, f"{'.'.join(map(str, so_far))} is {child!r} and has no fields", origin)
+            self._add_issue(field_path, f"{'.'.join(map(str, child_path))} is {child!r} and has no fields", origin)
             return None
         return child
 
     def _put(self, mapping: dict[str, Any], parents: Place, key: str, value: Any, origins: Mapping[Place, Origin]) -> None:
-        """Merge a value into one field of a mapping."""
+        """Merge a value into one field of a mapping.
+
+        Args:
+            mapping: The mapping.
+            parents: Path of the mapping.
+            key: Name of the field.
+            value: The value. null removes a parameter from the space.
+            origins: Origins of the value and of its parts, by their paths.
+        """
         field_path = (*parents, key)
         if value is None and parents == ("space",):
             mapping.pop(key, None)
-            self._mark(field_path, {})
+            self._set_origins(field_path, {})
             return
         present = mapping.get(key)
-        if isinstance(present, str) and key in _SHORT and isinstance(value, dict):
+        if isinstance(present, str) and key in _NAMED_FIELDS and isinstance(value, dict):
             present = {"name": present}
-        if isinstance(present, dict) and isinstance(value, dict) and not is_another(parents, key, present, value):
+        if isinstance(present, dict) and isinstance(value, dict) and not is_replacement(parents, key, present, value):
             mapping[key] = present
             origins_by_field: dict[str | int, dict[Place, Origin]] = {}
             for known_path, origin in origins.items():
@@ -184,49 +211,60 @@ class Draft:
                 )
                 self._put(present, field_path, name, child, child_origins)
             return
-        if key in _NAMES and parents and parents[-1] in _SHORT and present != value:
-            mapping.clear()  # options of the previous one do not apply
+        if key in _NAME_KEYS and parents and parents[-1] in _NAMED_FIELDS and present != value:
+            mapping.clear()  # the options of the previous sampler or pruner do not apply
         if key == "type" and parents[:1] == ("space",) and len(parents) == 2 and present != value:
             mapping.clear()
         mapping[key] = copy.deepcopy(value)
-        self._mark(field_path, origins)
+        self._set_origins(field_path, origins)
 
-    def _mark(self, field_path: Place, origins: Mapping[Place, Origin]) -> None:
-        """Replace the origins of a path and of everything in it."""
-        if field_path in self.origins:  # otherwise nothing in it has one either
-            for stale in [known_path for known_path in self.origins if known_path[: len(field_path)] == field_path]:
-                del self.origins[stale]
-        for known_path, origin in origins.items():
-            self.origins[known_path or field_path] = origin
+    def _set_origins(self, field_path: Place, origins: Mapping[Place, Origin]) -> None:
+        """Replace the origins of a field and of everything below it."""
+        if field_path in self.origins:  # otherwise nothing below it has an origin either
+            for old_path in [path for path in self.origins if path[: len(field_path)] == field_path]:
+                del self.origins[old_path]
+        self.origins.update(origins)
 
-    def _refuse(self, field_path: Place, message: str, origin: Origin) -> None:
+    def _add_issue(self, field_path: Place, message: str, origin: Origin) -> None:
         self.issues.append(Issue(field_path, message, origin.source, origin.line))
 
 
-def is_another(parents: Place, key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether `new` names another type, sampler or pruner than `old`, so that their fields must not be mixed."""
-    names = ("type",) if parents == ("space",) else _NAMES if key in _SHORT else ()
+def is_replacement(parents: Place, key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether a mapping replaces another one, instead of being merged over it: it names another type, sampler or pruner.
+
+    Args:
+        parents: Path of the mapping that contains both.
+        key: Name of their field.
+        old: The present mapping.
+        new: The other one.
+    """
+    names = ("type",) if parents == ("space",) else _NAME_KEYS if key in _NAMED_FIELDS else ()
     return any(name in new for name in names) and any(new.get(name) != old.get(name) for name in names)
 
 
-def plural(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
-    """Return `objective: {…}` as `objectives: [{…}]`. With both fields, nothing changes, and the checks refuse it."""
+def expand_objective(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
+    """Return a layer with `objective: {…}` as `objectives: [{…}]`. One with both fields, which is invalid, is unchanged.
+
+    Args:
+        data: Fields of the layer.
+        origins: Origins of the fields, by their paths.
+    """
     if "objective" not in data or "objectives" in data:
         return data, dict(origins)
     data = {("objectives" if key == "objective" else key): value for key, value in data.items()}
     data["objectives"] = [data["objectives"]]
-    moved: dict[Place, Origin] = {}
+    expanded_origins: dict[Place, Origin] = {}
     for field_path, origin in origins.items():
         if field_path[:1] == ("objective",):
-            moved[("objectives", 0, *field_path[1:])] = origin
+            expanded_origins[("objectives", 0, *field_path[1:])] = origin
             if len(field_path) == 1:
-                moved[("objectives",)] = origin
+                expanded_origins[("objectives",)] = origin
         else:
-            moved[field_path] = origin
-    return data, moved
+            expanded_origins[field_path] = origin
+    return data, expanded_origins
 
 
-def _long(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
+def _expand_learner(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
     """Return a layer with the short form of a learner expanded: `learner: train:learn` to `learner: {entrypoint: …}`."""
     collect, expanded_origins = data.get("collect"), dict(origins)
     if not isinstance(collect, dict) or "learner" not in collect or isinstance(collect["learner"], dict):
@@ -237,9 +275,11 @@ def _long(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[s
 
 
 def path(field: str, names: Collection[str]) -> Place:
-    """Return a dotted field, `enqueue.0.lr`, as its steps.
+    """Return the path of a dotted field: ("enqueue", 0, "lr") for enqueue.0.lr.
 
-    A parameter's name with dots is one step if it is among `names` or in double quotes.
+    Args:
+        field: Dotted field. A parameter's name in double quotes may contain dots.
+        names: Names of parameters, which may contain dots without quotes.
     """
     steps: list[str | int] = []
     rest = [step.strip('"') for step in _STEP.findall(field)]

@@ -18,7 +18,7 @@ from trialplane.job import arguments, notebook, settings
 from trialplane.job.kinds import Job
 from trialplane.job.kinds.base import Function
 
-# What code that saves and loads checkpoints names: ours, or a library's.
+# Names in code that saves and loads checkpoints, by the platform or a library.
 _CHECKPOINTS = re.compile(r"checkpoint|restored|trialplane\.integrations|ckpt", re.IGNORECASE)
 
 
@@ -26,27 +26,27 @@ def packages(job: Job, folder: Path) -> list[Path]:
     """Return the folders of a job's packages.
 
     Args:
-        job: the job.
-        folder: the job's folder, to which paths are relative.
+        job: The job.
+        folder: The job's folder, to which paths are relative.
     """
     return [Path(os.path.normpath(folder.absolute() / text)) for text in job.packages]
 
 
 def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
-    """Yield issues of the functions that a job names.
+    """Yield issues of the code that a job names: functions, packages, settings files and programs.
 
     Args:
-        job: the job.
-        folder: folder with its code.
-        broken: fields with issues of their own, whose functions are not checked.
+        job: The job.
+        folder: Folder with its code.
+        broken: Fields with issues of their own, whose code is not checked.
 
     Yields:
         Issues of the job's fields, without a source, and issues of lines of code, with their file.
     """
-    unread: set[Path] = set()
+    unreadable: set[Path] = set()
     roots: dict[str, Path] = {}
     if ("packages",) not in broken:
-        yield from _look_at_packages(job, folder)
+        yield from _package_issues(job, folder)
         importable = [path for path in packages(job, folder) if not os.path.lexists(folder / f"{path.name}.py")]
         roots = {path.name: path.parent for path in importable}
     for function in job.functions():
@@ -54,24 +54,24 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
             module = function.text.partition(":")[0].partition(".")[0]
             root = roots.get(module, folder)
             if function.style == "class" and not ((root / module).is_dir() or (root / f"{module}.py").is_file()):
-                continue  # of an installed package
-            for problem in _look(function, root, unread):
+                continue  # the class of an installed package
+            for problem in _function_issues(function, root, unreadable):
                 yield problem if isinstance(problem, Issue) else Issue(function.field, problem)
     if ("arguments",) not in broken:
-        yield from _look_at_settings(job, folder, broken)
+        yield from _settings_issues(job, folder, broken)
     if not {("pruner",), ("packages",)} & set(broken):
-        yield from _look_for_checkpoints(job, folder)
+        yield from _checkpoint_issues(job, folder)
     for field_path, text, is_python in job.programs():
         if field_path[:1] not in broken:
-            yield from _look_at_file(field_path, text, folder, is_python)
+            yield from _program_file_issues(field_path, text, folder, is_python)
             if is_python:
-                yield from _look_at_globals(job, folder / text, broken)
+                yield from _globals_issues(job, folder / text, broken)
 
 
-def _look_for_checkpoints(job: Job, folder: Path) -> Iterator[Issue]:
-    """Yield an issue if trials are paused at rungs, and no file of the job's code can save or load a checkpoint."""
+def _checkpoint_issues(job: Job, folder: Path) -> Iterator[Issue]:
+    """Yield an issue if trials are paused at rungs, but no file of the job's code seems to save checkpoints."""
     program_arguments = getattr(job, "arguments", None)
-    if job.search.ladder is None or getattr(job, "command", None):  # the program of a command may be anywhere
+    if job.search.ladder is None or getattr(job, "command", None):  # a command's program may be outside of the folder
         return
     if program_arguments is not None and "{checkpoints}" in str(program_arguments.items):
         return
@@ -84,13 +84,13 @@ def _look_for_checkpoints(job: Job, folder: Path) -> Iterator[Issue]:
     yield Issue(("pruner", "promote"), f"needs checkpoints to continue trials from, and the job's code saves none: {advice}")
 
 
-def _look_at_packages(job: Job, folder: Path) -> Iterator[Issue]:
+def _package_issues(job: Job, folder: Path) -> Iterator[Issue]:
     """Yield issues of packages: folders that do not exist or cannot be imported by their names."""
     names: dict[str, str] = {}
     for index, path in enumerate(packages(job, folder)):
         field_path = ("packages", index)
         try:
-            problem = _unpackable(path, folder)
+            problem = _package_problem(path, folder)
         except (OSError, ValueError) as error:  # no access, a name too long, or one with a zero byte
             problem = f"{path} cannot be read: {getattr(error, 'strerror', error)}"
         if not problem and path.name in names:
@@ -100,8 +100,13 @@ def _look_at_packages(job: Job, folder: Path) -> Iterator[Issue]:
         names.setdefault(path.name, job.packages[index])
 
 
-def _unpackable(path: Path, folder: Path) -> str:
-    """Return why a folder cannot be uploaded as a package of the job in `folder`, or ""."""
+def _package_problem(path: Path, folder: Path) -> str:
+    """Return the reason for which a folder cannot be a package of a job. "" if it can.
+
+    Args:
+        path: Folder of the package.
+        folder: The job's folder.
+    """
     name, job_folder, real_path = path.name, os.path.realpath(folder), os.path.realpath(path)
     if not path.is_dir():
         if path.exists():
@@ -120,14 +125,14 @@ def _unpackable(path: Path, folder: Path) -> str:
     return f"the job's folder has {clash} of its own, which is imported under the same name" if clash else ""
 
 
-def _look_at_file(field_path: Place, text: str, folder: Path, is_python: bool) -> Iterator[Issue]:
+def _program_file_issues(field_path: Place, text: str, folder: Path, is_python: bool) -> Iterator[Issue]:
     """Yield issues of a script, or of a command's file, in the job's folder."""
     file = folder / text
     if not file.is_file():
         files = [path.relative_to(folder).as_posix() for path in folder.glob("**/*.py" if is_python else "*")]
         yield Issue(field_path, f"there is no {text} in {folder}; {errors.nearest(text, files)}".rstrip("; "))
     elif is_python:
-        tree = _parsed(file, text)
+        tree = _parse(file, text)
         if isinstance(tree, str):
             yield Issue(field_path, tree)
         elif isinstance(tree, Issue):
@@ -136,22 +141,22 @@ def _look_at_file(field_path: Place, text: str, folder: Path, is_python: bool) -
         yield Issue(field_path, f"{text} is not executable; `chmod +x {file}`, or write command: [bash, {text}]")
 
 
-def _look_at_globals(job: Job, file: Path, broken: Collection[Place]) -> Iterator[Issue]:
+def _globals_issues(job: Job, file: Path, broken: Collection[Place]) -> Iterator[Issue]:
     """Yield issues of parameters that replace no value in a script with `arguments: globals`."""
-    tree = _parsed(file, file.name) if file.is_file() else None
+    tree = _parse(file, file.name) if file.is_file() else None
     job_arguments = getattr(job, "arguments", None)
     if job_arguments is None or f"{{{arguments.GLOBALS}}}" not in job_arguments.items or not isinstance(tree, ast.Module):
         return
     spots = arguments.spots(tree)
-    named = {name for _, name in arguments.placeholders(job_arguments.items)}
+    placeholders = {name for _, name in arguments.placeholders(job_arguments.items)}
     for field, names in (("params", job.params), ("space", job.search.names)):
         for name in names:
-            if (field,) not in broken and name not in spots and name not in named:
+            if (field,) not in broken and name not in spots and name not in placeholders:
                 text = f"{file.name} gives {name} no single value; {errors.nearest(name, spots)}".rstrip("; ")
                 yield Issue((field, name), text)
 
 
-def _look_at_settings(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
+def _settings_issues(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
     """Yield issues of a settings file, and of parameters that neither it nor an argument takes."""
     job_arguments = getattr(job, "arguments", None)
     if job_arguments is None or not job_arguments.file:
@@ -170,22 +175,25 @@ def _look_at_settings(job: Job, folder: Path, broken: Collection[Place]) -> Iter
         return
     placeholders = {name for _, name in arguments.placeholders(job_arguments.items)}
     if placeholders & {arguments.FLAGS, arguments.HYDRA, arguments.GLOBALS}:
-        return  # which take the others
+        return  # one of these takes all parameters that are not in the file
     for field, parameters in (("params", job.params), ("space", job.search.names)):
         for name in parameters:
             if (field,) not in broken and name not in names and name not in placeholders:
                 yield Issue((field, name), f"is not in {job_arguments.file}; {errors.nearest(name, names)}".rstrip("; "))
 
 
-def _look(named: Function, folder: Path, unread: set[Path]) -> Iterator[str | Issue]:
-    """Yield issues of a function.
+def _function_issues(function: Function, folder: Path, unreadable: set[Path]) -> Iterator[str | Issue]:
+    """Yield issues of a function that a job names.
 
     Args:
-        named: the function.
-        folder: folder with the code.
-        unread: files that could not be read and have been reported.
+        function: The function.
+        folder: Folder with the code.
+        unreadable: Files that could not be read, and have been reported. A new one is added.
+
+    Yields:
+        Messages about the job's field, and issues of lines of code.
     """
-    module, function = named.text.split(":")
+    module, name = function.text.split(":")
     base = folder.joinpath(*module.split("."))
     try:
         file = next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
@@ -195,31 +203,36 @@ def _look(named: Function, folder: Path, unread: set[Path]) -> Iterator[str | Is
         modules = [path.stem for path in folder.glob("*.py")] if folder.is_dir() else []
         yield f"there is no {module.replace('.', '/')}.py in {folder}; {errors.nearest(module, modules)}".rstrip("; ")
         return
-    if file in unread:
+    if file in unreadable:
         return
-    tree = _parsed(file, module)
+    tree = _parse(file, module)
     if not isinstance(tree, ast.Module):
-        unread.add(file)
+        unreadable.add(file)
         yield tree
         return
-    if named.style == "optuna" and (line := _starts(tree)):
+    if function.style == "optuna" and (line := _search_line(tree)):
         advice = 'put it below `if __name__ == "__main__":`'
         yield f"line {line} would start a search of its own when {file.name} is imported; {advice}"
-    names, open_ended = _names(tree)
-    if function not in names and not open_ended:
-        yield f"{file.name} defines no {function}; {errors.nearest(function, names)}".rstrip("; ")
-    elif not open_ended and (missing_global := _lacks(tree, function)):
-        name, line = missing_global
+    definitions, may_define_more = _defined_names(tree)
+    if name not in definitions and not may_define_more:
+        yield f"{file.name} defines no {name}; {errors.nearest(name, definitions)}".rstrip("; ")
+    elif not may_define_more and (missing_global := _missing_global(tree, name)):
+        global_name, line = missing_global
         advice = f'set it above `if __name__ == "__main__":`, which no trial runs ({file.name}:{line})'
-        yield f"{function} reads {name}, which {file.name} sets only when it is run itself; {advice}"
-    definitions = names.get(function, [])
-    problems = [problem for node in definitions if (problem := _unfit(node, named))]
-    if problems and len(problems) == len(definitions):  # one of several definitions may be meant for this machine
-        yield f"{function} {problems[-1]} ({file.name}:{definitions[-1].lineno})"
+        yield f"{name} reads {global_name}, which {file.name} sets only when it is run itself; {advice}"
+    nodes = definitions.get(name, [])
+    problems = [problem for node in nodes if (problem := _call_problem(node, function))]
+    if problems and len(problems) == len(nodes):  # of several definitions, one that fits may be for this machine
+        yield f"{name} {problems[-1]} ({file.name}:{nodes[-1].lineno})"
 
 
-def _parsed(file: Path, name: str) -> ast.Module | Issue | str:
-    """Return the syntax tree of a file, or its problem: an issue of a line, or a message about the file."""
+def _parse(file: Path, name: str) -> ast.Module | Issue | str:
+    """Return the syntax tree of a file. If there is none, return an issue of a line, or a message about the file.
+
+    Args:
+        file: The file.
+        name: Name of the module in the issue.
+    """
     try:
         return notebook.parse(file.read_bytes(), str(file))
     except SyntaxError as error:
@@ -232,62 +245,63 @@ def _parsed(file: Path, name: str) -> ast.Module | Issue | str:
         return f"{file} is nested too deeply for Python"
 
 
-def _starts(tree: ast.Module) -> int:
-    """Return the line of a module that starts a search at import. 0 if there is none."""
-    todo: list[ast.AST] = list(tree.body)
-    while todo:
-        node = todo.pop(0)
+def _search_line(tree: ast.Module) -> int:
+    """Return the line with a call of `optimize` that an import would run. 0 if there is none."""
+    pending: list[ast.AST] = list(tree.body)
+    while pending:
+        node = pending.pop(0)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             continue
         if isinstance(node, ast.stmt) and arguments.is_main(node):
             continue
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "optimize":
             return node.lineno
-        todo += ast.iter_child_nodes(node)
+        pending += ast.iter_child_nodes(node)
     return 0
 
 
-def _lacks(tree: ast.Module, function: str) -> tuple[str, int] | None:
-    """Return a name that a function uses, directly or indirectly, and that only the main block sets; with its line."""
+def _missing_global(tree: ast.Module, function: str) -> tuple[str, int] | None:
+    """Return a global name that a function reads, but only the module's main block sets, and the line that reads it.
+
+    Functions of the module that this function names are searched as well. None if there is no such name.
+    """
     main_block = [statement for node in tree.body if arguments.is_main(node) for statement in node.body]
     module_level = [node for node in tree.body if not arguments.is_main(node)]
-    definitions = _names(ast.Module(module_level, []))[0]
-    lacking = set(_names(ast.Module(main_block, []))[0]) - set(definitions) - set(dir(builtins))
+    definitions = _defined_names(ast.Module(module_level, []))[0]
+    main_only = set(_defined_names(ast.Module(main_block, []))[0]) - set(definitions) - set(dir(builtins))
     pending, visited = [function], set[str]()
     while pending:
         name = pending.pop()
         visited.add(name)
         for function_node in (node for node in definitions.get(name, []) if isinstance(node, ast.FunctionDef)):
-            read = _globals(symtable.symtable(ast.unparse(function_node), function, "exec")) - _guarded(function_node)
-            if undefined := sorted(lacking & read):
-                lines = [
-                    name_node.lineno
-                    for name_node in ast.walk(function_node)
-                    if isinstance(name_node, ast.Name) and name_node.id == undefined[0]
-                ]
-                return undefined[0], lines[0]
-            pending += read - visited
+            table = symtable.symtable(ast.unparse(function_node), function, "exec")
+            global_names = _global_names(table) - _guarded_names(function_node)
+            if undefined := sorted(main_only & global_names):
+                nodes = (node for node in ast.walk(function_node) if isinstance(node, ast.Name))
+                return undefined[0], next(node.lineno for node in nodes if node.id == undefined[0])
+            pending += global_names - visited
     return None
 
 
-def _globals(table: symtable.SymbolTable) -> set[str]:
-    """Return the global names that functions read."""
+def _global_names(table: symtable.SymbolTable) -> set[str]:
+    """Return the global names that the functions in a symbol table read."""
     names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global() and symbol.is_referenced()}
-    return names.union(*map(_globals, table.get_children()))
+    return names.union(*map(_global_names, table.get_children()))
 
 
-def _guarded(function_node: ast.AST) -> set[str]:
-    """Return the names in a `try` that catches NameError."""
-    guards = [
-        name_node
-        for name_node in ast.walk(function_node)
-        if isinstance(name_node, ast.Try) and "NameError" in ast.unparse(name_node)
-    ]
-    return {name_node.id for guard in guards for name_node in ast.walk(guard) if isinstance(name_node, ast.Name)}
+def _guarded_names(function_node: ast.AST) -> set[str]:
+    """Return the names in each `try` of a function that catches NameError: they may be undefined."""
+    nodes = [node for node in ast.walk(function_node) if isinstance(node, ast.Try) and "NameError" in ast.unparse(node)]
+    return {name.id for node in nodes for name in ast.walk(node) if isinstance(name, ast.Name)}
 
 
-def _unfit(node: ast.stmt, function: Function) -> str:
-    """Return why a definition cannot be called like the job's function, or "" if unknown."""
+def _call_problem(node: ast.stmt, function: Function) -> str:
+    """Return the reason for which a definition cannot be called as the job's function. "" if it can, or if unknown.
+
+    Args:
+        node: Statement that defines the function's name.
+        function: The function, with the arguments that it is called with.
+    """
     call_arguments = function.arguments
     definition: ast.AST | None = node
     if function.style == "ray" and isinstance(node, ast.ClassDef):
@@ -318,12 +332,16 @@ def _unfit(node: ast.stmt, function: Function) -> str:
     too_few = len(positional) < len(call_arguments) and not arguments.vararg
     if not too_few and len(required) <= len(call_arguments) and not required_keywords:
         return ""
-    takes = ", ".join([*positional, *required_keywords]) or "no arguments"
-    return f"takes {takes}, but is called with {' and '.join(call_arguments)}"
+    names = ", ".join([*positional, *required_keywords]) or "no arguments"
+    return f"takes {names}, but is called with {' and '.join(call_arguments)}"
 
 
-def _names(tree: ast.Module) -> tuple[dict[str, list[ast.stmt]], bool]:
-    """Return the names that a module defines or imports at its top level, and whether there may be others."""
+def _defined_names(tree: ast.Module) -> tuple[dict[str, list[ast.stmt]], bool]:
+    """Return the names that a module defines or imports at its top level, with the statements that do so.
+
+    Returns:
+        The statements by name; whether the module may have other names, by `import *` or `__getattr__`.
+    """
     names: dict[str, list[ast.stmt]] = {}
     has_hidden_names = False
     pending: list[ast.stmt] = list(tree.body)
@@ -340,9 +358,7 @@ def _names(tree: ast.Module) -> tuple[dict[str, list[ast.stmt]], bool]:
             name_nodes = [name for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
             defined = [name.id for name in name_nodes if isinstance(name.ctx, ast.Store)]  # not `run` of `run.limit = 3`
         elif isinstance(node, (ast.If, ast.Try, ast.With)):
-            pending += [
-                name_nodes for name_nodes in ast.walk(node) if isinstance(name_nodes, ast.stmt) and name_nodes is not node
-            ]
+            pending += [child for child in ast.walk(node) if isinstance(child, ast.stmt) and child is not node]
         for name in defined:
             names.setdefault(name, []).append(node)
     return names, has_hidden_names or "__getattr__" in names

@@ -11,7 +11,7 @@ from trialplane import errors
 from trialplane.job import kinds, options, schema
 from trialplane.job.options import Choice
 
-_NAMED = {"Sampler": options.SAMPLERS, "Pruner": options.PRUNERS, "WrappedPruner": options.PRUNERS}
+_ALGORITHMS = {"Sampler": options.SAMPLERS, "Pruner": options.PRUNERS, "WrappedPruner": options.PRUNERS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,13 +19,13 @@ class Field:
     """A field of a job file.
 
     Attributes:
-        path: its name behind those of the mappings around it, with dots.
-        kinds: the kinds of job that have it.
-        type: its type in words.
-        default: as JSON; "" without one.
-        text: its meaning.
-        fields: those below it.
-        choices: of a sampler or pruner, each with its options.
+        path: Dotted path in the job file: "budget.time".
+        kinds: Kinds of job that have the field.
+        type: Type in words.
+        default: Default as JSON; "" without one.
+        text: Description.
+        fields: Fields below it.
+        choices: For a sampler or pruner, the algorithms by name, each with its options.
     """
 
     path: str
@@ -38,44 +38,52 @@ class Field:
 
 
 def explain(path: str) -> Field:
-    """Return a field with those directly below it; of "" all that a job can have.
+    """Return a field with the fields directly below it.
 
-    Where the job chooses the names, as in `space`, any will do: `space.lr.low`. The name of a sampler or a pruner stands for
-    its options: `sampler.tpe`.
+    Args:
+        path: Dotted path; "" for the job itself. For a name that the job chooses, as in `space`, any name is accepted:
+            `space.lr.low`. The name of a sampler or a pruner is followed by its options: `sampler.tpe.n_startup_trials`.
 
     Raises:
-        InputError: there is no such field.
+        InputError: No kind of job has such a field.
     """
     root = schema.json_schema()
     definitions = root["$defs"]
     schemas: dict[str, Any] = {kind: {"$ref": f"#/$defs/{cls.__name__}"} for kind, cls in kinds.CLASSES.items()}
-    above = ""
+    parent = ""
     parts = path.split(".") if path else []
     for index, part in enumerate(parts):
-        if part in (choices := _NAMED.get(_name(next(iter(schemas.values()))), {})):
-            return _choice(f"{above}.{part}", parts[index + 1 :], tuple(schemas), choices[part])
-        below = {kind: _below(field, definitions) for kind, field in schemas.items()}
+        if part in (choices := _ALGORITHMS.get(_definition_name(next(iter(schemas.values()))), {})):
+            return _algorithm_field(f"{parent}.{part}", parts[index + 1 :], tuple(schemas), choices[part])
+        subfields = {kind: _subfields(field, definitions) for kind, field in schemas.items()}
         schemas = {
-            kind: fields.get(part, fields.get("*", {})) for kind, fields in below.items() if {part, "*"} & fields.keys()
+            kind: fields.get(part, fields.get("*", {})) for kind, fields in subfields.items() if {part, "*"} & fields.keys()
         }
         if not schemas:
-            raise _unknown(above, part, {name for fields in below.values() for name in fields} - {"*"} | set(choices))
-        above = f"{above}.{part}".lstrip(".")
-    kinds_of: dict[str, list[str]] = {}
-    fields: dict[str, Any] = {}
-    for kind, of_kind in schemas.items():
-        for name, field in _below(of_kind, definitions).items():
-            kinds_of.setdefault(name, []).append(kind)
-            fields.setdefault(name, field)
-    subfields = tuple(_field(name, tuple(kinds_of[name]), field, definitions) for name, field in fields.items())
-    field = _field(above, tuple(schemas), next(iter(schemas.values())), definitions)
-    return field if field.choices else dataclasses.replace(field, fields=subfields)
+            names = {name for fields in subfields.values() for name in fields} - {"*"}
+            raise _unknown_field(parent, part, names | set(choices))
+        parent = f"{parent}.{part}".lstrip(".")
+    kinds_by_name: dict[str, list[str]] = {}
+    schema_by_name: dict[str, Any] = {}
+    for kind, kind_schema in schemas.items():
+        for name, subfield in _subfields(kind_schema, definitions).items():
+            kinds_by_name.setdefault(name, []).append(kind)
+            schema_by_name.setdefault(name, subfield)
+    fields = [_field(name, tuple(kinds_by_name[name]), part, definitions) for name, part in schema_by_name.items()]
+    field = _field(parent, tuple(schemas), next(iter(schemas.values())), definitions)
+    return field if field.choices else dataclasses.replace(field, fields=tuple(fields))
 
 
 def type_of(field: Mapping[str, Any], definitions: Mapping[str, Any], refer: Callable[[str], str] = str) -> str:
-    """Return a field's type in words; `refer` returns the words for a definition."""
+    """Return a field's type in words.
+
+    Args:
+        field: Schema of the field.
+        definitions: Definitions that it may refer to.
+        refer: Function that returns the words for the name of a definition.
+    """
     if "$ref" in field:
-        return refer(_name(field))
+        return refer(_definition_name(field))
     for key in ("anyOf", "oneOf"):
         if key in field:
             return " or ".join(dict.fromkeys(type_of(part, definitions, refer) for part in field[key]))
@@ -87,87 +95,98 @@ def type_of(field: Mapping[str, Any], definitions: Mapping[str, Any], refer: Cal
     if kind == "array":
         return f"list of {type_of(field.get('items', {}), definitions, refer)}"
     if kind == "object":
-        value = _values(field)
+        value = _value_schema(field)
         return f"mapping to {type_of(value, definitions, refer)}" if value is not None else "mapping"
     return " or ".join(kind) if isinstance(kind, list) else str(kind)
 
 
 def default_of(field: Mapping[str, Any]) -> str:
-    """Return a field's default as JSON; "" when it has none, or null."""
+    """Return a field's default as JSON. "" if it has none, or null."""
     return "" if field.get("default") is None else json.dumps(field["default"])
 
 
-def _field(path: str, of_kinds: tuple[str, ...], field: Mapping[str, Any], definitions: Mapping[str, Any]) -> Field:
-    name = _name(field)
+def _field(path: str, kind_names: tuple[str, ...], field: Mapping[str, Any], definitions: Mapping[str, Any]) -> Field:
+    """Return the field with a schema, without the fields below it."""
+    name = _definition_name(field)
     text = field.get("description") or definitions.get(name, {}).get("description", "")
     return Field(
         path=path,
-        kinds=of_kinds,
-        type=type_of(field, definitions, lambda name: "name or mapping" if name in _NAMED else "mapping"),
+        kinds=kind_names,
+        type=type_of(field, definitions, lambda name: "name or mapping" if name in _ALGORITHMS else "mapping"),
         default=default_of(field),
         text=" ".join(text.split()),
-        choices=_NAMED.get(name, {}),
+        choices=_ALGORITHMS.get(name, {}),
     )
 
 
-def _choice(path: str, option: list[str], of_kinds: tuple[str, ...], choice: Choice) -> Field:
-    """Return a sampler or a pruner with its options, or one of these."""
+def _algorithm_field(path: str, option: list[str], kind_names: tuple[str, ...], choice: Choice) -> Field:
+    """Return a sampler or a pruner with its options, or one of the options.
+
+    Args:
+        path: Dotted path of the sampler or pruner: "sampler.tpe".
+        option: Further steps of the path, to an option. Empty for the sampler or pruner itself.
+        kind_names: Kinds of job that have it.
+        choice: Class and options.
+
+    Raises:
+        InputError: It has no such option.
+    """
     text = f"Optuna's {choice.cls}. Its options have Optuna's meanings."
     fields = {
-        name: Field(name, of_kinds, option.kind.value, default_of({"default": option.default}), "")
+        name: Field(name, kind_names, option.kind.value, default_of({"default": option.default}), "")
         for name, option in sorted(choice.options.items())
     }
     if not option:
-        return Field(path, of_kinds, "mapping", "", text, tuple(fields.values()))
+        return Field(path, kind_names, "mapping", "", text, tuple(fields.values()))
     name = ".".join(option)
     if name not in fields:
-        raise _unknown(path, name, fields)
+        raise _unknown_field(path, name, fields)
     return dataclasses.replace(fields[name], path=f"{path}.{name}", text=f"Option of Optuna's {choice.cls}.")
 
 
-def _unknown(above: str, name: str, names: Collection[str]) -> errors.InputError:
+def _unknown_field(parent: str, name: str, names: Collection[str]) -> errors.InputError:
+    """Return the error for a field that does not exist: with a similar name, or all names, of the fields of `parent`."""
     advice = errors.nearest(name, names) or (f"it has {', '.join(sorted(names))}" if names else "it has no fields")
-    return errors.InputError(f"{f'`{above}`' if above else 'a job'} has no field {name!r}; {advice}")
+    return errors.InputError(f"{f'`{parent}`' if parent else 'a job'} has no field {name!r}; {advice}")
 
 
-def _below(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+def _subfields(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a mapping, of the items of a list, or of all types of a field; "*" stands for any name."""
     if "$ref" in field:
-        return _below(definitions[_name(field)], definitions)
+        return _subfields(definitions[_definition_name(field)], definitions)
     fields: dict[str, Any] = {}
-    for part in _parts(field):
-        for name, below in _below(part, definitions).items():
-            fields[name] = _either(fields[name], below) if name in fields else below
+    for part in _alternatives(field):
+        for name, subfield in _subfields(part, definitions).items():
+            fields[name] = _union_schema(fields[name], subfield) if name in fields else subfield
     fields.update(field.get("properties", {}))
-    if (value := _values(field)) is not None:
+    if (value := _value_schema(field)) is not None:
         fields["*"] = value
     return fields
 
 
-def _either(first: Mapping[str, Any], second: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema of a field that two types of a mapping have, with both meanings."""
-    types = [
-        {key: field[key] for key in field if key not in ("title", "description", "default")} for field in (first, second)
-    ]
-    texts = dict.fromkeys(field["description"] for field in (first, second) if "description" in field)
-    return {**(first if types[0] == types[1] else {"anyOf": types}), "description": " Or: ".join(texts)}
+def _union_schema(schema_a: Mapping[str, Any], schema_b: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of a field that two alternatives of a mapping have, with both descriptions."""
+    both = schema_a, schema_b
+    types = [{key: field[key] for key in field if key not in ("title", "description", "default")} for field in both]
+    texts = dict.fromkeys(field["description"] for field in both if "description" in field)
+    return {**(schema_a if types[0] == types[1] else {"anyOf": types}), "description": " Or: ".join(texts)}
 
 
-def _parts(field: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield what a field may be instead, and what a list holds."""
+def _alternatives(field: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the schemas of the alternatives of a field, and that of a list's items."""
     for key in ("anyOf", "oneOf", "allOf"):
         yield from field.get(key, [])
     if isinstance(field.get("items"), dict):
         yield field["items"]
 
 
-def _values(field: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _value_schema(field: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the schema of a mapping's values, if its keys are free."""
     patterns = list(field.get("patternProperties", {}).values())
     value = patterns[-1] if patterns else field.get("additionalProperties")
     return value if isinstance(value, dict) else None
 
 
-def _name(field: Mapping[str, Any]) -> str:
+def _definition_name(field: Mapping[str, Any]) -> str:
     """Return the name of the definition that a field refers to, or ""."""
     return str(field.get("$ref", "")).rpartition("/")[2]

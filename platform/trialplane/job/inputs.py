@@ -13,7 +13,7 @@ import json
 import os
 import stat
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,113 +22,121 @@ from trialplane.errors import Issue
 from trialplane.job.kinds import Input, Job
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
-_RECORDS = (".jsonl", ".ndjson", ".json")
+_RECORD_SUFFIXES = (".jsonl", ".ndjson", ".json")
 # A first line longer than this is not a record: the file is of another kind.
 _LONGEST_LINE = 16 * 2**20
 _PARQUET = ".parquet"
 _PARQUET_MARK = b"PAR1"
 _LONGEST_FOOTER = 2**28
-_GZIP = b"\x1f\x8b"
-_WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_PIECE = 2**20
+_GZIP_MARK = b"\x1f\x8b"
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_HEAD_BYTES = 2**20
 
 
-def check_inputs(job: Job, folder: Path, elsewhere: str = "", *, away: bool = False) -> list[Issue]:
+def check_inputs(job: Job, folder: Path, pod_folder: str = "", *, is_remote: bool = False) -> list[Issue]:
     """Return issues of the files in `job.inputs`.
 
     Args:
-        job: the job, with the files in its params; paths are relative to the job's folder.
-        folder: the job's folder, which is uploaded with the run.
-        elsewhere: folder that may exist only in trial pods; missing files in it are not checked.
-        away: whether trials run on another machine, which only gets the job's folder.
+        job: The job, with the files in its params; paths are relative to the job's folder.
+        folder: The job's folder, which is uploaded with the run.
+        pod_folder: Folder that may exist only in trial pods; missing files in it are not checked. "" if there is none.
+        is_remote: Whether trials run on another machine, which only gets the job's folder.
     """
     issues: list[Issue] = []
     for name, input_ in job.inputs.items():
-        field, value = f"params.{name}", job.params.get(name)
-        if value is None:
-            if not (input_.optional or name in job.search.names or job.search.is_code):
-                issues.append(Issue((field,), f"is null, and must name {_kind(input_)}"))
-            continue
-        files: list[Path] = []
-        before = len(issues)
-        for path in value if isinstance(value, list) else [value]:
-            if not isinstance(path, str) or not path:
-                issues.append(Issue((field,), f"must be the path of a data file, not {path!r}"))
-                continue
-            try:
-                file = Path(path).expanduser()
-            except RuntimeError:
-                issues.append(Issue((field,), f"begins with an unknown user: {path}"))
-                continue
-            normalized = Path(os.path.normpath(folder.absolute() / file))
-            file = file if file.is_absolute() else folder / file
-            if elsewhere and file.is_relative_to(elsewhere) and not os.path.lexists(file):
-                break  # then lines cannot be counted either
-            files.append(file)
-            message = _look(file, input_, _columns(job, input_)) or _unreachable(
-                path, normalized, folder.absolute(), elsewhere, away
-            )
-            if message:
-                issues.append(Issue((field,), message, str(file)))
-        else:
-            if input_.format == "lines" and len(issues) == before:
-                issues += [Issue((field,), text, str(files[0]) if files else "") for text in _too_few(job, input_, files)]
+        issues += _input_issues(job, name, input_, folder, pod_folder, is_remote=is_remote)
     return issues
 
 
-def _kind(input_: Input) -> str:
+def _input_issues(job: Job, name: str, input_: Input, folder: Path, pod_folder: str, *, is_remote: bool) -> Iterator[Issue]:
+    """Yield issues of the files that a parameter names: see `check_inputs`."""
+    field, value = f"params.{name}", job.params.get(name)
+    if value is None:
+        if not (input_.optional or name in job.search.names or job.search.is_code):
+            yield Issue((field,), f"is null, and must name {_expected_file(input_)}")
+        return
+    files: list[Path] = []
+    is_valid = True
+    for path in value if isinstance(value, list) else [value]:
+        if not isinstance(path, str) or not path:
+            yield Issue((field,), f"must be the path of a data file, not {path!r}")
+            is_valid = False
+            continue
+        try:
+            file = folder / Path(path).expanduser()  # an absolute path replaces the folder
+        except RuntimeError:
+            yield Issue((field,), f"begins with an unknown user: {path}")
+            is_valid = False
+            continue
+        if pod_folder and file.is_relative_to(pod_folder) and not os.path.lexists(file):
+            return  # the lines of all files cannot be counted either
+        files.append(file)
+        normalized = Path(os.path.normpath(file.absolute()))
+        message = _file_problem(file, input_, _columns(job, input_))
+        message = message or _reach_problem(path, normalized, folder.absolute(), pod_folder, is_remote)
+        if message:
+            yield Issue((field,), message, str(file))
+            is_valid = False
+    if input_.format == "lines" and is_valid and (message := _line_count_problem(job, input_, files)):
+        yield Issue((field,), message, str(files[0]) if files else "")
+
+
+def _expected_file(input_: Input) -> str:
+    """Return a description of the files that an input accepts."""
     tables = "a .csv, .tsv, .jsonl or .parquet file" if input_.format == "dataset" else "a .csv, .tsv or .jsonl file"
     return "a text file" if input_.format == "lines" else tables
 
 
 def _columns(job: Job, input_: Input) -> list[str]:
-    """Return the required columns of a table. Parameters that are null or searched name none."""
-    named = [job.params.get(name) for name in input_.columns_of]
-    return list(dict.fromkeys([*input_.columns, *(name for name in named if isinstance(name, str))]))
+    """Return the required columns of a table. Parameters that are null or searched add none."""
+    column_params = [job.params.get(name) for name in input_.columns_of]
+    return list(dict.fromkeys([*input_.columns, *(value for value in column_params if isinstance(value, str))]))
 
 
-def _unreachable(path: str, file: Path, folder: Path, elsewhere: str, away: bool) -> str:
-    """Return why trials would not find a local file, or "". They get a copy of the job's folder.
+def _reach_problem(path: str, file: Path, folder: Path, pod_folder: str, is_remote: bool) -> str:
+    """Return the reason for which trials, which get a copy of the job's folder, would not find a local file. Else "".
 
     Args:
-        path: path in the job.
-        file: normalized absolute path.
-        folder: absolute path of the job's folder.
-        elsewhere: folder that may exist only in trial pods.
-        away: whether trials run on another machine.
+        path: Path in the job.
+        file: Normalized absolute path.
+        folder: Absolute path of the job's folder.
+        pod_folder: Folder that may exist only in trial pods.
+        is_remote: Whether trials run on another machine.
     """
-    inside = file.is_relative_to(folder)
+    is_inside = file.is_relative_to(folder)
     if not Path(path).expanduser().is_absolute():
-        if inside or away:
-            return "" if inside else f"is outside of the job's folder, which alone is sent to the cluster; {_way(elsewhere)}"
+        if is_inside:
+            return ""
+        if is_remote:
+            return f"is outside of the job's folder, which alone is sent to the cluster; {_upload_advice(pod_folder)}"
         return f"is outside of the job's folder, of which a run has a copy; write {file}"
-    if not away or (elsewhere and file.is_relative_to(elsewhere)):
+    if not is_remote or (pod_folder and file.is_relative_to(pod_folder)):
         return ""
-    if inside:
+    if is_inside:
         return f"is a path of this machine, and the trials are on a cluster; write {file.relative_to(folder)}"
-    return f"is on this machine only, and the trials are on a cluster; {_way(elsewhere)}"
+    return f"is on this machine only, and the trials are on a cluster; {_upload_advice(pod_folder)}"
 
 
-def _way(elsewhere: str) -> str:
-    return f"put it on the chart's data volume and write {elsewhere}/…, or, a small one, into the job's folder"
+def _upload_advice(pod_folder: str) -> str:
+    return f"put it on the chart's data volume and write {pod_folder}/…, or, a small one, into the job's folder"
 
 
-def _look(file: Path, input_: Input, columns: Sequence[str]) -> str:
-    """Return the problem of a file, or ""."""
+def _file_problem(file: Path, input_: Input, columns: Sequence[str]) -> str:
+    """Return the reason for which a file is not the input. "" if it is."""
     try:
         mode = file.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        return f"does not exist; {errors.nearest(file.name, _beside(file))}".rstrip("; ")
-    except (OSError, ValueError) as error:  # a circle of links, a closed folder, a name too long or with a zero byte
+        return f"does not exist; {errors.nearest(file.name, _sibling_names(file))}".rstrip("; ")
+    except (OSError, ValueError) as error:  # a circular link, a folder without access, an invalid name
         return f"cannot be read: {getattr(error, 'strerror', error)}"
     if stat.S_ISDIR(mode):
-        return f"is a folder; name {_kind(input_)}"
+        return f"is a folder; name {_expected_file(input_)}"
     if not stat.S_ISREG(mode):  # reading it may block
-        return f"is a device or a pipe, and not a file; name {_kind(input_)}"
-    return _look_at_text(file) if input_.format == "lines" else _look_at_table(file, input_, columns)
+        return f"is a device or a pipe, and not a file; name {_expected_file(input_)}"
+    return _text_problem(file) if input_.format == "lines" else _table_problem(file, input_, columns)
 
 
-def _beside(file: Path) -> list[str]:
+def _sibling_names(file: Path) -> list[str]:
     """Return the names of the files in the same folder."""
     try:
         return [path.name for path in file.parent.iterdir() if path.is_file()]
@@ -136,17 +144,17 @@ def _beside(file: Path) -> list[str]:
         return []
 
 
-def _look_at_table(file: Path, input_: Input, columns: Sequence[str]) -> str:
-    """Return the problem of a table without one of `columns`, or that cannot be read; "" without a problem."""
+def _table_problem(file: Path, input_: Input, columns: Sequence[str]) -> str:
+    """Return the reason for which a file is no table with these columns. "" if it is."""
     suffixes = [suffix.lower() for suffix in file.suffixes]
     if input_.format == "dataset" and suffixes[-1:] == [_PARQUET]:
-        return _look_at_parquet(file, columns)
+        return _parquet_problem(file, columns)
     is_compressed = suffixes[-1:] == [".gz"]
     if is_compressed:
         suffixes.pop()
     kind = suffixes[-1] if suffixes else ""
-    if kind not in _SEPARATORS and kind not in _RECORDS:
-        expected = _kind(input_).removesuffix(" file").removeprefix("a ")
+    if kind not in _SEPARATORS and kind not in _RECORD_SUFFIXES:
+        expected = _expected_file(input_).removesuffix(" file").removeprefix("a ")
         return f"is of a kind that cannot be read ({kind or 'no suffix'}); give {expected}, plain or .gz"
     try:
         with (
@@ -158,7 +166,7 @@ def _look_at_table(file: Path, input_: Input, columns: Sequence[str]) -> str:
         return str(error)
     except UnicodeDecodeError:
         return "is not UTF-8 text"
-    except (OSError, EOFError, zlib.error) as error:  # a damaged .gz is one of them
+    except (OSError, EOFError, zlib.error) as error:  # a damaged .gz raises any of them
         return f"cannot be read: {error}"
     missing = [column for column in columns if column not in present]
     if not missing:
@@ -168,8 +176,11 @@ def _look_at_table(file: Path, input_: Input, columns: Sequence[str]) -> str:
     return "; ".join([f"lacks the {plural} {', '.join(missing)}", f"it has {', '.join(present)}", *hints[:1]])
 
 
-def _look_at_parquet(file: Path, columns: Sequence[str]) -> str:
-    """Return the problem of a Parquet file. Names are searched in the footer, where they are plain text."""
+def _parquet_problem(file: Path, columns: Sequence[str]) -> str:
+    """Return the reason for which a file is no Parquet file with these columns. "" if it is.
+
+    Names are searched in the footer, where they are plain text, so that no library is needed.
+    """
     try:
         with file.open("rb") as raw:
             begin, size = raw.read(4), raw.seek(0, os.SEEK_END)
@@ -185,96 +196,117 @@ def _look_at_parquet(file: Path, columns: Sequence[str]) -> str:
     return f"lacks the {'columns' if len(missing) > 1 else 'column'} {', '.join(missing)}" if missing else ""
 
 
-def _look_at_text(file: Path) -> str:
-    """Return the problem of the first piece of a text file. Later invalid bytes are reported when they are read."""
+def _text_problem(file: Path) -> str:
+    """Return the reason for which the beginning of a file is not UTF-8 text. "" if it is. Trials find later errors."""
     try:
         with file.open("rb") as raw:
-            head = raw.read(_PIECE)
+            head = raw.read(_HEAD_BYTES)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    if head.startswith(_GZIP):
-        return f"is compressed, and lines are read directly from the file; run gunzip < {file.name} > {_plain(file)}"
-    if head.startswith(_WIDE):
+    if head.startswith(_GZIP_MARK):
+        command = f"gunzip < {file.name} > {_decompressed_name(file)}"
+        return f"is compressed, and lines are read directly from the file; run {command}"
+    if head.startswith(_UTF16_MARKS):
         return f"is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 {file.name} > NEW.txt"
     if b"\0" in head:
         return "is not text: it holds zero bytes; name a file of UTF-8 text, a sample in each line"
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)  # the piece may end within a character
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # they may end within a character
     except UnicodeDecodeError as error:
         line = head.count(bytes([10]), 0, error.start) + 1
         command = f"iconv -f GB18030 -t UTF-8 {file.name} > NEW.txt"
         return f"is not UTF-8 text (line {line}); convert it, for example {command}"
-    if not head.strip() and len(head) < _PIECE:
+    if not head.strip() and len(head) < _HEAD_BYTES:
         return "is empty; it must hold a sample in each line"
     return ""
 
 
-def _plain(file: Path) -> str:
-    """Return a name for the decompressed file. gunzip itself only accepts names that end in .gz."""
+def _decompressed_name(file: Path) -> str:
+    """Return a name for a decompressed file, for a command that works with names that do not end in .gz."""
     return file.stem if file.suffix == ".gz" else "NEW.txt"
 
 
-def _too_few(job: Job, input_: Input, files: Sequence[Path]) -> list[str]:
-    """Return a message if there are fewer non-blank lines than a batch of all ranks needs."""
-    return [text for field, terms in input_.amounts.items() if (text := _lacks(job, field == "per_rank", terms, files))][:1]
+def _line_count_problem(job: Job, input_: Input, files: Sequence[Path]) -> str:
+    """Return a message if files have fewer non-blank lines than `at_least` or `per_rank` require, else ""."""
+    problems = (_sum_problem(job, field == "per_rank", terms, files) for field, terms in input_.amounts.items())
+    return next(filter(None, problems), "")
 
 
-def _lacks(job: Job, per_rank: bool, terms: Sequence[int | str], files: Sequence[Path]) -> str:
+def _sum_problem(job: Job, is_per_rank: bool, terms: Sequence[int | str], files: Sequence[Path]) -> str:
+    """Return a message if files have fewer non-blank lines than a sum, for each rank or in all, else "".
+
+    Args:
+        job: The job.
+        is_per_rank: Whether each rank needs this number of lines.
+        terms: Terms of the sum: numbers, and names of parameters.
+        files: The files.
+    """
     values = [int(job.params[term] if isinstance(term, str) else term) for term in terms]
-    per_rank_lines, ranks = sum(values), job.world_size if per_rank else 1
-    available = _count(files, per_rank_lines * ranks)
-    if available >= per_rank_lines * ranks:
+    total, ranks = sum(values), job.world_size if is_per_rank else 1
+    available = _count_lines(files, total * ranks)
+    if available >= total * ranks:
         return ""
-    shown = [f"{term} {value}" if isinstance(term, str) else f"{value}" for term, value in zip(terms, values, strict=True)]
-    needed = " + ".join(shown)
+    pairs = zip(terms, values, strict=True)
+    needed = " + ".join(f"{term} {value}" if isinstance(term, str) else f"{value}" for term, value in pairs)
     if ranks > 1:
-        reason = f"{errors.counted(ranks, 'rank')} with {needed} each need {per_rank_lines * ranks}"
+        reason = f"{errors.counted(ranks, 'rank')} with {needed} each need {total * ranks}"
     else:
-        reason = f"it needs {needed}" + (f", which is {per_rank_lines}" if len(terms) > 1 else "")
-    advice = _smaller(terms, values, available // ranks)
+        reason = f"it needs {needed}" + (f", which is {total}" if len(terms) > 1 else "")
+    advice = _lower_advice(terms, values, available // ranks)
     return f"has {errors.counted(available, 'line')} of text, and {reason}; give more text{advice}"
 
 
-def _smaller(terms: Sequence[int | str], values: Sequence[int], room: int) -> str:
-    """Return advice on parameters to lower: a value for a single parameter, or the names of several."""
-    named = [term for term in terms if isinstance(term, str)]
+def _lower_advice(terms: Sequence[int | str], values: Sequence[int], room: int) -> str:
+    """Return advice on the parameters of a sum to lower: a value for a single parameter, or the names of several.
+
+    Args:
+        terms: Terms of the sum: numbers, and names of parameters.
+        values: Their values.
+        room: Number of lines that the sum may have.
+    """
+    names = [term for term in terms if isinstance(term, str)]
     rest = sum(value for term, value in zip(terms, values, strict=True) if not isinstance(term, str))
-    if len(named) == 1:
-        return f", or --set params.{named[0]}={room - rest}" if room > rest else ""
-    return f", or lower {' or '.join(f'params.{name}' for name in named)}" if named else ""
+    if len(names) == 1:
+        return f", or --set params.{names[0]}={room - rest}" if room > rest else ""
+    return f", or lower {' or '.join(f'params.{name}' for name in names)}" if names else ""
 
 
-def _count(files: Sequence[Path], enough: int) -> int:
-    """Return the number of non-blank lines, counted up to `enough`."""
+def _count_lines(files: Sequence[Path], most: int) -> int:
+    """Return the number of non-blank lines, or `most` if there are more."""
     count = 0
     for file in files:
         with file.open("rb") as raw:
-            blank = True
-            while piece := raw.readline(_PIECE):  # a line may be as long as the file
-                blank = blank and piece.isspace()
+            is_blank = True
+            while piece := raw.readline(_HEAD_BYTES):  # not the whole line, which may be as long as the file
+                is_blank = is_blank and piece.isspace()
                 if piece.endswith(b"\n"):
-                    count, blank = count + (not blank), True
-                if count >= enough:
+                    count, is_blank = count + (not is_blank), True
+                if count >= most:
                     return count
-            count += not blank
+            count += not is_blank
     return count
 
 
 class _BadFile(Exception):
-    """The file has no first record."""
+    """Error of a table without a first record. The text is the message for the user."""
 
 
 def _header(text: TextIO, kind: str) -> list[str]:
+    """Return the names of the columns of a table: of its first line, or the keys of its first record.
+
+    Raises:
+        _BadFile: The table has no header or no first record.
+    """
     if kind in _SEPARATORS:
         rows = csv.reader(iter(lambda: text.readline(_LONGEST_LINE), ""), delimiter=_SEPARATORS[kind])
         try:
             header = next(rows, None)
-            first = next((row for row in rows if row), None)
+            first_row = next((row for row in rows if row), None)
         except csv.Error as error:
             raise _BadFile(f"is no {kind[1:].upper()}: {error}") from error
         if not header:
             raise _BadFile("is empty; its first line must name the columns")
-        if first is None:
+        if first_row is None:
             raise _BadFile("has a header but no rows")
         return [column.strip() for column in header]
     line = text.readline(_LONGEST_LINE)

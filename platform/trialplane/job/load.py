@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.errors import Issue, JobNotFound, Place, SpecError
-from trialplane.job import document, draft, entrypoint, fixed, requirements, verdict
+from trialplane.job import document, draft, entrypoint, fixed_params, requirements, verdict
 from trialplane.job.document import Document
 from trialplane.job.draft import Draft, Origin
 from trialplane.job.kinds import CLASSES, Job, training
@@ -24,7 +24,12 @@ FOLDER = "jobs"
 
 
 class Flag(NamedTuple):
-    """A value with its flag, if that is not `--` and the field's name."""
+    """A value of an override, with a flag that is not named as its field.
+
+    Attributes:
+        value: The value; None if the flag was not used.
+        source: Name of the flag: "--name".
+    """
 
     value: Any
     source: str
@@ -34,11 +39,11 @@ def find_job(name_or_path: str, search: Path) -> Path:
     """Return the folder of a job.
 
     Args:
-        name_or_path: a name in the nearest `jobs/` of `search` and its parents, or the path of a folder or job.yaml.
-        search: folder to start in, usually the working directory.
+        name_or_path: Name in the nearest `jobs/` of `search` and its parents, or path of a folder or a job.yaml.
+        search: Folder in which the search begins, usually the working directory.
 
     Raises:
-        JobNotFound: there is none; names the searched paths and similar jobs.
+        JobNotFound: There is no such job. The message names the searched paths and similar jobs.
     """
     try:
         path = Path(name_or_path).expanduser()
@@ -46,31 +51,44 @@ def find_job(name_or_path: str, search: Path) -> Path:
         raise JobNotFound(f"no job {name_or_path!r}: there is no such user") from error
     path = path if path.is_absolute() else search / path
     folders = [folder / FOLDER for folder in (search, *search.absolute().parents) if (folder / FOLDER).is_dir()]
-    plain = name_or_path not in ("", ".", "..") and "/" not in name_or_path
-    candidates = [folders[0] / name_or_path, path] if plain and folders else [path]
+    is_name = name_or_path not in ("", ".", "..") and "/" not in name_or_path
+    candidates = [folders[0] / name_or_path, path] if is_name and folders else [path]
     for candidate in candidates:
         if candidate.name == FILE and _is_file(candidate):
             return candidate.parent
         if _is_file(candidate / FILE):
             return candidate
+    raise _not_found(name_or_path, path, candidates, folders)
+
+
+def _not_found(name_or_path: str, path: Path, candidates: Sequence[Path], folders: Sequence[Path]) -> JobNotFound:
+    """Return the error for a job that does not exist.
+
+    Args:
+        name_or_path: Name or path that the user wrote.
+        path: The same as a path.
+        candidates: Searched paths.
+        folders: Existing `jobs/` folders, the nearest one first.
+    """
     if path.suffix == ".py":
-        near = errors.nearest(path.name, [file.name for file in path.parent.glob("*.py")])
         if _is_file(path):
-            raise JobNotFound(f"{name_or_path} is a script and no job; `platform init --from {name_or_path}` makes one")
-        raise JobNotFound(f"there is no script {name_or_path}; {near}".rstrip("; "))
+            return JobNotFound(f"{name_or_path} is a script and no job; `platform init --from {name_or_path}` makes one")
+        hint = errors.nearest(path.name, [file.name for file in path.parent.glob("*.py")])
+        return JobNotFound(f"there is no script {name_or_path}; {hint}".rstrip("; "))
     searched = " and ".join(str(candidate / FILE) for candidate in candidates)
     job_names = [path.parent.name for path in folders[0].glob(f"*/{FILE}")] if folders else []
     hint = errors.nearest(name_or_path.rstrip("/").rpartition("/")[2], job_names)
     if not job_names:
         name = path.name or "NAME"
         hint = f"there is no {FOLDER}/ folder here or above; `platform init {name}` makes a job; see `platform docs laptop`"
-    raise JobNotFound(f"no job {name_or_path!r}: looked at {searched}; {hint}".rstrip("; "))
+    return JobNotFound(f"no job {name_or_path!r}: looked at {searched}; {hint}".rstrip("; "))
 
 
 def _is_file(path: Path) -> bool:
+    """Whether a path is that of a file. One that cannot be accessed is not."""
     try:
         return path.is_file()
-    except OSError:  # a name that is too long, or a folder without access
+    except OSError:  # the name is too long, or the folder is not accessible
         return False
 
 
@@ -88,99 +106,124 @@ def load_job(
     """Return the job in a folder, with all overrides of a command line.
 
     Args:
-        folder: folder with job.yaml and the code.
-        profile: name of one of the file's profiles.
-        sets: `field=value` each, value in YAML: `space.lr.high=0.1`.
-        overrides: dotted field → value or `Flag`; None for a flag that was not used.
-        params: fixed parameters, which are removed from the space.
-        environ: environment; the variables in the job's `environment` are read unless they are empty.
-        kind: required kind; for another kind this is the only issue.
-        script: file in the folder that is the job, without a job.yaml; needs a `kind`.
+        folder: Folder with job.yaml and the code.
+        profile: Name of one of the file's profiles.
+        sets: Assignments `field=value` with values in YAML: `space.lr.high=0.1`.
+        overrides: Dotted field → value or `Flag`; None for a flag that was not used.
+        params: Fixed parameters, which are removed from the space.
+        environ: Environment. The variables in the job's `environment` are read unless they are empty.
+        kind: Required kind of job. For a job of another kind, this is the only issue.
+        script: Script in the folder that is run without a job.yaml; needs a `kind`.
 
     Raises:
-        SpecError: the job has issues; contains all of them.
+        SpecError: The job has issues. The error contains all of them.
     """
-    source = _shown(folder / (script or FILE))
-    empty = "is empty; `platform init` writes one that runs"
-    text = Document({"kind": kind, "script": script}, {}, source) if script else document.read(folder / FILE, source, empty)
-    profiles, issues = _profiles(text)
-    base = Draft.of(text, skip=("profiles",))
-    has_objective = "objective" in text.data
-    base.data["name"] = text.data.get("name", _name(Path(script or folder)))
-    if "name" in text.data:
+    source = _short_path(folder / (script or FILE))
+    if script:
+        job_file = Document({"kind": kind, "script": script}, {}, source)
+    else:
+        job_file = document.read(folder / FILE, source, "is empty; `platform init` writes one that runs")
+    profiles, issues = _profiles(job_file)
+    has_objective = "objective" in job_file.data
+    base = Draft.from_document(job_file, skip=("profiles",))
+    base.data["name"] = _job_name(folder / script)
+    if "name" in job_file.data:
         message = "is the name of the job's folder; drop this line"
-        issues.append(Issue(("name",), message, source, text.lines[("name",)]))
-        base.data["name"] = _name(folder)
-
-    plain = verdict.judge(base, has_objective)
+        issues.append(Issue(("name",), message, source, job_file.lines[("name",)]))
+    base_judgment = verdict.judge(base, has_objective)
     for name in profiles:
-        issues += _judge_profile(base, text, name, plain, has_objective)
+        issues += _judge_profile(base, job_file, name, base_judgment)
+
     job_draft = base.copy()
     if profile is not None and profile in profiles:
-        _lay_profile(job_draft, text, profile)
+        _apply_profile(job_draft, job_file, profile)
     elif profile is not None:
         hint = errors.nearest(profile, profiles) or "the job has no profiles"
         issues.append(Issue(("profiles",), f"there is no profile {profile!r}; {hint}", "--profile"))
-    _lay_environment(job_draft, environ or {})
+    _apply_environment(job_draft, environ or {})
     if params:
-        fixed.lay(job_draft, params, takes_any=bool(script))
-    others = profiles if profile is not None and profile not in profiles else ()  # the user may have meant one of them
-    known_names = fixed.named(base.data, job_draft.data, *(text.data["profiles"][name] for name in others))
-    written = job_draft.copy()
-    overrides_by_source = {
-        f"--set {assignment_text}": field_and_value
-        for assignment_text in sets
-        if (field_and_value := _lay_set(job_draft, assignment_text)) is not None
-    }
-    for field, value in (overrides or {}).items():
-        flag = value if isinstance(value, Flag) else Flag(value, "--" + field.replace("_", "-"))
-        if flag.value is not None:
-            overrides_by_source[flag.source] = (draft.path(field, fixed.named(job_draft.data)), flag.value)
-            job_draft.set(*overrides_by_source[flag.source], Origin(flag.source))
-    for name, amount in training.scaled(written.data, job_draft.data).items():
-        if job_draft.origin(("resources", name)).source not in overrides_by_source:
-            job_draft.data["resources"][name] = amount
-    issues += fixed.refused(job_draft, overrides_by_source, known_names)
-    other = _of_another_kind(job_draft, kind)
-    if other:
-        raise SpecError(other)
+        fixed_params.fix_parameters(job_draft, params, accepts_new=bool(script))
+    # With an unknown profile, the user may have meant any of them.
+    possible_profiles = profiles if profile is not None and profile not in profiles else ()
+    profile_data = [job_file.data["profiles"][name] for name in possible_profiles]
+    known_names = fixed_params.parameter_names(base.data, job_draft.data, *profile_data)
+    overridden = _apply_overrides(job_draft, sets, overrides or {})
+    issues += fixed_params.override_issues(job_draft, overridden, known_names)
+    if kind_issues := _kind_issues(job_draft, kind):
+        raise SpecError(kind_issues)
 
-    result = verdict.judge(job_draft, has_objective, _settled(text, plain))
-    issues += result.issues
-    issues += _check_code(job_draft, result, folder)
-    if issues or result.job is None:
+    judgment = verdict.judge(job_draft, has_objective, _valid_variables(job_file, base_judgment))
+    issues += judgment.issues
+    issues += _code_issues(job_draft, judgment, folder)
+    if issues or judgment.job is None:
         order = {origin: index for index, origin in enumerate([source, *(issue.source for issue in issues)])}
         raise SpecError(
             sorted(dict.fromkeys(issues), key=lambda issue: (issue.source != source, order[issue.source], issue.line))
         )
-    return result.job
+    return judgment.job
 
 
-def _of_another_kind(whole: Draft, kind: str | None) -> list[Issue]:
-    actual_kind = whole.data.get("kind")
+def _apply_overrides(job_draft: Draft, sets: Sequence[str], overrides: Mapping[str, Any]) -> dict[str, tuple[Place, Any]]:
+    """Apply `--set` and flags to a draft. If they change a training's GPUs, scale its other resources.
+
+    Args:
+        job_draft: Draft to change.
+        sets: Assignments `field=value`.
+        overrides: Dotted field → value or `Flag`.
+
+    Returns:
+        Source of each override → its field and value.
+    """
+    written = job_draft.copy()
+    overridden = {
+        f"--set {assignment_text}": field_and_value
+        for assignment_text in sets
+        if (field_and_value := _apply_assignment(job_draft, assignment_text)) is not None
+    }
+    for field, value in overrides.items():
+        flag = value if isinstance(value, Flag) else Flag(value, "--" + field.replace("_", "-"))
+        if flag.value is not None:
+            overridden[flag.source] = (draft.path(field, fixed_params.parameter_names(job_draft.data)), flag.value)
+            job_draft.set(*overridden[flag.source], Origin(flag.source))
+    for name, amount in training.scaled_resources(written.data, job_draft.data).items():
+        if job_draft.origin(("resources", name)).source not in overridden:
+            job_draft.data["resources"][name] = amount
+    return overridden
+
+
+def _kind_issues(job_draft: Draft, kind: str | None) -> list[Issue]:
+    """Return an issue if a job is of another kind than `kind`. None requires no kind."""
+    actual_kind = job_draft.data.get("kind")
     if kind is None or actual_kind == kind or actual_kind not in list(CLASSES):  # it may be any YAML value
         return []
-    origin = whole.origin(("kind",))
-    name = whole.data["name"]
+    origin = job_draft.origin(("kind",))
+    name = job_draft.data["name"]
     message = f"is {actual_kind}, and not {kind}: `platform submit {actual_kind} {name}`"
     return [Issue(("kind",), message, origin.source, origin.line)]
 
 
-def _settled(text: Document, plain: verdict.Judgment) -> list[Place]:
-    """Return the variables that refer to valid fields of the file's job. A profile may remove these fields."""
-    broken_fields = {issue.field for issue in plain.issues}
-    environment = text.data.get("environment")
+def _valid_variables(job_file: Document, base_judgment: verdict.Judgment) -> list[Place]:
+    """Return the paths of the variables in `environment` that refer to fields of the job without a profile.
+
+    They stay valid with a profile that removes these fields.
+
+    Args:
+        job_file: The job file.
+        base_judgment: Validation of the job without a profile.
+    """
+    broken_fields = {issue.field for issue in base_judgment.issues}
+    environment = job_file.data.get("environment")
     names = environment if isinstance(environment, dict) else {}
     return [("environment", name) for name in names if f"environment.{name}" not in broken_fields]
 
 
-def _name(path: Path) -> str:
+def _job_name(path: Path) -> str:
     """Return the name of a job, from its folder or script, with valid characters."""
     name = path.absolute().name.removesuffix(".py")
     return re.sub(r"[^a-z0-9_-]+", "-", name.lower())[:63].strip("-_") or "job"
 
 
-def _shown(path: Path) -> str:
+def _short_path(path: Path) -> str:
     """Return a path in its shortest form."""
     try:
         return str(path.absolute().relative_to(Path.cwd()))
@@ -188,42 +231,47 @@ def _shown(path: Path) -> str:
         return str(path)
 
 
-def _profiles(text: Document) -> tuple[list[str], list[Issue]]:
-    """Return the names of profiles that are mappings, and issues of the others."""
-    profiles = text.data.get("profiles")
+def _profiles(job_file: Document) -> tuple[list[str], list[Issue]]:
+    """Return the names of the profiles that are mappings, and issues of the others."""
+    profiles = job_file.data.get("profiles")
     if profiles is None:
         return [], []
     if not isinstance(profiles, dict):
         message = "must be a mapping of names to fields: max: {trials: 800}"
-        return [], [Issue(("profiles",), message, text.source, text.lines[("profiles",)])]
-    wrong = [
-        Issue(("profiles", name), "must be a mapping of fields", text.source, text.lines[("profiles", name)])
+        return [], [Issue(("profiles",), message, job_file.source, job_file.lines[("profiles",)])]
+    issues = [
+        Issue(("profiles", name), "must be a mapping of fields", job_file.source, job_file.lines[("profiles", name)])
         for name, fields in profiles.items()
         if not isinstance(fields, dict)
     ]
-    return [name for name, fields in profiles.items() if isinstance(fields, dict)], wrong
+    return [name for name, fields in profiles.items() if isinstance(fields, dict)], issues
 
 
-def _lay_profile(base: Draft, text: Document, name: str) -> None:
+def _apply_profile(job_draft: Draft, job_file: Document, name: str) -> None:
+    """Merge a profile over a draft."""
     origins = {
-        field_path[2:]: Origin(text.source, line, ("profiles", name))
-        for field_path, line in text.lines.items()
+        field_path[2:]: Origin(job_file.source, line, ("profiles", name))
+        for field_path, line in job_file.lines.items()
         if field_path[:2] == ("profiles", name) and len(field_path) > 2
     }
-    base.lay(text.data["profiles"][name], origins)
+    job_draft.merge(job_file.data["profiles"][name], origins)
 
 
-def _judge_profile(base: Draft, text: Document, name: str, plain: verdict.Judgment, singular: bool) -> list[Issue]:
-    """Return issues that the job only has with a profile, selected or not."""
-    trial = base.copy()
-    _lay_profile(trial, text, name)
+def _judge_profile(base: Draft, job_file: Document, name: str, base_judgment: verdict.Judgment) -> list[Issue]:
+    """Return the issues that the job only has with a profile, whether it is selected or not.
+
+    Args:
+        base: Draft of the job without a profile.
+        job_file: The job file.
+        name: Name of the profile.
+        base_judgment: Validation of the job without a profile.
+    """
+    with_profile = base.copy()
+    _apply_profile(with_profile, job_file, name)
+    judgment = verdict.judge(with_profile, "objective" in job_file.data, _valid_variables(job_file, base_judgment))
     # An invalid field of the file may have another message with the profile; report it once.
-    reported = {(issue.field, issue.line) for issue in plain.issues}
-    new_issues = [
-        issue
-        for issue in verdict.judge(trial, singular, _settled(text, plain)).issues
-        if (issue.field, issue.line) not in reported
-    ]
+    reported = {(issue.field, issue.line) for issue in base_judgment.issues}
+    new_issues = [issue for issue in judgment.issues if (issue.field, issue.line) not in reported]
     return [
         issue
         if issue.place[:2] == ("profiles", name)
@@ -232,46 +280,47 @@ def _judge_profile(base: Draft, text: Document, name: str, plain: verdict.Judgme
     ]
 
 
-def _lay_environment(whole: Draft, environ: Mapping[str, str]) -> None:
-    variables = whole.data.get("environment")
+def _apply_environment(job_draft: Draft, environ: Mapping[str, str]) -> None:
+    """Set the fields that the job's `environment` names to the values of the variables, and add issues."""
+    variables = job_draft.data.get("environment")
     for variable, field in variables.items() if isinstance(variables, dict) else ():
         text = environ.get(variable, "")
         if not text.strip() or not isinstance(field, str):
             continue
-        field_path = draft.path(field, fixed.named(whole.data))
-        old = whole.get(field_path)
+        field_path = draft.path(field, fixed_params.parameter_names(job_draft.data))
+        old = job_draft.get(field_path)
         try:
             value = document.scalar(text, variable)
             if isinstance(old, list) and not isinstance(value, list):
                 value = [document.scalar(part, variable) for part in text.split(",") if part.strip()]
         except SpecError:
-            value = text  # a plain string that is not valid YAML
+            value = text  # a string that is not valid YAML
         if _is_number(old) and not _is_number(value) and value is not None:
-            whole.issues.append(Issue((field,), f"must be a number like {old}, not {text!r}", variable))
+            job_draft.issues.append(Issue((field,), f"must be a number like {old}, not {text!r}", variable))
         else:
-            whole.set(field_path, value, Origin(variable))
+            job_draft.set(field_path, value, Origin(variable))
 
 
-def _lay_set(whole: Draft, assignment_text: str) -> tuple[Place, Any] | None:
-    """Apply `field=value` to the draft. Return the field and the value, or None after an issue."""
+def _apply_assignment(job_draft: Draft, assignment_text: str) -> tuple[Place, Any] | None:
+    """Apply an assignment `field=value` to a draft. Return the field and the value. None after an issue."""
     try:
         field, value, source = document.assignment(assignment_text)
     except SpecError as error:
-        whole.issues += error.issues
+        job_draft.issues += error.issues
         return None
-    field_path = draft.path(field, fixed.named(whole.data))
-    whole.set(field_path, value, Origin(source))
+    field_path = draft.path(field, fixed_params.parameter_names(job_draft.data))
+    job_draft.set(field_path, value, Origin(source))
     return field_path, value
 
 
-def _check_code(whole: Draft, judged: verdict.Judgment, folder: Path) -> list[Issue]:
-    """Return issues of the files that the job names, with the lines that name them."""
-    if judged.sound is None or ("kind",) in judged.broken:  # the default entrypoint depends on the kind
+def _code_issues(job_draft: Draft, judgment: verdict.Judgment, folder: Path) -> list[Issue]:
+    """Return the issues of the files that the job names, each with the line of the job file or of the code."""
+    if judgment.partial is None or ("kind",) in judgment.broken:  # the default entrypoint depends on the kind
         return []
-    issues = list(entrypoint.check(judged.sound, folder, judged.broken))
-    if ("requirements",) not in judged.broken and ("script",) not in judged.broken:
-        issues += requirements.of(judged.sound, folder, requirements.prefix(folder)).issues
-    return [issue if issue.source else verdict.located(whole, issue) for issue in issues]
+    issues = list(entrypoint.check(judgment.partial, folder, judgment.broken))
+    if ("requirements",) not in judgment.broken and ("script",) not in judgment.broken:
+        issues += requirements.job_requirements(judgment.partial, folder, requirements.prefix(folder)).issues
+    return [issue if issue.source else verdict.locate(job_draft, issue) for issue in issues]
 
 
 def _is_number(value: Any) -> bool:

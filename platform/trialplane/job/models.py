@@ -19,7 +19,14 @@ class Model(BaseModel):
 
 
 def refuse(issues: Sequence[Issue]) -> None:
-    """Raise all issues as one error. Their paths are relative to the model. Do nothing without issues."""
+    """Raise all issues of a model as one error. Do nothing if there are none.
+
+    Args:
+        issues: Issues with paths that are relative to the model.
+
+    Raises:
+        PydanticCustomError: There are issues.
+    """
     if issues:
         text = "; ".join(f"{issue.field}: {issue.message}" for issue in issues)
         raise PydanticCustomError(ISSUES, "{text}", {"text": text, ISSUES: list(issues)})

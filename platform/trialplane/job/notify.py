@@ -32,6 +32,7 @@ class Notify(models.Model):
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
+        """Check that apprise supports the URL, or that it names a secret."""
         if url.startswith("secret:"):
             if _SECRET.fullmatch(url) is None:
                 raise ValueError("must name a secret by letters, digits, `.`, `_` and `-`: secret:SLACK")
@@ -48,6 +49,6 @@ class Notify(models.Model):
 
     @property
     def secret(self) -> str | None:
-        """Name of the secret that holds the URL; None for a URL that is in the job."""
+        """Name of the secret with the URL. None for a URL in the job itself."""
         match = _SECRET.fullmatch(self.url)
         return None if match is None else match[1]

@@ -2,8 +2,8 @@
 
 The laptop has no Optuna, so `optuna.json` holds the signatures of its classes; tests/job/test_options.py writes it and
 compares it with the installed Optuna. This module adds what signatures do not contain: our names, bounds, and the arguments
-that the platform sets. The controller uses the same tables to create objects from a name and options. `ELSEWHERE` has the
-names in other tools.
+that the platform sets. The controller uses the same tables to create objects from a name and options. `FOREIGN_NAMES`
+has the names in other tools.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ValueKind(enum.StrEnum):
     INT_OR_AUTO = 'a whole number or "auto"'
     AMOUNT = "a whole number, or the name of a parameter in params that is one"
     POINT = "a mapping of parameter names to values"
-    POINTS = "a list of lists of numbers"  # the controller makes an array of it
+    POINTS = "a list of lists of numbers"  # the controller converts it to an array
     FUNCTION = "module:function of the job's code"  # the function itself is Optuna's argument
     FACTORY = "module:function of the job's code that returns the value"  # called without arguments
     SAMPLER = "a sampler"
@@ -41,13 +41,13 @@ class Option:
     """One option.
 
     Attributes:
-        kind: what its value is.
-        nullable: whether null is a value too.
-        required: whether it must be given.
-        default: Optuna's, where it need not be.
-        minimum, maximum: bounds of a number, both included.
-        above: bound that a number must exceed.
-        allowed: the values of a TEXT.
+        kind: Type of the value.
+        nullable: Whether the value may be null.
+        required: Whether a job must set it.
+        default: Optuna's default of an option that is not required.
+        minimum, maximum: Bounds of a number, both included. None without a bound.
+        above: Bound that a number must exceed. None without one.
+        allowed: Values of an option of the type TEXT.
     """
 
     kind: ValueKind
@@ -65,12 +65,12 @@ class Choice:
     """One sampler, pruner, crossover or mutation.
 
     Attributes:
-        cls: name of Optuna's class.
-        options: what a job may set, by Optuna's names.
-        platform: arguments that the platform sets itself, each with the field of the job that it is taken from.
-        objectives: how many objectives it can handle at most, or None for any number.
-        parents: of a crossover, how many points it makes a new one from.
-        alone: whether a sampler can draw one parameter by itself, and so can be another's `independent_sampler`.
+        cls: Name of Optuna's class.
+        options: Options that a job may set, by Optuna's names.
+        platform: Arguments that the platform sets itself, each with the field of the job from which it takes the value.
+        objectives: Maximum number of objectives. None for any number.
+        parents: Number of points from which a crossover makes a new one.
+        is_independent: Whether a sampler can draw a single parameter, and so be another's `independent_sampler`.
     """
 
     cls: str
@@ -78,11 +78,11 @@ class Choice:
     platform: Mapping[str, str]
     objectives: int | None = None
     parents: int = 2
-    alone: bool = True
+    is_independent: bool = True
 
 
 SIGNATURES = Path(__file__).with_name("optuna.json")
-# Optuna's type of an argument, without null → what it is here.
+# Optuna's type of an argument, without None → type of the option.
 _KINDS: Mapping[str, ValueKind] = {
     "bool": ValueKind.BOOL,
     "int": ValueKind.INT,
@@ -100,11 +100,12 @@ _KINDS: Mapping[str, ValueKind] = {
 _NAMES = {"NopPruner": "none", "SuccessiveHalvingPruner": "successive_halving"}  # others: the class without its suffix
 _PLATFORM = {"seed": "seed", "constraints_func": "constraints", "search_space": "space"}
 _IGNORED = ("restart_strategy", "inc_popsize")  # Optuna warns that they do nothing
-# Optuna makes arrays of so many rows with each trial, or powers of so many factors; far beyond use, and what memory holds.
+# Optuna allocates this many rows for each trial, or multiplies this many factors. More would fill the memory, and no search
+# needs it.
 MOST_ROWS = 10_000
 _MOST_POWERS = 100
 _MOST_BRACKETS = 10
-# What Optuna refuses or fails on: in the controller, so once its pod runs, and often with the first trial only.
+# Bounds outside of which Optuna raises an error, but only in the controller's pod, and often with the first trial only.
 _BOUNDS: Mapping[str, Mapping[str, float]] = {
     name: bounds
     for names, bounds in (
@@ -125,8 +126,8 @@ _BOUNDS: Mapping[str, Mapping[str, float]] = {
 _ALLOWED = {"qmc_type": ("sobol", "halton")}
 _TRAITS: Mapping[str, Mapping[str, Any]] = {
     "cmaes": {"objectives": 1},
-    "grid": {"alone": False},
-    "bruteforce": {"alone": False},
+    "grid": {"is_independent": False},
+    "bruteforce": {"is_independent": False},
     "spx": {"parents": 3},
     "undx": {"parents": 3},
     "none": {"objectives": None},
@@ -134,14 +135,19 @@ _TRAITS: Mapping[str, Mapping[str, Any]] = {
 
 
 def _option(name: str, signature: str) -> Option:
-    """The option of `int | None = None`, or of `float` where Optuna has no default."""
-    kind, optional, default = signature.partition(" = ")
-    bare, bounds = kind.removesuffix(" | None"), _BOUNDS.get(name, {})
+    """Return the option for an argument of an Optuna class.
+
+    Args:
+        name: Name of the argument.
+        signature: Its annotation and default: `int | None = None`, or `float` without a default.
+    """
+    annotation, equals, default = signature.partition(" = ")
+    type_name, bounds = annotation.removesuffix(" | None"), _BOUNDS.get(name, {})
     return Option(
-        ValueKind.FUNCTION if bare.startswith("Callable[") else _KINDS[bare],
-        nullable=bare != kind,
-        required=not optional,
-        default=ast.literal_eval(default) if optional else None,
+        ValueKind.FUNCTION if type_name.startswith("Callable[") else _KINDS[type_name],
+        nullable=type_name != annotation,
+        required=not equals,
+        default=ast.literal_eval(default) if equals else None,
         allowed=_ALLOWED.get(name, ()),
         minimum=bounds.get("minimum"),
         maximum=bounds.get("maximum"),
@@ -150,6 +156,7 @@ def _option(name: str, signature: str) -> Option:
 
 
 def _choice(kind: ValueKind, name: str, cls: str, arguments: Mapping[str, str]) -> Choice:
+    """Return the sampler, pruner, crossover or mutation of an Optuna class with these arguments and their signatures."""
     job_options = {key: text for key, text in arguments.items() if key not in (*_PLATFORM, *_IGNORED)}
     return Choice(
         cls,
@@ -159,7 +166,7 @@ def _choice(kind: ValueKind, name: str, cls: str, arguments: Mapping[str, str]) 
     )
 
 
-_OPTUNAS: Mapping[ValueKind, Mapping[str, Choice]] = {
+_OPTUNA_TABLES: Mapping[ValueKind, Mapping[str, Choice]] = {
     kind: {
         name: _choice(kind, name, cls, arguments)
         for cls, arguments in classes.items()
@@ -168,9 +175,9 @@ _OPTUNAS: Mapping[ValueKind, Mapping[str, Choice]] = {
     for suffix, classes in json.loads(SIGNATURES.read_text(encoding="utf-8")).items()
     for kind in [ValueKind[suffix.upper()]]
 }
-SAMPLERS = _OPTUNAS[ValueKind.SAMPLER]
+SAMPLERS = _OPTUNA_TABLES[ValueKind.SAMPLER]
 PRUNERS = {
-    **_OPTUNAS[ValueKind.PRUNER],
+    **_OPTUNA_TABLES[ValueKind.PRUNER],
     # Optuna's successive halving with defaults that suit reports of epochs, or with `promote` the platform's own.
     "asha": Choice(
         "AshaPruner",
@@ -186,18 +193,22 @@ PRUNERS = {
         objectives=1,
     ),
 }
-# The table that a nested value is looked up in.
-TABLES: Mapping[ValueKind, Mapping[str, Choice]] = {**_OPTUNAS, ValueKind.PRUNER: PRUNERS}
+# Algorithms by kind and name; also those that are values of options.
+TABLES: Mapping[ValueKind, Mapping[str, Choice]] = {**_OPTUNA_TABLES, ValueKind.PRUNER: PRUNERS}
 
 
-_EVOLVES = "there is none here: it changes the parameters of trials that run, and here a trial keeps those it started with"
-_BOHB = "there is none here; sampler: tpe with pruner: hyperband is the nearest"
-_ARCHITECTURE = "there is none here: it searches an architecture while it trains one model, and not parameters of trials"
-_LIBRARY = "there is none here: the samplers are Optuna's, of which tpe and gp learn from earlier trials as well"
+_NO_EVOLUTION = (
+    "there is none here: it changes the parameters of trials that run, and here a trial keeps those it started with"
+)
+_NO_BOHB = "there is none here; sampler: tpe with pruner: hyperband is the nearest"
+_NO_ARCHITECTURE_SEARCH = (
+    "there is none here: it searches an architecture while it trains one model, and not parameters of trials"
+)
+_NO_OTHER_LIBRARY = "there is none here: the samplers are Optuna's, of which tpe and gp learn from earlier trials as well"
 
-# What to write instead, or that there is none → names of Katib, Ray Tune, W&B, SageMaker, Determined and Vizier, in lower
-# case with letters and digits only. Optuna's own class names need no entry.
-ELSEWHERE: Mapping[ValueKind, Mapping[str, str]] = {
+# Hint with the name to write instead → names in Katib, Ray Tune, W&B, SageMaker, Determined and Vizier, in lower case and
+# with letters and digits only. Optuna's own class names need no entry.
+FOREIGN_NAMES: Mapping[ValueKind, Mapping[str, str]] = {
     ValueKind.SAMPLER: {
         "it is called random here": "randomsearch basicvariant basicvariantgenerator",
         "it is called grid here": "gridsearch",
@@ -214,23 +225,23 @@ ELSEWHERE: Mapping[ValueKind, Mapping[str, str]] = {
         "it is called cmaes here": "cma cmaevolutionstrategy",
         "it is called nsgaii here": "nsga2 genetic evolutionary",
         "it is called nsgaiii here": "nsga3",
-        _BOHB: "bohb tunebohb",
+        _NO_BOHB: "bohb tunebohb",
         "it is a pruner here: write pruner: hyperband, beside the sampler": "hyperband",
         "it is a pruner here: write pruner: asha, beside the sampler": (
             "asha adaptiveasha asynchyperband successivehalving"
         ),
         "it is a pruner here: write pruner: median, beside the sampler": "medianstop medianstopping",
-        _EVOLVES: "pbt pb2 populationbasedtraining",
-        _ARCHITECTURE: "enas darts",
-        _LIBRARY: "ax axsearch hebo hebosearch nevergrad nevergradsearch zoopt blendsearch cfo dragonfly vizier",
+        _NO_EVOLUTION: "pbt pb2 populationbasedtraining",
+        _NO_ARCHITECTURE_SEARCH: "enas darts",
+        _NO_OTHER_LIBRARY: "ax axsearch hebo hebosearch nevergrad nevergradsearch zoopt blendsearch cfo dragonfly vizier",
     },
     ValueKind.PRUNER: {
         "it is called asha here": "adaptiveasha ashascheduler sha asynchyperband asynchyperbandscheduler",
         "it is called hyperband here": "hyperbandscheduler",
-        _BOHB: "bohb hbbohb hyperbandforbohb",
+        _NO_BOHB: "bohb hbbohb hyperbandforbohb",
         "it is called median here": "medianstop medianstopping medianstoppingrule auto",
         "it is called patient here": "earlystopping plateau trialplateaustopper",
         "to end no trial early, write none": "fifo fifoscheduler off no",
-        _EVOLVES: "pbt pb2 populationbasedtraining",
+        _NO_EVOLUTION: "pbt pb2 populationbasedtraining",
     },
 }

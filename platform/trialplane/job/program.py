@@ -11,17 +11,17 @@ from typing import Any
 STYLES = ("optuna", "ray")
 
 
-def styled(entrypoint: str) -> tuple[str, str]:
-    """Return the style of an entrypoint, "" for `run(ctx)`, and its module:function."""
+def split_style(entrypoint: str) -> tuple[str, str]:
+    """Return the style of an entrypoint and its module:function. The style is "" for a function that gets the context."""
     style, _, function = entrypoint.partition(":")
     return (style, function) if style in STYLES and ":" in function else ("", entrypoint)
 
 
-def nested(params: Mapping[str, Any]) -> dict[str, Any]:
+def nested_config(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameters as the `config` of a function trainable of Ray Tune: `model.lr` is config["model"]["lr"].
 
     Raises:
-        ValueError: a name is both a value and a prefix of other names.
+        ValueError: A name is both a value and a prefix of other names.
     """
     config: dict[str, Any] = {}
     for name in sorted(params):  # `model` before `model.lr`
@@ -41,10 +41,10 @@ class MetricSource:
     """A source of a program's metrics.
 
     Attributes:
-        source: stdout, mlflow, file or tensorboard.
-        pattern: regular expressions that find metrics in a line; empty for common formats.
-        path: path of the files with wildcards, relative to the working directory; "" for any.
-        step: name of the metric that is the step; "" for common names.
+        source: "stdout", "mlflow", "file" or "tensorboard".
+        pattern: Regular expressions that find metrics in a line; empty for common formats.
+        path: Path of the files with wildcards, relative to the working directory; "" for any file.
+        step: Name of the metric that is the step; "" for common names.
     """
 
     source: str
@@ -59,17 +59,17 @@ class Program:
 
     Attributes:
         script: Python file in the job's folder, which runs as `__main__`; "" for a command.
-        command: program with its first arguments, which may have placeholders; empty for a script.
-        arguments: further arguments, with placeholders; see `arguments.build`.
-        booleans: format of booleans in flags.
-        lists: format of lists in flags.
-        file: settings file in which parameters replace values; "" for none.
+        command: Program with its first arguments, which may have placeholders; empty for a script.
+        arguments: Further arguments, with placeholders; see `arguments.build`.
+        booleans: Format of booleans in flags.
+        lists: Format of lists in flags.
+        file: Settings file in which parameters replace values; "" for none.
         cwd: "code", a copy of the job's folder for each trial, or "workdir", an empty folder.
-        metrics: sources of the program's metrics.
-        names: metrics that the job names, found in any spelling.
-        sample: example parameters for checking the script's arguments before the first trial; None if only the job's code
-            knows them.
-        packages: whether the code's folder contains packages to import.
+        metrics: Sources of the program's metrics.
+        names: Metrics that the job names, which are matched in any spelling.
+        sample: Example parameters for checking the script's arguments before the first trial; None if they are defined in
+            the job's code.
+        packages: Whether the folder with the code contains packages to import.
     """
 
     script: str = ""

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-_LARGEST = 2**20  # bytes of a file
-_MOST_FILES = 50  # that are included
-_FILES = {"-r": "requirement", "--requirement": "requirement", "-c": "constraint", "--constraint": "constraint"}
-_EDITABLE = ("-e", "--editable")
-_OF_PIP = (  # options for where pip finds packages, and how it installs them
+_MOST_BYTES = 2**20  # of a file
+_MOST_FILES = 50  # with all included ones
+_INCLUDE_OPTIONS = {"-r": "requirement", "--requirement": "requirement", "-c": "constraint", "--constraint": "constraint"}
+_EDITABLE_OPTIONS = ("-e", "--editable")
+_PIP_OPTIONS = (  # they say where pip finds packages, and how it installs them
     "-i", "--index-url", "--extra-index-url", "--no-index", "-f", "--find-links", "--trusted-host", "--pre",
     "--prefer-binary", "--no-binary", "--only-binary", "--require-hashes", "--use-feature",
 )  # fmt: skip
@@ -44,16 +44,16 @@ _BLOCK = re.compile(r"# /// ([a-zA-Z0-9-]+)\s*")
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
+class RequirementLine:
     """A requirement with its file and line.
 
     Attributes:
-        requirement: the requirement.
-        source: name of the file in messages.
+        requirement: Name, versions, extras and marker.
+        source: Name of the file in messages.
         line: 1-based line.
-        is_constraint: whether it only limits the version of another line's requirement.
-        has_url: whether it is installed from a URL.
-        applies: whether it has no marker, or the marker is true for this Python.
+        is_constraint: Whether it only limits the version of another line's requirement.
+        has_url: Whether it is installed from a URL.
+        applies: Whether it has no marker, or the marker is true for this Python.
     """
 
     requirement: Requirement
@@ -69,16 +69,16 @@ class Requirements:
     """The requirements of a job.
 
     Attributes:
-        wanted: requirements, in the order of the lines.
-        python: required versions of Python, with file and line.
-        unchecked: lines that only an installation could check.
-        issues: invalid lines.
-        files: paths and texts of the files; for a script its dependencies, one per line.
-        main: the requirements file or the script; "" if there are no requirements.
-        source: name of `main` in messages.
+        lines: Lines with a requirement, in their order.
+        python: Required versions of Python, with the file and the line that require them. None for any version.
+        unchecked: Remarks about lines that only an installation could check.
+        issues: Issues of invalid lines.
+        files: Path and text of each file; for a script, its dependencies, one per line.
+        main: Path of the requirements file or the script; "" if there are no requirements.
+        source: Name of `main` in messages.
     """
 
-    wanted: tuple[Wanted, ...] = ()
+    lines: tuple[RequirementLine, ...] = ()
     python: tuple[SpecifierSet, str, int] | None = None
     unchecked: tuple[Issue, ...] = ()
     issues: tuple[Issue, ...] = ()
@@ -92,19 +92,19 @@ class Requirements:
         return hashlib.sha256(repr(self.files).encode()).hexdigest()
 
 
-def of(job: Job, folder: Path, prefix: str = "") -> Requirements:
+def job_requirements(job: Job, folder: Path, prefix: str = "") -> Requirements:
     """Return the requirements of a job, from its requirements file or its script.
 
     Args:
-        job: the job.
-        folder: the job's folder.
-        prefix: prefix of files in messages.
+        job: The job.
+        folder: The job's folder.
+        prefix: Prefix of the names of files in messages.
     """
     return read(folder, job.requires, prefix, is_named=bool(job.requirements))
 
 
 def prefix(folder: Path) -> str:
-    """Return the prefix of a folder's files in messages: its path in its shortest form."""
+    """Return the prefix of the names of a folder's files in messages: its path in its shortest form, with a /."""
     try:
         return f"{folder.absolute().relative_to(Path.cwd())}/".removeprefix("./")
     except ValueError:
@@ -115,15 +115,15 @@ def read(folder: Path, name: str, prefix: str = "", *, is_named: bool = True) ->
     """Return the requirements in a file.
 
     Args:
-        folder: the job's folder.
-        name: path of a requirements file or of a Python script in it; "" for none.
-        prefix: prefix of files in messages.
-        is_named: whether the job names the file as its requirements; a script may have none.
+        folder: The job's folder.
+        name: Path of a requirements file or of a Python script in the folder; "" for none.
+        prefix: Prefix of the names of files in messages.
+        is_named: Whether the job names the file as its requirements. Otherwise it is the job's script, which may have none.
     """
     if not name or not (is_named or (folder / name).is_file()):
         return Requirements()
     reader = _Reader(folder, prefix)
-    reader.script(name) if name.endswith(".py") else reader.file(name)
+    reader.read_script(name) if name.endswith(".py") else reader.read_file(name)
     if name.endswith(".py") and not reader.has_block:
         if is_named:
             reader.issues.append(Issue(("requirements",), f"{name} has no metadata: there is no line `# /// script` in it"))
@@ -131,14 +131,20 @@ def read(folder: Path, name: str, prefix: str = "", *, is_named: bool = True) ->
             return Requirements()
     files = tuple(sorted(reader.files.items()))
     issues, unchecked = tuple(reader.issues), tuple(reader.unchecked)
-    return Requirements(tuple(reader.wanted), reader.python, unchecked, issues, files, name, f"{prefix}{name}")
+    return Requirements(tuple(reader.lines), reader.python, unchecked, issues, files, name, f"{prefix}{name}")
 
 
 class _Reader:
-    """Reader of a requirements file and the files that it includes."""
+    """Reader of a requirements file and the files that it includes, or of a script. The attributes collect the results.
+
+    Attributes:
+        lines, python, unchecked, issues: As of `Requirements`.
+        files: Texts of the files by path.
+        has_block: Whether the script has metadata.
+    """
 
     def __init__(self, folder: Path, prefix: str) -> None:
-        self.wanted: list[Wanted] = []
+        self.lines: list[RequirementLine] = []
         self.python: tuple[SpecifierSet, str, int] | None = None
         self.unchecked: list[Issue] = []
         self.issues: list[Issue] = []
@@ -148,67 +154,68 @@ class _Reader:
         self._folder = folder
         self._prefix = prefix
 
-    def file(self, name: str, *, is_constraint: bool = False, included_at: Issue | None = None) -> None:
+    def read_file(self, name: str, *, is_constraint: bool = False, included_at: Issue | None = None) -> None:
         """Read a requirements file.
 
         Args:
-            name: path in the folder.
-            is_constraint: whether it only limits versions.
-            included_at: issue with the line that includes the file; None for the job's own.
+            name: Path in the folder.
+            is_constraint: Whether its lines only limit versions.
+            included_at: Issue of the line that includes the file, in case it cannot be read. None for the first file.
         """
         self._included.add((name, is_constraint))
         if (text := self._text(name, included_at)) is None:
             return
         source = f"{self._prefix}{name}"
-        for number, line in joined(text):
+        for number, line in logical_lines(text):
             word = line.split(maxsplit=1)[0] if line else ""
             option, _, value = word.partition("=") if word.startswith("--") else (word[:2], "", word[2:])
             value = value or line[len(word) :].strip()
-            line_issue = Issue((option,), "", source, number)
-            if not line or option in _OF_PIP:
+            line_issue = Issue((option,), "", source, number)  # template for issues of this line
+            if not line or option in _PIP_OPTIONS:
                 continue
-            if option in _FILES:
-                self._include(name, value, line_issue, _FILES[option] == "constraint" or is_constraint)
-            elif option in _EDITABLE:
+            if option in _INCLUDE_OPTIONS:
+                self._include(name, value, line_issue, _INCLUDE_OPTIONS[option] == "constraint" or is_constraint)
+            elif option in _EDITABLE_OPTIONS:
                 word = option if "://" in value else f"{option} {value}"  # a URL may hold a password
-                self.unchecked.append(_said(line_issue, word, "is not checked: it says neither name nor version"))
+                self.unchecked.append(_line_issue(line_issue, word, "is not checked: it says neither name nor version"))
             elif line.startswith("-"):
-                self.issues.append(_said(line_issue, word, "is not an option of a requirements file"))
+                self.issues.append(_line_issue(line_issue, word, "is not an option of a requirements file"))
             else:
                 self._add(re.split(r"\s--?[a-z]", line)[0].strip(), source, number, is_constraint)
 
-    def script(self, name: str) -> None:
+    def read_script(self, name: str) -> None:
         """Read the metadata of a script."""
         text = self._text(name, None)
         if text is None:
-            self.has_block = True  # already reported
+            self.has_block = True  # the unreadable file is the only issue
             return
         source, lines = f"{self._prefix}{name}", text.splitlines()
         blocks = list(_blocks(lines))
         if not blocks:
             return
         self.has_block = True
-        begin, content = blocks[0]
+        first_line, content = blocks[0]
         if len(blocks) > 1:
             self.issues.append(Issue(("script",), "appears twice; keep one of the blocks", source, blocks[1][0]))
         try:
             data = tomllib.loads("\n".join(content))
         except tomllib.TOMLDecodeError as error:
-            self.issues.append(Issue(("script",), f"the metadata is not TOML: {error}", source, begin))
+            self.issues.append(Issue(("script",), f"the metadata is not TOML: {error}", source, first_line))
             return
         dependencies = data.get("dependencies", [])
         if not isinstance(dependencies, list) or not all(isinstance(dependency, str) for dependency in dependencies):
-            self.issues.append(Issue(("dependencies",), 'must be a list of strings: ["torch>=2"]', source, begin))
+            self.issues.append(Issue(("dependencies",), 'must be a list of strings: ["torch>=2"]', source, first_line))
             dependencies = []
         self.files[name] = "\n".join(dependencies)  # not the whole script: its other lines do not matter
         for dependency in dependencies:
             line_numbers = (index for index, line in enumerate(content) if dependency in line)
-            self._add(dependency, source, begin + 1 + next(line_numbers, -1), is_constraint=False)
+            self._add(dependency, source, first_line + 1 + next(line_numbers, -1), is_constraint=False)
         if "requires-python" in data:
             line = next((index for index, line in enumerate(content) if line.lstrip().startswith("requires-python")), -1)
-            self._limit_python(data["requires-python"], source, begin + 1 + line)
+            self._limit_python(data["requires-python"], source, first_line + 1 + line)
 
     def _limit_python(self, version_range: object, source: str, line: int) -> None:
+        """Record the required versions of Python, or an issue."""
         from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
         try:
@@ -218,12 +225,14 @@ class _Reader:
             self.issues.append(Issue(("requires-python",), message, source, line))
 
     def _add(self, text: str, source: str, line: int, is_constraint: bool) -> None:
+        """Record a requirement, or an issue, and a remark if its version cannot be checked."""
         from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
         from packaging.requirements import Requirement
 
         line_issue = Issue((), "", source, line)
         if "${" in text:
-            self.unchecked.append(_said(line_issue, "a line with ${…}", "is not checked: only pip knows what it stands for"))
+            message = "is not checked: only pip knows what it stands for"
+            self.unchecked.append(_line_issue(line_issue, "a line with ${…}", message))
             return
         try:
             requirement = Requirement(text)
@@ -232,50 +241,59 @@ class _Reader:
         except ValueError as error:  # raised by packaging too
             if _URL_OR_PATH.search(text.split(";")[0].strip()):  # not shown: it may contain a password
                 self.unchecked.append(
-                    _said(line_issue, "a URL or a path", "is not checked: it says neither name nor version")
+                    _line_issue(line_issue, "a URL or a path", "is not checked: it says neither name nor version")
                 )
             else:
-                self.issues.append(_said(line_issue, text, f"is not a requirement: {errors.first_line(error)}"))
+                self.issues.append(_line_issue(line_issue, text, f"is not a requirement: {errors.first_line(error)}"))
             return
         if has_url := bool(requirement.url):
             self.unchecked.append(
-                _said(line_issue, requirement.name, "is installed from a URL, so its version is not checked")
+                _line_issue(line_issue, requirement.name, "is installed from a URL, so its version is not checked")
             )
             requirement.url = None
         try:
             applies = requirement.marker is None or requirement.marker.evaluate()
         except (UndefinedComparison, UndefinedEnvironmentName) as error:
-            self.issues.append(_said(line_issue, text, f"has a marker that cannot be compared: {errors.first_line(error)}"))
+            message = f"has a marker that cannot be compared: {errors.first_line(error)}"
+            self.issues.append(_line_issue(line_issue, text, message))
             return
-        self.wanted.append(Wanted(requirement, source, line, is_constraint, has_url, applies))
+        self.lines.append(RequirementLine(requirement, source, line, is_constraint, has_url, applies))
 
     def _include(self, name: str, value: str, line_issue: Issue, is_constraint: bool) -> None:
+        """Read a file that another file includes.
+
+        Args:
+            name: Path of the file with the line.
+            value: Path of the included file, relative to that file.
+            line_issue: Template for issues of the line.
+            is_constraint: Whether the included lines only limit versions.
+        """
         if "://" in value:
-            self.unchecked.append(_said(line_issue, line_issue.field, "names a URL, whose content is not checked"))
+            self.unchecked.append(_line_issue(line_issue, line_issue.field, "names a URL, whose content is not checked"))
             return
         path, name_and_value = os.path.normpath(PurePosixPath(name).parent / value), f"{line_issue.field} {value}"
         if path.startswith(("/", "..")):
             self.issues.append(
-                _said(line_issue, name_and_value, "lies outside of the job's folder, and only that folder is sent")
+                _line_issue(line_issue, name_and_value, "lies outside of the job's folder, and only that folder is sent")
             )
         elif len(self._included) >= _MOST_FILES:
-            self.issues.append(_said(line_issue, name_and_value, f"is beyond the {_MOST_FILES} files that are read"))
+            self.issues.append(_line_issue(line_issue, name_and_value, f"is beyond the {_MOST_FILES} files that are read"))
         elif (path, is_constraint) not in self._included:  # ends circular includes
-            self.file(path, is_constraint=is_constraint, included_at=_said(line_issue, name_and_value, ""))
+            self.read_file(path, is_constraint=is_constraint, included_at=_line_issue(line_issue, name_and_value, ""))
 
     def _text(self, name: str, included_at: Issue | None) -> str | None:
-        """Return the text of a file, or None after an issue."""
+        """Return the text of a file. None after an issue, which is reported at `included_at`."""
         file = self._folder / name
         try:
             if not file.is_file():
                 text_files = [path.relative_to(self._folder).as_posix() for path in self._folder.glob("**/*.txt")]
-                near = errors.nearest(name, text_files)
-                raise FileNotFoundError(f"there is no {name} in {self._folder}; {near}".rstrip("; "))
+                hint = errors.nearest(name, text_files)
+                raise FileNotFoundError(f"there is no {name} in {self._folder}; {hint}".rstrip("; "))
             with file.open("rb") as opened:
-                data = opened.read(_LARGEST + 1)
-            if len(data) > _LARGEST:
-                raise ValueError(f"{name} is larger than {_LARGEST // 2**20} MiB")
-            self.files[name] = text = document.decoded(data, name)
+                data = opened.read(_MOST_BYTES + 1)
+            if len(data) > _MOST_BYTES:
+                raise ValueError(f"{name} is larger than {_MOST_BYTES // 2**20} MiB")
+            self.files[name] = text = document.decode(data, name)
         except (OSError, ValueError) as error:
             message = f"{name} is not {error.encoding.upper()} text" if isinstance(error, UnicodeDecodeError) else str(error)
             self.issues.append(dataclasses.replace(included_at or Issue(("requirements",), ""), message=message))
@@ -283,63 +301,64 @@ class _Reader:
         return text
 
 
-def _said(line_issue: Issue, subject: str, message: str) -> Issue:
+def _line_issue(line_issue: Issue, subject: str, message: str) -> Issue:
+    """Return an issue of the line of `line_issue`, about a part of it, `subject`."""
     return dataclasses.replace(line_issue, place=(errors.shortened(subject, 100),), message=message)
 
 
-def joined(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the logical lines of a requirements file with their numbers, without comments."""
-    pending, begin = "", 0
+def logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a requirements file without comments, with their numbers. A backslash joins a line to the next."""
+    pending, first_number = "", 0
     for number, line in enumerate(text.splitlines(), start=1):
-        begin = begin or number
+        first_number = first_number or number
         if line.endswith("\\") and not line.lstrip().startswith("#"):
             pending += f"{line[:-1]} "
             continue
-        yield begin, _COMMENT.sub("", pending + line).strip()
-        pending, begin = "", 0
+        yield first_number, _COMMENT.sub("", pending + line).strip()
+        pending, first_number = "", 0
     if pending:
-        yield begin, _COMMENT.sub("", pending).strip()
+        yield first_number, _COMMENT.sub("", pending).strip()
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the metadata blocks of type `script`: number of the first line, and the lines without `#`."""
-    at = 0
-    while at < len(lines):
-        opened = _BLOCK.fullmatch(lines[at])
-        at += 1
-        if opened is None:
+    """Yield the metadata blocks of type `script`: 1-based number of the first line, and the lines inside without `#`."""
+    index = 0
+    while index < len(lines):
+        block_start = _BLOCK.fullmatch(lines[index])
+        index += 1
+        if block_start is None:
             continue
-        begin = at
-        while at < len(lines) and (lines[at].rstrip() == "#" or lines[at].startswith("# ")):
-            at += 1
-        inside = [line.rstrip() for line in lines[begin:at]]
-        if "# ///" in inside and opened[1] == "script":  # the last one ends it; later lines are comments
-            end = len(inside) - 1 - inside[::-1].index("# ///")
-            yield begin, [line[2:] for line in inside[:end]]
+        first_line = index
+        while index < len(lines) and (lines[index].rstrip() == "#" or lines[index].startswith("# ")):
+            index += 1
+        comments = [line.rstrip() for line in lines[first_line:index]]
+        if "# ///" in comments and block_start[1] == "script":  # the last of these ends the block; later lines are comments
+            end = len(comments) - 1 - comments[::-1].index("# ///")
+            yield first_line, [line[2:] for line in comments[:end]]
 
 
-def unmet(needed: Requirements, advice: str = "") -> list[Issue]:
-    """Return an issue for each requirement that this Python does not meet, after one with their number and what to type.
+def unmet_issues(needed: Requirements, advice: str = "") -> list[Issue]:
+    """Return an issue for each requirement that this Python does not meet, after one with their number and advice.
 
     Args:
-        needed: the requirements.
-        advice: what to type, as a sentence; default: pip's command.
+        needed: Requirements of a job.
+        advice: Advice, as a sentence. Default: the command of pip that installs the packages.
     """
-    applying = [wanted for wanted in needed.wanted if wanted.applies]
-    names = {_canonical(wanted.requirement.name) for wanted in applying if not wanted.is_constraint}
+    applying = [line for line in needed.lines if line.applies]
+    names = {_canonical_name(line.requirement.name) for line in applying if not line.is_constraint}
     # A constraint counts only for a package that is required.
-    checked = [wanted for wanted in applying if not wanted.is_constraint or _canonical(wanted.requirement.name) in names]
+    checked = [line for line in applying if not line.is_constraint or _canonical_name(line.requirement.name) in names]
     issues = [
-        Issue((str(wanted.requirement),), message, wanted.source, wanted.line)
-        for wanted in checked
-        for message in _lacking(wanted.requirement, ())
+        Issue((str(line.requirement),), message, line.source, line.line)
+        for line in checked
+        for message in _unmet_reasons(line.requirement, ())
     ]
     if issues and not advice:
-        # pip would install any package of this name from the index, not the one at the URL.
-        from_index = shlex.join(str(wanted.requirement) for wanted in checked if not wanted.has_url)
+        # Requirements with a URL are left out: pip would install the package of that name in the index.
+        from_index = shlex.join(str(line.requirement) for line in checked if not line.has_url)
         pip_arguments = from_index if needed.source.endswith(".py") else f"-r {shlex.quote(needed.source)}"
         advice = f"`pip install {pip_arguments}` installs what is missing" if pip_arguments else ""
-        if needed.source.endswith(".py") and any(wanted.has_url for wanted in checked):
+        if needed.source.endswith(".py") and any(line.has_url for line in checked):
             advice = f"{advice}; what has a URL is installed from there".removeprefix("; ")
     if needed.python is not None:
         versions, source, line = needed.python
@@ -357,11 +376,16 @@ def unmet(needed: Requirements, advice: str = "") -> list[Issue]:
     return [Issue(("requirements",), "; ".join(filter(None, parts))), *issues]
 
 
-def _lacking(requirement: Requirement, outer_extras: tuple[str, ...]) -> Iterator[str]:
-    """Yield why a requirement and those of its extras are not met."""
+def _unmet_reasons(requirement: Requirement, outer_extras: tuple[str, ...]) -> Iterator[str]:
+    """Yield the reasons for which a requirement is not met, and recursively those of its extras.
+
+    Args:
+        requirement: The requirement.
+        outer_extras: Extras that require this one, as package[extra], at which the recursion ends.
+    """
     from packaging.version import InvalidVersion
 
-    distribution = _installed(_canonical(requirement.name))
+    distribution = _find_distribution(_canonical_name(requirement.name))
     if distribution is None:
         yield "is not installed"
         return
@@ -370,28 +394,29 @@ def _lacking(requirement: Requirement, outer_extras: tuple[str, ...]) -> Iterato
             yield f"{distribution.version} is installed"
     except InvalidVersion:
         yield f"{distribution.version} is installed, a version that cannot be compared"
-    provided = {_canonical(extra_name): extra_name for extra_name in distribution.metadata.get_all("Provides-Extra") or []}
+    extra_names = distribution.metadata.get_all("Provides-Extra") or []
+    provided = {_canonical_name(extra_name): extra_name for extra_name in extra_names}
     for extra in sorted(requirement.extras):
-        step = f"{_canonical(requirement.name)}[{_canonical(extra)}]"
-        if _canonical(extra) not in provided:
-            near = errors.nearest(extra, provided.values())
-            yield f"{distribution.version} is installed, which has no extra {extra}; {near}".rstrip("; ")
+        step = f"{_canonical_name(requirement.name)}[{_canonical_name(extra)}]"
+        if _canonical_name(extra) not in provided:
+            hint = errors.nearest(extra, provided.values())
+            yield f"{distribution.version} is installed, which has no extra {extra}; {hint}".rstrip("; ")
         elif step not in outer_extras:
-            for extra_requirement in _of_extra(distribution, provided[_canonical(extra)]):
+            for extra_requirement in _extra_requirements(distribution, provided[_canonical_name(extra)]):
                 yield from (
                     f"[{extra}] needs {extra_requirement}: {problem}"
-                    for problem in _lacking(extra_requirement, (*outer_extras, step))
+                    for problem in _unmet_reasons(extra_requirement, (*outer_extras, step))
                 )
 
 
-def _of_extra(distribution: Distribution, extra: str) -> Iterable[Requirement]:
+def _extra_requirements(distribution: Distribution, extra: str) -> Iterable[Requirement]:
     """Yield the requirements of an extra of an installed package."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     for text in distribution.requires or []:
         try:
             requirement = Requirement(text)
-        except InvalidRequirement:  # of an old package, which pip accepted
+        except InvalidRequirement:  # older versions of pip installed such packages
             continue
         if (
             requirement.marker is not None
@@ -402,16 +427,16 @@ def _of_extra(distribution: Distribution, extra: str) -> Iterable[Requirement]:
             yield requirement
 
 
-def _installed(name: str) -> Distribution | None:
-    """Return the installed package with a canonical name."""
+def _find_distribution(name: str) -> Distribution | None:
+    """Return the installed package with a canonical name. None if there is none."""
     from importlib import metadata
 
     try:
         distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         return None
-    return distribution if distribution.metadata["Version"] else None  # left over from a broken installation
+    return distribution if distribution.metadata["Version"] else None  # a broken installation has no version
 
 
-def _canonical(name: str) -> str:
+def _canonical_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from trialplane.job import models, values
 
-# URLs of fsspec, except `file:///…`: a job does not know folders of pods or laptops.
+# URLs of fsspec, except `file:///…`: the folders of pods and laptops are not a matter of the job.
 _URL = r"^[a-z][a-z0-9+.-]*://[^\s/]\S*$"
 Url = Annotated[str, Field(pattern=_URL)]
 
@@ -25,7 +25,7 @@ class Resources(models.Model):
 
     @property
     def cores(self) -> str:
-        """CPU cores in words."""
+        """Number of CPU cores in words."""
         return f"{self.cpus:g} core{'' if self.cpus == 1 else 's'}"
 
     @property
@@ -119,7 +119,8 @@ class Keep(models.Model):
 
     @field_validator("files")
     @classmethod
-    def _below(cls, files: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_paths(cls, files: tuple[str, ...]) -> tuple[str, ...]:
+        """Check that the paths are below the folder in which a trial runs."""
         for path in files:
             if path.startswith("/") or ".." in path.split("/") or not path.strip("./"):
                 raise ValueError(f"{path!r} must name files below the folder in which a trial runs: model.pt, out/*.pt")
@@ -127,9 +128,7 @@ class Keep(models.Model):
 
 
 class Checkpoints(models.Model):
-    """Storage of checkpoints."""
-
-    # A training's code decides how often to save and which checkpoints to keep.
+    """Location and grace period of checkpoints. The job's code decides how often to save, and which checkpoints to keep."""
 
     url: Url | None = Field(
         default=None,

@@ -19,11 +19,13 @@ from trialplane.job.options import Choice, Option, ValueKind
 
 _FUNCTION = re.compile(values.FUNCTION)
 _TUNE = "tune:"  # in front of the name of a searcher of Ray Tune
-_CLASSES = {"class": "", "tune": _TUNE}  # field that names a class in place of a name → what its name begins with
-WATCHED = ("metric", "direction")  # fields of the job's pruner beside its options; a wrapped pruner has none
+_CLASSES = {"class": "", "tune": _TUNE}  # key of a class, instead of a name → prefix of the name that the sampler gets
+WATCHED = ("metric", "direction")  # fields of a pruner that are not options; a pruner in another one's options has none
 
 
-class _Named(models.Model):
+class _Algorithm(models.Model):
+    """The common part of a sampler and a pruner."""
+
     kind: ClassVar[ValueKind]
 
     name: str = Field(description="Name of the algorithm.")
@@ -31,8 +33,8 @@ class _Named(models.Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _inline(cls, data: Any) -> Any:
-        """Return `tpe` and `{name: tpe, n_startup_trials: 8}` as name and options."""
+    def _unfold(cls, data: Any) -> Any:
+        """Return the short forms `tpe` and `{name: tpe, n_startup_trials: 8}` as a mapping of name and options."""
         return unfold(data)
 
     @model_validator(mode="after")
@@ -46,19 +48,19 @@ class _Named(models.Model):
         return choice(type(self).kind, self.name)
 
 
-class Sampler(_Named):
+class Sampler(_Algorithm):
     """Algorithm that draws the parameters of the next trial."""
 
     kind: ClassVar[ValueKind] = ValueKind.SAMPLER
 
     @property
     def of_class(self) -> str:
-        """Its class as module:Class. "" for one of Optuna's samplers by name."""
+        """Class of the sampler as module:Class. "" for a sampler of Optuna that is named."""
         return self.name.removeprefix(_TUNE) if is_class(self.name) else ""
 
     @property
     def takes_parts(self) -> bool:
-        """Whether it learns from trials that lack a parameter: TPE draws parameters one by one."""
+        """Whether it learns from trials that lack a parameter. Only TPE does, if it draws parameters one by one."""
         return self.name == "tpe" and not self.options.get("multivariate")
 
     @property
@@ -67,7 +69,7 @@ class Sampler(_Named):
         return self.name.startswith(_TUNE)
 
 
-class Pruner(_Named):
+class Pruner(_Algorithm):
     """Rule that ends bad trials early, by one reported metric."""
 
     kind: ClassVar[ValueKind] = ValueKind.PRUNER
@@ -84,8 +86,8 @@ class Pruner(_Named):
 
     @model_validator(mode="before")
     @classmethod
-    def _inline(cls, data: Any) -> Any:
-        """Separate our fields, metric and direction, from Optuna's options."""
+    def _unfold(cls, data: Any) -> Any:
+        """Return the short forms as a mapping of name, options, and the fields `WATCHED`, which are no options of Optuna."""
         if not isinstance(data, Mapping):
             return unfold(data)
         watched_fields = {key: data[key] for key in WATCHED if key in data}
@@ -99,16 +101,17 @@ def is_class(name: str) -> bool:
 
 
 def choice(kind: ValueKind, name: str) -> Choice:
-    """Return the class and options of a valid name. A class of another package has options that only it knows."""
+    """Return the class and the options of a valid name. The options of another package's class are unknown, and so empty."""
     if is_class(name):
         return Choice(name, {}, {"seed": "seed"}, objectives=1 if name.startswith(_TUNE) else None)
     return options.TABLES[kind][name]
 
 
 def unfold(data: Any) -> Any:
-    """Return the short form as `{"name": …, "options": {…}}`.
+    """Return a short form of a sampler or pruner as `{"name": …, "options": {…}}`.
 
-    Other values are returned unchanged, for pydantic to refuse.
+    Short forms: a name; a mapping with `name`, `class` or `tune` and the options beside it. Other values are returned
+    unchanged, for pydantic to refuse.
     """
     if isinstance(data, str):
         return {"name": data, "options": {}}
@@ -141,7 +144,7 @@ def check(kind: ValueKind, data: Any) -> Iterator[Issue]:
         return
     choice = table.get(name)
     if choice is None:
-        yield Issue(("name",), f"{name!r} is not {kind.value}; {_meant(kind, name)}")
+        yield Issue(("name",), f"{name!r} is not {kind.value}; {_name_hint(kind, name)}")
         return
     for key, value in option_values.items():
         if key in choice.platform:
@@ -157,15 +160,16 @@ def check(kind: ValueKind, data: Any) -> Iterator[Issue]:
     for key, option in choice.options.items():
         if option.required and key not in option_values:
             yield Issue((key,), f"is missing; {name} needs {option.kind.value}")
-    for key, excluded in _APART.get(name, ()):
+    for key, excluded in _EXCLUSIVE.get(name, ()):
         if option_values.get(key) not in (None, False) and option_values.get(excluded) not in (None, False):
             yield Issue((key,), f"cannot stand together with {excluded}")
-    if name in _TOGETHER:
-        yield from _TOGETHER[name]({**{key: option.default for key, option in choice.options.items()}, **option_values})
+    if name in _COMBINATION_CHECKS:
+        defaults = {key: option.default for key, option in choice.options.items()}
+        yield from _COMBINATION_CHECKS[name]({**defaults, **option_values})
 
 
 def _check_class(name: str, option_values: Mapping[str, Any]) -> Iterator[Issue]:
-    """Yield issues of a sampler that is a class, without importing it: that is the controller's part."""
+    """Yield issues of a sampler that is a class. Only the controller imports it."""
     field = "tune" if name.startswith(_TUNE) else "class"
     text = name.removeprefix(_TUNE)
     if not _FUNCTION.fullmatch(text):
@@ -180,49 +184,56 @@ def _check_class(name: str, option_values: Mapping[str, Any]) -> Iterator[Issue]
             yield Issue((key,), "is set by the platform from the job's objective and space; drop it")
 
 
-def _meant(kind: ValueKind, name: str) -> str:
-    """Return a hint for an unknown name: another tool's, an Optuna class, or a misspelt one."""
-    table, bare = options.TABLES[kind], re.sub(r"[^a-z0-9]", "", name.lower())
-    for ours, choice in table.items():
-        if bare in (ours.replace("_", ""), choice.cls.lower()):
-            return f"it is called {ours} here"
-    hints = options.ELSEWHERE.get(kind, {})
-    return next((hint for hint, names in hints.items() if bare in names.split()), "") or errors.nearest(name, table)
+def _name_hint(kind: ValueKind, name: str) -> str:
+    """Return a hint for an unknown name: the name of an algorithm of another tool, an Optuna class, or a misspelt name."""
+    table, letters = options.TABLES[kind], re.sub(r"[^a-z0-9]", "", name.lower())
+    for own_name, choice in table.items():
+        if letters in (own_name.replace("_", ""), choice.cls.lower()):
+            return f"it is called {own_name} here"
+    hints = options.FOREIGN_NAMES.get(kind, {})
+    return next((hint for hint, names in hints.items() if letters in names.split()), "") or errors.nearest(name, table)
 
 
-def _parts(kind: ValueKind, data: Any, *path: str) -> Iterator[tuple[tuple[str, ...], str, Choice, Mapping[str, Any]]]:
-    """Yield a valid sampler or pruner and those in its options: path, name, class and options that are not null."""
+def _nested_algorithms(
+    kind: ValueKind, data: Any, *path: str
+) -> Iterator[tuple[tuple[str, ...], Choice, Mapping[str, Any]]]:
+    """Yield a valid sampler or pruner, and recursively those in its options.
+
+    Yields:
+        Path of the options; the known options; those that are set and not null.
+    """
     flat = unfold(data)
     if is_class(flat["name"]):
         return
     choice = options.TABLES[kind][flat["name"]]
     option_values = {key: value for key, value in flat["options"].items() if value is not None}
-    yield path, flat["name"], choice, option_values
+    yield path, choice, option_values
     for key, value in option_values.items():
         if choice.options[key].kind in options.TABLES:
-            yield from _parts(choice.options[key].kind, value, *path, key)
+            yield from _nested_algorithms(choice.options[key].kind, value, *path, key)
 
 
 def functions(kind: ValueKind, data: Any) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the `module:function` values of a valid sampler or pruner, with their paths."""
-    for path, _, choice, option_values in _parts(kind, data):
+    for path, choice, option_values in _nested_algorithms(kind, data):
         for key, value in option_values.items():
             if choice.options[key].kind in (ValueKind.FUNCTION, ValueKind.FACTORY):
                 yield (*path, key), value
 
 
 def _check_value(option: Option, value: Any) -> Iterator[Issue]:
+    """Yield issues of an option's value: of its type, its bounds, or of a sampler or pruner in it."""
     if value is None and option.nullable:
         return
     kind = option.kind
     if kind in options.TABLES:
         yield from check(kind, value)
-        name = _name(value)
+        name = _algorithm_name(value)
         if is_class(name):
             yield Issue((), "cannot be a class here; write a name")
         if kind is ValueKind.PRUNER and name == "asha":
             yield Issue((), "asha cannot be wrapped; write successive_halving")
-        if kind is ValueKind.SAMPLER and name in options.SAMPLERS and not options.SAMPLERS[name].alone:
+        if kind is ValueKind.SAMPLER and name in options.SAMPLERS and not options.SAMPLERS[name].is_independent:
             yield Issue((), f"{name} cannot draw one parameter by itself; choose another, for example random")
     elif kind is ValueKind.TEXT:
         if value not in option.allowed:
@@ -242,7 +253,7 @@ def _check_value(option: Option, value: Any) -> Iterator[Issue]:
     elif kind is ValueKind.INT_OR_AUTO and value == "auto":
         return
     elif kind is ValueKind.AMOUNT and isinstance(value, str):
-        return  # a parameter, which the job checks
+        return  # the name of a parameter, which `Study.check` checks
     elif not _is_number(value) or (kind is not ValueKind.NUMBER and not isinstance(value, int)):
         yield Issue((), f"must be {kind.value}, not {value!r}")
     elif option.minimum is not None and value < option.minimum:
@@ -254,6 +265,7 @@ def _check_value(option: Option, value: Any) -> Iterator[Issue]:
 
 
 def _is_number(value: Any) -> bool:
+    """Whether a value is a finite number that a float can represent."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return abs(value) <= values.LARGEST if isinstance(value, int) else math.isfinite(value)
@@ -263,29 +275,32 @@ def _is_row(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and all(_is_number(item) for item in value)
 
 
-def _name(data: Any) -> str:
-    """Return the name of a sampler, pruner, crossover or mutation, or ""."""
+def _algorithm_name(data: Any) -> str:
+    """Return the name of a sampler, pruner, crossover or mutation in any form. "" if it has none."""
     flat = unfold(data)
     name = flat.get("name") if isinstance(flat, Mapping) else None
     return name if isinstance(name, str) else ""
 
 
-def _genetic(option_values: Mapping[str, Any]) -> Iterator[Issue]:
-    crossover, size = (
-        options.TABLES[ValueKind.CROSSOVER].get(_name(option_values["crossover"])),
-        option_values["population_size"],
-    )
+# Each check below gets all options of an algorithm. Those that the job leaves out have Optuna's defaults.
+
+
+def _check_genetic(option_values: Mapping[str, Any]) -> Iterator[Issue]:
+    """Yield an issue of a population with fewer members than its crossover needs as parents."""
+    name, size = _algorithm_name(option_values["crossover"]), option_values["population_size"]
+    crossover = options.TABLES[ValueKind.CROSSOVER].get(name)
     if crossover is not None and _is_number(size) and 2 <= size < crossover.parents:
-        name = _name(option_values["crossover"])
         yield Issue(("population_size",), f"{size} must be at least {crossover.parents}: {name} needs so many parents")
 
 
-def _tpe(option_values: Mapping[str, Any]) -> Iterator[Issue]:
+def _check_tpe(option_values: Mapping[str, Any]) -> Iterator[Issue]:
+    """Yield an issue of `group`, which needs `multivariate`."""
     if option_values["group"] is True and option_values["multivariate"] is False:
         yield Issue(("group",), "cannot stand together with multivariate: false")
 
 
-def _threshold(option_values: Mapping[str, Any]) -> Iterator[Issue]:
+def _check_threshold(option_values: Mapping[str, Any]) -> Iterator[Issue]:
+    """Yield an issue of bounds that are both missing, or in the wrong order."""
     lower, upper = option_values["lower"], option_values["upper"]
     if lower is None and upper is None:
         yield Issue(("lower",), "is missing; threshold needs lower or upper or both")
@@ -293,17 +308,16 @@ def _threshold(option_values: Mapping[str, Any]) -> Iterator[Issue]:
         yield Issue(("lower",), f"{lower} is over upper ({upper})")
 
 
-def _halving(option_values: Mapping[str, Any]) -> Iterator[Issue]:
+def _check_halving(option_values: Mapping[str, Any]) -> Iterator[Issue]:
+    """Yield an issue of `bootstrap_count`, which needs a resource that is a number."""
     key = "max_resource" if "max_resource" in option_values else "min_resource"
-    if (
-        _is_number(option_values["bootstrap_count"])
-        and option_values["bootstrap_count"] > 0
-        and option_values[key] == "auto"
-    ):
+    count = option_values["bootstrap_count"]
+    if _is_number(count) and count > 0 and option_values[key] == "auto":
         yield Issue(("bootstrap_count",), f"needs a {key} that is a number, not auto")
 
 
-def _asha(option_values: Mapping[str, Any]) -> Iterator[Issue]:
+def _check_asha(option_values: Mapping[str, Any]) -> Iterator[Issue]:
+    """Yield issues of options that promotion needs, or that only promotion has."""
     if option_values["promote"] is True and option_values["max_resource"] is None:
         reason = "is missing: the number of steps of a whole trial, or the parameter that sets it"
         yield Issue(("max_resource",), f"{reason}; for example max_resource: epochs")
@@ -314,17 +328,17 @@ def _asha(option_values: Mapping[str, Any]) -> Iterator[Issue]:
         yield Issue(("max",), "auto compares the rungs of one bracket; drop brackets, or drop max")
 
 
-# Checks of several options together. Options that are left out have Optuna's defaults.
-_TOGETHER: Mapping[str, Any] = {
-    "tpe": _tpe,
-    "nsgaii": _genetic,
-    "nsgaiii": _genetic,
-    "threshold": _threshold,
-    "hyperband": _halving,
-    "successive_halving": _halving,
-    "asha": _asha,
+# Checks of options that depend on each other.
+_COMBINATION_CHECKS: Mapping[str, Any] = {
+    "tpe": _check_tpe,
+    "nsgaii": _check_genetic,
+    "nsgaiii": _check_genetic,
+    "threshold": _check_threshold,
+    "hyperband": _check_halving,
+    "successive_halving": _check_halving,
+    "asha": _check_asha,
 }
-_APART = {
+_EXCLUSIVE = {  # sampler → pairs of options that cannot both be set
     "cmaes": (
         *((key, "source_trials") for key in ("x0", "sigma0", "use_separable_cma")),
         *(("lr_adapt", other) for other in ("use_separable_cma", "with_margin")),

@@ -1,4 +1,4 @@
-"""The job file's JSON schema (draft 2020-12), as users write it, for completion and checks in an editor.
+"""The JSON schema (draft 2020-12) of the job file that users write, for completion and checks in an editor.
 
 The models describe the resolved job. This module adds forms that only the file has: short forms, options beside a sampler's
 name, `objective`, and profiles, in which every field is optional.
@@ -26,7 +26,7 @@ _NAMES = {
     ValueKind.CROSSOVER: "Crossover",
     ValueKind.MUTATION: "Mutation",
 }
-# Samplers of other packages, with options that only the class knows.
+# Schemas of samplers of other packages, whose options are unknown.
 _CLASSES: list[dict[str, Any]] = [
     {
         "type": "object",
@@ -49,30 +49,30 @@ def json_schema() -> dict[str, Any]:
     _, schema = models_json_schema([(kind, "validation") for kind in kinds.CLASSES.values()], by_alias=True)
     defs: dict[str, Any] = schema["$defs"]
     for kind, name in _NAMES.items():
-        defs[name] = _named(kind)
+        defs[name] = _algorithm_schema(kind)
     defs["Sampler"]["anyOf"] += _CLASSES
     watched = {key: defs["Pruner"]["properties"][key] for key in WATCHED}
-    defs["Pruner"] = _watching(defs[_NAMES[ValueKind.PRUNER]], watched)
+    defs["Pruner"] = _with_watched_fields(defs[_NAMES[ValueKind.PRUNER]], watched)
     learner = defs["Collect"]["properties"]["learner"]
     description = learner.pop("description")
     short = {"type": "string", "pattern": f"^{values.FUNCTION}$"}
     defs["Collect"]["properties"]["learner"] = {"anyOf": [short, learner, {"type": "null"}], "description": description}
     by_kind = {name: defs.pop(kind.__name__) for name, kind in kinds.CLASSES.items()}
     for definition in (*defs.values(), *by_kind.values()):
-        _conditions(definition)
-        _keys(definition)
+        _fix_conditions(definition)
+        _fix_keys(definition)
     partials = {_PARTIAL + name: _partial(definition) for name, definition in defs.items()}
     for kind, name in _NAMES.items():
-        partials[_PARTIAL + name] = _named_partly(kind)
+        partials[_PARTIAL + name] = _partial_algorithm_schema(kind)
     partials[_PARTIAL + "Sampler"]["anyOf"] += _CLASSES
-    partials[_PARTIAL + "Pruner"] = _watching(partials[_PARTIAL + _NAMES[ValueKind.PRUNER]], watched)
+    partials[_PARTIAL + "Pruner"] = _with_watched_fields(partials[_PARTIAL + _NAMES[ValueKind.PRUNER]], watched)
     for name, definition in by_kind.items():
         title = kinds.CLASSES[name].__name__
-        defs[title] = _file(definition)
-        partials[title + _PROFILE] = _profile(defs[title])
+        defs[title] = _file_schema(definition)
+        partials[title + _PROFILE] = _profile_schema(defs[title])
         defs[title]["properties"]["profiles"] = {
             "type": "object",
-            "additionalProperties": _of_any_kind(name),
+            "additionalProperties": _profile_of_any_kind(name),
             "description": "Named overrides of any fields, selected with --profile: {quick: {trials: 4}}.",
         }
     return {
@@ -99,14 +99,14 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def _file(definition: dict[str, Any]) -> dict[str, Any]:
+def _file_schema(definition: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a kind's file: without the name, and with `objective` as a short form of `objectives`."""
     properties = {key: value for key, value in definition["properties"].items() if key != "name"}
     for key in ("sampler", "pruner"):
         if key in properties:
             properties[key].pop("default", None)
     if "space" in properties:
-        _parameters(definition)["additionalProperties"] = False  # refuses names that do not match the pattern
+        _parameters_schema(definition)["additionalProperties"] = False  # refuses names that do not match the pattern
     properties["objective"] = {
         "$ref": f"{_PREFIX}Objective",
         "description": "Metric to optimize. Use `objectives` for more than one.",
@@ -125,7 +125,7 @@ def _file(definition: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _of_any_kind(file_kind: str) -> dict[str, Any]:
+def _profile_of_any_kind(file_kind: str) -> dict[str, Any]:
     """Return the schema of a profile, which may have another kind than its file."""
     schema: dict[str, Any] = {"$ref": f"{_PREFIX}{kinds.CLASSES[file_kind].__name__}{_PROFILE}"}
     for name, kind in kinds.CLASSES.items():
@@ -135,11 +135,11 @@ def _of_any_kind(file_kind: str) -> dict[str, Any]:
     return schema
 
 
-def _profile(definition: dict[str, Any]) -> dict[str, Any]:
+def _profile_schema(definition: dict[str, Any]) -> dict[str, Any]:
     """Return a schema with nothing required, in which null removes a parameter from the space."""
     schema: dict[str, Any] = _partial({key: value for key, value in definition.items() if key not in ("oneOf", "not")})
     if "space" in schema["properties"]:
-        parameters = _parameters(schema)
+        parameters = _parameters_schema(schema)
         parameters["patternProperties"] = {
             pattern: {"anyOf": [parameter, {"type": "null"}]}
             for pattern, parameter in parameters["patternProperties"].items()
@@ -147,8 +147,8 @@ def _profile(definition: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _named(kind: ValueKind) -> dict[str, Any]:
-    """Return the schema of a name, or a mapping with a name and its options."""
+def _algorithm_schema(kind: ValueKind) -> dict[str, Any]:
+    """Return the schema of a sampler, pruner, crossover or mutation: its name, or a mapping of its name and its options."""
     table = options.TABLES[kind]
     without_options = [
         name for name, choice in table.items() if not any(option.required for option in choice.options.values())
@@ -157,36 +157,42 @@ def _named(kind: ValueKind) -> dict[str, Any]:
         without_options.remove("threshold")  # needs lower or upper
     return {
         "description": f"{kind.value[0].upper()}{kind.value[1:]} of Optuna, by name or with its options.",
-        "anyOf": [{"enum": without_options}, *(_with_options(name, choice) for name, choice in table.items())],
+        "anyOf": [{"enum": without_options}, *(_options_schema(name, choice) for name, choice in table.items())],
     }
 
 
-def _watching(named: dict[str, Any], watched: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of the job's own pruner, with the metric that it compares."""
+def _with_watched_fields(pruner: dict[str, Any], watched: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of the job's pruner: that of any pruner, with the fields of the metric that it compares.
+
+    Args:
+        pruner: Schema of any pruner.
+        watched: Schemas of these fields.
+    """
     forms = [
         {**form, "properties": {**form["properties"], **watched}} if "properties" in form else form
-        for form in named["anyOf"]
+        for form in pruner["anyOf"]
     ]
-    return {**named, "anyOf": forms}
+    return {**pruner, "anyOf": forms}
 
 
-def _with_options(name: str, choice: Choice) -> dict[str, Any]:
+def _options_schema(name: str, choice: Choice) -> dict[str, Any]:
+    """Return the schema of a mapping of an algorithm's name and its options."""
     return {
         "type": "object",
         "title": name,
-        "properties": {"name": {"const": name}, **{key: _option(option) for key, option in choice.options.items()}},
+        "properties": {"name": {"const": name}, **{key: _option_schema(option) for key, option in choice.options.items()}},
         "required": ["name", *(key for key, option in choice.options.items() if option.required)],
         "additionalProperties": False,
     }
 
 
-def _named_partly(kind: ValueKind) -> dict[str, Any]:
-    """Return the schema of a name, or of any options: in a profile, the name may be in the file."""
+def _partial_algorithm_schema(kind: ValueKind) -> dict[str, Any]:
+    """Return the schema of an algorithm in a profile: its name, or options of any, because the name may be in the file."""
     table = options.TABLES[kind]
     option_forms: dict[str, Any] = {}
     for choice in table.values():
         for key, option in choice.options.items():
-            option_forms.setdefault(key, []).append(_partial(_option(option)))
+            option_forms.setdefault(key, []).append(_partial(_option_schema(option)))
     properties = {key: forms[0] if len(forms) == 1 else {"anyOf": forms} for key, forms in option_forms.items()}
     return {
         "anyOf": [
@@ -200,12 +206,14 @@ def _named_partly(kind: ValueKind) -> dict[str, Any]:
     }
 
 
-def _option(option: Option) -> dict[str, Any]:
-    schema = _plain_option(option)
+def _option_schema(option: Option) -> dict[str, Any]:
+    """Return the schema of an option's value, which may be null."""
+    schema = _not_null_schema(option)
     return {"anyOf": [schema, {"type": "null"}]} if option.nullable else schema
 
 
-def _plain_option(option: Option) -> dict[str, Any]:
+def _not_null_schema(option: Option) -> dict[str, Any]:
+    """Return the schema of an option's value that is not null."""
     bounds = {
         key: value
         for key, value in (
@@ -234,15 +242,15 @@ def _plain_option(option: Option) -> dict[str, Any]:
     return simple[option.kind]
 
 
-def _conditions(definition: dict[str, Any]) -> None:
-    """Allow a single value in a condition, and refuse an empty list."""
+def _fix_conditions(definition: dict[str, Any]) -> None:
+    """Change the schema of a model so that a condition may be a single value, and no empty list."""
     when = definition.get("properties", {}).get("when")
     if when is not None:
         when["additionalProperties"] = {"not": {"type": "array", "maxItems": 0}}
 
 
-def _keys(definition: dict[str, Any]) -> None:
-    """Refuse keys that do not match their pattern."""
+def _fix_keys(definition: dict[str, Any]) -> None:
+    """Change the schema of a model so that keys must match their pattern."""
     for field in definition.get("properties", {}).values():
         for form in (field, *field.get("anyOf", ())):
             if "patternProperties" in form:
@@ -261,7 +269,7 @@ def _partial(schema: Any) -> Any:
     return [_partial(item) for item in schema] if isinstance(schema, list) else copy.copy(schema)
 
 
-def _parameters(root: dict[str, Any]) -> dict[str, Any]:
+def _parameters_schema(root: dict[str, Any]) -> dict[str, Any]:
     """Return the part of `space` that is a mapping of parameters."""
     forms: list[dict[str, Any]] = root["properties"]["space"]["oneOf"]
     return next(form for form in forms if form["type"] == "object")

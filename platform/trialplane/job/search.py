@@ -39,7 +39,8 @@ class Constraint(models.Model):
     max: values.Number | None = Field(default=None, description="Maximum, included.")
 
     @model_validator(mode="after")
-    def _bounded(self) -> Constraint:
+    def _check_bounds(self) -> Constraint:
+        """Check that there is a bound, and that the bounds are in order."""
         if self.min is None and self.max is None:
             models.refuse([Issue((), "needs min or max or both")])
         elif self.min is not None and self.max is not None and self.min > self.max:
@@ -48,15 +49,9 @@ class Constraint(models.Model):
 
     def excess(self, value: float) -> float:
         """Return how far `value` is outside of the bounds. As in Optuna, 0 or less is feasible."""
-        sides = [
-            bound
-            for bound in (
-                None if self.min is None else self.min - value,
-                None if self.max is None else value - self.max,
-            )
-            if bound is not None
-        ]
-        return max(sides)
+        below = -math.inf if self.min is None else self.min - value
+        above = -math.inf if self.max is None else value - self.max
+        return max(below, above)
 
 
 class Stop(models.Model):
@@ -71,13 +66,14 @@ class Stop(models.Model):
     )
 
     @model_validator(mode="after")
-    def _one_thing(self) -> Stop:
-        bounds = self.above is not None or self.below is not None
-        if self.step is not None and (self.metric or bounds or self.after):
+    def _check_fields(self) -> Stop:
+        """Check that the rule is either a metric with a bound, or a step."""
+        has_bound = self.above is not None or self.below is not None
+        if self.step is not None and (self.metric or has_bound or self.after):
             models.refuse([Issue(("step",), "is a rule of its own; write stop: [{metric: …, below: …}, {step: …}]")])
         if self.step is None and not self.metric:
             models.refuse([Issue((), "needs metric with above or below, or step")])
-        if self.step is None and not bounds:
+        if self.step is None and not has_bound:
             models.refuse([Issue((), f"needs above or below: what {self.metric} is compared with")])
         if self.above is not None and self.below is not None and self.below >= self.above:
             models.refuse(
@@ -86,10 +82,11 @@ class Stop(models.Model):
         return self
 
 
-_GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples spread evenly over 0 to 1
+_GOLDEN = (math.sqrt(5) - 1) / 2  # the fractional parts of its multiples spread evenly over 0 to 1
 
 
 def _stop_form(value: Any) -> str:
+    """Return the tag of the form in which stop rules are written."""
     return "rules" if isinstance(value, (list, tuple)) else "rule"
 
 
@@ -104,11 +101,11 @@ class Ladder:
     """The rungs of a study with promotion: numbers of steps at which trials are paused.
 
     Attributes:
-        first: the lowest rung.
-        factor: of the trials at a rung, the best of so many are promoted; also the ratio between rungs.
-        top: number of steps of a whole trial.
-        brackets: number of groups of trials. Those of a later group start one rung higher, and are fewer.
-        is_auto: whether trials are promoted from the second rung on only once the ranking at a rung differs from that at the
+        first: Lowest rung.
+        factor: Ratio of two successive rungs. Also, the best of this many trials at a rung is promoted.
+        top: Number of steps of a whole trial.
+        brackets: Number of groups of trials. Those of a later group have their first rung one higher, and are fewer.
+        is_auto: Whether trials are promoted from the second rung on only once the ranking at a rung differs from that at the
             rung below.
     """
 
@@ -127,12 +124,12 @@ class Ladder:
             rung *= self.factor
         return tuple(steps)
 
-    def above(self, done: int, bracket: int = 0) -> int:
-        """Return the lowest rung over `done` steps. 0 if a trial with these trains to its end."""
-        return next((rung for rung in self.rungs(bracket) if rung > done), 0)
+    def next_rung(self, steps: int, bracket: int = 0) -> int:
+        """Return the lowest rung above a number of steps. 0 if a trial with these steps trains to its end."""
+        return next((rung for rung in self.rungs(bracket) if rung > steps), 0)
 
     def bracket(self, trial: int) -> int:
-        """Return the bracket of a trial. Bracket b has a share proportional to `factor` ** -b, spread evenly."""
+        """Return the bracket of a trial. Bracket b has a share of trials proportional to `factor` ** -b, spread evenly."""
         weights = [self.factor**-bracket for bracket in range(self.brackets)]
         point = (trial * _GOLDEN) % 1.0 * sum(weights)
         for bracket, weight in enumerate(weights):
@@ -147,14 +144,14 @@ class Search:
     """The space of a study, how it is sampled, and how trials are compared.
 
     Attributes:
-        space: the parameters, or module:function of an Optuna trial.
-        sampler: algorithm that draws them.
-        pruner: rule that ends trials early.
-        enqueue: points to try first.
-        constraints: metrics with bounds.
-        suggests: whether each trial draws its parameters one by one, like an objective of Optuna.
-        ladder: rungs at which trials are paused. None without promotion.
-        duplicates: what happens with parameters that an earlier trial has: redraw, allow or answer.
+        space: Parameters, or module:function of a function that draws them from an Optuna trial.
+        sampler: Algorithm that draws them.
+        pruner: Rule that ends trials early.
+        enqueue: Points to try first.
+        constraints: Metrics with bounds.
+        suggests: Whether the entrypoint is an objective of Optuna, which draws its parameters one by one.
+        ladder: Rungs at which trials are paused. None without promotion.
+        duplicates: Treatment of parameters that an earlier trial has: "redraw", "allow" or "answer".
     """
 
     space: Mapping[str, spaces.AnyParameter] | str
@@ -173,7 +170,7 @@ class Search:
 
     @property
     def function(self) -> str | None:
-        """module:function of the space, if it is code."""
+        """Function that draws the parameters, as module:function. None if the space is in the job file."""
         return self.space if isinstance(self.space, str) else None
 
     @property
@@ -186,9 +183,9 @@ class Search:
         """The sampled parameters, each after those in its condition. Empty if the space is code.
 
         Raises:
-            ValueError: the conditions are circular, which `load_job` rules out.
+            ValueError: The conditions are circular, which `load_job` rules out.
         """
-        return {} if isinstance(self.space, str) else dict(spaces.ordered(self.space))
+        return {} if isinstance(self.space, str) else dict(spaces.sort_by_condition(self.space))
 
     def start_point(self) -> dict[str, Any]:
         """Return a value for each parameter: from the first `enqueue` point, or the middle of its range."""
@@ -200,7 +197,7 @@ class Search:
         return point
 
     @property
-    def normal(self) -> dict[str, spaces.NormalParameter]:
+    def normal_parameters(self) -> dict[str, spaces.NormalParameter]:
         """The parameters with a normal distribution."""
         parameters = self.parameters.items()
         return {name: parameter for name, parameter in parameters if isinstance(parameter, spaces.NormalParameter)}
@@ -209,7 +206,7 @@ class Search:
         """Return the reported metric that the pruner compares, and its direction.
 
         Args:
-            objective: the job's first objective, for defaults.
+            objective: First objective of the job, whose metric and direction are the defaults.
         """
         pruner = self.pruner
         return Objective(metric=pruner.metric or objective.metric, direction=pruner.direction or objective.direction)
@@ -223,11 +220,11 @@ NO_SEARCH = Search({}, Sampler(name="random"), Pruner(name="none"))
 
 
 def _middle(parameter: spaces.AnyParameter) -> Any:
-    """Return the middle of a range, on its scale, or the first choice."""
+    """Return a typical value of a parameter: the middle of its range, on its scale, or its first choice."""
     if isinstance(parameter, spaces.CategoricalParameter):
         return parameter.choices[0]
     if isinstance(parameter, spaces.NormalParameter):
-        return parameter.decoded(sum(parameter.shares) / 2)
+        return parameter.decode(sum(parameter.shares) / 2)
     low, high = parameter.low, parameter.high
     value = math.sqrt(low * high) if parameter.log else (low + high) / 2
     return round(value) if isinstance(parameter, spaces.IntParameter) else value

@@ -1,7 +1,7 @@
 """The parameters that a study searches, their conditions, and the order in which they are drawn.
 
-Optuna draws one of several scalars, or a number between bounds. `coded` converts other values into such a form: choices that
-are lists or mappings, and numbers from a normal distribution. `decoded` converts a drawn value back. Only
+Optuna draws one of several scalars, or a number between bounds. `encode` converts other values into this form: choices that
+are lists or mappings, and numbers from a normal distribution. `decode` converts a drawn value back. Only
 `controller.samplers` calls them; all other code has the user's values.
 """
 
@@ -21,21 +21,23 @@ from trialplane.job import models, values
 # Points are not counted if the parameters in conditions have more combinations than this.
 _MOST_BRANCHES = 10_000
 _MOST_CHOICES = 20  # in a message
-_TAIL = statistics.NormalDist().cdf(-6.0)  # share of a normal distribution that is cut off at each end, 1e-9
-_FAR = 6.5  # standard deviations from the mean that floats must be able to represent
+_TAIL = statistics.NormalDist().cdf(-6.0)  # share of a normal distribution that is cut off at each end: 1e-9
+_REACH = 6.5  # distance from the mean, in standard deviations, that floats must be able to represent
 
 
-def _many(value: Any) -> Any:
-    """Return `{model: bert}` as `{model: [bert]}`."""
+def _expand_condition(value: Any) -> Any:
+    """Return a condition with a list of values for each parameter: `{model: bert}` as `{model: [bert]}`."""
     if isinstance(value, dict):
         return {key: allowed if isinstance(allowed, (list, tuple)) else [allowed] for key, allowed in value.items()}
     return value
 
 
-When = Annotated[dict[str, Annotated[tuple[values.Plain, ...], Field(min_length=1)]], BeforeValidator(_many)]
+When = Annotated[dict[str, Annotated[tuple[values.Plain, ...], Field(min_length=1)]], BeforeValidator(_expand_condition)]
 
 
 class _Parameter(models.Model):
+    """The common part of all parameters."""
+
     when: When = Field(
         default_factory=dict,
         description="Condition: other parameters, each with a value or a list of values for which this parameter exists: "
@@ -48,19 +50,27 @@ class _Parameter(models.Model):
         return None
 
     def points(self) -> list[Any]:
-        """Return all values, for a grid. Raise ValueError if there are infinitely many."""
+        """Return all values, for a grid.
+
+        Raises:
+            ValueError: There are infinitely many.
+        """
         raise ValueError("a parameter with infinitely many values has no grid")
 
     def codes(self) -> list[Any]:
-        """Return all values in Optuna's form. Raise ValueError as `points` does."""
+        """Return all values in Optuna's form.
+
+        Raises:
+            ValueError: There are infinitely many.
+        """
         return self.points()
 
-    def coded(self, value: Any) -> Any:
+    def encode(self, value: Any) -> Any:
         """Return a value of the parameter in Optuna's form."""
         return value
 
-    def decoded(self, drawn: Any) -> Any:
-        """Return the value of the parameter for a value that Optuna has drawn."""
+    def decode(self, drawn: Any) -> Any:
+        """Return the value of the parameter for a value in Optuna's form."""
         return drawn
 
 
@@ -74,16 +84,18 @@ class FloatParameter(_Parameter):
     step: values.Number | None = Field(default=None, description="Distance between two values, starting at `low`.")
 
     @model_validator(mode="after")
-    def _bounds(self) -> FloatParameter:
-        issues = list(_interval(self.low, self.high, self.log, self.step, self.log and self.step is not None))
-        models.refuse(issues or list(_resolution(self.low, self.high, self.step)))
+    def _check_range(self) -> FloatParameter:
+        """Check the bounds and the step, and that floats can represent the values."""
+        has_step = self.step is not None
+        issues = list(_range_issues(self.low, self.high, self.step, is_log=self.log, has_step=has_step))
+        models.refuse(issues or list(_precision_issues(self.low, self.high, self.step)))
         return self
 
     def holds(self, value: Any) -> bool:
         """Whether `value` is in the range, and on a step if there are steps."""
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not self.low <= value <= self.high:
             return False
-        return self.step is None or _on_step(float(value) - self.low, self.step)
+        return self.step is None or _is_on_step(float(value) - self.low, self.step)
 
     @property
     def count(self) -> int | None:
@@ -93,7 +105,11 @@ class FloatParameter(_Parameter):
         return None if self.step is None else int((self.high - self.low) / self.step + 1e-8) + 1
 
     def points(self) -> list[Any]:
-        """Return all values, for a grid. Raise ValueError without a step."""
+        """Return all values, for a grid.
+
+        Raises:
+            ValueError: There are infinitely many, because the parameter has no step.
+        """
         if self.count is None:
             return super().points()
         return [self.low + index * (self.step or 0.0) for index in range(self.count)]
@@ -109,8 +125,8 @@ class IntParameter(_Parameter):
     step: values.Bound = Field(default=1, description="Distance between two values, starting at `low`.")
 
     @model_validator(mode="after")
-    def _bounds(self) -> IntParameter:
-        models.refuse(list(_interval(self.low, self.high, self.log, self.step, self.log and self.step != 1)))
+    def _check_range(self) -> IntParameter:
+        models.refuse(list(_range_issues(self.low, self.high, self.step, is_log=self.log, has_step=self.step != 1)))
         return self
 
     def holds(self, value: Any) -> bool:
@@ -138,12 +154,13 @@ class CategoricalParameter(_Parameter):
     )
 
     @model_validator(mode="after")
-    def _distinct(self) -> CategoricalParameter:
+    def _check_distinct(self) -> CategoricalParameter:
+        """Check that no two choices are the same for Optuna."""
         issues = [] if self.choices else [Issue(("choices",), "is empty; give at least one value")]
         keys: set[Any] = set()
         texts = {text(choice): choice for choice in self.choices if isinstance(choice, (list, dict))}
         for index, choice in enumerate(self.choices):
-            # Optuna compares choices by ==, for which 1, 1.0 and true are one value, as they are in a set.
+            # Optuna compares choices by ==. 1, 1.0 and true are equal then, and so they are in a set.
             if (key := _hashable(choice)) in keys:
                 issues.append(Issue(("choices", index), f"{choice!r} is listed twice"))
             elif isinstance(choice, str) and choice in texts:
@@ -156,17 +173,17 @@ class CategoricalParameter(_Parameter):
         """Return all choices in Optuna's form."""
         return list(map(text, self.choices))
 
-    def coded(self, value: Any) -> Any:
+    def encode(self, value: Any) -> Any:
         """Return a choice in Optuna's form: lists and mappings as JSON text."""
-        return text(next(choice for choice in self.choices if same(value, choice)))
+        return text(next(choice for choice in self.choices if is_same(value, choice)))
 
-    def decoded(self, drawn: Any) -> Any:
-        """Return the choice for a value that Optuna has drawn."""
+    def decode(self, drawn: Any) -> Any:
+        """Return the choice for a value in Optuna's form."""
         return next(choice for choice in self.choices if text(choice) == drawn)
 
     def holds(self, value: Any) -> bool:
         """Whether `value` is one of the choices. true is not 1."""
-        return any(same(value, choice) for choice in self.choices)
+        return any(is_same(value, choice) for choice in self.choices)
 
     @property
     def count(self) -> int | None:
@@ -198,15 +215,16 @@ class NormalParameter(_Parameter):
     )
 
     @model_validator(mode="after")
-    def _bounds(self) -> NormalParameter:
+    def _check_range(self) -> NormalParameter:
+        """Check that floats can represent the values, and that some are left between the bounds."""
         bounds = {name: value for name, value in (("low", self.low), ("high", self.high)) if value is not None}
-        wrong = [name for name, value in bounds.items() if self.log and value <= 0]
-        models.refuse([Issue((name,), f"{bounds[name]} must be over 0 with log: true") for name in wrong])
+        not_positive = [name for name, value in bounds.items() if value <= 0] if self.log else []
+        models.refuse([Issue((name,), f"{bounds[name]} must be over 0 with log: true") for name in not_positive])
         try:
-            reach = [self._from(self.mean + far * self.std) for far in (-_FAR, _FAR)]
+            extremes = [self._value(self.mean + distance * self.std) for distance in (-_REACH, _REACH)]
         except OverflowError:
-            reach = [math.inf]
-        if not all(map(math.isfinite, reach)) or (self.log and reach[0] == 0):
+            extremes = [math.inf]
+        if not all(map(math.isfinite, extremes)) or (self.log and extremes[0] == 0):
             models.refuse([Issue(("mean",), f"{self.mean} with std {self.std} goes beyond the numbers there are")])
         if not self.shares[0] < self.shares[1]:
             models.refuse([Issue(tuple(bounds)[:1], "leaves nothing of the distribution; widen low and high")])
@@ -223,19 +241,19 @@ class NormalParameter(_Parameter):
         """The smallest and the largest value."""
         low, high = self.shares
         return (
-            self.decoded(low) if self.low is None or low == _TAIL else self.low,
-            self.decoded(high) if self.high is None or high == 1 - _TAIL else self.high,
+            self.decode(low) if self.low is None or low == _TAIL else self.low,
+            self.decode(high) if self.high is None or high == 1 - _TAIL else self.high,
         )
 
-    def coded(self, value: Any) -> float:
-        """Return the share of the distribution below `value`."""
+    def encode(self, value: Any) -> float:
+        """Return the share of the distribution below `value`, which Optuna draws instead."""
         low, high = self.shares
         return min(max(low, self._share(value)), high)
 
-    def decoded(self, drawn: Any) -> float:
-        """Return the value for a drawn share of the distribution."""
-        value = self._from(self._normal.inv_cdf(drawn))
-        value = value if self.low is None else max(self.low, value)  # rounding errors
+    def decode(self, drawn: Any) -> float:
+        """Return the value below which a drawn share of the distribution is."""
+        value = self._value(self._normal.inv_cdf(drawn))
+        value = value if self.low is None else max(self.low, value)  # against rounding errors
         return value if self.high is None else min(self.high, value)
 
     def holds(self, value: Any) -> bool:
@@ -247,10 +265,12 @@ class NormalParameter(_Parameter):
     def _normal(self) -> statistics.NormalDist:
         return statistics.NormalDist(self.mean, self.std)
 
-    def _from(self, normal: float) -> float:
+    def _value(self, normal: float) -> float:
+        """Return the value for a normally distributed number: with `log`, its exponential."""
         return math.exp(normal) if self.log else normal
 
     def _share(self, value: float) -> float:
+        """Return the share of the distribution below a value."""
         return self._normal.cdf(math.log(value) if self.log else value)
 
 
@@ -259,70 +279,71 @@ Parameter = Annotated[AnyParameter, Field(discriminator="type")]
 TYPES: tuple[str, ...] = ("float", "int", "categorical", "normal")
 
 
-def same(first: Any, second: Any) -> bool:
-    """Whether two JSON values are the same. 1 is the same as 1.0, but not as true."""
+def is_same(first: Any, second: Any) -> bool:
+    """Whether two JSON values are equal. 1 equals 1.0, but not true."""
     if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
-        return len(first) == len(second) and all(map(same, first, second))
+        return len(first) == len(second) and all(map(is_same, first, second))
     if isinstance(first, dict) and isinstance(second, dict):
-        return first.keys() == second.keys() and all(same(value, second[key]) for key, value in first.items())
+        return first.keys() == second.keys() and all(is_same(value, second[key]) for key, value in first.items())
     return isinstance(first, bool) == isinstance(second, bool) and bool(first == second)
 
 
 def is_active(parameter: AnyParameter, drawn: Mapping[str, Any]) -> bool:
-    """Whether a parameter exists, given the values drawn before it. It needs a drawn value for each of its conditions."""
+    """Whether the conditions of a parameter hold. A condition on a parameter without a value does not.
+
+    Args:
+        parameter: The parameter.
+        drawn: Values of the parameters that were drawn before it.
+    """
     return all(
-        name in drawn and any(same(drawn[name], value) for value in allowed) for name, allowed in parameter.when.items()
+        name in drawn and any(is_same(drawn[name], value) for value in allowed) for name, allowed in parameter.when.items()
     )
 
 
-def ordered(
-    space: Mapping[str, AnyParameter],
-) -> list[tuple[str, AnyParameter]]:
+def sort_by_condition(space: Mapping[str, AnyParameter]) -> list[tuple[str, AnyParameter]]:
     """Return the parameters, each after those in its `when`, and otherwise in their original order.
 
     Raises:
-        ValueError: the conditions are circular.
+        ValueError: The conditions are circular.
     """
-    circle = cycle(space)
-    if circle:
-        raise ValueError(f"the conditions go round in a circle: {' → '.join(circle)}")
-    done: dict[str, AnyParameter] = {}
+    if names := cycle(space):
+        raise ValueError(f"the conditions go round in a circle: {' → '.join(names)}")
+    sorted_parameters: dict[str, AnyParameter] = {}
 
     def visit(name: str) -> None:
-        if name not in done:
+        if name not in sorted_parameters:
             for other in space[name].when:
                 if other in space:
                     visit(other)
-            done[name] = space[name]
+            sorted_parameters[name] = space[name]
 
     for name in space:
         visit(name)
-    return list(done.items())
+    return list(sorted_parameters.items())
 
 
 def cycle(space: Mapping[str, AnyParameter]) -> list[str]:
-    """Return a cycle of conditions, with its first name repeated at the end, or []."""
-    clear: set[str] = set()
+    """Return the names in a cycle of conditions, the first one again at the end. Empty if there is none."""
+    acyclic: set[str] = set()  # names from which no cycle can be reached
     for start in space:
         trail: list[str] = []
 
         def walk(name: str, trail: list[str] = trail) -> list[str]:
+            """Return the cycle that is reached from a name, through the names of the trail. Empty if there is none."""
             if name in trail:
                 return [*trail[trail.index(name) :], name]
-            if name in clear or name not in space:
+            if name in acyclic or name not in space:
                 return []
             trail.append(name)
             for other in space[name].when:
-                circle = walk(other)
-                if circle:
-                    return circle
+                if names := walk(other):
+                    return names
             trail.pop()
-            clear.add(name)
+            acyclic.add(name)
             return []
 
-        circle = walk(start)
-        if circle:
-            return circle
+        if names := walk(start):
+            return names
     return []
 
 
@@ -330,7 +351,7 @@ def count_points(parameters: dict[str, AnyParameter]) -> int | None:
     """Return the number of points of the space, with conditions. None if it is infinite or too large to count.
 
     Args:
-        parameters: each after those in its conditions; see `ordered`.
+        parameters: Parameters, each after those in its conditions; see `sort_by_condition`.
     """
     condition_names = {other for parameter in parameters.values() for other in parameter.when}
     if any(parameter.count is None for parameter in parameters.values()):
@@ -340,6 +361,7 @@ def count_points(parameters: dict[str, AnyParameter]) -> int | None:
     order = list(parameters.items())
 
     def count_from(index: int, drawn: dict[str, Any]) -> int:
+        """Return the number of points of the parameters from an index on, for values of those in conditions before it."""
         if index == len(order):
             return 1
         name, parameter = order[index]
@@ -353,7 +375,7 @@ def count_points(parameters: dict[str, AnyParameter]) -> int | None:
 
 
 def describe(parameter: AnyParameter) -> str:
-    """Return a description of the range."""
+    """Return a description of a parameter's values, for messages."""
     if isinstance(parameter, CategoricalParameter):
         if len(parameter.choices) > _MOST_CHOICES:
             return f"one of {len(parameter.choices)} choices"
@@ -380,18 +402,27 @@ def _hashable(value: Any) -> Any:
     return value
 
 
-def _interval(low: float, high: float, log: bool, step: float | None, log_and_step: bool) -> Iterator[Issue]:
+def _range_issues(low: float, high: float, step: float | None, *, is_log: bool, has_step: bool) -> Iterator[Issue]:
+    """Yield issues of a range.
+
+    Args:
+        low: Minimum.
+        high: Maximum.
+        step: Distance between two values. None without one.
+        is_log: Whether the scale is logarithmic, which excludes a step.
+        has_step: Whether the job sets a step.
+    """
     if low > high:
         yield Issue(("low",), f"{low} is over high ({high})")
-    if log and low <= 0:
+    if is_log and low <= 0:
         yield Issue(("low",), f"{low} must be over 0 with log: true")
-    if log_and_step:
+    if is_log and has_step:
         yield Issue(("step",), "cannot stand together with log: true; drop one of them")
     if step is not None and step <= 0:
         yield Issue(("step",), f"{step} must be over 0")
 
 
-def _resolution(low: float, high: float, step: float | None) -> Iterator[Issue]:
+def _precision_issues(low: float, high: float, step: float | None) -> Iterator[Issue]:
     """Yield issues of bounds and steps that floats cannot represent or distinguish."""
     if not math.isfinite(high - low):
         yield Issue(("high",), f"{high} is farther from low ({low}) than the largest number there is; narrow the range")
@@ -403,6 +434,7 @@ def _resolution(low: float, high: float, step: float | None) -> Iterator[Issue]:
         yield Issue(("step",), f"{step} makes more steps than can be counted; raise it, or drop it")
 
 
-def _on_step(distance: float, step: float) -> bool:
+def _is_on_step(distance: float, step: float) -> bool:
+    """Whether a distance is a multiple of a step, up to rounding errors."""
     ratio = distance / step
     return abs(ratio - round(ratio)) < 1e-8

@@ -20,7 +20,12 @@ _CORES = re.compile(r"0*[1-9]\d*(?:\.\d+)?m?|0+\.\d{0,2}[1-9]\d*")  # a thousand
 _QUANTITY = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)([kMGT]i?|Ki)?")
 
 
-def _duration(value: Any) -> Any:
+def _parse_duration(value: Any) -> Any:
+    """Return a duration in seconds: of a text such as 1h30m. Numbers are returned unchanged.
+
+    Raises:
+        ValueError: The text is not a duration.
+    """
     if isinstance(value, str):
         parts = _DURATION.findall(value.replace(" ", ""))
         if not parts or "".join(number + unit for number, unit in parts) != value.replace(" ", ""):
@@ -31,7 +36,12 @@ def _duration(value: Any) -> Any:
     return value
 
 
-def _quantity(value: Any) -> Any:
+def _parse_quantity(value: Any) -> str:
+    """Return an amount of memory, a text or a number of bytes, as text.
+
+    Raises:
+        ValueError: The value is not an amount of memory, or is 0.
+    """
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(text, str) or not _QUANTITY.fullmatch(text):
         raise ValueError(f"{repr(value)[:40]} is not an amount of memory; write 512Mi, 2Gi or bytes")
@@ -41,7 +51,7 @@ def _quantity(value: Any) -> Any:
 
 
 def cores(value: Any) -> int | float | None:
-    """An amount of CPU in Kubernetes' syntax, as a number; None if it is not one."""
+    """Return the number of cores for an amount of CPU in Kubernetes' syntax: 2, 0.5, "500m". None if it is not an amount."""
     amount: int | float = 0
     if isinstance(value, str) and _CORES.fullmatch(value):
         amount = float(value.removesuffix("m")) / (1000 if value.endswith("m") else 1)
@@ -52,7 +62,12 @@ def cores(value: Any) -> int | float | None:
     return int(amount) if amount == int(amount) else round(amount, 3)
 
 
-def _requirements(value: Any) -> Any:
+def _requirements_path(value: Any) -> Any:
+    """Return the path of a requirements file without ./ at its start. What is not a text is returned unchanged.
+
+    Raises:
+        ValueError: It is not the path of a file in the job's folder, or begins with -.
+    """
     if not isinstance(value, str):
         return value
     name = value.removeprefix("./")
@@ -63,7 +78,12 @@ def _requirements(value: Any) -> Any:
     return name
 
 
-def _cores(value: Any) -> int | float:
+def _parse_cores(value: Any) -> int | float:
+    """Return `cores`.
+
+    Raises:
+        ValueError: The value is not an amount of CPU.
+    """
     amount = cores(value)
     if amount is None:
         raise ValueError(f"{repr(value)[:40]} is not an amount of CPU; write 2, 0.5 or 500m")
@@ -71,10 +91,10 @@ def _cores(value: Any) -> int | float:
 
 
 def bytes_of(quantity: str) -> int:
-    """The bytes in a Kubernetes quantity such as `2Gi`.
+    """Return the number of bytes in a Kubernetes quantity such as 2Gi.
 
     Raises:
-        ValueError: it is not a quantity.
+        ValueError: The text is not a quantity.
     """
     match = _QUANTITY.fullmatch(quantity)
     if match is None:
@@ -82,19 +102,24 @@ def bytes_of(quantity: str) -> int:
     return int(float(match[1]) * _BYTES[match[2] or ""])
 
 
-def times(quantity: Any, factor: float) -> str | None:
-    """Return a multiple of a Kubernetes quantity, in its unit. None if it is not a quantity."""
+def multiply(quantity: Any, factor: float) -> str | None:
+    """Return a Kubernetes quantity times a factor, in the same unit. None if it is not a quantity."""
     match = _QUANTITY.fullmatch(str(quantity))
     return None if match is None else f"{float(match[1]) * factor:.3f}".rstrip("0").rstrip(".") + (match[2] or "")
 
 
 def key(name: str) -> str:
-    """Return a parameter's name without the leading + that MLflow refuses."""
+    """Return a parameter's name in MLflow: without the leading +, which it refuses."""
     return name.lstrip("+")
 
 
 def parameter(foreign_name: str, taken: Container[str]) -> str:
-    """Return a valid parameter name that is close to another tool's name."""
+    """Return a valid name for a parameter of another tool.
+
+    Args:
+        foreign_name: Name in that tool.
+        taken: Names that are in use. If necessary, _ is added to make a new one.
+    """
     name = foreign_name[:200]
     if not re.fullmatch(NAME, name):
         name = re.sub(r"[^A-Za-z0-9_-]", "_", name)
@@ -104,11 +129,16 @@ def parameter(foreign_name: str, taken: Container[str]) -> str:
     return name
 
 
-def _plain(value: Any) -> Any:
-    """Refuse values that JSON cannot represent: dates, sets, NaN, keys that are not strings, integers over 64 bits."""
+def _check_json(value: Any) -> Any:
+    """Return a value unchanged that JSON can represent.
+
+    Raises:
+        PydanticCustomError: A part of it is a date, a set, NaN, a key that is not a string, or an integer over 64 bits.
+    """
     issues: list[Issue] = []
 
     def walk(item: Any, path: Place) -> None:
+        """Add the issues of a part of the value, and of the parts in it."""
         if isinstance(item, dict):
             for key, child in item.items():
                 if isinstance(key, str):
@@ -120,7 +150,7 @@ def _plain(value: Any) -> Any:
                 walk(child, (*path, index))
         elif isinstance(item, float) and not math.isfinite(item):
             issues.append(Issue(path, f"{item} is not a number that can be written down"))
-        elif isinstance(item, int) and not -_OVER <= item < _OVER:
+        elif isinstance(item, int) and not -_INT64_LIMIT <= item < _INT64_LIMIT:
             issues.append(Issue(path, "has more than 64 bits, which no array or database takes; put it in quotes"))
         elif item is not None and not isinstance(item, (str, int, float, bool)):
             issues.append(Issue(path, f"a {type(item).__name__} is not allowed in a job; put it in quotes"))
@@ -130,16 +160,16 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _listed(value: Any) -> Any:
+def _without_tuples(value: Any) -> Any:
     """Return a value with lists instead of tuples, so that it equals its JSON round trip."""
     if isinstance(value, dict):
-        return {key: _listed(item) for key, item in value.items()}
+        return {key: _without_tuples(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_listed(item) for item in value]
+        return [_without_tuples(item) for item in value]
     return value
 
 
-_OVER = 2**63  # the first whole number that does not fit into 64 bits with a sign
+_INT64_LIMIT = 2**63  # the smallest positive number that does not fit into 64 bits with a sign
 LARGEST = 2**53  # Optuna keeps whole numbers as floats, which are exact up to here
 # No lower bound here: a field's own bound could not override it.
 Integer = Annotated[int, Field(strict=True, le=LARGEST)]
@@ -147,7 +177,7 @@ Bound = Annotated[int, Field(strict=True, ge=-LARGEST, le=LARGEST)]
 Number = Annotated[FiniteFloat, Field(strict=True)]
 Duration = Annotated[
     float,
-    BeforeValidator(_duration),
+    BeforeValidator(_parse_duration),
     Field(gt=0, allow_inf_nan=False),
     WithJsonSchema(
         {
@@ -158,11 +188,13 @@ Duration = Annotated[
         }
     ),
 ]
-RequirementsFile = Annotated[str, BeforeValidator(_requirements), WithJsonSchema({"type": "string", "pattern": "^[^/-]"})]
-# Of CPU, as a number; whole ones are `int`.
+RequirementsFile = Annotated[
+    str, BeforeValidator(_requirements_path), WithJsonSchema({"type": "string", "pattern": "^[^/-]"})
+]
+# Number of CPU cores. Whole numbers are of type `int`.
 Cores = Annotated[
     int | float,
-    PlainValidator(_cores),
+    PlainValidator(_parse_cores),
     WithJsonSchema(
         {
             "anyOf": [
@@ -174,7 +206,7 @@ Cores = Annotated[
 ]
 Quantity = Annotated[
     str,
-    BeforeValidator(_quantity),
+    BeforeValidator(_parse_quantity),
     WithJsonSchema(
         {
             "anyOf": [
@@ -184,8 +216,8 @@ Quantity = Annotated[
         }
     ),
 ]
-Plain = Annotated[Any, BeforeValidator(lambda value: _listed(_plain(value)))]
-# Of a parameter. Dots and slashes as keys of a configuration have them; + and ++ add a key in Hydra's grammar.
+Plain = Annotated[Any, BeforeValidator(lambda value: _without_tuples(_check_json(value)))]
+# Name of a parameter. Keys of a configuration have dots and slashes. + and ++ add a key in Hydra's grammar.
 NAME = r"\+{0,2}[A-Za-z_][A-Za-z0-9_-]*(?:[./][A-Za-z0-9_-]+)*"
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 Function = Annotated[str, Field(pattern=f"^{FUNCTION}$")]

@@ -17,32 +17,32 @@ class Judgment(NamedTuple):
     """The result of validating a draft.
 
     Attributes:
-        job: the job; None if there are issues.
-        issues: all issues.
-        sound: the job without invalid parts; None if too little is valid.
-        broken: the invalid parts.
+        job: The job; None if there are issues.
+        issues: All issues.
+        partial: The job without its invalid parts; None if too little is valid.
+        broken: Paths of the invalid parts.
     """
 
     job: Job | None
     issues: list[Issue]
-    sound: Job | None
+    partial: Job | None
     broken: frozenset[Place]
 
 
-def judge(draft: Draft, singular: bool = False, settled: Collection[Place] = ()) -> Judgment:
+def judge(draft: Draft, has_objective: bool = False, settled: Collection[Place] = ()) -> Judgment:
     """Validate a draft.
 
     Args:
-        draft: the job file with all overrides.
-        singular: whether the file uses `objective:`; issues then do too.
-        settled: fields that are valid in the file alone and that no override can invalidate.
+        draft: The job file with all overrides.
+        has_objective: Whether the file has `objective`, so that issues name this field instead of `objectives`.
+        settled: Paths of fields that are valid in the file alone, and whose issues with overrides are no issues.
     """
     if "objective" in draft.data:
         issues_found = [Issue(("objective",), "stands beside objectives; keep one of them")]
         data = {key: value for key, value in draft.data.items() if key != "objective"}
     else:
         issues_found, data = [], draft.data
-    kind = kinds.of_kind(data.get("kind"))
+    kind = kinds.kind_class(data.get("kind"))
     job: Job | None = None
     broken = set[Place]()
     try:
@@ -52,11 +52,11 @@ def judge(draft: Draft, singular: bool = False, settled: Collection[Place] = ())
         broken = {_part(issue.place) for issue in issues_found}
     partial = job or _partial(kind, data, broken)
     if partial is not None:
-        # Rules across fields report no second issue of a field.
+        # A field with an issue gets no second one by the rules across fields.
         reported = {issue.place for issue in issues_found}
         rule_issues = [issue for issue in partial.check(broken) if issue.place not in (*reported, *settled)]
-        issues_found += _hinted(draft, rule_issues)
-    issues = [*draft.issues, *(located(draft, issue, singular) for issue in issues_found)]
+        issues_found += _with_hints(draft, rule_issues)
+    issues = [*draft.issues, *(locate(draft, issue, has_objective) for issue in issues_found)]
     return Judgment(None if issues else job, issues, partial, frozenset(broken))
 
 
@@ -80,29 +80,37 @@ def _partial(kind: type[Job], data: Mapping[str, Any], broken: set[Place]) -> Jo
         return None
 
 
-def _hinted(draft: Draft, issues: Collection[Issue]) -> Iterator[Issue]:
-    """Yield issues, with a hint if an override narrowed the space so that fields of the file no longer fit."""
+def _with_hints(draft: Draft, issues: Collection[Issue]) -> Iterator[Issue]:
+    """Yield issues. A point that an override of the space made invalid gets a hint. Such a condition is left out."""
     origins: dict[str | int, list[Origin]] = {}
     for field_path, origin in draft.origins.items():
         if field_path[:1] == ("space",) and len(field_path) > 1:
             origins.setdefault(field_path[1], []).append(origin)
     for issue in issues:
-        name = {"enqueue": issue.place[2:3], "space": issue.place[3:4]}.get(str(issue.place[0]), ())
-        if not name or (issue.place[0] == "space" and issue.place[2:3] != ("when",)):
+        # Of ("enqueue", 0, name) and of ("space", other, "when", name).
+        parameter = {"enqueue": issue.place[2:3], "space": issue.place[3:4]}.get(str(issue.place[0]), ())
+        if not parameter or (issue.place[0] == "space" and issue.place[2:3] != ("when",)):
             yield issue
             continue
         own_source = draft.origin(issue.place).source
-        narrowed = [origin.source for origin in origins.get(name[0], ()) if origin.source != own_source]
-        if not narrowed:
+        overrides = [origin.source for origin in origins.get(parameter[0], ()) if origin.source != own_source]
+        if not overrides:
             yield issue
         elif issue.place[0] == "enqueue":
-            hint = f" (by {narrowed[0]}; --set 'enqueue=[]' drops the points)"
+            hint = f" (by {overrides[0]}; --set 'enqueue=[]' drops the points)"
             yield Issue(issue.place, issue.message + hint)
-        # No issue for a condition that can no longer be true: its parameter is just never drawn.
+        # A condition that an override makes impossible is no issue: its parameter is never drawn.
 
 
-def located(draft: Draft, issue: Issue, singular: bool = False) -> Issue:
-    """Return an issue with the source and the line of its value."""
+def locate(draft: Draft, issue: Issue, has_objective: bool = False) -> Issue:
+    """Return an issue with the source and the line of its value.
+
+    Args:
+        draft: The job file with all overrides.
+        issue: Issue with the path of the value.
+        has_objective: Whether the file has `objective`, which the issue then names instead of `objectives`.
+    """
     field_path, origin = issue.place, draft.origin(issue.place)
-    shown = ("objective", *field_path[2:]) if singular and field_path[:1] == ("objectives",) else field_path
-    return Issue((*origin.within, *(shown or ("job",))), issue.message, origin.source, origin.line)
+    if has_objective and field_path[:1] == ("objectives",):
+        field_path = ("objective", *field_path[2:])
+    return Issue((*origin.within, *(field_path or ("job",))), issue.message, origin.source, origin.line)

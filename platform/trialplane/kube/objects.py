@@ -204,7 +204,7 @@ class Objects:
             RunExists: the name is taken, by a concurrent submission or by an object of no run.
         """
         thing, *code = runs.manifests(plan, self.cluster.namespace, submitted, self.user)
-        thing["spec"] |= {"state": runs.word(state), **({"resumes": resumes} if resumes else {})}
+        thing["spec"] |= {"state": runs.state_name(state), **({"resumes": resumes} if resumes else {})}
         applied = self.cluster.apply(thing, _manager(thing), force=False)
         uid = self._same(plan) if applied is None else str(applied.thing["metadata"]["uid"])
         try:
@@ -337,7 +337,7 @@ class Objects:
             )
         for part, ours in zip(existing_parts, code, strict=True):
             if part is None:
-                owners = {"ownerReferences": [runs.owner(plan.run, uid)]}
+                owners = {"ownerReferences": [runs.owner_reference(plan.run, uid)]}
                 self.cluster.create(kinds.CONFIG_MAP, {**ours, "metadata": {**ours["metadata"], **owners}})
 
 

@@ -115,7 +115,7 @@ def shards(job: Job, has_volume: bool) -> list[Issue]:
         job: the resolved job.
         has_volume: whether the chart has a volume for checkpoints.
     """
-    to = job.files_to
+    to = job.output_location
     if to is None or "://" in to:
         return []
     if PurePosixPath(to).is_relative_to(cluster.CHECKPOINTS) and has_volume:
@@ -259,7 +259,7 @@ def _nodes_of(job: Job, role: Role, pod: Thing, nodes: Sequence[Thing]) -> tuple
             continue
         message = f"{who} requests {_show(name, needed)}, and the largest node that it may run on has {_show(name, most)}"
         if name == gpu:
-            remedy = job.with_gpus(role.field, int(most), -(-int(needed) * role.nodes // int(most)))
+            remedy = job.gpu_advice(role.field, int(most), -(-int(needed) * role.nodes // int(most)))
             issues.append(Issue((role.field, field), f"{message}; {remedy}"))
         else:  # a node autoscaler may make a larger one
             warnings.append(f"{message}; it waits until a larger one appears")

@@ -158,7 +158,7 @@ class Archive:
                 last = _changes(connection, is_run, changes.c.id.desc(), limit=1)
                 images = _images(connection, is_run)
             job = kinds.read(described)
-            last_status = records.from_dict(RunStatus, status) if status else planning.pending(run, job, 0.0)
+            last_status = records.from_dict(RunStatus, status) if status else planning.pending_status(run, job, 0.0)
             desired_state = records.from_dict(Desired, desired)
             for part in (last_status, desired_state):
                 if wrong := records.misfit(part):
@@ -359,7 +359,7 @@ class Archive:
                 _claim(connection, run)
             status = tables.document(connection, is_run, labels.LEDGER_STATUS) or {}
             if status.get("started") is None:  # no controller has written a status
-                pending = planning.pending(run, job, float(submission.get("submitted", 0.0)))
+                pending = planning.pending_status(run, job, float(submission.get("submitted", 0.0)))
                 described[labels.LEDGER_STATUS] = records.to_dict(pending)
             tables.describe(connection, is_run, described)
             connection.execute(sa.update(runs).where(is_run).values(code=tables.keep_code(connection, code)))

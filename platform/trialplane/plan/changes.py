@@ -13,7 +13,7 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.errors import Issue, SpecError
-from trialplane.job import document, draft, fixed, verdict
+from trialplane.job import document, draft, fixed_params, space, verdict
 from trialplane.job.draft import Draft, Origin
 from trialplane.job.kinds import Job
 from trialplane.job.kinds.ranked import Ranked
@@ -27,17 +27,17 @@ from trialplane.wire.states import RunState
 _IGNORED = ("description",)
 
 
-def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: int) -> Job:
-    """Return a job with changes of its length, its width and its pods.
+def apply_changes(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: int) -> Job:
+    """Return the job of a run with the changes for a resume.
 
     Args:
-        old: the run's job.
-        changes: dotted field → value, from flags; None for a flag that was not used.
-        sets: `field=value` each.
-        started: trials that the run has started, the lowest number allowed.
+        old: Job of the run.
+        changes: Dotted field → value, from flags; None for a flag that was not used.
+        sets: Assignments `field=value`.
+        started: Number of trials that the run has started, which is the least number of trials.
 
     Raises:
-        SpecError: a field that cannot change, or an invalid value; has all issues.
+        SpecError: A field cannot change, or a value is invalid. The error contains all issues.
     """
     # A job without a function has the default entrypoint, which its author did not write.
     unused = {"entrypoint"} if isinstance(old, Ranked) and (old.script or old.command) else set()
@@ -62,36 +62,41 @@ def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: 
             )
             issues.append(Issue((field,), message, source))
             continue
-        edited.set(draft.path(field, fixed.named(edited.data)), value, Origin(source))
-    judged = verdict.judge(edited)
-    issues += judged.issues
-    if judged.job is not None and judged.job.trials != old.trials and judged.job.trials < started:
+        edited.set(draft.path(field, fixed_params.parameter_names(edited.data)), value, Origin(source))
+    judgment = verdict.judge(edited)
+    issues += judgment.issues
+    if judgment.job is not None and judgment.job.trials != old.trials and judgment.job.trials < started:
         flag = f"--{old.count_field.rpartition('.')[2]}"
         issues.append(Issue((old.count_field,), f"{started} have already started; set at least this number", flag))
-    if judged.job is not None:
-        issues += judged.job.unresumable(old)
-    if issues or judged.job is None:
+    if judgment.job is not None:
+        issues += judgment.job.resume_issues(old)
+    if issues or judgment.job is None:
         raise SpecError(issues)
-    return judged.job
+    return judgment.job
 
 
-def unchangeable(old: Job, new: Job) -> list[Issue]:
-    """Return an issue for each changed field that cannot change when a run is resumed."""
+def resume_issues(old: Job, new: Job) -> list[Issue]:
+    """Return an issue for each changed field that cannot change when a run is resumed.
+
+    Args:
+        old: Job of the run.
+        new: Job with the changes.
+    """
     fields = [line.partition(": ")[0] for line in changed_fields(old, new)]
     allowed = ", ".join(old.changeable)
     message = f"cannot change when a run is resumed; only {allowed} can. Submit another {old.title} under another name"
-    names = fixed.named(new.model_dump(mode="json"))
+    names = fixed_params.parameter_names(new.model_dump(mode="json"))
     return [
         Issue(draft.path(field, names), message)
         for field in fields
         if not any(field == name or field.startswith(f"{name}.") for name in old.changeable)
-    ] + list(new.unresumable(old))
+    ] + list(new.resume_issues(old))
 
 
-def when(old: Job, new: Job) -> dict[str, list[str]]:
-    """Return the changed fields of a run's job by what they need: for people, in this order."""
+def changes_by_time(old: Job, new: Job) -> dict[str, list[str]]:
+    """Return a line for each changed field, grouped by the time at which it can change, which is in words."""
     groups: dict[str, list[str]] = {"while it runs": [], "when it is resumed": [], "in a new run": []}
-    refused = {".".join(map(str, issue.place)) for issue in unchangeable(old, new)}
+    refused = {".".join(map(str, issue.place)) for issue in resume_issues(old, new)}
     for line in changed_fields(old, new):
         field = line.partition(": ")[0]
         if field == old.width_field:
@@ -104,23 +109,27 @@ def when(old: Job, new: Job) -> dict[str, list[str]]:
 
 
 def differences(job: Job, facts: Mapping[str, Any], code: Mapping[str, bytes], plan: Plan) -> list[str]:
-    """Return the differences between a new submission and the run of the same name: fields of the job and files.
+    """Return a line for each field and each file in which a new submission differs from the run of the same name.
 
     Args:
-        job: the run's job.
-        facts: of the run's submission.
-        code: files of the run's code, by path.
-        plan: the new submission.
+        job: Job of the run.
+        facts: Facts about the run's submission; see `Plan.submission`.
+        code: Contents of the files of the run's code, by path.
+        plan: Plan of the new submission.
     """
     lines = changed_fields(job, plan.job)
-    if planning.sources(facts) != (plan.sources or plan.pack.sha256):
+    if planning.sources_hash(facts) != (plan.sources or plan.pack.sha256):
         file_lines = planning.code_difference(code, contents(plan.pack.data))
         lines += [f"code: {line}" for line in file_lines] or ["code: modes of files changed"]
     return lines
 
 
 def contents(packed: bytes) -> dict[str, bytes]:
-    """Return the files in packed code, by path."""
+    """Return the contents of the files in packed code, by path.
+
+    Raises:
+        InputError: The packed code is damaged.
+    """
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
         root = Path(scratch) / "code"
         packing.unpack(packed, root)
@@ -128,30 +137,35 @@ def contents(packed: bytes) -> dict[str, bytes]:
 
 
 def refusal(run: str, lines: Sequence[str]) -> str:
-    """Return the error message for a submission under the name of another run."""
-    shown = "\n".join(f"  {line}" for line in lines)
+    """Return the error message for a submission under the name of a run that differs.
+
+    Args:
+        run: Name of the run.
+        lines: Differences: see `differences`.
+    """
+    indented = "\n".join(f"  {line}" for line in lines)
     return (
-        f"the run {run} exists with another spec (existing → new):\n{shown}\n"
-        f"`platform resume {run}` continues it unchanged, {other_name(run)}"
+        f"the run {run} exists with another spec (existing → new):\n{indented}\n"
+        f"`platform resume {run}` continues it unchanged, {other_name_advice(run)}"
     )
 
 
-def other_name(run: str) -> str:
-    """Return the last part of `refusal`: how to submit under another name."""
+def other_name_advice(run: str) -> str:
+    """Return advice to submit under another name, as the end of a sentence."""
     return f"or give this one another name with --name; see it with `platform status {run}`"
 
 
-def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str:
-    """Return why a resumed run would end at once, and what to type; "" if it would continue.
+def completed_message(status: RunStatus, old: Job, job: Job, where: str = "") -> str:
+    """Return the message for a run that would end at once if it was resumed, with the command to extend it. Else "".
 
     Args:
-        status: status of the run, with exact counts.
-        old: its job.
-        job: its job with the requested changes.
-        where: flags for a submission to the same target: " --local".
+        status: Status of the run, with exact counts.
+        old: Job of the run.
+        job: Job with the requested changes.
+        where: Flags for a submission to the same target: " --local".
     """
     if old.count_field not in old.changeable and status.ended_trials >= job.trials and not status.failed:
-        return _done(status, job, where)  # a training: no change can extend it
+        return _completed(status, job, where)  # a training: no change can extend it
     resume = f"`platform resume {status.run}"
     counts = f"{status.ended_trials} of {errors.counted(job.trials, job.noun)}"
     used = _used_up(status, job)
@@ -164,7 +178,7 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str
     if status.state is not RunState.SUCCEEDED:
         return ""
     message_start = f"the {job.title} {status.run} has succeeded"
-    if _is_reached(status, job):
+    if _is_target_reached(status, job):
         return (
             f"{message_start}: it reached budget.target ({job.budget.target:g}) after {counts}; "
             f"{resume} --set budget.target=null` continues without a target, or set a better one"
@@ -172,7 +186,7 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str
     if job != old:
         return ""
     if status.ended_trials >= job.trials:
-        return _done(status, job, where)
+        return _completed(status, job, where)
     if job.budget.steps is not None:
         return (
             f"{message_start}: budget.steps ({job.budget.steps}) is used up, after {counts}. "
@@ -184,11 +198,14 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str
     )
 
 
-def _done(status: RunStatus, job: Job, where: str) -> str:
-    return f"the {job.title} {status.run} has succeeded, and nothing is left to do; {job.further(status.run, where)}"
+def _completed(status: RunStatus, job: Job, where: str) -> str:
+    """Return the message for a run whose trials have all ended."""
+    advice = job.continuation_advice(status.run, where)
+    return f"the {job.title} {status.run} has succeeded, and nothing is left to do; {advice}"
 
 
-def _is_reached(status: RunStatus, job: Job) -> bool:
+def _is_target_reached(status: RunStatus, job: Job) -> bool:
+    """Whether the best trial of a run has reached the target of its budget."""
     if job.budget.target is None or status.best is None or not status.best.values:
         return False
     value = status.best.values[0]
@@ -203,36 +220,34 @@ def _used_up(status: RunStatus, job: Job) -> float | None:
 
 def changed_fields(old: Job, new: Job) -> list[str]:
     """Return a line for each field that differs: `trials: 24 → 800`."""
-    before, after = _flat(old), _flat(new)
+    old_fields, new_fields = _flatten(old), _flatten(new)
     return [
-        f"{field}: {_show(before, field)} → {_show(after, field)}"
-        for field in dict.fromkeys([*before, *after])
-        if field not in before or field not in after or not _equal(before[field], after[field])
+        f"{field}: {_value_text(old_fields, field)} → {_value_text(new_fields, field)}"
+        for field in dict.fromkeys([*old_fields, *new_fields])
+        if field not in old_fields or field not in new_fields or not space.is_same(old_fields[field], new_fields[field])
     ]
 
 
-def _flat(job: Job) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flatten(job: Job) -> dict[str, Any]:
+    """Return the fields of a job by their dotted paths."""
+    fields: dict[str, Any] = {}
 
     def walk(value: Any, path: tuple[str, ...]) -> None:
+        """Add the fields below a path."""
         if isinstance(value, dict) and value:
             for key, item in value.items():
-                # A job file has options beside the name of a sampler or pruner.
+                # The options of a sampler or pruner are beside its name, as in a job file.
                 walk(item, path if path in (("sampler",), ("pruner",)) and key == "options" else (*path, key))
         elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
             for index, item in enumerate(value):
                 walk(item, (*path, str(index)))
         elif not (isinstance(value, dict) and path):
-            flat[".".join(path)] = value
+            fields[".".join(path)] = value
 
     walk(job.model_dump(mode="json", exclude=set(_IGNORED)), ())
-    return flat
+    return fields
 
 
-def _equal(first: Any, second: Any) -> bool:
-    """Whether two JSON values are equal. 1 equals 1.0, but not true."""
-    return bool(first == second) and isinstance(first, bool) == isinstance(second, bool)
-
-
-def _show(fields: dict[str, Any], field: str) -> str:
+def _value_text(fields: dict[str, Any], field: str) -> str:
+    """Return the value of a field as JSON, for a message."""
     return json.dumps(fields[field], ensure_ascii=False) if field in fields else "(not set)"

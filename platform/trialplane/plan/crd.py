@@ -21,7 +21,7 @@ from trialplane.wire import cluster
 
 Schema = dict[str, Any]
 
-_OPEN = "x-kubernetes-preserve-unknown-fields"
+_ANY_VALUE = "x-kubernetes-preserve-unknown-fields"
 _INT_OR_STRING = "x-kubernetes-int-or-string"
 _RULES = "x-kubernetes-validations"
 _BOUNDS = {"minimum": max, "maximum": min, "minLength": max, "maxLength": min, "minItems": max, "maxItems": min}
@@ -69,19 +69,20 @@ def definition() -> Schema:
                     "storage": True,
                     "subresources": {"status": {}},
                     "additionalPrinterColumns": columns,
-                    "schema": {"openAPIV3Schema": _whole()},
+                    "schema": {"openAPIV3Schema": _run_schema()},
                 }
             ],
         },
     }
 
 
-def _whole() -> Schema:
-    spec, status = structural(_model(RunSpec), keep_defaults=True), structural(_model(Status))
+def _run_schema() -> Schema:
+    """Return the schema of a Run: its spec, its status, and rules that the API server checks."""
+    spec, status = structural(_model_schema(RunSpec), keep_defaults=True), structural(_model_schema(Status))
     spec["description"] = "The job to run, and its desired state."
     status["description"] = "Current state of the run, written by the operator."
-    spec["properties"]["job"] = {**_job(), "description": spec["properties"]["job"]["description"]}
-    spec["properties"]["submission"][_OPEN] = True
+    spec["properties"]["job"] = {**_job_schema(), "description": spec["properties"]["job"]["description"]}
+    spec["properties"]["submission"][_ANY_VALUE] = True
     spec["properties"]["code"][_RULES] = [
         _rule("self == oldSelf", "the code of a run cannot change; submit it under another name"),
     ]
@@ -116,14 +117,14 @@ def _whole() -> Schema:
     }
 
 
-def _job() -> Schema:
+def _job_schema() -> Schema:
     """Return the merged fields of all kinds. The description of a field that not all kinds have names its kinds."""
-    schemas = {name: structural(_model(kind)) for name, kind in kinds.CLASSES.items()}
+    schemas = {name: structural(_model_schema(kind)) for name, kind in kinds.CLASSES.items()}
     for schema in schemas.values():
         for key, field in schema["properties"].items():
-            having = [name for name, other in schemas.items() if key in other["properties"]]
-            if len(having) < len(schemas):
-                field["description"] = f"({', '.join(having)}) {field.get('description', '')}".strip()
+            kind_names = [name for name, other in schemas.items() if key in other["properties"]]
+            if len(kind_names) < len(schemas):
+                field["description"] = f"({', '.join(kind_names)}) {field.get('description', '')}".strip()
     merged = _union(list(schemas.values()))
     merged["properties"]["kind"] = {
         "type": "string",
@@ -144,16 +145,16 @@ def _rule(rule: str, message: str) -> Schema:
     return {"rule": rule, "message": message}
 
 
-def _model(model: Any) -> Schema:
+def _model_schema(model: Any) -> Schema:
     return TypeAdapter(model).json_schema(by_alias=True)
 
 
 def structural(schema: Mapping[str, Any], *, keep_defaults: bool = False) -> Schema:
-    """Return a schema of pydantic's as a structural one.
+    """Return a JSON schema as a structural one.
 
     Args:
-        schema: schema with its definitions.
-        keep_defaults: whether the API server sets defaults.
+        schema: Schema of pydantic, with its definitions.
+        keep_defaults: Whether the API server sets defaults.
     """
     return _Converter(schema.get("$defs", {}), keep_defaults).convert(schema)
 
@@ -166,7 +167,7 @@ class _Converter:
         self._keep_defaults = keep_defaults
 
     def convert(self, schema: Mapping[str, Any]) -> Schema:
-        """Return any schema as a structural one."""
+        """Return a schema, or a part of one, as a structural one."""
         if "$ref" in schema:
             definition = self._definitions[schema["$ref"].rpartition("/")[2]]
             schema = {**definition, **{key: value for key, value in schema.items() if key != "$ref"}}
@@ -176,20 +177,21 @@ class _Converter:
         elif isinstance(schema.get("type"), list):
             converted = _union([{"type": type_name} for type_name in schema["type"]])
         else:
-            converted = self._plain(schema)
+            converted = self._convert_type(schema)
         if schema.get("description"):
             converted["description"] = schema["description"]
         if self._keep_defaults and schema.get("default") not in (None, {}, []):
             converted["default"] = schema["default"]
         return converted
 
-    def _plain(self, schema: Mapping[str, Any]) -> Schema:
+    def _convert_type(self, schema: Mapping[str, Any]) -> Schema:
+        """Return the schema of a single type, without description and default."""
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         kind = schema.get("type") or (_TYPES.get(type(values[0])) if values else None)
         if kind == "null":
             return {"nullable": True}
         if kind is None:
-            return {_OPEN: True}
+            return {_ANY_VALUE: True}
         converted: Schema = {"type": kind}
         if values:
             converted["enum"] = list(values)
@@ -202,10 +204,10 @@ class _Converter:
         if kind == "array":
             converted["items"] = self.convert(schema.get("items", {}))
         if kind == "object":
-            converted |= self._fields(schema)
+            converted |= self._convert_fields(schema)
         return converted
 
-    def _fields(self, schema: Mapping[str, Any]) -> Schema:
+    def _convert_fields(self, schema: Mapping[str, Any]) -> Schema:
         """Return the fields of an object: named ones, or any with values of one schema."""
         if "properties" in schema:
             converted: Schema = {"properties": {key: self.convert(field) for key, field in schema["properties"].items()}}
@@ -216,28 +218,28 @@ class _Converter:
         return (
             {"additionalProperties": _union([self.convert(value_schema) for value_schema in value_schemas])}
             if value_schemas
-            else {_OPEN: True}
+            else {_ANY_VALUE: True}
         )
 
 
 def _union(forms: Sequence[Schema]) -> Schema:
-    """Return the narrowest structural schema for a value that fits one of several."""
+    """Return the narrowest structural schema for the values of several. Without a common type, this is any value."""
     nullable = {"nullable": True} if any(form.get("nullable") for form in forms) else {}
     alternatives = [{key: values for key, values in form.items() if key != "nullable"} for form in forms]
     alternatives = [form for form in alternatives if form]
     texts = list(dict.fromkeys(form["description"] for form in alternatives if form.get("description")))
-    described = {"description": " Or: ".join(texts)} if texts else {}
+    description = {"description": " Or: ".join(texts)} if texts else {}
     kinds = {form.get("type") for form in alternatives}
     if kinds == {"integer", "string"}:
-        return {_INT_OR_STRING: True, **described, **nullable}
+        return {_INT_OR_STRING: True, **description, **nullable}
     if kinds == {"integer", "number"}:
         kinds = {"number"}
     if len(kinds) != 1 or None in kinds:
-        return {_OPEN: True, **described, **nullable}
+        return {_ANY_VALUE: True, **description, **nullable}
     (kind,) = kinds
     if len(alternatives) == 1:
         return _with_null({**alternatives[0], **nullable})
-    merged: Schema = {"type": kind, **described, **nullable}
+    merged: Schema = {"type": kind, **description, **nullable}
     for key in ("enum", "pattern", "format", *_BOUNDS, "exclusiveMinimum", "exclusiveMaximum"):
         bounds = [form.get(key) for form in alternatives]
         if all(bound == bounds[0] for bound in bounds) and bounds[0] is not None:
@@ -247,7 +249,7 @@ def _union(forms: Sequence[Schema]) -> Schema:
     if kind == "array":
         merged["items"] = _union([form["items"] for form in alternatives])
     if kind == "object":
-        merged |= _objects(alternatives)
+        merged |= _merge_objects(alternatives)
     return _with_null(merged)
 
 
@@ -256,11 +258,12 @@ def _with_null(schema: Schema) -> Schema:
     return {key: value for key, value in schema.items() if key != "enum" or not schema.get("nullable")}
 
 
-def _objects(forms: Sequence[Schema]) -> Schema:
+def _merge_objects(forms: Sequence[Schema]) -> Schema:
     """Return the merged fields of several objects. A field is required if all of them require it."""
     if any("properties" not in form for form in forms):
-        free = [form["additionalProperties"] for form in forms if "additionalProperties" in form]
-        return {"additionalProperties": _union(free)} if len(free) == len(forms) else {_OPEN: True}
+        value_schemas = [form["additionalProperties"] for form in forms if "additionalProperties" in form]
+        has_all = len(value_schemas) == len(forms)
+        return {"additionalProperties": _union(value_schemas)} if has_all else {_ANY_VALUE: True}
     keys = dict.fromkeys(key for form in forms for key in form["properties"])
     fields = {key: _union([form["properties"][key] for form in forms if key in form["properties"]]) for key in keys}
     required = [key for key in forms[0].get("required", ()) if all(key in form.get("required", ()) for form in forms)]
@@ -268,9 +271,9 @@ def _objects(forms: Sequence[Schema]) -> Schema:
 
 
 def as_yaml() -> str:
-    """Return the CustomResourceDefinition as the chart's file."""
-    head = "# Made by `python -m trialplane.plan.crd`, from the models of the job and of the Run; do not edit.\n"
-    return head + yaml.safe_dump(definition(), sort_keys=False, allow_unicode=True, width=120)
+    """Return the CustomResourceDefinition as the text of the chart's file."""
+    comment = "# Made by `python -m trialplane.plan.crd`, from the models of the job and of the Run; do not edit.\n"
+    return comment + yaml.safe_dump(definition(), sort_keys=False, allow_unicode=True, width=120)
 
 
 if __name__ == "__main__":

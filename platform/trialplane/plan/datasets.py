@@ -1,4 +1,4 @@
-"""Digests of the data that a job reads, by which a later run knows that the data has changed.
+"""Digests of the data that a job reads, by which a later run detects that the data has changed.
 
 Files of the job's folder are part of its code. Of a large file, the size, the time of its last change and both ends count.
 """
@@ -13,15 +13,16 @@ from pathlib import Path
 from trialplane.job.kinds import Job
 
 UNREADABLE = ""  # digest of data that this machine does not have
-_WHOLE = 64 << 20  # bytes of a file that is read in full
+_MOST_WHOLE = 64 << 20  # bytes of a file that is read in full
 _END = 1 << 20  # bytes at each end of a larger one
-_MOST = 10_000  # files of a folder
+_MOST_FILES = 10_000  # files of a folder
 
 
 def digests(job: Job) -> dict[str, str]:
-    """Return the digest of each fixed parameter that is an absolute path: of `inputs`, or of anything that exists.
+    """Return the digests of the data of a job, by parameter.
 
-    `UNREADABLE` if this machine cannot read it.
+    These are the fixed parameters that are absolute paths, or lists of them: those in `inputs`, and any whose files exist.
+    The digest of an input that this machine cannot read is `UNREADABLE`.
     """
     digest_by_param = {}
     for name, value in job.params.items():
@@ -38,14 +39,15 @@ def digests(job: Job) -> dict[str, str]:
 
 
 def _digest(paths: list[Path]) -> str:
+    """Return the digest of files, and of all files in folders. `UNREADABLE` if there are too many."""
     total = hashlib.sha256()
     for number, file in enumerate(path for root in paths for path in _files(root)):
-        if number >= _MOST:
+        if number >= _MOST_FILES:
             return UNREADABLE
         size = file.stat().st_size
         total.update(f"{file}\0{size}\0".encode())
         with file.open("rb") as stream:
-            if size <= _WHOLE:
+            if size <= _MOST_WHOLE:
                 total.update(stream.read())
                 continue
             total.update(f"{file.stat().st_mtime_ns}\0".encode())
@@ -56,6 +58,7 @@ def _digest(paths: list[Path]) -> str:
 
 
 def _files(path: Path) -> Iterator[Path]:
+    """Yield all files in a folder, or the path itself if it is no folder."""
     if path.is_dir():
         yield from sorted(file for file in path.rglob("*") if file.is_file())
     else:

@@ -15,8 +15,8 @@ from trialplane.wire.earlier import EarlierTrial
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import FAILURE_RULES, TrialState
 
-# Fields that decide which trials there are, how many at a time and where, and not what one of them does.
-_SEARCH = frozenset(
+# Fields that do not affect a trial with given parameters: they choose the trials, their number, and where they run.
+IGNORED_FIELDS = frozenset(
     [
         "name",
         "description",
@@ -43,14 +43,14 @@ _SEARCH = frozenset(
 )
 
 
-def trains_alike(job: Job) -> str:
-    """Return a digest of all fields that decide what a trial with given parameters does; its seed is among them."""
-    fields = job.model_dump(mode="json", exclude=set(_SEARCH))
+def training_digest(job: Job) -> str:
+    """Return a digest of all fields that affect a trial with given parameters, with its seed: the same for equal results."""
+    fields = job.model_dump(mode="json", exclude=set(IGNORED_FIELDS))
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def refusal(old: Job, new: Job) -> str:
-    """Return why trials of a study say nothing to the sampler of another, or ""."""
+    """Return the reason for which the sampler of a new job cannot learn from the trials of an old one. "" if it can."""
     if old.kind != "hpo":
         return f"is a {old.title}, and the sampler of a study learns from studies"
     objectives = [
@@ -59,71 +59,74 @@ def refusal(old: Job, new: Job) -> str:
     return f"has other objectives: {objectives[0]}, and this job has {objectives[1]}" if len(set(objectives)) > 1 else ""
 
 
-class Mapped:
-    """The trials of an earlier study in the space of a new one.
+class HistoryMapper:
+    """Mapper of the trials of an earlier study to the space of a new one.
 
     A parameter that the earlier study had fixed counts with that value. A trial is left out if a value is outside of the new
     space, or if it lacks a parameter; TPE draws parameters one by one, and so learns from trials that lack some.
 
     Args:
-        run: name of the earlier study.
-        old: its job.
-        new: the new job.
-        rows: the newest attempt of each of its trials.
+        run: Name of the earlier study.
+        old: Job of the earlier study.
+        new: The new job.
+        rows: Newest attempt of each trial of the earlier study.
 
     Attributes:
-        trials: the ones that the sampler is shown.
+        trials: Trials from which the sampler learns.
     """
 
     def __init__(self, run: str, old: Job, new: Job, rows: Iterable[TrialRow]) -> None:
         self.trials: list[EarlierTrial] = []
         self._run, self._old, self._new = run, old, new
-        self._left_out = collections.Counter[str]()
-        self._unsearched: dict[str, None] = {}
+        self._omitted = collections.Counter[str]()  # reason → number of trials
+        self._ignored: dict[str, None] = {}  # names of parameters that the new study does not search
         for row in rows:
             trial = self._trial(row)
             if trial is not None:
                 self.trials.append(trial)
 
     def notes(self) -> Iterator[str]:
-        """Yield what the user should know of the mapping."""
+        """Yield remarks for the user: number of trials, parameters, and reasons for which trials are left out."""
         names = [name for name in self._new.search.names if any(name in trial.params for trial in self.trials)]
         missing = [name for name in self._new.search.names if name not in names]
         text = f"history: {errors.counted(len(self.trials), 'trial')} of {self._run}"
         text += f", with {', '.join(names)}" if names else ""
         if missing:
             text += f"; without {', '.join(missing)}"
-        if self._unsearched:
-            text += f"; {', '.join(self._unsearched)} is not searched here, and its values are ignored"
+        if self._ignored:
+            text += f"; {', '.join(self._ignored)} is not searched here, and its values are ignored"
         yield text
-        for reason, number in self._left_out.items():
+        for reason, number in self._omitted.items():
             yield f"history: {errors.counted(number, 'trial')} of {self._run} left out: {reason}"
 
     def _trial(self, row: TrialRow) -> EarlierTrial | None:
-        bad = row.state is TrialState.FAILED and row.failure is not None and FAILURE_RULES[row.failure].counts
-        if row.state not in (TrialState.COMPLETE, TrialState.PRUNED) and not bad:
+        """Return a trial in the new space. None if it is left out; the reason is counted."""
+        # A failure of the job's code counts as a bad result. Others say nothing about the parameters.
+        is_bad = row.state is TrialState.FAILED and row.failure is not None and FAILURE_RULES[row.failure].counts
+        if row.state not in (TrialState.COMPLETE, TrialState.PRUNED) and not is_bad:
             return None
-        lacking = [constraint.metric for constraint in self._new.search.constraints if constraint.metric not in row.metrics]
-        if row.state is TrialState.COMPLETE and lacking:
-            self._left_out[f"it has no {lacking[0]}, which is constrained here"] += 1
+        constrained = [constraint.metric for constraint in self._new.search.constraints]
+        missing_metrics = [metric for metric in constrained if metric not in row.metrics]
+        if row.state is TrialState.COMPLETE and missing_metrics:
+            self._omitted[f"it has no {missing_metrics[0]}, which is constrained here"] += 1
             return None
-        had = {**self._old.params, **row.params}
+        old_params = {**self._old.params, **row.params}
         params: dict[str, Any] = {}
         for name, parameter in self._new.search.parameters.items():
             if not space.is_active(parameter, params):
                 continue
-            if name not in had:
+            if name not in old_params:
                 if self._new.search.sampler.takes_parts:
                     continue
-                self._left_out[f"it has no {name}, which {self._new.search.sampler.name} needs of every trial"] += 1
+                self._omitted[f"it has no {name}, which {self._new.search.sampler.name} needs of every trial"] += 1
                 return None
-            if not parameter.holds(had[name]):
-                self._left_out[f"its {name} is outside of the space"] += 1
+            if not parameter.holds(old_params[name]):
+                self._omitted[f"its {name} is outside of the space"] += 1
                 return None
-            params[name] = had[name]
-        self._unsearched.update(dict.fromkeys(name for name in row.params if name not in self._new.search.names))
+            params[name] = old_params[name]
+        self._ignored.update(dict.fromkeys(name for name in row.params if name not in self._new.search.names))
         if not params:
-            self._left_out["it has none of the parameters"] += 1
+            self._omitted["it has none of the parameters"] += 1
             return None
         return EarlierTrial(
             self._run,
@@ -137,13 +140,13 @@ class Mapped:
 
 
 def results(run: str, job: Job, rows: Iterable[TrialRow], metrics: Iterable[str]) -> Iterator[EarlierTrial]:
-    """Yield the complete trials of an earlier run that answer for the same parameters.
+    """Yield the complete trials of an earlier run, whose results are used for trials with the same parameters.
 
     Args:
-        run: name of the run.
-        job: its job.
-        rows: the newest attempt of each trial.
-        metrics: those that a result must have.
+        run: Name of the run.
+        job: Job of the run.
+        rows: Newest attempt of each trial.
+        metrics: Metrics that a result must have.
     """
     required = set(metrics)
     for row in rows:

@@ -20,10 +20,10 @@ def add_to(spec: dict[str, Any], container: dict[str, Any], job: Job, allowed: I
     """Add the init container and its volume to a trial pod.
 
     Args:
-        spec: spec of the pod.
-        container: the pod's main container, whose image, variables, limits and security context are copied.
-        job: job with `install: true`.
-        allowed: the chart's limits for installations.
+        spec: Spec of the pod.
+        container: Main container of the pod, whose image, variables, limits and security context are copied.
+        job: Job with `install: true`.
+        allowed: Limits of the chart for installations.
     """
     volume = {"name": "packages", "mountPath": cluster.PACKAGES}
     limits = ["--index", allowed.index, "--max-size", allowed.max_size, "--timeout", f"{allowed.timeout:g}"]

@@ -19,17 +19,17 @@ _LABELS = (cluster.RUN, cluster.JOB, cluster.MANAGED_BY)
 
 
 def policies(ray_cluster: Mapping[str, Any], site: Site) -> list[dict[str, Any]]:
-    """Return the policies without namespace and owner. Empty if the chart creates no network policies.
+    """Return the network policies of a run, without namespace and owner. Empty if the chart creates none.
 
     Args:
-        ray_cluster: the run's RayCluster, existing or planned; the policies depend on its pods.
-        site: the installed chart.
+        ray_cluster: RayCluster of the run, existing or planned, on whose pods the policies depend.
+        site: Description of the chart.
     """
     network = site.network
     if not network.enabled:
         return []
-    autoscales = bool(ray_cluster["spec"].get("enableInTreeAutoscaling"))
-    head_rules = [network.head, network.autoscaler] if autoscales else [network.head]
+    is_autoscaled = bool(ray_cluster["spec"].get("enableInTreeAutoscaling"))
+    head_rules = [network.head, network.autoscaler] if is_autoscaled else [network.head]
     name_roles = zip(names(ray_cluster["metadata"]["name"]), (cluster.CONTROLLER, cluster.TRIAL), strict=True)
     trial_rules = [network.trial]
     if installing.installs(ray_cluster) and site.install.enabled:
@@ -49,6 +49,14 @@ def digest(policies: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _policy(metadata: Mapping[str, Any], name: str, role: str, allowed: Sequence[NetworkRules]) -> dict[str, Any]:
+    """Return the policy of the pods with a role: they reach the pods of their run, and what the rules allow.
+
+    Args:
+        metadata: Metadata of the RayCluster.
+        name: Name of the policy.
+        role: Role of the pods.
+        allowed: Rules of the chart.
+    """
     same_run = [{"podSelector": {"matchLabels": {cluster.RUN: metadata["name"]}}}]
     return {
         "apiVersion": "networking.k8s.io/v1",

@@ -39,10 +39,10 @@ class Pack:
     """A packed folder.
 
     Attributes:
-        data: the tar.gz.
-        sha256: SHA-256 of the tar inside, in hex; the same on every machine.
-        files: sorted paths inside, separated by /.
-        identity: SHA-256 of the code alone, without job.yaml and additions: what a trial runs.
+        data: Content of the tar.gz.
+        sha256: SHA-256 of the decompressed tar, in hex; the same on every machine.
+        files: Sorted paths in the tar, separated by /.
+        identity: SHA-256 of the code that trials run: of all files but job.yaml and additions.
     """
 
     data: bytes
@@ -60,19 +60,19 @@ def pack(folder: Path, packages: Sequence[Path] = (), additions: Mapping[str, by
     """Pack a folder, without Python's caches, files that `.jobignore` ignores, and most hidden files.
 
     Args:
-        folder: the job's folder. Hidden files are packed if its `.jobignore` names them with `!`.
-        packages: folders outside of it that are packed beside its files, each under its own name and with its own
+        folder: The job's folder. Hidden files are packed if its `.jobignore` names them with `!`.
+        packages: Folders outside of it that are packed beside its files, each under its own name and with its own
             `.jobignore`.
-        additions: other files by their names, with their contents.
+        additions: Contents of other files, by name.
 
     Raises:
-        InputError: a folder contains a link that leads out of it or a special file, cannot be read, or the total size is
+        InputError: A folder contains a link that leads out of it or a special file, cannot be read, or the total size is
             too large, which is checked before files are read.
     """
     try:
-        paths = dict(_walk(folder, _ignored(folder)))
+        paths = dict(_walk(folder, _ignore_rule(folder)))
         for package in packages:
-            paths |= {f"{package.name}/{name}": path for name, path in _walk(package, _ignored(package))}
+            paths |= {f"{package.name}/{name}": path for name, path in _walk(package, _ignore_rule(package))}
         sizes = {name: path.stat().st_size for name, path in paths.items()}
         sizes |= {name: len(content) for name, content in additions.items()}
         if sum(sizes.values()) > MAX_UNPACKED:
@@ -81,46 +81,56 @@ def pack(folder: Path, packages: Sequence[Path] = (), additions: Mapping[str, by
         files |= {name: (content, 0) for name, content in additions.items()}
     except OSError as error:
         raise InputError(f"{error.filename} cannot be read: {error.strerror}; or name it in {IGNORE_FILE}") from error
+    tar = _tar(files)
+    data = gzip.compress(tar, compresslevel=9, mtime=0)
+    if len(tar) > MAX_UNPACKED:  # because of the names of very many files
+        raise InputError(_too_large(folder, f"{_mib(len(tar))} as a tar, and {_mib(MAX_UNPACKED)}", sizes))
+    if len(data) > MAX_BYTES:
+        raise InputError(_too_large(folder, f"{_mib(len(data))} packed, and {_mib(MAX_BYTES)}", sizes))
+    # The hash is of the tar, not of `data`: builds of zlib compress the same bytes differently.
+    code = {name: hashlib.sha256(files[name][0]).hexdigest() for name in sorted(files) if name not in (JOB, *additions)}
+    identity = hashlib.sha256(json.dumps(code).encode()).hexdigest()
+    return Pack(data, hashlib.sha256(tar).hexdigest(), tuple(sorted(files)), identity)
+
+
+def _tar(files: Mapping[str, tuple[bytes, int]]) -> bytes:
+    """Return a tar that is the same for the same files: sorted, with owner 0 and time 0.
+
+    Args:
+        files: Content of each file by its path, with a number other than 0 if it is executable.
+    """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name in sorted(files):
-            content, executable = files[name]
-            info = tarfile.TarInfo(name)  # owner 0, time 0
+            content, is_executable = files[name]
+            info = tarfile.TarInfo(name)  # its owner and its time are 0
             info.size = len(content)
-            info.mode = 0o755 if executable else 0o644
+            info.mode = 0o755 if is_executable else 0o644
             archive.addfile(info, io.BytesIO(content))
-    data = gzip.compress(buffer.getvalue(), compresslevel=9, mtime=0)
-    if len(buffer.getvalue()) > MAX_UNPACKED:  # because of the names of very many files
-        raise InputError(_too_large(folder, f"{_mib(len(buffer.getvalue()))} as a tar, and {_mib(MAX_UNPACKED)}", sizes))
-    if len(data) > MAX_BYTES:
-        raise InputError(_too_large(folder, f"{_mib(len(data))} packed, and {_mib(MAX_BYTES)}", sizes))
-    # The hash of the tar, not of `data`: builds of zlib compress the same bytes differently.
-    code = {name: hashlib.sha256(files[name][0]).hexdigest() for name in sorted(files) if name not in (JOB, *additions)}
-    identity = hashlib.sha256(json.dumps(code).encode()).hexdigest()
-    return Pack(data, hashlib.sha256(buffer.getvalue()).hexdigest(), tuple(sorted(files)), identity)
+    return buffer.getvalue()
 
 
-def left_out(folder: Path, names: Iterable[str]) -> list[Issue]:
+def excluded_issues(folder: Path, names: Iterable[str]) -> list[Issue]:
     """Return an issue for each requirements file that would not be uploaded with the job.
 
     Args:
-        folder: the job's folder.
-        names: paths of the files in it.
+        folder: The job's folder.
+        names: Paths of the requirements files in the folder.
 
     Raises:
-        InputError: see `pack`.
+        InputError: The folder cannot be packed; see `pack`.
     """
     if not (required := list(names)):
         return []
-    packed = {name for name, _ in _walk(folder, _ignored(folder))}
-    return [Issue(("requirements",), _why_left_out(name)) for name in required if name not in packed]
+    packed = {name for name, _ in _walk(folder, _ignore_rule(folder))}
+    return [Issue(("requirements",), _exclusion_message(name)) for name in required if name not in packed]
 
 
 def lines_for(name: str) -> list[str]:
     """Return the lines of a `.jobignore` that include a hidden path: one for each part that starts with a dot.
 
     Args:
-        name: path of a file or folder in the job's folder; a folder's ends in /.
+        name: Path of a file or folder in the job's folder. That of a folder ends in /.
     """
     parts = name.split("/")
     ends = [end for end, part in enumerate(parts, start=1) if part.startswith(".")]
@@ -128,10 +138,10 @@ def lines_for(name: str) -> list[str]:
 
 
 def digest(data: bytes) -> str:
-    """Return the `Pack.sha256` of packed code from any source, read in pieces up to the size limit.
+    """Return the `Pack.sha256` of packed code. It is read in pieces, up to the size limit, as it may be from anyone.
 
     Raises:
-        InputError: it is not gzip, was cut off, or is larger than `MAX_UNPACKED`.
+        InputError: The data are not gzip, are truncated, or are larger than `MAX_UNPACKED`.
     """
     tar_hash, size = hashlib.sha256(), 0
     try:
@@ -152,10 +162,13 @@ def part_name(archive: str, number: int) -> str:
 
 
 def read(archive: Path) -> bytes:
-    """Return an archive whose parts are files beside each other.
+    """Return the content of an archive whose parts are files in the same folder.
+
+    Args:
+        archive: Path of the first part.
 
     Raises:
-        OSError: a part cannot be read, or there is none.
+        OSError: A part cannot be read, or there is none.
     """
     parts = [archive.read_bytes()]
     while (next_part := archive.with_name(part_name(archive.name, len(parts)))).exists():
@@ -164,12 +177,12 @@ def read(archive: Path) -> bytes:
 
 
 def unpack(data: bytes, target: Path, sha256: str = "") -> None:
-    """Unpack into `target`, which must not exist or be empty. It appears with all files or not at all.
+    """Unpack an archive as a new folder, with all of its files or not at all.
 
     Args:
-        data: the tar.gz.
-        target: the folder.
-        sha256: expected `Pack.sha256`; "" to skip the check.
+        data: Content of the tar.gz.
+        target: Folder, which must not exist or be empty.
+        sha256: Expected `Pack.sha256`; "" to skip the check.
 
     Raises:
         InputError: `data` is not a valid archive, has another hash or files outside of `target`, or `target` is not empty.
@@ -178,7 +191,7 @@ def unpack(data: bytes, target: Path, sha256: str = "") -> None:
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         # Check the whole archive before writing anything: tarfile accepts a truncated archive.
-        tar = _decompressed(data)
+        tar = _decompress(data)
         if sha256 and hashlib.sha256(tar).hexdigest() != sha256:
             raise tarfile.TarError(f"it differs from the submission, whose SHA-256 is {sha256}")
         with tarfile.open(fileobj=io.BytesIO(tar), mode="r:") as archive:
@@ -196,7 +209,13 @@ def unpack(data: bytes, target: Path, sha256: str = "") -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _decompressed(data: bytes) -> bytes:
+def _decompress(data: bytes) -> bytes:
+    """Return the tar in a tar.gz.
+
+    Raises:
+        tarfile.TarError: The tar is too large.
+        OSError, EOFError, zlib.error: The data are damaged.
+    """
     with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
         tar = file.read(MAX_UNPACKED + 1)
     if len(tar) > MAX_UNPACKED:
@@ -208,7 +227,7 @@ def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> 
     """Write one file of an archive below `target`. tarfile's own filters need Python 3.11.4.
 
     Raises:
-        tarfile.TarError: `member` is not a file, or is outside of `target`.
+        tarfile.TarError: The member is not a file, or is outside of `target`.
     """
     path = target / member.name
     content = archive.extractfile(member) if member.isfile() else None
@@ -219,8 +238,12 @@ def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> 
     path.chmod(0o755 if member.mode & 0o100 else 0o644)
 
 
-def _ignored(folder: Path) -> Callable[[str], bool]:
-    """Return a function that tells whether a path in a folder is not packed. A folder's path ends in /."""
+def _ignore_rule(folder: Path) -> Callable[[str], bool]:
+    """Return a function that returns whether a path in a folder is not packed. The path of a folder ends in /.
+
+    Raises:
+        InputError: The `.jobignore` of the folder cannot be read, or has invalid lines.
+    """
     file = folder / IGNORE_FILE
     if not os.path.lexists(file):
         return lambda name: _is_cache(name) or _is_hidden(name)
@@ -232,7 +255,7 @@ def _ignored(folder: Path) -> Callable[[str], bool]:
         raise InputError(f"{file} is not UTF-8 text (byte {error.start}); nothing was started") from error
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}; nothing was started") from error
-    from pathspec import GitIgnoreSpec  # 25 ms, for the jobs that have such a file
+    from pathspec import GitIgnoreSpec  # takes 25 ms, and few jobs have such a file
 
     invalid = []
     for number, line in enumerate(lines, start=1):
@@ -244,21 +267,25 @@ def _ignored(folder: Path) -> Callable[[str], bool]:
         raise InputError(
             "\n".join([f"{file} has lines that are not valid gitignore patterns; nothing was started", *invalid])
         )
-    ignored = GitIgnoreSpec.from_lines(lines)
-    # A hidden file is packed if a line names exactly it, as `!.project-root` does. `!*` and `!config/` include no `.env`.
+    patterns = GitIgnoreSpec.from_lines(lines)
+    # A hidden file is packed if a line names it, as `!.project-root` does. `!*` and `!config/` do not name `config/.env`.
     # As in git, a line with a / before its end means one path; any other line means all files with this name.
-    exceptions = [line[1:].strip().rstrip("/") for line in lines if line.startswith("!")]
-    included = {f"/{line.lstrip('/')}" if "/" in line else line for line in exceptions}
+    included_lines = [line[1:].strip().rstrip("/") for line in lines if line.startswith("!")]
+    included = {f"/{line.lstrip('/')}" if "/" in line else line for line in included_lines}
 
     def is_ignored(name: str) -> bool:
-        is_named = not included.isdisjoint({f"/{name.rstrip('/')}", _last(name)})
-        return _is_cache(name) or (_is_hidden(name) and not is_named) or ignored.match_file(name)
+        is_named = not included.isdisjoint({f"/{name.rstrip('/')}", _base_name(name)})
+        return _is_cache(name) or (_is_hidden(name) and not is_named) or patterns.match_file(name)
 
     return is_ignored
 
 
 def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str, Path]]:
-    """Yield all files to pack with their paths inside. Links are followed within the folder."""
+    """Yield all files to pack: relative path and path. Links within the folder are followed.
+
+    Raises:
+        InputError: The folder contains a link that leads out of it or into a circle, a special file, or too many files.
+    """
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder")
     root = folder.resolve()
@@ -273,7 +300,7 @@ def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str
             count += 1
             if count > MOST_ENTRIES:
                 raise InputError(f"{folder} has more than {MOST_ENTRIES:,} files and folders; name some in {IGNORE_FILE}")
-            resolved = Path(os.path.realpath(path))  # a circular link leads nowhere
+            resolved = Path(os.path.realpath(path))  # does not exist for a circular link
             if path.is_symlink() and (not resolved.is_relative_to(root) or not resolved.exists()):
                 target = "that leads nowhere" if not resolved.exists() else "that leads out of the folder"
                 message = f"{path} is a link {target} ({path.readlink()}); copy the file, or name it in {IGNORE_FILE}"
@@ -290,7 +317,8 @@ def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str
                 raise InputError(f"{path} is neither a file nor a folder; name it in {IGNORE_FILE}")
 
 
-def _why_left_out(name: str) -> str:
+def _exclusion_message(name: str) -> str:
+    """Return the message for a requirements file that is not packed, with the lines of `.jobignore` that include it."""
     prefix = f"{name} is not uploaded with the job: "
     if lines := lines_for(name):
         return f"{prefix}it is hidden, or {IGNORE_FILE} excludes it. Add `{'` and `'.join(lines)}` there"
@@ -298,19 +326,26 @@ def _why_left_out(name: str) -> str:
 
 
 def _is_hidden(name: str) -> bool:
-    return _last(name).startswith(".")
+    return _base_name(name).startswith(".")
 
 
 def _is_cache(name: str) -> bool:
-    return _last(name) == "__pycache__" or name.endswith(".pyc")
+    return _base_name(name) == "__pycache__" or name.endswith(".pyc")
 
 
-def _last(name: str) -> str:
+def _base_name(name: str) -> str:
+    """Return the last part of a path, without the / at the end of a folder's."""
     return name.rstrip("/").rpartition("/")[2]
 
 
 def _too_large(folder: Path, size: str, sizes: dict[str, int]) -> str:
-    """Return a message with the largest files, and a folder that has most of the size."""
+    """Return the message for code that is too large.
+
+    Args:
+        folder: The job's folder.
+        size: Size and limit in words: "70 MiB, and 64 MiB".
+        sizes: Size of each file, for a list of the largest, and of a folder that has most of the size.
+    """
     largest = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:_LARGEST_SHOWN]
     lines = [f"  {count / 1024:10,.0f} KiB  {name}" for name, count in largest]
     folders = collections.Counter[str]()

@@ -36,12 +36,12 @@ class Provenance:
     """Origin of a submission.
 
     Attributes:
-        job_folder: path on the user's machine.
-        user: login name.
-        version: version of trialplane.
-        command: the command line.
-        git_revision: commit of the job's folder, or "" outside of a repository.
-        git_dirty: whether the folder has uncommitted changes.
+        job_folder: Path of the job's folder on the user's machine.
+        user: Login name of the user.
+        version: Version of trialplane.
+        command: Command line.
+        git_revision: Commit of the job's folder; "" outside of a repository.
+        git_dirty: Whether the folder has uncommitted changes.
     """
 
     job_folder: str
@@ -57,12 +57,12 @@ class Plan:
     """A run that does not exist yet.
 
     Attributes:
-        run: its name.
-        job: the resolved job.
-        pack: the job's code.
-        provenance: origin of the submission.
-        sources: SHA-256 of the job's own files; "" if that is the hash of the pack.
-        data: digests of its data, by parameter; see `datasets`.
+        run: Name of the run.
+        job: Resolved job.
+        pack: Code of the job.
+        provenance: Origin of the submission.
+        sources: SHA-256 of the job's own files; "" if this is the hash of the pack.
+        data: Digests of the job's data, by parameter; see `datasets`.
     """
 
     run: str
@@ -78,7 +78,11 @@ class Plan:
         return tuple(cluster.code_map(self.run, number) for number in range(len(self.pack.parts)))
 
     def submission(self, submitted: float) -> dict[str, Any]:
-        """Return the submission's record for the run's folder. `submitted` is in seconds since the epoch."""
+        """Return the facts about the submission, which the run's folder stores.
+
+        Args:
+            submitted: Time in seconds since the epoch.
+        """
         return {
             "submitted": submitted,
             "user": self.provenance.user,
@@ -96,20 +100,31 @@ class Plan:
 
 
 def plan(job: Job, folder: Path, run: str, provenance: Provenance) -> Plan:
-    """Pack a job's folder and its packages for the run named `run`.
+    """Return the plan of a run. Pack the job's folder and its packages.
+
+    Args:
+        job: The resolved job.
+        folder: The job's folder.
+        run: Name of the run.
+        provenance: Origin of the submission.
 
     Raises:
-        InputError: the folder cannot be packed.
+        InputError: The folder cannot be packed.
     """
     pack = packing.pack(folder, entrypoint.packages(job, folder))
     return Plan(run, job, pack, provenance, data=datasets.digests(job))
 
 
-def with_earlier(plan: Plan, folder: Path, content: Earlier) -> Plan:
-    """Return a plan whose run also gets trials of earlier runs.
+def add_earlier_trials(plan: Plan, folder: Path, content: Earlier) -> Plan:
+    """Return a plan whose code also contains trials of earlier runs. Without any, return the plan unchanged.
+
+    Args:
+        plan: The plan.
+        folder: The job's folder.
+        content: Trials of earlier runs.
 
     Raises:
-        InputError: the code is too large with them.
+        InputError: The code is too large with them.
     """
     if not (packed := content.pack()):
         return plan
@@ -117,13 +132,19 @@ def with_earlier(plan: Plan, folder: Path, content: Earlier) -> Plan:
     return dataclasses.replace(plan, pack=pack, sources=plan.pack.sha256)
 
 
-def sources(facts: Mapping[str, Any]) -> str:
-    """Return the hash of a submission's own files, without trials of earlier runs."""
+def sources_hash(facts: Mapping[str, Any]) -> str:
+    """Return the hash of a submission's own files, without trials of earlier runs, from `Plan.submission`."""
     return str(facts.get("sources") or facts.get("code_hash", ""))
 
 
-def pending(run: str, job: Job, submitted: float) -> RunStatus:
-    """Return the status of a run whose controller has not reported yet. `submitted` is in seconds since the epoch."""
+def pending_status(run: str, job: Job, submitted: float) -> RunStatus:
+    """Return the status of a run whose controller has not reported yet.
+
+    Args:
+        run: Name of the run.
+        job: Job of the run.
+        submitted: Time of the submission in seconds since the epoch.
+    """
     return RunStatus(
         run=run,
         job=job.name,
@@ -144,24 +165,24 @@ def spec_hash(job: Job) -> str:
     return hashlib.sha256(job.model_dump_json().encode()).hexdigest()
 
 
-def checked(folder: Path, profile: str | None = None, sets: Sequence[str] = ()) -> tuple[Job, Requirements]:
+def check_job(folder: Path, profile: str | None = None, sets: Sequence[str] = ()) -> tuple[Job, Requirements]:
     """Return a job and its requirements, after all checks that `submit` makes in its folder.
 
     Args:
-        folder: of the job.
-        profile: name of a profile in job.yaml.
-        sets: `field=value` each.
+        folder: The job's folder.
+        profile: Name of a profile in job.yaml. None without one.
+        sets: Assignments `field=value`.
 
     Raises:
-        SpecError: the job, its code or its data have issues.
-        InputError: the folder cannot be packed.
+        SpecError: The job, its code or its data have issues.
+        InputError: The folder cannot be packed.
     """
     resolved = load.load_job(folder, profile=profile, sets=sets, environ=os.environ)
     if issues := inputs.check_inputs(resolved, folder, cluster.DATA):
         raise SpecError(issues)
     packing.pack(folder, entrypoint.packages(resolved, folder))
-    needed = requirements.of(resolved, folder, requirements.prefix(folder))
-    if issues := packing.left_out(folder, (name for name, _ in needed.files)):
+    needed = requirements.job_requirements(resolved, folder, requirements.prefix(folder))
+    if issues := packing.excluded_issues(folder, (name for name, _ in needed.files)):
         raise SpecError(issues)
     return resolved, needed
 
@@ -178,7 +199,13 @@ def check_name(run: str) -> list[Issue]:
 
 
 def default_name(job: str, taken: Collection[str], time_of_day: time.struct_time) -> str:
-    """Return `<job>-<YYYYmmdd-HHMMSS>`, with a numeric suffix if this name is taken."""
+    """Return a name for a run: `<job>-<YYYYmmdd-HHMMSS>`, with a numeric suffix if it is taken.
+
+    Args:
+        job: Name of the job.
+        taken: Names of existing runs.
+        time_of_day: Time for the name.
+    """
     stamp = time.strftime("%Y%m%d-%H%M%S", time_of_day)
     room = LONGEST_NAME - len(stamp) - len("--99")
     name = f"{slug(job)[:room].rstrip('-')}-{stamp}"
@@ -192,12 +219,17 @@ def default_name(job: str, taken: Collection[str], time_of_day: time.struct_time
 
 def slug(text: str) -> str:
     """Return `text` as a valid name of a run, with invalid characters replaced."""
-    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-    return (plain if plain[:1].isalpha() else f"run-{plain}".rstrip("-"))[:LONGEST_NAME].rstrip("-")
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return (name if name[:1].isalpha() else f"run-{name}".rstrip("-"))[:LONGEST_NAME].rstrip("-")
 
 
 def code_difference(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> list[str]:
-    """Return a line for each file that differs: `train.py: changed`."""
+    """Return a line for each file that differs, "train.py: changed", without the trials of earlier runs.
+
+    Args:
+        old: Contents of the files of a run, by path.
+        new: Those of another one.
+    """
     lines = []
     for name in sorted({*old, *new} - {earlier.FILE}):
         if name not in new:

@@ -20,24 +20,30 @@ from trialplane.plan.site import Site
 from trialplane.wire import cluster
 from trialplane.wire.paths import RunPaths
 
-USER = 1000  # of the images, of the controller, and of the pod that removes the files of a deleted run
-HEAD_USER, AUTOSCALER_USER = 1001, 1002  # of the other containers of the head pod; their group is that of USER
+USER = 1000  # uid in the images, of the controller, and of the pod that removes the files of a deleted run
+HEAD_USER, AUTOSCALER_USER = 1001, 1002  # uids of the other containers of the head pod, in the group of USER
 RAY_LOGS = "/tmp/ray"  # Ray's sockets and logs, which all containers of the head pod share
 # Limits of the head pod's folders on the node's disk, like `Site.scratch` of trial pods. Exceeding one evicts this pod,
 # rather than others.
 _TMP, _RAY_LOGS, _HOME = "1Gi", "8Gi", "16Gi"
 _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
-# Nodes of one trial communicate at each step: put them on one machine if they fit, else in one zone.
-_NEAR = ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
+# Labels by which the pods of one trial are packed. They communicate at each step, so they should be on one machine if they
+# fit, else in one zone.
+_PACK_KEYS = ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
 _RAY_AGENT = 52365  # port of Ray's agent in every pod
-# Seconds that a head pod may stay on an unreachable node. Kubernetes takes 40 to notice, and by default waits 300 more. The
-# run does nothing meanwhile.
-_PATIENCE_WITH_NODE = 30
-_LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+# Seconds that a head pod may stay on an unreachable node. Kubernetes takes 40 to notice, and by default waits 300 more, in
+# which the run would make no progress.
+_NODE_TIMEOUT = 30
+_LOST_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 def labels(plan: Plan, role: str = "") -> dict[str, str]:
-    """Return the labels of an object of a run, or of a pod with a role."""
+    """Return the labels of an object of a run.
+
+    Args:
+        plan: Plan of the run.
+        role: Role of a pod; "" for another object.
+    """
     common = {cluster.RUN: plan.run, cluster.JOB: plan.job.name, cluster.MANAGED_BY: cluster.MANAGER}
     return {**plan.job.cluster.labels, **common, cluster.ROLE: role} if role else common
 
@@ -53,7 +59,7 @@ def head(plan: Plan, site: Site) -> dict[str, Any]:
         "command": ["umask", "0002"],  # KubeRay puts it before `ray start`: the group may write to Ray's sockets
         "env": variables.head(site),
         "resources": sizes.head(job, site),
-        "securityContext": locked(HEAD_USER),
+        "securityContext": container_security(HEAD_USER),
         "volumeMounts": [_mount("tmp", variables.TMP), _mount("ray-logs", RAY_LOGS), _mount("shm", "/dev/shm")],
         # All ports are listed, so that the head's service has the controller's too; the others are KubeRay's defaults.
         "ports": [
@@ -62,7 +68,7 @@ def head(plan: Plan, site: Site) -> dict[str, Any]:
             {"name": "metrics", "containerPort": 8080},
             {"name": "status", "containerPort": cluster.STATUS_PORT},
         ],
-        "readinessProbe": _ready(),
+        "readinessProbe": _readiness_probe(),
     }
     volumes = [
         _scratch("tmp", _TMP),
@@ -81,10 +87,10 @@ def head(plan: Plan, site: Site) -> dict[str, Any]:
     spec["shareProcessNamespace"] = True  # Ray's driver looks for its raylet among the processes
     # Ray's head has lost its state when it ends, so KubeRay creates another pod. The sidecar is restarted nevertheless.
     spec["restartPolicy"] = "Never"
-    spec["tolerations"] = _soon_elsewhere()
-    # Removed at once when deleted: KubeRay creates no other head while one is terminating, which on a lost node
-    # lasts until the node is removed. There is nothing to wait for: Ray ends at the first signal, the ledger has all
-    # reported results, and of two controllers it accepts one.
+    spec["tolerations"] = _lost_node_tolerations()
+    # A deleted head pod is removed at once: KubeRay creates no other head while one is terminating, which on a lost node
+    # lasts until the node is removed. Nothing is lost: Ray ends at the first signal, and the ledger has all reported results
+    # and accepts one of two controllers.
     spec["terminationGracePeriodSeconds"] = 0
     if autoscales(job, site):
         # An account for each run: one for all would accumulate the rights over all of their clusters.
@@ -97,7 +103,7 @@ def _controller(plan: Plan, site: Site) -> dict[str, Any]:
     """Return the controller's container.
 
     It has no probes. While the controller waits for the ledger, a readiness probe would keep trial pods from the head, and a
-    liveness probe would kill it. Its status says if it is stuck, and it is restarted when it ends.
+    liveness probe would kill the controller. The run's status shows whether it is stuck, and the kubelet restarts it.
     """
     home = Path(cluster.HOME)
     folder = RunPaths.of(home, plan.run).root
@@ -112,7 +118,7 @@ def _controller(plan: Plan, site: Site) -> dict[str, Any]:
         "command": [*command, "--submitted", str(PurePosixPath(cluster.SPEC_MOUNT).parent)],
         "env": variables.controller(plan, site, Saving.of(plan.job, site.checkpoints)),
         "resources": sizes.controller(plan.job, site),
-        "securityContext": locked(),
+        "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # from which `waiting` reads why it ended
         "volumeMounts": [
             _mount("controller-tmp", variables.TMP),
@@ -137,9 +143,10 @@ def _notify_volumes(job: Job) -> list[dict[str, Any]]:
 
 
 def autoscales(job: Job, site: Site) -> bool:
-    """Whether trial pods are autoscaled. In a queue only if the job says so: Kueue then admits pods one by one.
+    """Whether trial pods are autoscaled: as the job says, else as the chart says for a run that is in no queue.
 
-    Never if a trial needs several pods, because it starts when all of them are ready.
+    In a queue, Kueue would admit the pods one by one. Pods of a trial that needs several are never autoscaled, because it
+    starts when all of them are ready.
     """
     if any(role.gang for role in job.roles()):
         return False
@@ -168,9 +175,9 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
         "imagePullPolicy": site.images.pull_policy,
         "env": variables.trial(site, saving),
         "resources": resources,
-        "securityContext": locked(),
+        "securityContext": container_security(),
         "volumeMounts": mounts,
-        "readinessProbe": _ready(),
+        "readinessProbe": _readiness_probe(),
     }
     volumes = [
         _scratch("tmp", site.scratch),
@@ -206,7 +213,7 @@ def autoscaler(site: Site) -> dict[str, Any]:
         "imagePullPolicy": site.images.pull_policy,
         "env": variables.autoscaler(site),
         "resources": sizes.resources(0.25, "512Mi", site.overcommit),
-        "securityContext": locked(AUTOSCALER_USER),
+        "securityContext": container_security(AUTOSCALER_USER),
         "volumeMounts": [
             _mount("autoscaler-tmp", variables.TMP),
             _mount("ray-logs", RAY_LOGS),
@@ -215,7 +222,7 @@ def autoscaler(site: Site) -> dict[str, Any]:
     }
 
 
-def locked(user: int = USER) -> dict[str, Any]:
+def container_security(user: int = USER) -> dict[str, Any]:
     """Return the security context of a container."""
     return {
         "allowPrivilegeEscalation": False,
@@ -227,7 +234,7 @@ def locked(user: int = USER) -> dict[str, Any]:
     }
 
 
-def as_user() -> dict[str, Any]:
+def pod_security() -> dict[str, Any]:
     """Return the security context of a pod."""
     return {
         "runAsNonRoot": True,
@@ -239,7 +246,7 @@ def as_user() -> dict[str, Any]:
     }
 
 
-def _ready() -> dict[str, Any]:
+def _readiness_probe() -> dict[str, Any]:
     """Return KubeRay's readiness probe of Ray, but without its initial 10 s and its interval of 5 s."""
     health_path = {"path": "/api/healthz", "port": _RAY_AGENT}
     return {
@@ -254,12 +261,13 @@ def _ready() -> dict[str, Any]:
 def _pod(
     plan: Plan, site: Site, account: str, container: Mapping[str, Any], volumes: list[dict[str, Any]]
 ) -> dict[str, Any]:
+    """Return the spec of a pod of a run, with the fields that head pods and trial pods have in common."""
     priority = plan.job.cluster.priority_class or site.priority_class
     return {
         "serviceAccountName": account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,  # variables for every service of the namespace
-        "securityContext": as_user(),
+        "securityContext": pod_security(),
         **({"priorityClassName": priority} if priority else {}),
         **({"imagePullSecrets": [{"name": name} for name in site.images.pull_secrets]} if site.images.pull_secrets else {}),
         "containers": [container],
@@ -267,20 +275,20 @@ def _pod(
     }
 
 
-def _soon_elsewhere() -> list[dict[str, Any]]:
-    """Return tolerations for a pod that is soon recreated elsewhere when its node is lost.
+def _lost_node_tolerations() -> list[dict[str, Any]]:
+    """Return the tolerations of a head pod, by which it is soon recreated on another node when its node is lost.
 
-    Trial pods stay for Kubernetes' default time: the controller learns from Ray which are lost, and a pod on a node that
+    Trial pods have Kubernetes' default time: the controller learns from Ray which of them are lost, and a pod on a node that
     only Kubernetes cannot reach may be far into a trial.
     """
     return [
-        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _PATIENCE_WITH_NODE}
-        for key in _LOST_NODE
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _NODE_TIMEOUT}
+        for key in _LOST_NODE_TAINTS
     ]
 
 
 def _topology(plan: Plan, role: Role) -> dict[str, Any]:
-    """Return preferences to schedule the trial pods of a run close to each other."""
+    """Return fields of a trial pod's spec: pods are spread or packed as the job says, else the nodes of a trial packed."""
     topology = plan.job.cluster.topology
     same_run = {"matchLabels": {cluster.RUN: plan.run, cluster.ROLE: cluster.TRIAL}}
     constraints: dict[str, Any] = {}
@@ -293,14 +301,15 @@ def _topology(plan: Plan, role: Role) -> dict[str, Any]:
                 "labelSelector": same_run,
             }
         ]
-    packed = (topology.pack,) if topology is not None else _NEAR if role.nodes > 1 else ()
-    terms = [{"weight": 100, "podAffinityTerm": {"topologyKey": key, "labelSelector": same_run}} for key in packed if key]
+    pack_keys = (topology.pack,) if topology is not None else _PACK_KEYS if role.nodes > 1 else ()
+    terms = [{"weight": 100, "podAffinityTerm": {"topologyKey": key, "labelSelector": same_run}} for key in pack_keys if key]
     if terms:
         constraints["affinity"] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
     return constraints
 
 
 def _metadata(plan: Plan, role: str) -> dict[str, Any]:
+    """Return the labels and annotations of a pod with a role."""
     annotations = plan.job.cluster.annotations
     return {"labels": labels(plan, role), **({"annotations": dict(annotations)} if annotations else {})}
 

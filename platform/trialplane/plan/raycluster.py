@@ -21,15 +21,15 @@ from trialplane.wire import cluster
 # In the images. KubeRay needs it to create a token and to choose probes.
 RAY_VERSION = "2.60.0"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-ELASTIC = "kueue.x-k8s.io/elastic-job"  # without it Kueue admits no RayCluster that scales
-_LARGEST = 2**31 - 1  # of Kubernetes's int32
-# Unused: the log monitor would collect metrics in every pod, after an import of more than a second. KubeRay drops "false".
+ELASTIC = "kueue.x-k8s.io/elastic-job"  # annotation without which Kueue admits no RayCluster that scales
+_LARGEST_INT32 = 2**31 - 1
+# Without Ray's log monitor, which is unused, and takes more than a second to start in every pod. KubeRay drops "false".
 _NO_LOG_MONITOR = {"include-log-monitor": "0"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Replicas:
-    """Initial, minimum and maximum number of trial pods."""
+    """Numbers of pods of a worker group: initial, minimum and maximum."""
 
     initial: int
     minimum: int
@@ -37,12 +37,12 @@ class Replicas:
 
     @classmethod
     def of(cls, pods: int, autoscale: bool) -> Replicas:
-        """Return the replicas for a number of pods. With `autoscale`, it follows the number of waiting trials."""
+        """Return the numbers for a group of `pods`: with autoscaling from 0 to all, else always all."""
         return cls(0, 0, pods) if autoscale else cls(pods, pods, pods)
 
 
 def raycluster(plan: Plan, site: Site) -> dict[str, Any]:
-    """Return the object, without a namespace."""
+    """Return the RayCluster of a run as a manifest without a namespace."""
     job = plan.job
     queue = job.cluster.queue or site.queue
     annotations = {cluster.CODE_HASH: plan.pack.sha256, cluster.SPEC_HASH: planning.spec_hash(job)}
@@ -75,7 +75,7 @@ def raycluster(plan: Plan, site: Site) -> dict[str, Any]:
     }
 
 
-def access(ray_cluster: Mapping[str, Any]) -> list[dict[str, Any]]:
+def autoscaler_access(ray_cluster: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the service account of Ray's autoscaler and its Role, without namespace and owner.
 
     KubeRay binds the two. Otherwise it would create a Role for all pods and RayClusters of the namespace.
@@ -85,7 +85,7 @@ def access(ray_cluster: Mapping[str, Any]) -> list[dict[str, Any]]:
     name = ray_cluster["metadata"]["name"]
     rules = [
         {"apiGroups": ["ray.io"], "resources": ["rayclusters"], "resourceNames": [name], "verbs": ["get", "patch"]},
-        # The names of its pods are not known beforehand, and listing cannot be restricted by name.
+        # Names of pods are generated, and the right to list pods cannot be restricted to names.
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
     ]
     account = {"name": cluster.autoscaler_account(name)}
@@ -111,6 +111,7 @@ def _workers(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
 
 
 def _autoscaling(job: Job, site: Site) -> dict[str, Any]:
+    """Return the fields of a RayCluster's spec for its autoscaler."""
     return {
         "enableInTreeAutoscaling": True,
         "autoscalerOptions": {
@@ -123,4 +124,4 @@ def _autoscaling(job: Job, site: Site) -> dict[str, Any]:
 
 
 def _seconds(duration: float) -> int:
-    return min(math.ceil(duration), _LARGEST)
+    return min(math.ceil(duration), _LARGEST_INT32)

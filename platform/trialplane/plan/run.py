@@ -41,7 +41,7 @@ CODE_MISSING = "CodeMissing"  # reason for Accepted=False until all code exists
 RESUMES = f"{cluster.GROUP}/resumes"
 
 
-_UNOWNED = f"""\
+_OWNER_COMMENT = f"""\
 # The cluster only accepts a Run with your username, as `kubectl auth whoami` shows it. Add this before you apply it:
 #   metadata: {{annotations: {{{cluster.OWNER}: USERNAME}}}}
 """
@@ -49,10 +49,14 @@ _TIME: dict[str, Any] = {"format": "date-time"}
 
 
 class _Part(BaseModel):
+    """Base of the parts of a Run that users write."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class _Reported(BaseModel):
+    """Base of the parts of a Run that the operator writes."""
+
     # After a rollback, or on an old laptop, there may be fields of a newer operator.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -61,7 +65,7 @@ class Code(_Part):
     """The packed code: the ConfigMaps with its parts, and the SHA-256 in hex of the tar in the joined parts.
 
     Attributes:
-        config_maps: names of the ConfigMaps; the first has the key `code.tar.gz`, the next `code.tar.gz.1`, …
+        config_maps: Names of the ConfigMaps; the first has the key `code.tar.gz`, the next `code.tar.gz.1`, …
         sha256: SHA-256 of the tar.
     """
 
@@ -79,14 +83,14 @@ class RunSpec(_Part):
     """Spec of a Run.
 
     Attributes:
-        job: the resolved job, checked by `read`.
+        job: Resolved job, checked by `read`.
         nulls: JSON pointers of the job's fields that are null and must not be left out; see `job_fields`.
-        code: the packed code.
-        submission: origin: user, revision, folder, command, time; see `Plan.submission`.
-        state: desired state: `Running`, `Paused` or `Cancelled`.
-        parallel: trials at a time, or workers of a collection; None for the job's number.
-        resumes: number of resumes; a higher number than `status.resumes` starts the run again.
-        now: whether a pause or cancel kills running trials, instead of letting them end cleanly.
+        code: Packed code.
+        submission: Facts about the submission; see `Plan.submission`.
+        state: Desired state: `Running`, `Paused` or `Cancelled`.
+        parallel: Number of trials at the same time, or of workers of a collection; None for the job's number.
+        resumes: Number of resumes. A higher number than `status.resumes` starts the run again.
+        now: Whether a pause or cancel kills running trials, instead of letting them end cleanly.
     """
 
     job: dict[str, Any] = Field(description="The resolved job, as `platform submit --dry-run` prints it.")
@@ -142,17 +146,17 @@ class Status(_Reported):
     """Status of a Run, which only the reconciler writes.
 
     Attributes:
-        state: current state of the run.
-        reason: reason for the state, or why pods are pending.
-        ended: number of ended trials or iterations.
-        total: total number of trials or iterations.
-        progress: both as text: 7/24.
-        best: objective and value of the best trial, or "".
-        since: time of the last change of `state`.
-        started: time of the last start or resume.
+        state: Current state of the run.
+        reason: Reason for the state, or for which pods are pending.
+        ended: Number of ended trials or iterations.
+        total: Total number of trials or iterations.
+        progress: Both numbers as text: 7/24.
+        best: Objective and value of the best trial; "" if there is none.
+        since: Time of the last change of `state`.
+        started: Time of the last start or resume.
         resumes: `resumes` of the spec at the last start.
-        observedGeneration: last generation of the spec that the operator has seen.
-        images: images that its pods have run, one entry for each digest.
+        observedGeneration: Last generation of the spec that the operator has seen.
+        images: Images that the pods have run, one entry for each digest.
         conditions: `Accepted`, `Ended` and `Ready`.
     """
 
@@ -187,10 +191,10 @@ def manifests(plan: Plan, namespace: str, submitted: float, owner: str = "") -> 
     """Return the Run, then the ConfigMaps with its code, one for each MiB.
 
     Args:
-        plan: plan of the run.
-        namespace: namespace of the objects; "" to leave it out.
-        submitted: seconds since the epoch.
-        owner: authenticated username of the person who applies it; "" to leave it out.
+        plan: Plan of the run.
+        namespace: Namespace of the objects; "" to leave it out.
+        submitted: Time of the submission in seconds since the epoch.
+        owner: Authenticated username of the person who applies the Run; "" to leave it out.
     """
     names = plan.code_maps
     spec = {
@@ -215,9 +219,9 @@ def manifests(plan: Plan, namespace: str, submitted: float, owner: str = "") -> 
 
 
 def as_yaml(objects: Sequence[dict[str, Any]]) -> str:
-    """Return the manifests as YAML for `kubectl apply -f -`. If the owner is missing, a comment says how to add it."""
+    """Return manifests as YAML for `kubectl apply -f -`. If a Run has no owner, a comment says how to add one."""
     has_owner = all(cluster.OWNER in (item["metadata"].get("annotations") or {}) for item in objects if item["kind"] == KIND)
-    return ("" if has_owner else _UNOWNED) + yaml.dump_all(
+    return ("" if has_owner else _OWNER_COMMENT) + yaml.dump_all(
         objects, Dumper=_Dumper, sort_keys=False, allow_unicode=True, explicit_start=True, width=120
     )
 
@@ -236,8 +240,8 @@ def parts(maps: Sequence[Mapping[str, Any] | None]) -> list[bytes | None]:
     return [None if part is None else base64.b64decode(part) for part in encoded]
 
 
-def owner(name: str, uid: str) -> dict[str, Any]:
-    """Return the owner reference for an object that belongs to a Run."""
+def owner_reference(name: str, uid: str) -> dict[str, Any]:
+    """Return the owner reference of an object that belongs to a Run, by the Run's name and uid."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -248,24 +252,31 @@ def owner(name: str, uid: str) -> dict[str, Any]:
     }
 
 
-def word(state: RunState) -> str:
+def state_name(state: RunState) -> str:
     """Return the value of `spec.state` for a desired state."""
-    return next(word for word, desired in STATES.items() if desired is state)
+    return next(name for name, desired in STATES.items() if desired is state)
 
 
 def job_fields(job: Job) -> dict[str, Any]:
-    """Return a job as the fields `job` and `nulls` of a Run's spec, for manifests and for patches."""
+    """Return a job as the fields `job` and `nulls` of a Run's spec, for manifests and for patches.
+
+    `nulls` has the paths of nulls that mean something else than a missing field, because their default is not null.
+    """
     fields = job.model_dump(mode="json")
     if any(role.program is not None for role in job.roles()):
-        del fields["entrypoint"]  # the default, which in a Run would look as if the author had written it
-    paths = list(_nulls(fields, ()))
+        del fields["entrypoint"]  # a Run with this default would look as if its author had written it, beside a script
+    paths = list(_null_paths(fields, ()))
     without_nulls: Any = kinds.read(_without_nulls(fields)).model_dump(mode="json")
-    explicit_nulls = [path for path in paths if _at(without_nulls, path) is not None or path[0] == "params"]
-    return {"job": fields, "nulls": ["".join(f"/{_escaped(key)}" for key in path) for path in explicit_nulls]}
+    explicit_nulls = [path for path in paths if _value_at(without_nulls, path) is not None or path[0] == "params"]
+    return {"job": fields, "nulls": ["".join(f"/{_escape(key)}" for key in path) for path in explicit_nulls]}
 
 
 def read(run: Mapping[str, Any]) -> ParsedRun:
-    """Return the spec and the job of a Run, which may have been written by hand."""
+    """Return the spec and the job of a Run, or its issues. Users may have written it by hand.
+
+    Args:
+        run: The object.
+    """
     run_name = str(run["metadata"]["name"])
     issues = [dataclasses.replace(issue, source="") for issue in planning.check_name(run_name)]
     for field, value in (run.get("spec") or {}).items():
@@ -307,20 +318,21 @@ def _is_deeper(value: Any, levels: int) -> bool:
     return True
 
 
-def _nulls(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of fields that are null. Nulls in lists are kept anyway."""
+def _null_paths(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of fields that are null, except in lists, where kubectl does not drop nulls."""
     if isinstance(value, Mapping):
         for key, child in value.items():
-            yield from [(*path, key)] if child is None else _nulls(child, (*path, key))
+            yield from [(*path, key)] if child is None else _null_paths(child, (*path, key))
 
 
 def _without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
-    present = {key: child for key, child in value.items() if child is not None}
-    return {key: _without_nulls(child) if isinstance(child, Mapping) else child for key, child in present.items()}
+    """Return nested mappings without the fields that are null."""
+    fields = {key: child for key, child in value.items() if child is not None}
+    return {key: _without_nulls(child) if isinstance(child, Mapping) else child for key, child in fields.items()}
 
 
 def _with_nulls(job: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
-    """Return the job with null at each path that is missing."""
+    """Return a job with null at each of the paths, JSON pointers, that has no value."""
     restored: dict[str, Any] = copy.deepcopy(dict(job))
     for path in paths:
         *parents, last = (key.replace("~1", "/").replace("~0", "~") for key in path.removeprefix("/").split("/"))
@@ -332,11 +344,13 @@ def _with_nulls(job: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
     return restored
 
 
-def _escaped(key: str) -> str:
+def _escape(key: str) -> str:
+    """Return a key in the notation of a JSON pointer."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _at(value: Any, path: Sequence[str]) -> Any:
+def _value_at(value: Any, path: Sequence[str]) -> Any:
+    """Return the value at a path of nested mappings. None if there is none."""
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value

@@ -16,7 +16,7 @@ from trialplane.plan.site import CheckpointDefaults
 from trialplane.wire import cluster
 
 # Seconds that a pod lives longer than its trial. The hook waits for half of them, in which the slot may kill the trial. The
-# controller must receive that before the pod's own process ends.
+# other half is for the slot's message to the controller, before the pod's own process ends.
 MARGIN = 10
 LEAVING = ("python", "-m", "trialplane.worker.leaving")  # signals the trial, and waits for it for the given seconds
 _VOLUME = "checkpoints"
@@ -27,9 +27,9 @@ class Folders:
     """Folders of the checkpoint volume that the pods of a run mount.
 
     Attributes:
-        run: the run, whose folder is mounted for writing.
-        start: the run from whose checkpoint this one starts, mounted for reading; None without one.
-        limit: size of a volume on the pod's disk.
+        run: Name of the run, whose folder is mounted for writing.
+        start: Name of the run from whose checkpoint it starts, whose folder is mounted for reading. None without one.
+        limit: Maximum size of a folder on the pod's disk, if there is no volume.
     """
 
     run: str
@@ -42,10 +42,10 @@ class Saving:
     """Location of a run's checkpoints and how its pods reach it.
 
     Attributes:
-        location: folder or URL with all checkpoints.
-        grace: seconds for saving a checkpoint when a pod is evicted.
-        claim: claim of the volume; "" for the pod's disk, and for a URL.
-        secret: Secret with credentials for the URL, or "".
+        location: Folder or URL with all checkpoints.
+        grace: Number of seconds for saving a checkpoint when a pod is evicted.
+        claim: Claim of the volume; "" for the pod's disk, and for a URL.
+        secret: Secret with credentials for the URL; "" if there is none.
     """
 
     location: str
@@ -55,7 +55,7 @@ class Saving:
 
     @classmethod
     def of(cls, job: Job, chart: CheckpointDefaults) -> Saving | None:
-        """Return where a run saves checkpoints. None if its trials save none."""
+        """Return the location of a run's checkpoints on a cluster. None if its trials save none."""
         if not job.keeps_checkpoints:
             return None
         url = job.checkpoints.url or chart.url
@@ -73,9 +73,9 @@ class Saving:
         """Add the checkpoint folders, the URL's credentials and the grace period to a trial pod.
 
         Args:
-            spec: spec of the pod.
-            container: the pod's main container.
-            folders: folders of the volume to mount.
+            spec: Spec of the pod.
+            container: Main container of the pod.
+            folders: Folders of the volume to mount.
         """
         if self.is_volume:
             source = {"persistentVolumeClaim": {"claimName": self.claim}} if self.claim else None
@@ -91,25 +91,25 @@ class Saving:
         spec["terminationGracePeriodSeconds"] = grace + MARGIN
 
     def _mount(self, run: str) -> dict[str, Any]:
-        """Return the mount of one run's folder. The kubelet creates a missing folder."""
+        """Return the mount of the folder of a run. The kubelet creates a missing folder."""
         return {"name": _VOLUME, "mountPath": f"{self.location}/{run}", **({"subPath": run} if self.claim else {})}
 
 
-def elsewhere(run: str, other_location: str, own_location: str, url: str | None) -> str:
-    """Return the message for a run that would not find the checkpoints of another run.
+def other_location_message(run: str, other_location: str, own_location: str, url: str | None) -> str:
+    """Return the message for a new run that would search the checkpoints of another run in the wrong location.
 
     Args:
-        run: the other run.
-        other_location: location of its checkpoints.
-        own_location: location of the new run's checkpoints.
-        url: `checkpoints.url` of the other run's job.
+        run: Name of the other run.
+        other_location: Location of its checkpoints.
+        own_location: Location of the new run's checkpoints.
+        url: `checkpoints.url` of the other run's job. None if it is not set.
     """
     option = f"--set checkpoints.url={url or 'null'}"
     return f"{run} saved checkpoints in {other_location}, but this run would look in {own_location}. Add {option}"
 
 
-def none_of(run: str) -> str:
-    """Return the message for a run without checkpoints."""
+def no_checkpoint_message(run: str) -> str:
+    """Return the message for a run from whose checkpoint another one should start, but that has none."""
     return f"{run} has saved no checkpoint to start from; see `platform logs {run}` and `platform docs trainings`"
 
 

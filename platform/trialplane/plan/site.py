@@ -16,6 +16,8 @@ from trialplane.job import values
 
 
 class _Part(BaseModel):
+    """Base of the parts of a site description."""
+
     # A newer chart may have fields that this version does not know.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -65,11 +67,11 @@ class Install(_Part):
     """Limits of the packages that trial pods may install for a job with `install: true`.
 
     Attributes:
-        enabled: whether installations are allowed.
+        enabled: Whether installations are allowed.
         index: URL of the only package index (PEP 503).
-        max_size: largest size of an installation on the node's disk, including downloads.
-        timeout: longest installation in seconds.
-        egress: additional network rules of such runs, for access to the index.
+        max_size: Maximum size of an installation on the node's disk, including downloads.
+        timeout: Maximum duration of an installation in seconds.
+        egress: Additional network rules of such runs, for access to the index.
     """
 
     enabled: bool = False
@@ -83,9 +85,9 @@ class Allowed(_Part):
     """Values of `cluster` that a job may set in addition to the chart's defaults.
 
     Attributes:
-        priority_classes: names.
-        tolerations: each also allows narrower ones.
-        labels, annotations: keys; one that ends in "/" allows all keys that start with it.
+        priority_classes: Names of priority classes.
+        tolerations: Tolerations. Each also allows narrower ones.
+        labels, annotations: Keys. One that ends in "/" allows all keys that start with it.
     """
 
     priority_classes: tuple[str, ...] = ()
@@ -121,29 +123,29 @@ class Site(_Part):
     """Description of an installed chart, for `plan` and the laptop.
 
     Attributes:
-        version: version of the chart.
-        release: name of the Helm release.
-        namespace: namespace of the runs; set by the reader.
-        control: namespace of the chart's own pods; "" if it is that of the runs.
-        images: images of the pods.
-        gateway: service with ledgers, logs and MLflow for laptops and runs.
+        version: Version of the chart.
+        release: Name of the Helm release.
+        namespace: Namespace of the runs; set by the reader.
+        control: Namespace of the chart's own pods; "" if it is that of the runs.
+        images: Images of the pods.
+        gateway: Service with ledgers, logs and MLflow for laptops and runs.
         ledger: Secret with the database's URL, in the control namespace; not visible to runs.
         database: host:port of the chart's PostgreSQL, from any namespace; "" for an external one.
-        runs: volume for the runs' folders in head pods; without it they are lost with the pod.
-        data: volume mounted read-only at `wire.cluster.DATA` in trial pods.
-        checkpoints: location of checkpoints: a volume at `wire.cluster.CHECKPOINTS`, or a URL.
-        install: limits of packages that trial pods may install.
-        controller_account, trial_account: service accounts; neither token is mounted.
-        controller: resources of a head pod.
-        overcommit: factor between CPU limits and requests; 1 except on a laptop's cluster.
-        priority_class, queue: defaults for jobs that name none.
-        allowed: values that a job may set.
-        autoscale: default for jobs; ignored for a run in a queue, which admits all pods at once.
-        node_selector, tolerations: added to those of every job's trial pods; a job cannot override a selector's label.
-        env: variables for all pods of runs, for example a proxy's.
-        scratch: size limit of each folder on the node's disk in a trial pod; exceeding it evicts the pod.
-        run_ttl: seconds for which an ended Run is kept; 0 for ever.
-        network: network access of runs.
+        runs: Volume for the runs' folders in head pods; without it they are lost with the pod.
+        data: Volume mounted read-only at `wire.cluster.DATA` in trial pods.
+        checkpoints: Location of checkpoints: a volume at `wire.cluster.CHECKPOINTS`, or a URL.
+        install: Limits of packages that trial pods may install.
+        controller_account, trial_account: Service accounts; neither token is mounted.
+        controller: Resources of a head pod.
+        overcommit: Factor between CPU limits and requests; 1 except on a laptop's cluster.
+        priority_class, queue: Defaults for jobs that name none.
+        allowed: Values that a job may set.
+        autoscale: Default for jobs; ignored for a run in a queue, which admits all pods at once.
+        node_selector, tolerations: Added to those of every job's trial pods; a job cannot override a selector's label.
+        env: Variables for all pods of runs, for example a proxy's.
+        scratch: Size limit of each folder on the node's disk in a trial pod; exceeding it evicts the pod.
+        run_ttl: Seconds for which an ended Run is kept; 0 for ever.
+        network: Network access of runs.
     """
 
     version: str
@@ -188,7 +190,7 @@ class Site(_Part):
         """Return the site from the ConfigMap's JSON.
 
         Raises:
-            TargetError: the chart has an incompatible version.
+            TargetError: The text is not a site description of this version.
         """
         try:
             data: Mapping[str, Any] = json.loads(text)

@@ -16,7 +16,7 @@ RAY_MEMORY = 768 * MIB
 # Packed arrays of trials are sent to the controller through it. Ray spills arrays that do not fit to disk.
 OBJECT_STORE = 128 * MIB
 STORE_FACTOR = 1.5  # Ray spills at 0.8 of a store; results may fill 0.7, and the rest is for weights
-_LEAST_LOCAL, _LOCAL = 80 * MIB, 1024 * MIB  # on a laptop: minimum, and maximum unless the job requests more
+_LEAST_LOCAL, _MOST_LOCAL = 80 * MIB, 1024 * MIB  # on a laptop: minimum, and maximum unless the job requests more
 # Ray's minimum is 75 MiB. The controller's store takes an eighth of its pod, for arrays of trials that end together.
 LEAST_OBJECT_STORE = 96 * MIB
 # Ray's share of the head pod's memory: GCS, raylet and agents take 730 MiB of 2 GiB (Ray 2.60), the object store an eighth.
@@ -27,15 +27,15 @@ SHM_MARGIN = 16 * MIB  # if its object store fills /dev/shm completely, Ray uses
 
 def head(job: Job, site: Site) -> dict[str, dict[str, str]]:
     """Return requests and limits of Ray's container in the head pod."""
-    return _of_head(job, site, HEAD_SHARE)
+    return _head_share(job, site, HEAD_SHARE)
 
 
 def controller(job: Job, site: Site) -> dict[str, dict[str, str]]:
     """Return requests and limits of the controller's container in the head pod."""
-    return _of_head(job, site, 1 - HEAD_SHARE)
+    return _head_share(job, site, 1 - HEAD_SHARE)
 
 
-def _of_head(job: Job, site: Site, share: float) -> dict[str, dict[str, str]]:
+def _head_share(job: Job, site: Site, share: float) -> dict[str, dict[str, str]]:
     """Return a container's share of the head pod. It requests half of the cores and may use all."""
     cpus = job.cluster.controller.cpus or site.controller.cpus
     memory = mib(int(values.bytes_of(_head_memory(job, site)) * share))
@@ -45,7 +45,7 @@ def _of_head(job: Job, site: Site, share: float) -> dict[str, dict[str, str]]:
 
 
 def _head_memory(job: Job, site: Site) -> str:
-    """Memory of the head pod."""
+    """Return the memory of the head pod, as a Kubernetes quantity."""
     return job.cluster.controller.memory or site.controller.memory
 
 
@@ -69,10 +69,10 @@ def local_object_store(job: Job, free: int) -> int:
     """Return the bytes of the object store of a run on a laptop.
 
     Args:
-        job: the resolved job.
-        free: bytes left in /dev/shm.
+        job: The resolved job.
+        free: Number of free bytes in /dev/shm.
     """
-    return max(_LEAST_LOCAL, min(free // 2, max(_LOCAL, *map(object_store, job.roles()))))
+    return max(_LEAST_LOCAL, min(free // 2, max(_MOST_LOCAL, *map(object_store, job.roles()))))
 
 
 def trial_shm(role: Role) -> int:

@@ -24,14 +24,14 @@ _RAY = {
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-# Seconds until a worker without a head ends and is recreated; Ray's default is a minute. Long enough that a short pause of
-# the head does not end all slots.
-_HEADLESS = 20
+# Seconds until a worker that cannot reach its head ends and is recreated; Ray's default is 60. After a shorter time, a short
+# pause of the head would end all slots.
+_RECONNECT_TIMEOUT = 20
 
 
 def head(site: Site) -> list[dict[str, Any]]:
-    """Return the variables of Ray's container in the head pod: without the policy that slows protobuf, and no secrets."""
-    return _listed(_quick(site))
+    """Return the variables of Ray's container in the head pod. They have no secrets."""
+    return _env_list(_common_variables(site))
 
 
 def controller(plan: Plan, site: Site, saving: Saving | None = None) -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ def controller(plan: Plan, site: Site, saving: Saving | None = None) -> list[dic
     values = {
         # A sampler's matrices are small. torch would use as many threads as the node has cores, and wait for them.
         "OMP_NUM_THREADS": "1",
-        **_quick(site),
+        **_common_variables(site),
         env.HOME: cluster.HOME,
         env.STATUS: f"0.0.0.0:{cluster.STATUS_PORT}",
         env.LEDGER: f"{gateway}{ledger_path}",
@@ -50,45 +50,49 @@ def controller(plan: Plan, site: Site, saving: Saving | None = None) -> list[dic
         "RAY_AUTH_MODE": "token",  # KubeRay sets both for its own containers only
         # Ray's driver would write a file into a folder of Ray's head, which has another uid, and abort.
         "RAY_event_log_reporter_enabled": "0",
-        **_saving(saving),
+        **_saving_variables(saving),
     }
     values.pop(env.RAY_AUTH_TOKEN, None)  # each name occurs once
     token = {"secretKeyRef": {"name": cluster.ray_secret(plan.run), "key": cluster.RAY_TOKEN_KEY}}
-    return [*_listed(values), {"name": env.RAY_AUTH_TOKEN, "valueFrom": token}]
+    return [*_env_list(values), {"name": env.RAY_AUTH_TOKEN, "valueFrom": token}]
 
 
 def trial(site: Site, saving: Saving | None = None) -> list[dict[str, Any]]:
     """Return the variables of a worker pod: all policies, no secrets."""
     # When Kueue preempts a run, its head ends at once, and trials have the whole grace period to save a checkpoint. The
     # cost: after the loss of a head, a worker that Kubernetes does not remove waits this long before it is recreated.
-    headless = _HEADLESS if saving is None else max(_HEADLESS, math.ceil(saving.grace) + MARGIN)
+    timeout = _RECONNECT_TIMEOUT if saving is None else max(_RECONNECT_TIMEOUT, math.ceil(saving.grace) + MARGIN)
     ray = {
         **_RAY,
-        "RAY_gcs_rpc_server_reconnect_timeout_s": str(headless),
+        "RAY_gcs_rpc_server_reconnect_timeout_s": str(timeout),
         # A template ends by itself after its slot, and may have to wait for a trial that saves a checkpoint.
         "RAY_kill_child_processes_on_worker_exit": "false",
         # A trial owns all GPUs of its pod; a slot without GPUs must not hide those of a job that finds them itself.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
-    values = {"HOME": TMP, env.HOME: cluster.HOME, **_saving(saving), **ray}
-    return _listed({**site.env, **values, **policies.trial_env()})
+    values = {"HOME": TMP, env.HOME: cluster.HOME, **_saving_variables(saving), **ray}
+    return _env_list({**site.env, **values, **policies.trial_env()})
 
 
 def autoscaler(site: Site) -> list[dict[str, Any]]:
     """Return the variables of KubeRay's autoscaler container in the head pod."""
-    return _listed(_quick(site))
+    return _env_list(_common_variables(site))
 
 
-def _saving(saving: Saving | None) -> dict[str, str]:
+def _saving_variables(saving: Saving | None) -> dict[str, str]:
     """Return the variables for checkpoints, for the controller, which starts the slots."""
     return {} if saving is None else {env.CHECKPOINTS: saving.location, env.GRACE: f"{saving.grace:g}"}
 
 
-def _quick(site: Site) -> dict[str, str]:
-    """Return all policies except protobuf's, which is only for trials."""
-    chosen = {name: value for name, value in site.env.items() if name != protobuf.VARIABLE}
-    return {**chosen, "HOME": TMP, **_RAY, **protobuf.controller_env(policies.trial_env())}
+def _common_variables(site: Site) -> dict[str, str]:
+    """Return the variables of all containers of the head pod: the chart's, and all policies but protobuf's.
+
+    The pure Python form of protobuf is only for trials, because it is slow.
+    """
+    site_variables = {name: value for name, value in site.env.items() if name != protobuf.VARIABLE}
+    return {**site_variables, "HOME": TMP, **_RAY, **protobuf.controller_env(policies.trial_env())}
 
 
-def _listed(variables: dict[str, str]) -> list[dict[str, Any]]:
+def _env_list(variables: dict[str, str]) -> list[dict[str, Any]]:
+    """Return variables in the form of a container's `env`."""
     return [{"name": name, "value": value} for name, value in variables.items()]

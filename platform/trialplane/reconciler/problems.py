@@ -44,7 +44,7 @@ def _unlike(observed: Observation) -> Problem | None:
     if not observed.is_recorded:
         lines = changing.changed_fields(old, observed.job) + ([] if same_code else ["code: changed"])
         return Problem("NameTaken", changing.refusal(observed.name, lines)) if lines else None
-    issues = [issue.below("spec", "job") for issue in changing.unchangeable(old, observed.job)]
+    issues = [issue.below("spec", "job") for issue in changing.resume_issues(old, observed.job)]
     if not same_code:
         return Problem("Invalid", f"the code of {observed.name} has changed; submit it under another name")
     return Problem("Invalid", str(SpecError(issues))) if issues else None

@@ -164,7 +164,7 @@ class Reconciler:
             case Desire(changed=changed):
                 self._archive.desire(name, changed)
             case Adopt():
-                owners = {"metadata": {"ownerReferences": [runs.owner(name, observed.uid)]}}
+                owners = {"metadata": {"ownerReferences": [runs.owner_reference(name, observed.uid)]}}
                 for code_map in observed.code:
                     if code_map is not None and not owns(observed, code_map) and is_free(code_map, name):
                         self.cluster.patch(kinds.CONFIG_MAP, code_map["metadata"]["name"], owners)
@@ -192,7 +192,7 @@ class Reconciler:
                 ray_cluster = self._ray_cluster(observed)
                 ray_cluster["metadata"]["annotations"][names.NETWORK_HASH] = self._enclose(observed, ray_cluster)
                 self._apply(observed, _secret(names.ray_secret(name), names.RAY_TOKEN_KEY, secrets.token_urlsafe(32)))
-                for thing in raycluster.access(ray_cluster):
+                for thing in raycluster.autoscaler_access(ray_cluster):
                     self._apply(observed, thing)
                 self.cluster.create(kinds.RAY_CLUSTER, ray_cluster)
             case Resize(patch=patch):
@@ -280,7 +280,7 @@ class Reconciler:
 
     def _metadata(self, observed: Observation, labels: Mapping[str, str]) -> dict[str, Any]:
         where = {"name": observed.name, "namespace": self.cluster.namespace}
-        return {**where, "labels": dict(labels), "ownerReferences": [runs.owner(observed.name, observed.uid)]}
+        return {**where, "labels": dict(labels), "ownerReferences": [runs.owner_reference(observed.name, observed.uid)]}
 
     def _write(self, observed: Observation, status: Status) -> None:
         """Write a status that differs from what the Run has."""

@@ -153,7 +153,7 @@ class Script:
             mlflow_runs.report_to(functools.partial(ctx.note, "mlflow"))
         code = self._code
         if f"{{{arguments.GLOBALS}}}" in self._program.arguments:
-            tree = arguments.replaced(notebook.parse(self._text), ctx.params)
+            tree = arguments.replace_values(notebook.parse(self._text), ctx.params)
             code = compile(tree, code.co_filename, "exec", dont_inherit=True)
         main = types.ModuleType("__main__")
         main.__file__ = str(file)

@@ -56,7 +56,7 @@ def import_job(config: records.SlotConfig) -> context.Run:
         importlib.import_module(name)
     if config.program is not None:
         return programs.load(config, config.program)
-    style, entrypoint = program.styled(config.entrypoint)
+    style, entrypoint = program.split_style(config.entrypoint)
     if style == "ray":
         return tune.load(entrypoint)
     module, _, function = entrypoint.partition(":")

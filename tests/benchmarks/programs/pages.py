@@ -77,7 +77,7 @@ def _write(run: RunPaths, file: Path) -> None:
     """Write the report of a run that has no status, as the benchmark's histories have none."""
     job = folder.load_job(run)
     attempts = results.attempts(run.ledger, studies.NAME, job, alive=False)
-    recorded = Recorded(job, planning.pending(run.root.name, job, 0.0), attempts, [])
+    recorded = Recorded(job, planning.pending_status(run.root.name, job, 0.0), attempts, [])
     around = Surroundings("--local", False, None, time.time())
     file.write_text(page.page("benchmark", [content.content(recorded, around)]), encoding="utf-8")
 

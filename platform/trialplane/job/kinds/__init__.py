@@ -18,7 +18,7 @@ from trialplane.job.kinds.study import Study
 from trialplane.job.kinds.training import Training
 from trialplane.job.search import Objective
 
-__all__ = ["CLASSES", "Collection", "Input", "Job", "Objective", "Role", "Study", "Training", "of_kind", "read"]
+__all__ = ["CLASSES", "Collection", "Input", "Job", "Objective", "Role", "Study", "Training", "kind_class", "read"]
 
 Job = Study | Training | Collection
 CLASSES: Mapping[str, type[Study] | type[Training] | type[Collection]] = {
@@ -29,16 +29,16 @@ CLASSES: Mapping[str, type[Study] | type[Training] | type[Collection]] = {
 _FIELDS = TypeAdapter(dict[str, Any])
 
 
-def of_kind(kind: Any) -> type[Study] | type[Training] | type[Collection]:
-    """Return the class of a kind. For an invalid kind it is `Study`, so that the rest of a job can be checked."""
+def kind_class(kind: Any) -> type[Study] | type[Training] | type[Collection]:
+    """Return the class of a kind of job. For an invalid kind this is `Study`, so that the other fields can be checked."""
     return CLASSES.get(kind, Study) if isinstance(kind, str) else Study
 
 
 def read(stored: str | bytes | Mapping[str, Any]) -> Job:
-    """Return the job in its JSON form.
+    """Return a job from its JSON form: a text, or the parsed mapping.
 
     Raises:
-        pydantic.ValidationError: it is not a job, or not JSON.
+        pydantic.ValidationError: The form is not that of a job, or the text is not JSON.
     """
     data = _FIELDS.validate_json(stored) if isinstance(stored, (str, bytes)) else _FIELDS.validate_python(stored)
-    return of_kind(data.get("kind")).model_validate(data)
+    return kind_class(data.get("kind")).model_validate(data)

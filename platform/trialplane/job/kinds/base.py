@@ -22,9 +22,9 @@ from trialplane.job.search import NO_SEARCH, Objective, Search, Stop
 
 NAME = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
 RUN = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"  # name of a run; see `plan.check_name`
-_LONGEST = 250  # characters of a name that MLflow keeps
+_LONGEST_NAME = 250  # characters of a name that MLflow keeps
 _ARGUMENT = {"": "ctx", "optuna": "trial", "ray": "config"}  # argument of a function, by its style
-_ALLOWED = re.compile(r"[/\w.\- :]*")
+_MLFLOW_NAME = re.compile(r"[/\w.\- :]*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Function:
     """A function that a job names.
 
     Attributes:
-        field: path of the job's field.
-        text: module:function.
-        arguments: names of its arguments; empty if unknown.
-        style: see `job.program`: "optuna" if it gets a trial of Optuna, "ray" if it gets a config of Ray Tune. "class" if it
-            is a class, which may be one of an installed package.
+        field: Path of the job's field.
+        text: Function as module:function.
+        arguments: Names of the arguments that it is called with; empty if unknown.
+        style: Style of its call, see `job.program`: "optuna" if it gets a trial of Optuna, "ray" if it gets a config of Ray
+            Tune, "" if it gets the trial's context. "class" if it is a class, which may be one of an installed package.
     """
 
     field: Place
@@ -45,7 +45,12 @@ class Function:
     style: str = ""
 
 
-def _amount(value: Any) -> Any:
+def _parse_sum(value: Any) -> Any:
+    """Return a minimum number of lines: null, a number, a parameter's name, or a list of these as a tuple.
+
+    Raises:
+        ValueError: The value is none of these.
+    """
     terms = value if isinstance(value, (list, tuple)) else [value]
     for term in terms if value is not None else ():
         if not (isinstance(term, str) and term) and not (type(term) is int and term > 0):
@@ -58,7 +63,7 @@ def _amount(value: Any) -> Any:
 _TERMS: list[dict[str, Any]] = [{"type": "integer", "minimum": 1}, {"type": "string", "minLength": 1}]
 _Amount = Annotated[
     Any,
-    BeforeValidator(_amount),
+    BeforeValidator(_parse_sum),
     WithJsonSchema(
         {"anyOf": [*_TERMS, {"type": "array", "items": {"anyOf": _TERMS}, "minItems": 1}, {"type": "null"}]},
     ),
@@ -87,7 +92,8 @@ class Input(models.Model):
     optional: bool = Field(default=False, strict=True, description="Allow null as the parameter's value, for no file.")
 
     @model_validator(mode="after")
-    def _fields_fit_format(self) -> Input:
+    def _check_format(self) -> Input:
+        """Check that the fields belong to the format."""
         if self.format == "lines":
             column_fields = [name for name in ("columns", "columns_of") if getattr(self, name)]
             models.refuse(
@@ -99,7 +105,7 @@ class Input(models.Model):
 
     @property
     def amounts(self) -> dict[str, tuple[int | str, ...]]:
-        """The terms of `at_least` and of `per_rank`, if set."""
+        """Terms of the sums `at_least` and `per_rank`, of those that are set: numbers, and names of parameters."""
         both = {"at_least": self.at_least, "per_rank": self.per_rank}
         return {name: value if isinstance(value, tuple) else (value,) for name, value in both.items() if value is not None}
 
@@ -107,7 +113,8 @@ class Input(models.Model):
 CAPTURED = ("wandb", "mlflow", "tensorboard", "hf", "hydra")
 
 
-def _captured(value: Any) -> Any:
+def _parse_capture(value: Any) -> Any:
+    """Return a name as a tuple, and "none" as an empty one. Other values are returned unchanged, for pydantic to check."""
     if value == "none":
         return ()
     return (value,) if isinstance(value, str) else value
@@ -116,7 +123,7 @@ def _captured(value: Any) -> Any:
 _NAMES = {"enum": list(CAPTURED)}
 Captured = Annotated[
     tuple[Literal["wandb", "mlflow", "tensorboard", "hf", "hydra"], ...],
-    BeforeValidator(_captured),
+    BeforeValidator(_parse_capture),
     WithJsonSchema({"anyOf": [{"enum": [*CAPTURED, "none"]}, {"type": "array", "items": _NAMES}]}),
 ]
 
@@ -141,7 +148,7 @@ class Base(models.Model):
     width_field: ClassVar[str] = ""  # field with the width
     is_sequential: ClassVar[bool] = True  # whether trials run one after another, so that the first failure ends the run
     is_for_gpus: ClassVar[bool] = False  # whether to warn if GPUs are available but not requested
-    foreign: ClassVar[Mapping[str, str]] = {}  # fields of other kinds → why this kind refuses them, if that is special
+    foreign_fields: ClassVar[Mapping[str, str]] = {}  # fields of other kinds → special reason of the refusal
     loss: ClassVar[str]  # consequence of checkpoints lost with their pod
 
     name: str = Field(pattern=NAME, description="Name of the job's folder.")
@@ -206,8 +213,12 @@ class Base(models.Model):
         default=0, ge=0, lt=2**32, description="Seed of the sampler. Each trial's seed is derived from it."
     )
 
-    def unresumable(self, old: Base) -> Iterator[Issue]:
-        """Yield issues of a run that cannot go on from where `old`, its job before a change, has come."""
+    def resume_issues(self, old: Base) -> Iterator[Issue]:
+        """Yield issues of changed fields with which a run cannot be resumed.
+
+        Args:
+            old: Job of the run before the change.
+        """
         yield from ()
 
     @property
@@ -222,21 +233,21 @@ class Base(models.Model):
 
     @property
     def requires(self) -> str:
-        """File in the job's folder that may list required packages, or ""."""
+        """Path of the file in the job's folder that may list required packages. "" if there is none."""
         return self.requirements or ""
 
     @property
     def required_metrics(self) -> tuple[str, ...]:
         """Names of metrics that a trial's result must have."""
         names = [
-            *(metric_rule.metric for metric_rule in self.objectives),
-            *(metric_rule.metric for metric_rule in self.search.constraints),
+            *(objective.metric for objective in self.objectives),
+            *(constraint.metric for constraint in self.search.constraints),
         ]
         return tuple(dict.fromkeys(names))
 
     @property
     def watched_metric(self) -> str:
-        """The metric by whose reports trials are compared; "" where they are not."""
+        """Metric by whose reports running trials are compared. "" if they are not compared."""
         if self.is_sequential or len(self.objectives) > 1:
             return ""
         return self.search.watched(self.objectives[0]).metric
@@ -247,8 +258,8 @@ class Base(models.Model):
         return 1
 
     @property
-    def files_to(self) -> str | None:
-        """URL or folder for output files, if the job sets one."""
+    def output_location(self) -> str | None:
+        """URL or folder for output files. None if the job sets none."""
         return None
 
     @property
@@ -266,30 +277,30 @@ class Base(models.Model):
         return True
 
     def grace(self, of_chart: float | None = None) -> float:
-        """Return the seconds for saving a checkpoint when a trial must leave its pod.
+        """Return the number of seconds for saving a checkpoint when a trial must leave its pod.
 
         Args:
-            of_chart: the chart's value for trainings.
+            of_chart: Setting of the chart, which is for trainings only.
         """
         return self.checkpoints.grace or 30.0  # default of Kubernetes
 
-    def with_gpus(self, field: str, gpus: int, nodes: int = 0) -> str:
-        """Return what to type if no machine has the GPUs that a role requests.
+    def gpu_advice(self, field: str, gpus: int, nodes: int = 0) -> str:
+        """Return the flags to type if no machine has the GPUs that a role requests.
 
         Args:
-            field: section of the role's resources.
-            gpus: GPUs of the largest machine.
-            nodes: number of such machines that have enough GPUs together; 0 on a single machine.
+            field: Path of the section with the role's resources.
+            gpus: Number of GPUs of the largest machine.
+            nodes: Number of such machines that have enough GPUs together; 0 on a single machine.
         """
         return f"--set {field}.gpus={gpus}"
 
     def functions(self) -> Iterator[Function]:
         """Yield the functions that the job names."""
-        style, function = program.styled(self.entrypoint)
+        style, function = program.split_style(self.entrypoint)
         yield Function(("entrypoint",), function, (_ARGUMENT[style],), style)
 
     def programs(self) -> Iterator[tuple[Place, str, bool]]:
-        """Yield files in the job's folder that trials run: field, path, and whether it is a Python script."""
+        """Yield each file of the job's folder that trials run: path of the field, path of the file, whether it is Python."""
         return iter(())
 
     def advice(self) -> Iterator[str]:
@@ -300,16 +311,16 @@ class Base(models.Model):
         """Yield issues that concern several fields. Models find issues of their own fields.
 
         Args:
-            broken: fields (`("trials",)`) and parameters (`("space", "lr")`) with issues of their own, which have
-                placeholder values; fields that depend on them are not checked.
+            broken: Paths of fields (`("trials",)`) and of parameters (`("space", "lr")`) that are invalid by themselves, and
+                so have defaults or are left out in this job. Fields that depend on them are not checked.
         """
         if self.install and not self.requires and ("requirements",) not in broken:
             yield Issue(
                 ("install",), "says what to do with requirements, and there are none; add requirements: requirements.txt"
             )
-        yield from metric_names(("objectives",), [objective.metric for objective in self.objectives])
-        yield from (Issue(("params", name), problem) for name in self.params if (problem := unkeepable(values.key(name))))
-        yield from _twice((*self.params, *self.search.names))
+        yield from metric_name_issues(("objectives",), [objective.metric for objective in self.objectives])
+        yield from (Issue(("params", name), problem) for name in self.params if (problem := name_problem(values.key(name))))
+        yield from _name_clashes((*self.params, *self.search.names))
         if ("params",) not in broken and ("space",) not in broken:
             names = [
                 *self.params,
@@ -321,26 +332,30 @@ class Base(models.Model):
                     yield Issue(
                         ("inputs", name), f"there is no such name in params; {errors.nearest(name, map(str, names))}"
                     )
-            yield from _amounts(self)
+            yield from _amount_issues(self)
         for variable, field in self.environment.items():
-            first = field.split(".")[0]
-            if any(field_path[0] == first for field_path in broken):
+            section = field.split(".")[0]
+            if any(field_path[0] == section for field_path in broken):
                 continue
-            if issue := unknown(self, field):
-                yield Issue(("environment", variable), issue)
+            if problem := _field_problem(self, field):
+                yield Issue(("environment", variable), problem)
 
 
-def _twice(names: Collection[str]) -> Iterator[Issue]:
-    """Yield issues of parameters that have the same name in MLflow."""
-    keys: dict[str, str] = {}
+def _name_clashes(names: Collection[str]) -> Iterator[Issue]:
+    """Yield issues of parameters that have the same name in MLflow, which allows no + at its start."""
+    first_names: dict[str, str] = {}  # by the name in MLflow
     for name in dict.fromkeys(names):
-        other = keys.setdefault(values.key(name), name)
+        other = first_names.setdefault(values.key(name), name)
         if other != name:
             yield Issue(("params", name), f"is {other!r} but for the +, and both would be one parameter; drop one of them")
 
 
-def search_fields(refusal: str) -> dict[str, str]:
-    """Return the fields of a search, each with the reason why a kind refuses it."""
+def search_field_refusals(refusal: str) -> dict[str, str]:
+    """Return the fields of a search, each with the reason why a kind without a search refuses it.
+
+    Args:
+        refusal: Beginning of each reason.
+    """
     hints = {
         **dict.fromkeys(("space", "enqueue"), "write the values into params"),
         **dict.fromkeys(("history", "duplicates"), "nothing is drawn"),
@@ -351,69 +366,78 @@ def search_fields(refusal: str) -> dict[str, str]:
     return {field: f"{refusal}: {hint}" for field, hint in hints.items()}
 
 
-def refused_target(job: Base) -> Iterator[Issue]:
+def target_issues(job: Base) -> Iterator[Issue]:
     """Yield an issue if there is a target and several objectives."""
     count = len(job.objectives)
     if job.budget.target is not None and count > 1:
         yield Issue(("budget", "target"), f"needs one objective, and there are {count}; drop the target")
 
 
-def refused_budget(budget: Budget, reasons: Mapping[str, str]) -> Iterator[Issue]:
-    """Yield issues of budgets that a kind does not support, with the reasons."""
+def budget_issues(budget: Budget, reasons: Mapping[str, str]) -> Iterator[Issue]:
+    """Yield issues of fields of a budget that a kind does not support.
+
+    Args:
+        budget: Budget of the job.
+        reasons: Unsupported fields, each with the reason.
+    """
     for field, reason in reasons.items():
         if getattr(budget, field) != Budget.model_fields[field].default:
             yield Issue(("budget", field), f"{reason}; drop it")
 
 
-def metric_names(field: Place, metrics: list[str]) -> Iterator[Issue]:
-    """Yield issues of the names in a list of metrics."""
+def metric_name_issues(field: Place, metrics: list[str]) -> Iterator[Issue]:
+    """Yield issues of the metrics of a list of objectives or constraints: invalid names, and names that occur twice."""
     for index, metric in enumerate(metrics):
-        if problem := unkeepable(metric):
+        if problem := name_problem(metric):
             yield Issue((*field, index, "metric"), problem)
         elif metric in metrics[:index]:
             yield Issue((*field, index, "metric"), f"{metric!r} is listed twice")
 
 
-def unkeepable(name: str) -> str:
-    """Return why MLflow would refuse a parameter or a metric with this name, or "".
+def name_problem(name: str) -> str:
+    """Return the reason for which MLflow would refuse a parameter or a metric of this name. "" if it would not.
 
     MLflow would refuse it when the first trial writes it, long after the submission; see its `utils/validation.py`.
     """
-    if len(name) > _LONGEST:
-        return f"the name has {len(name)} characters, and MLflow keeps {_LONGEST} at most"
-    if not _ALLOWED.fullmatch(name):
+    if len(name) > _LONGEST_NAME:
+        return f"the name has {len(name)} characters, and MLflow keeps {_LONGEST_NAME} at most"
+    if not _MLFLOW_NAME.fullmatch(name):
         valid_name = re.sub(r"[^\w\-.:/ ]+", "_", name, flags=re.ASCII)
         return f"{name!r} is not a valid MLflow name: use letters, digits, _ - . : / and spaces, as in {valid_name!r}"
-    # It uses names as paths, and requires them to be normalized.
+    # MLflow uses names as paths, and requires them to be normalized.
     if posixpath.normpath(name) != name or name == "." or name.startswith(("..", "/")):
         return f"{name!r} is not a valid MLflow name: it may not be empty, begin or end with /, or hold //, ./ or ../"
     return ""
 
 
-def _amounts(job: Base) -> Iterator[Issue]:
-    """Yield issues of parameters that set the number of lines or the columns of a file."""
+def _amount_issues(job: Base) -> Iterator[Issue]:
+    """Yield issues of the parameters that an input names for its columns or its number of lines."""
     for file, input_ in job.inputs.items():
         for index, name in enumerate(input_.columns_of):
             if name not in job.params:
                 hint = errors.nearest(name, job.params)
                 yield Issue(("inputs", file, "columns_of", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
             elif job.params[name] is not None and not isinstance(job.params[name], str):
-                user = f"inputs.{file}.columns_of needs it"
-                yield Issue(("params", name), f"must be the name of a column, not {job.params[name]!r}: {user}")
-    every = [(file, key, terms) for file, input_ in job.inputs.items() for key, terms in input_.amounts.items()]
-    for file, key, terms in every:
+                reason = f"inputs.{file}.columns_of needs it"
+                yield Issue(("params", name), f"must be the name of a column, not {job.params[name]!r}: {reason}")
+    amounts = [(file, key, terms) for file, input_ in job.inputs.items() for key, terms in input_.amounts.items()]
+    for file, key, terms in amounts:
         for name in dict.fromkeys(term for term in terms if isinstance(term, str)):
             value = job.params.get(name)
             if name not in job.params:
                 hint = errors.nearest(name, job.params)
                 yield Issue(("inputs", file, key), f"there is no {name!r} in params; {hint}".rstrip("; "))
             elif type(value) is not int or value < 1:
-                user = f"inputs.{file}.{key} needs it"
-                yield Issue(("params", name), f"must be a whole number over 0, not {value!r}: {user}")
+                reason = f"inputs.{file}.{key} needs it"
+                yield Issue(("params", name), f"must be a whole number over 0, not {value!r}: {reason}")
 
 
-def unknown(job: Base, field: str) -> str:
-    """Return why `field` is not the dotted path of a field that an override can set, or ""."""
+def _field_problem(job: Base, field: str) -> str:
+    """Return the reason for which an override cannot set `field`, a dotted path. "" if it can.
+
+    The path is followed through the job: from a model to its fields, from a sampler or pruner to its options, and from a
+    list to its items.
+    """
     field_path = draft.path(field, (*job.params, *job.search.names))
     steps = list(map(str, field_path))
     container: Any = job
@@ -421,7 +445,7 @@ def unknown(job: Base, field: str) -> str:
         if isinstance(container, tuple) or (isinstance(container, str) and isinstance(field_path[depth], int)):
             names: Collection[str] = list(map(str, range(len(container))))
             child = container[int(step)] if isinstance(container, tuple) and step in names else None
-        elif hasattr(container, "choice"):
+        elif hasattr(container, "choice"):  # a sampler or a pruner
             fixed_fields = [name for name in type(container).model_fields if name != "options"]
             names = [*fixed_fields, *container.choice.options]
             child = None if step in fixed_fields else container.options.get(step)
@@ -429,7 +453,7 @@ def unknown(job: Base, field: str) -> str:
             names = [name for name in type(container).model_fields if not (depth == 0 and name == "name")]
             child = getattr(container, step, None) if step in names else None
         elif isinstance(container, dict):
-            # A parameter can be any JSON value, so fields in it are not known.
+            # A parameter can be any JSON value, so any field of it is accepted.
             names = container if depth < 2 else [step]
             child = container.get(step)
         elif depth > 2 and steps[0] == "params":

@@ -30,16 +30,21 @@ ADDED = ("units", FAILED_UNITS, "items", "gigabytes", "units_per_second", "items
 OF_WORKER = re.compile(r"worker_\d+/")
 _LOCATION = r"^([a-z][a-z0-9+.-]*://[^\s/]\S*|/\S.*)$"
 _SHARE_FAILED = 10  # default: one in this many units may fail
-_SEARCH = "is for a search (kind: hpo), and a collection compares no trials"
-_RANKS = "is for trials of several processes (kind: hpo, kind: train); a collection has collect.workers"
-_PROGRAM = "is for trials that are scripts (kind: hpo, kind: train); what makes results calls ctx.give in a function"
-_FIRST_ENDS = (
+_NO_SEARCH = "is for a search (kind: hpo), and a collection compares no trials"
+_NO_RANKS = "is for trials of several processes (kind: hpo, kind: train); a collection has collect.workers"
+_NO_PROGRAM = "is for trials that are scripts (kind: hpo, kind: train); what makes results calls ctx.give in a function"
+_NO_FAILED_TRIALS = (
     "an iteration needs the weights of the one before, so the first that fails for good ends the run; "
     "collect.max_failed says how many units may fail"
 )
 
 
-def _location(value: str) -> str:
+def _check_location(value: str) -> str:
+    """Return a URL or an absolute path unchanged.
+
+    Raises:
+        ValueError: The value is neither.
+    """
     if not re.fullmatch(_LOCATION, value):
         raise ValueError(f"{value!r} is no place; write a URL, s3://bucket/path, or a folder from the root, /data/games")
     return value
@@ -53,7 +58,7 @@ class Write(models.Model):
         description="npz: NumPy archives, for arrays of any shape. parquet: tables with one row per item.",
     )
     shard: values.Quantity = Field(default="256Mi", description="Maximum size of a file: 256Mi, 1Gi.")
-    to: Annotated[str, AfterValidator(_location), Field(json_schema_extra={"pattern": _LOCATION})] | None = Field(
+    to: Annotated[str, AfterValidator(_check_location), Field(json_schema_extra={"pattern": _LOCATION})] | None = Field(
         default=None,
         description="URL or absolute path of the output folder: s3://bucket/path, /data/games. Default: beside the run's "
         "checkpoints.",
@@ -75,8 +80,8 @@ class LearnerResources(models.Model):
     )
     shm: values.Quantity | None = Field(default=None, description="Size of /dev/shm: 1Gi. It counts as memory.")
 
-    def over(self, resources: Resources) -> Resources:
-        """Return the learner's resources, with those of the workers as defaults."""
+    def with_defaults(self, resources: Resources) -> Resources:
+        """Return the learner's resources, with `resources`, those of the workers, for all that it leaves out."""
         return resources.model_copy(update=self.model_dump(exclude_none=True))
 
 
@@ -97,11 +102,11 @@ class Learner(models.Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _inline(cls, data: Any) -> Any:
-        """Return `learner: train:learn` as a mapping with its entrypoint."""
+    def _expand(cls, data: Any) -> Any:
+        """Return the short form `learner: train:learn`, or null, as a mapping with its entrypoint."""
         return {"entrypoint": data} if isinstance(data, str) or data is None else data
 
-    def on(self, workers: Cluster) -> Cluster:
+    def cluster_settings(self, workers: Cluster) -> Cluster:
         """Return the cluster settings of the learner, with those of the workers as defaults."""
         overrides = {name: getattr(self, name) for name in ("image", "node_selector", "tolerations")}
         return workers.model_copy(update={name: value for name, value in overrides.items() if value is not None})
@@ -140,7 +145,7 @@ class Collect(models.Model):
 
     @field_validator("write", mode="after")
     @classmethod
-    def _no_other_reader(cls, write: Write | None, info: ValidationInfo) -> Write | None:
+    def _check_no_learner(cls, write: Write | None, info: ValidationInfo) -> Write | None:
         """Check that there is no learner beside `write`."""
         learner = info.data.get("learner")
         if learner is not None and learner.entrypoint is not None and write is not None:
@@ -148,7 +153,8 @@ class Collect(models.Model):
         return write
 
     @model_validator(mode="after")
-    def _a_reader(self) -> Collect:
+    def _check_reader(self) -> Collect:
+        """Check that a learner or `write` takes the results."""
         if self.learner.entrypoint is None and self.write is None:
             example = "learner: train:learn (code that reads them) or write: {format: npz} (files)"
             models.refuse([Issue((), f"nothing reads the results; write {example}")])
@@ -179,15 +185,15 @@ class Collection(Base):
         *("collect.iterations", "collect.workers", "collect.in_flight", "collect.timeout", "collect.max_failed"),
         *Base.changeable,
     )
-    foreign: ClassVar[Mapping[str, str]] = {
-        **base.search_fields(_SEARCH),
+    foreign_fields: ClassVar[Mapping[str, str]] = {
+        **base.search_field_refusals(_NO_SEARCH),
         "trials": "is for a search (kind: hpo); a collection has collect.iterations",
         "parallel": "is for a search (kind: hpo): iterations come one after another; a collection has collect.workers",
         "stop": "ends a trial by its reports (kind: hpo, kind: train); an iteration ends when its learner returns",
-        "ranks": _RANKS,
-        "nodes": _RANKS,
-        "divided": _RANKS,
-        **dict.fromkeys(("script", "command", "arguments", "cwd", "metrics"), _PROGRAM),
+        "ranks": _NO_RANKS,
+        "nodes": _NO_RANKS,
+        "divided": _NO_RANKS,
+        **dict.fromkeys(("script", "command", "arguments", "cwd", "metrics"), _NO_PROGRAM),
     }
     loss: ClassVar[str] = "a collection whose pods were lost has no weights to continue with"
 
@@ -220,14 +226,14 @@ class Collection(Base):
         return self.model_copy(update={"collect": self.collect.model_copy(update={"workers": width})})
 
     def roles(self) -> tuple[Role, ...]:
-        """Return the workers and the learner.
+        """Return the roles of the workers and of the learner.
 
-        The learner keeps its unread results in /dev/shm, at most `collect.in_flight`.
+        Results that the learner has not read are in /dev/shm of its pod and of the workers', at most `collect.in_flight`.
         """
         collect, learner = self.collect, self.collect.learner
-        flows, need = collect.in_flight_bytes, learner.resources.over(self.resources)
+        in_flight, learner_resources = collect.in_flight_bytes, learner.resources.with_defaults(self.resources)
         if collect.write is not None and learner.resources.gpus is None:
-            need = need.model_copy(update={"gpus": 0})  # writing files needs no GPU
+            learner_resources = learner_resources.model_copy(update={"gpus": 0})  # writing files needs no GPU
         return (
             Role(
                 name="worker",
@@ -236,26 +242,26 @@ class Collection(Base):
                 entrypoint=self.entrypoint,
                 resources=self.resources,
                 cluster=self.cluster,
-                shm_bytes=self.resources.shm_bytes or SHM_OF_CPU_RANK + flows,
-                in_flight_bytes=flows,
+                shm_bytes=self.resources.shm_bytes or SHM_OF_CPU_RANK + in_flight,
+                in_flight_bytes=in_flight,
             ),
             Role(
                 name="learner",
                 title="the learner",
                 replicas=1,
                 entrypoint=learner.entrypoint or "",
-                resources=need,
-                cluster=learner.on(self.cluster),
-                shm_bytes=need.shm_bytes or SHM_OF_CPU_RANK + flows,
-                in_flight_bytes=flows,
+                resources=learner_resources,
+                cluster=learner.cluster_settings(self.cluster),
+                shm_bytes=learner_resources.shm_bytes or SHM_OF_CPU_RANK + in_flight,
+                in_flight_bytes=in_flight,
                 field="collect.learner.resources",
                 write={} if collect.write is None else collect.write.model_dump(),
             ),
         )
 
     @property
-    def files_to(self) -> str | None:
-        """URL or folder for output files, if the job sets one."""
+    def output_location(self) -> str | None:
+        """URL or folder for output files. None if the job sets none."""
         return None if self.collect.write is None else self.collect.write.to
 
     def facts(self) -> dict[str, Any]:
@@ -264,23 +270,23 @@ class Collection(Base):
         learner = self.collect.learner.entrypoint
         return {**collect, **({"learner": learner} if learner else {})}
 
-    def further(self, run: str, where: str) -> str:
-        """Return what to type to extend a successful run."""
+    def continuation_advice(self, run: str, where: str) -> str:
+        """Return the command that extends a successful run: see `Study.continuation_advice`."""
         return f"`platform resume {run} --iterations N` runs more than {self.trials}"
 
     def functions(self) -> Iterator[base.Function]:
-        """Yield the functions of all jobs, and the learner's."""
+        """Yield the functions that the job names: as its entrypoint, and as its learner."""
         yield from super().functions()
         learner = self.collect.learner.entrypoint
-        if learner is not None and learner != self.entrypoint:  # otherwise `check` reports it
+        if learner is not None and learner != self.entrypoint:  # `check` reports equal ones
             yield base.Function(("collect", "learner", "entrypoint"), learner, ("ctx", "results"))
 
     def check(self, broken: Places[Place]) -> Iterator[Issue]:
-        """Yield issues of all jobs, and fields that only other kinds support."""
+        """Yield issues of all jobs, of a learner that is the entrypoint, and of budgets for other kinds."""
         yield from super().check(broken)
         if self.collect.learner.entrypoint == self.entrypoint and ("collect",) not in broken:
             message = f"is the entrypoint ({self.entrypoint}), which makes the results; name the function that reads them"
             yield Issue(("collect", "learner", "entrypoint"), message)
         if ("objectives",) not in broken:
-            yield from base.refused_target(self)
-        yield from base.refused_budget(self.budget, dict.fromkeys(("max_failed", "failed_alike"), _FIRST_ENDS))
+            yield from base.target_issues(self)
+        yield from base.budget_issues(self.budget, dict.fromkeys(("max_failed", "failed_alike"), _NO_FAILED_TRIALS))

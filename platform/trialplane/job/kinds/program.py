@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from trialplane.job.kinds.ranked import Ranked
 
 STYLES = (arguments.FLAGS, arguments.HYDRA, arguments.GLOBALS, "none")
-_USUAL = ("stdout", "mlflow")  # default sources of metrics
-_WITH_A_FILE = ("file", "tensorboard")
+_DEFAULT_SOURCES = ("stdout", "mlflow")  # default sources of metrics
+_SOURCES_WITH_PATH = ("file", "tensorboard")
 
 
 class Arguments(models.Model):
@@ -45,30 +45,44 @@ class Arguments(models.Model):
     )
 
 
-def _arguments(value: Any) -> Any:
+def _expand_arguments(value: Any) -> Any:
+    """Return the short forms of `arguments`, a name, a settings file or a list, as a mapping of the fields of `Arguments`.
+
+    Raises:
+        ValueError: A text is neither a name nor a settings file, or an item is no text.
+    """
     if isinstance(value, str):
         if value.endswith(settings.SUFFIXES):
-            return {"items": [], "file": _settings_file(value)}
+            return {"items": [], "file": _settings_path(value)}
         if value not in STYLES:
             raise ValueError(f"{value!r} is not flags, hydra, globals, none, a settings file or a list of arguments")
         return {"items": [] if value == "none" else [f"{{{value}}}"]}
     if isinstance(value, (list, tuple)):
-        return {"items": _texts(value)}
+        return {"items": _parse_texts(value)}
     if isinstance(value, dict) and isinstance(value.get("file"), str) and value["file"]:
-        value = {"items": [], **value, "file": _settings_file(value["file"])}
+        value = {"items": [], **value, "file": _settings_path(value["file"])}
     if isinstance(value, dict) and isinstance(value.get("items"), str):
-        return {**value, **_arguments(value["items"])}
+        return {**value, **_expand_arguments(value["items"])}
     return value
 
 
-def _settings_file(name: str) -> str:
+def _settings_path(name: str) -> str:
+    """Return the path of a settings file without ./ at its start.
+
+    Raises:
+        ValueError: It is not the path of a settings file in the job's folder.
+    """
     if name.startswith("/") or ".." in name.split("/") or not name.endswith(settings.SUFFIXES):
         raise ValueError(f"{name!r} is no settings file of the job's folder; write file: params.yaml")
     return name.removeprefix("./")
 
 
-def _texts(value: Any) -> Any:
-    """Return a list of strings, in which numbers are converted."""
+def _parse_texts(value: Any) -> Any:
+    """Return a list of strings and numbers with the numbers as strings. What is not a list is returned unchanged.
+
+    Raises:
+        ValueError: An item is neither a string nor a number.
+    """
     if not isinstance(value, (list, tuple)):
         return value
     for item in value:
@@ -77,7 +91,12 @@ def _texts(value: Any) -> Any:
     return [str(item) for item in value]
 
 
-def _script(value: Any) -> Any:
+def _script_path(value: Any) -> Any:
+    """Return the path of a script without ./ at its start. What is not a text is returned unchanged, for pydantic to refuse.
+
+    Raises:
+        ValueError: It is not the path of a Python file in the job's folder.
+    """
     if not isinstance(value, str):
         return value
     if value.startswith("/") or ".." in value.split("/") or not value.endswith(".py"):
@@ -85,12 +104,12 @@ def _script(value: Any) -> Any:
     return value.removeprefix("./")
 
 
-ScriptFile = Annotated[str, BeforeValidator(_script), WithJsonSchema({"type": "string", "pattern": r"^[^/].*\.py$"})]
+ScriptFile = Annotated[str, BeforeValidator(_script_path), WithJsonSchema({"type": "string", "pattern": r"^[^/].*\.py$"})]
 _SETTINGS: dict[str, Any] = {"type": "string", "pattern": r"\.(yaml|yml|json|toml|ini|cfg)$"}
 _ITEMS = {"type": "array", "items": {"type": ["string", "number"]}}
 ArgumentsField = Annotated[
     Arguments,
-    BeforeValidator(_arguments),
+    BeforeValidator(_expand_arguments),
     WithJsonSchema(
         {
             "anyOf": [
@@ -127,7 +146,7 @@ ArgumentsField = Annotated[
 ]
 Command = Annotated[
     tuple[str, ...],
-    BeforeValidator(_texts),
+    BeforeValidator(_parse_texts),
     Field(min_length=1),
     WithJsonSchema({**_ITEMS, "minItems": 1}),
 ]
@@ -139,8 +158,8 @@ class SourceField(models.Model):
     model_config = ConfigDict(populate_by_name=True)
 
     @property
-    def plain(self) -> program.MetricSource:
-        """The source as a plain value, for a slot."""
+    def metric_source(self) -> program.MetricSource:
+        """The source without pydantic, for a slot."""
         return program.MetricSource(self.source, self.pattern, self.path or "", self.step or "")
 
     source: Literal["stdout", "mlflow", "file", "tensorboard"] = Field(
@@ -158,21 +177,24 @@ class SourceField(models.Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_pattern(cls, data: Any) -> Any:
+    def _expand_pattern(cls, data: Any) -> Any:
+        """Return a single pattern as a list."""
         if isinstance(data, dict) and isinstance(data.get("pattern"), str):
             return {**data, "pattern": [data["pattern"]]}
         return data
 
     @model_validator(mode="after")
-    def _fits(self) -> SourceField:
-        issues = [Issue(("pattern", index), problem) for index, text in enumerate(self.pattern) if (problem := _unfit(text))]
+    def _check_fields(self) -> SourceField:
+        """Check that the patterns can match, and that the fields belong to the kind of source."""
+        problems = [_pattern_problem(pattern) for pattern in self.pattern]
+        issues = [Issue(("pattern", index), problem) for index, problem in enumerate(problems) if problem]
         if self.pattern and self.source not in ("stdout", "file"):
             issues.append(Issue(("pattern",), f"is for lines of text, which {self.source} has not; drop it"))
         if self.path is not None and self.source in ("stdout", "mlflow"):
             issues.append(Issue(("path",), "is for files; write from: file, or drop it"))
         if self.path is None and self.source == "file":
             issues.append(Issue(("path",), "is missing; write path: metrics.jsonl"))
-        if self.path is not None and (problem := _no_files(self.path)):
+        if self.path is not None and (problem := _path_problem(self.path)):
             issues.append(Issue(("path",), problem))
         elif self.path is not None and (self.path.startswith("/") or ".." in self.path.split("/")):
             issues.append(Issue(("path",), "must lie below the folder in which the script runs, as in out/metrics.jsonl"))
@@ -180,11 +202,11 @@ class SourceField(models.Model):
         return self
 
 
-def _no_files(path: str) -> str:
-    """Return why a path with wildcards can match no file, or ""."""
+def _path_problem(path: str) -> str:
+    """Return the reason for which a path with wildcards can match no file. "" if it can."""
     if path.strip("./") == "":
         return "names no file; write path: out/*.jsonl"
-    if any("**" in part and part != "**" for part in path.split("/")):  # which means * since Python 3.13
+    if any("**" in part and part != "**" for part in path.split("/")):  # Python 3.13 reads this ** as *
         return "cannot be looked for: ** stands for folders, as in out/**/*.jsonl"
     try:
         next(iter(Path("/nonexistent").glob(path.lstrip("/"))), None)
@@ -193,47 +215,48 @@ def _no_files(path: str) -> str:
     return ""
 
 
-def _unfit(pattern: str) -> str:
-    """Return why a pattern cannot find metrics, or ""."""
+def _pattern_problem(pattern: str) -> str:
+    """Return the reason for which a pattern cannot find metrics. "" if it can: see `SourceField.pattern`."""
     try:
         regex = re.compile(pattern)
     except re.error as error:
         return f"is no regular expression: {error}"
-    named = set(regex.groupindex)
-    if named >= {"name", "value"} or (named and not named & {"name", "value"}) or (regex.groups >= 2 and not named):
+    group_names = set(regex.groupindex)
+    has_pair = group_names >= {"name", "value"}
+    has_metric_names = bool(group_names) and not group_names & {"name", "value"}
+    if has_pair or has_metric_names or (regex.groups >= 2 and not group_names):
         return ""
     return r"needs two groups, the name and the value: (\w+)=([-+.\deE]+), or one named like its metric: (?P<loss>…)"
 
 
-def _sources(value: Any) -> Any:
+def _expand_sources(value: Any) -> Any:
+    """Return the short forms of `metrics`, "none", one source or a source's name, as a list of mappings."""
     if value == "none":
         return []
     if isinstance(value, (str, dict)):
         value = [value]
-    return (
-        [{"from": source} if isinstance(source, str) else source for source in value]
-        if isinstance(value, (list, tuple))
-        else value
-    )
+    if not isinstance(value, (list, tuple)):
+        return value
+    return [{"from": source} if isinstance(source, str) else source for source in value]
 
 
-def _source_form(name: str, **form: Any) -> dict[str, Any]:
+def _source_field_schema(name: str, **schema: Any) -> dict[str, Any]:
     """Return the schema of a source's field, with the model's description."""
-    return {**form, "description": SourceField.model_fields[name].description}
+    return {**schema, "description": SourceField.model_fields[name].description}
 
 
-_SOURCE_FORMS = {
+_SOURCE_SCHEMA = {
     "anyOf": [
         {"enum": ["stdout", "mlflow", "tensorboard"]},
         {
             "type": "object",
             "properties": {
-                "from": _source_form("source", enum=["stdout", "mlflow", *_WITH_A_FILE]),
-                "pattern": _source_form(
+                "from": _source_field_schema("source", enum=["stdout", "mlflow", *_SOURCES_WITH_PATH]),
+                "pattern": _source_field_schema(
                     "pattern", anyOf=[{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
                 ),
-                "path": _source_form("path", type="string"),
-                "step": _source_form("step", type="string"),
+                "path": _source_field_schema("path", type="string"),
+                "step": _source_field_schema("step", type="string"),
             },
             "required": ["from"],
             "additionalProperties": False,
@@ -242,25 +265,24 @@ _SOURCE_FORMS = {
 }
 MetricSources = Annotated[
     tuple[SourceField, ...],
-    BeforeValidator(_sources),
-    WithJsonSchema({"anyOf": [{"const": "none"}, _SOURCE_FORMS, {"type": "array", "items": _SOURCE_FORMS}]}),
+    BeforeValidator(_expand_sources),
+    WithJsonSchema({"anyOf": [{"const": "none"}, _SOURCE_SCHEMA, {"type": "array", "items": _SOURCE_SCHEMA}]}),
 ]
 
 
 def of(job: Ranked) -> Program | None:
-    """Return the program of a job's trials. None if they call its entrypoint."""
+    """Return the program that a job's trials run. None if they call its entrypoint."""
     if not job.script and not job.command:
         return None
     job_arguments = _arguments_of(job)
     search = job.search
     watched = [metric for metric in (search.pruner.metric, *(rule.metric for rule in job.stops)) if metric is not None]
-    # Metrics of a captured library are not searched in the output as well.
-    usual = _USUAL if set(job.capture or ()) <= {"mlflow", "hydra"} else _USUAL[1:]
-    metrics = (
-        [program.MetricSource(source) for source in usual]
-        if job.metrics is None
-        else [source.plain for source in job.metrics]
-    )
+    if job.metrics is None:
+        # If a library is captured, its metrics are not searched in the output as well.
+        names = _DEFAULT_SOURCES if set(job.capture or ()) <= {"mlflow", "hydra"} else ("mlflow",)
+        metrics = [program.MetricSource(name) for name in names]
+    else:
+        metrics = [source.metric_source for source in job.metrics]
     return Program(
         script=job.script or "",
         command=job.command or (),
@@ -276,13 +298,13 @@ def of(job: Ranked) -> Program | None:
     )
 
 
-def _captured(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
-    """Yield issues of sources that are captured already, or cannot be captured."""
+def _capture_issues(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
+    """Yield issues of libraries that cannot be captured in a command, and of sources of metrics that are captured anyway."""
     captured = set(job.capture or ())
-    if job.command and (refused := captured - {"wandb"}):
+    if job.command and (uncapturable := captured - {"wandb"}):
         advice = "write metrics: tensorboard, say, or run a Python file as script"
         text = f"reaches into a script, and a command is a process of its own, in which only wandb is captured: {advice}"
-        yield Issue(("capture",), f"{', '.join(sorted(refused))} {text}")
+        yield Issue(("capture",), f"{', '.join(sorted(uncapturable))} {text}")
     elif ("metrics",) not in broken:
         for index, source in enumerate(job.metrics or ()):
             if source.source in captured - {"mlflow"}:
@@ -291,6 +313,7 @@ def _captured(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
 
 
 def _arguments_of(job: Ranked) -> Arguments:
+    """Return the arguments of a job's program. Default: flags for a script, none for a command."""
     return job.arguments or Arguments(items=("{flags}",) if job.script else ())
 
 
@@ -305,15 +328,25 @@ def check(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
             if getattr(job, name) is not None and not {("script",), ("command",)} & set(broken):
                 yield Issue((name,), "is for a script or a command: write script: train.py, or drop it")
         return
-    yield from _captured(job, broken)
+    yield from _capture_issues(job, broken)
     if "entrypoint" in job.model_fields_set and ("entrypoint",) not in broken:
         yield Issue(("entrypoint",), f"stands beside {field}; keep one of them")
     if {("params",), ("space",)} & {field_path[:1] for field_path in broken} or job.search.function:
         return
     names = [*job.params, *job.search.names]
-    yield from _added(job, names)
+    yield from _hydra_name_issues(job, names)
     if job.command and f"{{{arguments.GLOBALS}}}" in _arguments_of(job).items:
         yield Issue(("arguments",), "globals are a script's, and a command has none: write script: train.py")
+    yield from _placeholder_issues(job, names)
+
+
+def _placeholder_issues(job: Ranked, names: Collection[str]) -> Iterator[Issue]:
+    """Yield issues of placeholders without a value.
+
+    Args:
+        job: The job.
+        names: Names of its parameters.
+    """
     argument_fields: tuple[tuple[Place, tuple[str, ...]], ...] = (
         (("command",), job.command or ()),
         (("arguments",) if job.arguments is None else ("arguments", "items"), _arguments_of(job).items),
@@ -324,15 +357,15 @@ def check(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
             if name in job.params and job.params[name] is None:
                 null_params.setdefault(name, items[index])
             if not arguments.is_known(name, items[index], names):
-                near = errors.nearest(name, [*names, *arguments.FACTS])
-                message = f"{{{name}}} is no parameter, and no fact about the trial; {near}".rstrip("; ")
+                hint = errors.nearest(name, [*names, *arguments.FACTS])
+                message = f"{{{name}}} is no parameter, and no fact about the trial; {hint}".rstrip("; ")
                 yield Issue((field_path[0], index), f"{message}; write {{{{ and }}}} for braces that are none")
     for name, argument in null_params.items():
         yield Issue(("params", name), f"has no value, and the argument {argument} needs one: write it here")
 
 
-def _added(job: Ranked, names: Collection[str]) -> Iterator[Issue]:
-    """Yield issues of parameters for Hydra (`+name`) where the arguments are flags."""
+def _hydra_name_issues(job: Ranked, names: Collection[str]) -> Iterator[Issue]:
+    """Yield issues of parameters with a name for Hydra (`+name`) in a job whose arguments are flags."""
     items = _arguments_of(job).items
     placeholders = {name for _, name in arguments.placeholders((*(job.command or ()), *items))}
     if arguments.FLAGS not in placeholders or arguments.FLAGS in names:

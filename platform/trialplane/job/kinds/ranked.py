@@ -78,7 +78,7 @@ class Ranked(Base):
         return iter(()) if program.of(self) else super().functions()
 
     def programs(self) -> Iterator[tuple[Place, str, bool]]:
-        """Yield its script, or a command in the job's own folder."""
+        """Yield the script, or the program of the command if it is a file of the job's folder: see `Base.programs`."""
         if self.script:
             yield ("script",), self.script, True
         elif self.command and "/" in self.command[0] and not self.command[0].startswith("/") and "{" not in self.command[0]:
@@ -86,7 +86,7 @@ class Ranked(Base):
 
     @property
     def ranks_per_node(self) -> int:
-        """Processes of a trial on each of its nodes. With 1, the trial has no other process."""
+        """Number of processes of a trial on each of its nodes."""
         return self.ranks or max(1, self.resources.gpus)
 
     @property
@@ -96,27 +96,27 @@ class Ranked(Base):
 
     @property
     def shm_of_ranks(self) -> int:
-        """Bytes of /dev/shm on each node: set by the job, or by the number of ranks."""
-        each = _SHM_OF_GPU_RANK if self.resources.gpus else SHM_OF_CPU_RANK
-        return self.resources.shm_bytes or self.ranks_per_node * each
+        """Bytes of /dev/shm on each node: set by the job, or else a number for each rank."""
+        bytes_per_rank = _SHM_OF_GPU_RANK if self.resources.gpus else SHM_OF_CPU_RANK
+        return self.resources.shm_bytes or self.ranks_per_node * bytes_per_rank
 
     def advice(self) -> Iterator[str]:
         """Yield remarks about ranks that do not match the resources of a node."""
-        ranks, need = self.ranks_per_node, self.resources
-        if need.gpus > ranks:
+        ranks, resources = self.ranks_per_node, self.resources
+        if resources.gpus > ranks:
             yield (
-                f"{errors.counted(ranks, 'rank')} for {need.gpus} GPUs on a node: a rank uses one, unless its code takes "
-                f"more; --ranks {need.gpus} uses all"
+                f"{errors.counted(ranks, 'rank')} for {resources.gpus} GPUs on a node: a rank uses one, unless its code "
+                f"takes more; --ranks {resources.gpus} uses all"
             )
-        if ranks > 1 and ranks > need.cpus:
-            yield f"{ranks} ranks share {need.cores} (resources.cpus) and wait for each other"
+        if ranks > 1 and ranks > resources.cpus:
+            yield f"{ranks} ranks share {resources.cores} (resources.cpus) and wait for each other"
 
     def check(self, broken: Collection[Place]) -> Iterator[Issue]:
         """Yield issues of all jobs, of ranks, and of scripts."""
         yield from super().check(broken)
         yield from program.check(self, broken)
         if ("params",) not in broken and ("space",) not in broken:
-            yield from _divided(self, broken)
+            yield from _divided_issues(self, broken)
         gpus = self.resources.gpus
         if self.ranks is not None and 0 < gpus < self.ranks:
             message = f"{self.ranks} is more than the GPUs of a node ({gpus}), and ranks cannot share one"
@@ -124,13 +124,16 @@ class Ranked(Base):
             yield Issue(("ranks",), f"{message}; {advice_text}")
 
 
-def _divided(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
-    """Yield issues of parameters that cannot be divided evenly among ranks, whose gradients would count differently."""
+def _divided_issues(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
+    """Yield issues of the parameters in `divided`, which all ranks must share evenly.
+
+    If one rank had a larger batch than another, their gradients would count differently.
+    """
     line_counts = {term for input_ in job.inputs.values() for terms in input_.amounts.values() for term in terms}
     for index, name in enumerate(job.divided):
         value = job.params.get(name)
         if name in job.search.names:
-            continue  # its values are checked by the job's code
+            continue  # the job's code checks the values that are drawn
         if name not in job.params:
             hint = errors.nearest(name, job.params)
             yield Issue(("divided", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
@@ -139,7 +142,7 @@ def _divided(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
                 yield Issue(("params", name), f"must be a whole number over 0, not {value!r}: divided names it")
         elif value % job.world_size and not {("ranks",), ("nodes",), ("resources",)} & set(broken):
             lower = value - value % job.world_size
-            near = " or ".join(str(multiple) for multiple in (lower, lower + job.world_size) if multiple)
-            fits = ", ".join(str(ranks) for ranks in range(1, min(value, _MOST_RANKS) + 1) if value % ranks == 0)
-            message = f"{value} cannot be divided evenly among {job.world_size} ranks: make it {near}"
-            yield Issue(("params", name), f"{message}, or change the ranks; it can be among {fits}")
+            multiples = " or ".join(str(multiple) for multiple in (lower, lower + job.world_size) if multiple)
+            divisors = ", ".join(str(ranks) for ranks in range(1, min(value, _MOST_RANKS) + 1) if value % ranks == 0)
+            message = f"{value} cannot be divided evenly among {job.world_size} ranks: make it {multiples}"
+            yield Issue(("params", name), f"{message}, or change the ranks; it can be among {divisors}")

@@ -17,20 +17,20 @@ class Role:
     """A group of equal processes of a run.
 
     Attributes:
-        name: trial, worker or learner.
-        title: one replica in a message: "a trial", "the learner".
-        replicas: number of replicas at the same time.
-        entrypoint: function that they run; "" for a function of the platform.
-        resources: resources of each node.
-        cluster: image, node selector and tolerations of its pods.
-        nodes: number of machines (pods) of one replica.
-        ranks: number of processes of a replica on each node.
-        shm_bytes: bytes of /dev/shm for these processes on each node; None for the default.
-        in_flight_bytes: bytes of unread results in the object store of each node; 0 if there are none.
-        gang: whether work needs all pods, so that they are not autoscaled.
-        field: path of the section with its resources.
-        program: script or command that they run instead of the entrypoint, or None.
-        write: settings of a learner that writes files; see `collection.Write`.
+        name: "trial", "worker" or "learner".
+        title: One replica in a message: "a trial", "the learner".
+        replicas: Number of replicas at the same time.
+        entrypoint: Function that they run; "" for a function of the platform.
+        resources: Resources of each node.
+        cluster: Image, node selector and tolerations of its pods.
+        nodes: Number of machines (pods) of one replica.
+        ranks: Number of processes of a replica on each node.
+        shm_bytes: Bytes of /dev/shm for these processes on each node; None for the default.
+        in_flight_bytes: Bytes of unread results in the object store of each node; 0 if there are none.
+        gang: Whether a replica needs all of its pods before it starts, so that they are not autoscaled.
+        field: Path of the section with its resources.
+        program: Script or command that they run instead of the entrypoint, or None.
+        write: Settings of a learner that writes files; see `collection.Write`.
     """
 
     name: str

@@ -16,18 +16,19 @@ from trialplane.job.kinds import base, program
 from trialplane.job.kinds.ranked import Ranked
 from trialplane.job.kinds.roles import Role
 from trialplane.job.options import ValueKind
-from trialplane.job.program import nested, styled
+from trialplane.job.program import nested_config, split_style
 from trialplane.job.resources import Checkpoints, Keep
 from trialplane.job.sampling import Pruner, Sampler
 from trialplane.job.search import Constraint, Ladder, Search
 
-# A larger grid would never finish, and each draw iterates over all remaining points.
+# A larger grid would take years, and each draw iterates over all remaining points.
 _MOST_POINTS = 100_000
-_UNTAUGHT = ("random", "qmc", "grid", "bruteforce")  # samplers that do not learn from trials
+_NOT_LEARNING = ("random", "qmc", "grid", "bruteforce")  # samplers that do not learn from trials
 _MOST_STEPS = 1_000_000  # of one parameter; the gp sampler evaluates each
 
 
 def _space_form(value: Any) -> str:
+    """Return the tag of the form in which a space is written."""
     return "function" if isinstance(value, str) else "parameters"
 
 
@@ -45,7 +46,7 @@ class Study(Ranked):
     width_option: ClassVar[str] = "--parallel"
     width_field: ClassVar[str] = "parallel"
     changeable: ClassVar[tuple[str, ...]] = ("trials", "parallel", "space", "sampler", "pruner", *Ranked.changeable)
-    foreign: ClassVar[Mapping[str, str]] = {
+    foreign_fields: ClassVar[Mapping[str, str]] = {
         "resume": "is for kind: train and kind: collect; a study is continued by `platform resume`",
     }
     loss: ClassVar[str] = "a lost pod starts its trial from nothing"
@@ -92,28 +93,30 @@ class Study(Ranked):
     def search(self) -> Search:
         """Search for parameters: space, sampler, pruner and constraints."""
         suggests = self._style == "optuna"
-        of_study = self.space, self.sampler, self.pruner, self.enqueue, self.constraints
-        return Search(*of_study, suggests, self._ladder, self.duplicates)
+        fields = self.space, self.sampler, self.pruner, self.enqueue, self.constraints
+        return Search(*fields, suggests, self._ladder, self.duplicates)
 
     @property
     def _ladder(self) -> Ladder | None:
+        """Rungs of the pruner. None without promotion."""
         if not self.pruner.promotes:
             return None
-        resolved = {**{key: option.default for key, option in self.pruner.choice.options.items()}, **self.pruner.options}
-        top = resolved["max_resource"]
+        defaults = {key: option.default for key, option in self.pruner.choice.options.items()}
+        option_values = {**defaults, **self.pruner.options}
+        top = option_values["max_resource"]
         top = self.params.get(top) if isinstance(top, str) else top
         return Ladder(
-            resolved["min_resource"],
-            resolved["reduction_factor"],
-            top if type(top) is int else 0,
-            resolved["brackets"],
-            resolved["max"] == "auto",
+            first=option_values["min_resource"],
+            factor=option_values["reduction_factor"],
+            top=top if type(top) is int else 0,  # `check` reports any other value
+            brackets=option_values["brackets"],
+            is_auto=option_values["max"] == "auto",
         )
 
     @property
     def _style(self) -> str:
-        """Style of the entrypoint. "" if a trial runs a script or command."""
-        return "" if self.script or self.command else styled(self.entrypoint)[0]
+        """Style of the entrypoint, see `job.program`. "" if it gets the trial's context, or for a script or command."""
+        return "" if self.script or self.command else split_style(self.entrypoint)[0]
 
     @property
     def width(self) -> int:
@@ -130,7 +133,7 @@ class Study(Ranked):
         return self.checkpoints != Checkpoints() or self.keep is not None or self.pruner.promotes
 
     def roles(self) -> tuple[Role, ...]:
-        """Return the trials that run at the same time."""
+        """Return the only role: the trials that run at the same time."""
         return (
             Role(
                 name="trial",
@@ -147,20 +150,21 @@ class Study(Ranked):
             ),
         )
 
-    def unresumable(self, old: base.Base) -> Iterator[Issue]:
-        """Yield issues of a search that cannot go on from where `old`, the job before a change, has come."""
+    def resume_issues(self, old: base.Base) -> Iterator[Issue]:
+        """Yield issues of changes with which a search cannot continue from its trials: see `Base.resume_issues`."""
         assert isinstance(old, Study)
-        other = "submit another study, with history: [RUN]"
+        advice = "submit another study, with history: [RUN]"
         if old.search.ladder != self.search.ladder or (self.pruner.promotes and self.pruner != old.pruner):
-            yield Issue(("pruner",), f"has other rungs than those at which trials are paused; {other}")
-        is_space, names = self.space != old.space, {self.sampler.name, old.sampler.name}
-        if is_space and (self.search.is_code or old.search.is_code):
-            yield Issue(("space",), f"is code, and does not change when a study is resumed; {other}")
-        counted = names & {"grid", "bruteforce"}
-        if counted and (is_space or self.sampler != old.sampler):
-            yield Issue(("space" if is_space else "sampler",), f"changes the points that {counted.pop()} counts; {other}")
-        elif is_space and self.sampler == old.sampler and self.sampler.name == "cmaes":
-            yield Issue(("space",), f"changes the scales of cmaes; set another sampler as well, or {other}")
+            yield Issue(("pruner",), f"has other rungs than those at which trials are paused; {advice}")
+        has_other_space, has_other_sampler = self.space != old.space, self.sampler != old.sampler
+        if has_other_space and (self.search.is_code or old.search.is_code):
+            yield Issue(("space",), f"is code, and does not change when a study is resumed; {advice}")
+        enumerating = {self.sampler.name, old.sampler.name} & {"grid", "bruteforce"}
+        if enumerating and (has_other_space or has_other_sampler):
+            field = "space" if has_other_space else "sampler"
+            yield Issue((field,), f"changes the points that {enumerating.pop()} counts; {advice}")
+        elif has_other_space and not has_other_sampler and self.sampler.name == "cmaes":
+            yield Issue(("space",), f"changes the scales of cmaes; set another sampler as well, or {advice}")
 
     def facts(self) -> dict[str, Any]:
         """Return facts that MLflow shows for the run in addition to its objectives."""
@@ -171,17 +175,17 @@ class Study(Ranked):
             "pruner": self.pruner.name,
         }
 
-    def further(self, run: str, where: str) -> str:
-        """Return what to type to extend a successful run.
+    def continuation_advice(self, run: str, where: str) -> str:
+        """Return the command that extends a successful run, with a verb: "`platform resume …` runs more than 20".
 
         Args:
-            run: name of the run.
-            where: flags for a submission to the same target: " --local".
+            run: Name of the run.
+            where: Flags for a submission to the same target: " --local".
         """
         return f"`platform resume {run} --trials N` runs more than {self.trials}"
 
     def functions(self) -> Iterator[base.Function]:
-        """Yield the functions of all jobs, the space's, and those for Optuna."""
+        """Yield the functions that the job names: as its entrypoint, its space, its sampler, and in options of Optuna."""
         yield from super().functions()
         if isinstance(self.space, str):
             yield base.Function(("space",), self.space, ("trial",), "optuna")
@@ -208,29 +212,30 @@ class Study(Ranked):
         broken_params = {field_path[1] for field_path in broken if field_path[0] == "space" and len(field_path) > 1}
         is_valid = ("space",) not in broken and ("entrypoint",) not in broken
         if is_valid:
-            yield from _style(self, self._style)
+            yield from _style_issues(self, self._style)
         if is_valid and not self.search.is_code:
-            yield from _conditions(self, broken_params)
-            yield from _enqueue(self, broken_params)
+            yield from _condition_issues(self, broken_params)
+            yield from _enqueue_issues(self, broken_params)
         yield from super().check(broken)
-        yield from base.metric_names(("constraints",), [constraint.metric for constraint in self.constraints])
+        yield from base.metric_name_issues(("constraints",), [constraint.metric for constraint in self.constraints])
         yield from (
-            Issue(("space", name), problem) for name in self.search.names if (problem := base.unkeepable(values.key(name)))
+            Issue(("space", name), problem) for name in self.search.names if (problem := base.name_problem(values.key(name)))
         )
         if ("pruner",) not in broken:
-            yield from _watched(self)
-            yield from _promotion(self)
+            yield from _watched_metric_issues(self)
+            yield from _promotion_issues(self)
         if not {("pruner",), ("sampler",), ("objectives",)} & set(broken):
-            yield from _pruned_values(self)
-        yield from _several(self, broken)
+            yield from _pruned_value_issues(self)
+        yield from _multi_objective_issues(self, broken)
         if is_valid and not broken_params and ("sampler",) not in broken:
-            yield from _finite(self, ("trials",) in broken)
-            yield from _start_point(self)
-            yield from _enumerable(self)
-            yield from _searcher(self)
-        yield from _repeated(self)
+            yield from _enumeration_issues(self, checks_trials=("trials",) not in broken)
+            yield from _start_point_issues(self)
+            yield from _step_count_issues(self)
+            yield from _searcher_issues(self)
+        yield from _history_issues(self)
+        yield from _duplicates_issues(self)
         if not {("sampler",), ("objectives",)} & set(broken):
-            yield from _reference_points(self)
+            yield from _reference_point_issues(self)
         if self.keep is not None and len(self.objectives) > 1:
             problem = (
                 "with several objectives there is a front, which may hold any number of trials, and no best ones; drop it"
@@ -241,7 +246,7 @@ class Study(Ranked):
             yield Issue(("cluster", "autoscale"), problem)
 
 
-def _style(job: Study, style: str) -> Iterator[Issue]:
+def _style_issues(job: Study, style: str) -> Iterator[Issue]:
     """Yield issues of fields that contradict an objective of Optuna or a trainable of Ray Tune."""
     if not style:
         return
@@ -251,7 +256,7 @@ def _style(job: Study, style: str) -> Iterator[Issue]:
     if style == "ray":
         names = dict.fromkeys((*job.params, *job.search.names))
         try:
-            nested({**names, **job.params})
+            nested_config({**names, **job.params})
         except ValueError as error:
             yield Issue(("entrypoint",), f"gets the parameters as one nested config, but {error}")
     elif job.space:
@@ -259,7 +264,8 @@ def _style(job: Study, style: str) -> Iterator[Issue]:
         yield Issue(("space",), f"{reason}; drop it, and move fixed values into params")
 
 
-def _conditions(job: Study, broken_params: Collection[Any]) -> Iterator[Issue]:
+def _condition_issues(job: Study, broken_params: Collection[Any]) -> Iterator[Issue]:
+    """Yield issues of the conditions of parameters: unknown parameters, values that they never have, and cycles."""
     assert not isinstance(job.space, str)
     for name, parameter in job.space.items():
         for other, allowed in parameter.when.items():
@@ -267,49 +273,50 @@ def _conditions(job: Study, broken_params: Collection[Any]) -> Iterator[Issue]:
             if other in broken_params:
                 continue
             if other not in job.space:
-                yield Issue(field_path, _no_parameter(job, other))
+                yield Issue(field_path, _unknown_parameter(job, other))
                 continue
-            whole = list(allowed)
-            advice = f"; for that list write {other}: [{whole}]" if job.space[other].holds(whole) else ""
+            allowed_list = list(allowed)  # the author may have meant one value that is a list
+            advice = f"; for that list write {other}: [{allowed_list}]" if job.space[other].holds(allowed_list) else ""
             for value in allowed:
                 if not job.space[other].holds(value):
                     yield Issue(field_path, f"{other} is never {value!r}; it is {space.describe(job.space[other])}{advice}")
-    circle = space.cycle(job.space)
-    if circle:
-        yield Issue(("space", circle[0], "when"), f"the conditions go round in a circle: {' → '.join(circle)}")
+    if cycle := space.cycle(job.space):
+        yield Issue(("space", cycle[0], "when"), f"the conditions go round in a circle: {' → '.join(cycle)}")
 
 
-def _no_parameter(job: Study, name: str) -> str:
+def _unknown_parameter(job: Study, name: str) -> str:
+    """Return the message for a name that is no parameter of the space, with a similar one."""
     return f"there is no parameter {name!r} in the space; {errors.nearest(name, job.space)}".rstrip("; ")
 
 
-def _enqueue(job: Study, broken_params: Collection[Any]) -> Iterator[Issue]:
+def _enqueue_issues(job: Study, broken_params: Collection[Any]) -> Iterator[Issue]:
+    """Yield issues of the points to try first: unknown parameters, values outside of the space, and repeated points."""
     assert not isinstance(job.space, str)
     first_indices: dict[str, int] = {}
     for index, point in enumerate(job.enqueue):
-        first = first_indices.setdefault(json.dumps(point, sort_keys=True), index)
-        if first != index and job.sampler.name in ("grid", "bruteforce"):
-            message = f"repeats enqueue.{first}, and {job.sampler.name} tries every point once; drop it"
+        first_index = first_indices.setdefault(json.dumps(point, sort_keys=True), index)
+        if first_index != index and job.sampler.name in ("grid", "bruteforce"):
+            message = f"repeats enqueue.{first_index}, and {job.sampler.name} tries every point once; drop it"
             yield Issue(("enqueue", index), message)
         for name, value in point.items():
             field_path = ("enqueue", index, name)
             if name in broken_params:
                 continue
             if name not in job.space:
-                yield Issue(field_path, _no_parameter(job, name))
+                yield Issue(field_path, _unknown_parameter(job, name))
                 continue
             parameter = job.space[name]
             if not parameter.holds(value):
                 yield Issue(field_path, f"{value!r} is outside of the space: {name} is {space.describe(parameter)}")
             for other, allowed in parameter.when.items():
-                if other in point and not any(space.same(point[other], allowed_value) for allowed_value in allowed):
+                if other in point and not any(space.is_same(point[other], allowed_value) for allowed_value in allowed):
                     yield Issue(field_path, f"does not exist with {other}: {point[other]!r}")
         missing = [name for name in job.space if name not in point]
         if missing and job.sampler.name == "grid" and not broken_params:
             yield Issue(("enqueue", index), f"with the grid sampler a point must be whole; {', '.join(missing)} missing")
 
 
-def _watched(job: Study) -> Iterator[Issue]:
+def _watched_metric_issues(job: Study) -> Iterator[Issue]:
     """Yield issues of the metric that the pruner compares."""
     pruner = job.pruner
     for field in ("metric", "direction"):
@@ -322,7 +329,7 @@ def _watched(job: Study) -> Iterator[Issue]:
                 "applies only to pruner.metric, which is not set; the objective has a direction of its own",
             )
         return
-    if problem := base.unkeepable(pruner.metric):
+    if problem := base.name_problem(pruner.metric):
         yield Issue(("pruner", "metric"), problem)
     for objective in job.objectives:
         if objective.metric == pruner.metric and pruner.direction not in (None, objective.direction):
@@ -331,28 +338,29 @@ def _watched(job: Study) -> Iterator[Issue]:
             )
 
 
-def _promotion(job: Study) -> Iterator[Issue]:
+def _promotion_issues(job: Study) -> Iterator[Issue]:
     """Yield issues of rungs and of a budget of steps."""
     if not job.pruner.promotes:
         if job.budget.steps is not None:
             yield Issue(("budget", "steps"), "is for pruner: {name: asha, promote: true, max_resource: …}; drop it")
         return
-    field_path, most = ("pruner", "max_resource"), job.pruner.options["max_resource"]
-    if isinstance(most, str) and most not in job.params:
-        searched = "is searched, and must be the same in all trials" if most in job.search.names else ""
-        hint = searched or f"is no parameter in params; {errors.nearest(most, job.params)}".rstrip("; ")
-        yield Issue(field_path, f"{most} {hint}")
+    top = job.pruner.options["max_resource"]  # a number of steps, or the parameter that has it
+    if isinstance(top, str) and top not in job.params:
+        problem = f"is no parameter in params; {errors.nearest(top, job.params)}".rstrip("; ")
+        if top in job.search.names:
+            problem = "is searched, and must be the same in all trials"
+        yield Issue(("pruner", "max_resource"), f"{top} {problem}")
         return
-    steps = job.params[most] if isinstance(most, str) else most
+    steps = job.params[top] if isinstance(top, str) else top
     if type(steps) is not int or steps < 1:
-        yield Issue(("params", most), f"must be a whole number over 0, not {steps!r}: pruner.max_resource needs it")
+        yield Issue(("params", top), f"must be a whole number over 0, not {steps!r}: pruner.max_resource needs it")
     elif job.budget.steps is not None and job.budget.steps < steps:
         yield Issue(("budget", "steps"), f"{job.budget.steps} is not enough for one whole trial of {steps} steps")
     if job.pruner.options.get("max") == "auto" and len(job.objectives) > 1:
         yield Issue(("pruner", "max"), "auto ranks trials by one value, and there are several objectives; drop it")
 
 
-def _pruned_values(job: Study) -> Iterator[Issue]:
+def _pruned_value_issues(job: Study) -> Iterator[Issue]:
     """Yield an issue if CMA-ES would use reports of a pruned trial that are not its objective."""
     metric = job.pruner.metric
     if job.sampler.options.get("consider_pruned_trials") and metric not in (None, job.objectives[0].metric):
@@ -362,21 +370,27 @@ def _pruned_values(job: Study) -> Iterator[Issue]:
         yield Issue(("sampler", "consider_pruned_trials"), f"{reason}; drop this line, or pruner.metric")
 
 
-def _several(job: Study, broken: Collection[Any]) -> Iterator[Issue]:
+def _multi_objective_issues(job: Study, broken: Collection[Any]) -> Iterator[Issue]:
+    """Yield issues of a target, a pruner and a sampler that cannot handle several objectives."""
     count = len(job.objectives)
     if count < 2 or ("objectives",) in broken:
         return
-    yield from base.refused_target(job)
+    yield from base.target_issues(job)
     if ("pruner",) not in broken and job.pruner.choice.objectives == 1 and not job.pruner.promotes:
         advice = "write pruner: none, or {name: asha, promote: true, max_resource: …}"
         yield Issue(("pruner",), f"trials cannot be pruned with {count} objectives; {advice}")
     if ("sampler",) not in broken and job.sampler.choice.objectives == 1:
-        able = ", ".join(name for name, choice in options.SAMPLERS.items() if choice.objectives is None)
-        yield Issue(("sampler",), f"{job.sampler.name} cannot handle {count} objectives; these can: {able}")
+        names = ", ".join(name for name, choice in options.SAMPLERS.items() if choice.objectives is None)
+        yield Issue(("sampler",), f"{job.sampler.name} cannot handle {count} objectives; these can: {names}")
 
 
-def _finite(job: Study, any_trials: bool) -> Iterator[Issue]:
-    """Yield issues of a search without an end: grid and bruteforce try every point once."""
+def _enumeration_issues(job: Study, *, checks_trials: bool) -> Iterator[Issue]:
+    """Yield issues of grid and bruteforce, which try every point of the space once.
+
+    Args:
+        job: The job.
+        checks_trials: Whether the number of trials is valid, and so compared with the number of points.
+    """
     name = job.sampler.name
     if name not in ("grid", "bruteforce"):
         return
@@ -385,8 +399,8 @@ def _finite(job: Study, any_trials: bool) -> Iterator[Issue]:
             yield Issue(("sampler",), "grid needs the space in the job file, not in code; use bruteforce")
         return
     assert not isinstance(job.space, str)
-    endless = [key for key, parameter in job.space.items() if parameter.count is None]
-    for key in endless:
+    infinite = [key for key, parameter in job.space.items() if parameter.count is None]
+    for key in infinite:
         if isinstance(job.space[key], space.NormalParameter):
             yield Issue(("space", key), f"has no steps, and the {name} sampler tries every value; take another sampler")
         else:
@@ -398,18 +412,18 @@ def _finite(job: Study, any_trials: bool) -> Iterator[Issue]:
     for key, count in too_many:
         reason = f"has {count} values, and the {name} sampler takes {_MOST_POINTS} points at most"
         yield Issue(("space", key), f"{reason}; narrow it, raise the step or take another sampler")
-    if endless or conditional or too_many or space.cycle(job.space):
+    if infinite or conditional or too_many or space.cycle(job.space):
         return
     points = space.count_points(job.search.parameters)
     if points is not None and points > _MOST_POINTS:
-        reason = f"{name} takes {_MOST_POINTS} points at most, and the space has {_shown(points)}"
+        reason = f"{name} takes {_MOST_POINTS} points at most, and the space has {_count_text(points)}"
         yield Issue(("sampler",), f"{reason}; raise the steps, or take another, for example random")
-    elif points is not None and points < job.trials and not any_trials:
+    elif points is not None and points < job.trials and checks_trials:
         message = f"{job.trials} is more than the space has points ({points}); write trials: {points} or less"
         yield Issue(("trials",), message)
 
 
-def _start_point(job: Study) -> Iterator[Issue]:
+def _start_point_issues(job: Study) -> Iterator[Issue]:
     """Yield issues of `x0` of CMA-ES, for which Optuna would raise a KeyError in the first trial."""
     start = job.sampler.options.get("x0") if job.sampler.name == "cmaes" else None
     if start is None or job.search.is_code:
@@ -417,18 +431,18 @@ def _start_point(job: Study) -> Iterator[Issue]:
     assert not isinstance(job.space, str)
     for name, value in start.items():
         if name not in job.space:
-            yield Issue(("sampler", "x0", name), _no_parameter(job, name))
+            yield Issue(("sampler", "x0", name), _unknown_parameter(job, name))
         elif not job.space[name].holds(value):
             yield Issue(("sampler", "x0", name), f"{value!r} is outside: {name} is {space.describe(job.space[name])}")
     if not set(start) <= set(job.space):
-        return  # a missing one may be misspelt
+        return  # a parameter that seems to be missing may be misspelt
     for name, parameter in job.space.items():
-        needed = not isinstance(parameter, space.CategoricalParameter) and parameter.count != 1
-        if name not in start and needed:
+        is_varied_number = not isinstance(parameter, space.CategoricalParameter) and parameter.count != 1
+        if name not in start and is_varied_number:
             yield Issue(("sampler", "x0"), f"lacks {name}; cmaes starts from a value for each parameter that is a number")
 
 
-def _enumerable(job: Study) -> Iterator[Issue]:
+def _step_count_issues(job: Study) -> Iterator[Issue]:
     """Yield issues of parameters with too many steps for gp, which evaluates each."""
     if job.sampler.name != "gp" or isinstance(job.space, str):
         return
@@ -439,16 +453,23 @@ def _enumerable(job: Study) -> Iterator[Issue]:
             yield Issue(("space", name), f"{reason}; {advice}, or take another sampler")
 
 
-def _repeated(job: Study) -> Iterator[Issue]:
-    """Yield issues of earlier studies, and of parameters that are drawn twice."""
+def _history_issues(job: Study) -> Iterator[Issue]:
+    """Yield issues of earlier studies from which the sampler cannot learn."""
+    if not job.history:
+        return
     name = job.sampler.name
-    if job.history and name in _UNTAUGHT:
+    if name in _NOT_LEARNING:
         yield Issue(("history",), f"teaches {name} nothing, which does not learn from trials; take tpe, or drop it")
-    if job.history and job.search.is_code:
+    if job.search.is_code:
         yield Issue(("history",), "needs the space in the job file, which says what the earlier values mean; drop it")
-    clash = sorted({"x0", "sigma0", "use_separable_cma", "source_trials"} & set(job.sampler.options))
-    if job.history and name == "cmaes" and clash:
-        yield Issue(("sampler", clash[0]), "cannot stand together with history, from which cmaes starts; drop one of them")
+    clashes = sorted({"x0", "sigma0", "use_separable_cma", "source_trials"} & set(job.sampler.options))
+    if name == "cmaes" and clashes:
+        yield Issue(("sampler", clashes[0]), "cannot stand together with history, from which cmaes starts; drop one of them")
+
+
+def _duplicates_issues(job: Study) -> Iterator[Issue]:
+    """Yield issues of the treatment of repeated parameters, `duplicates` and `reuse`, that the search does not support."""
+    name = job.sampler.name
     if job.duplicates == "redraw" and (name in ("grid", "bruteforce") or job.sampler.of_tune):
         reason = "draws no point twice" if not job.sampler.of_tune else "draws by itself"
         yield Issue(("duplicates",), f"cannot be redraw: {name} {reason}; drop it")
@@ -457,8 +478,8 @@ def _repeated(job: Study) -> Iterator[Issue]:
         yield Issue((field,), "needs the space in the job file: an objective's parameters are known once it runs; drop it")
 
 
-def _searcher(job: Study) -> Iterator[Issue]:
-    """Yield issues of a searcher of Ray Tune, which needs the space before the first trial, and results that are final."""
+def _searcher_issues(job: Study) -> Iterator[Issue]:
+    """Yield issues of a searcher of Ray Tune, which needs the space before the first trial, and each result only once."""
     if not job.sampler.of_tune:
         return
     if job.search.is_code or not job.space:
@@ -468,8 +489,8 @@ def _searcher(job: Study) -> Iterator[Issue]:
         yield Issue(("sampler", "tune"), f"{reason}; drop promote of the pruner, or take a sampler of Optuna")
 
 
-def _reference_points(job: Study) -> Iterator[Issue]:
-    """Yield issues of NSGA-III's reference points, which have a number for each objective."""
+def _reference_point_issues(job: Study) -> Iterator[Issue]:
+    """Yield issues of NSGA-III's reference points: their coordinates, one for each objective, and their number."""
     if job.sampler.name != "nsgaiii":
         return
     count, sampler_options = len(job.objectives), job.sampler.options
@@ -482,10 +503,10 @@ def _reference_points(job: Study) -> Iterator[Issue]:
     parts = sampler_options.get("dividing_parameter", job.sampler.choice.options["dividing_parameter"].default)
     points = math.comb(count + parts - 1, parts)
     if sampler_options.get("reference_points") is None and points > options.MOST_ROWS:
-        reason = f"{parts} makes {_shown(points)} reference points of {errors.counted(count, 'objective')}"
+        reason = f"{parts} makes {_count_text(points)} reference points of {errors.counted(count, 'objective')}"
         yield Issue(("sampler", "dividing_parameter"), f"{reason}; {options.MOST_ROWS} are the most, so lower it")
 
 
-def _shown(number: int) -> str:
+def _count_text(number: int) -> str:
     """Return a count for a message. Python does not print numbers of more than 4,300 digits."""
     return str(number) if number < 10**18 else f"over 10^{math.floor(math.log10(number))}"

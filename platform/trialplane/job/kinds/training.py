@@ -13,26 +13,23 @@ from trialplane.job.kinds import base, program
 from trialplane.job.kinds.base import RUN, Objectives
 from trialplane.job.kinds.ranked import Ranked
 from trialplane.job.kinds.roles import Role
-from trialplane.job.program import styled
+from trialplane.job.program import split_style
 from trialplane.job.resources import Retries
 from trialplane.job.search import Objective
 
-_SEARCH = "is for a search (kind: hpo), and a training is one trial"
-_BUDGET = {
-    "max_failed": f"{_SEARCH}: retries sets how often to retry",
-    "failed_alike": f"{_SEARCH}: retries sets how often to retry",
-    "time": f"{_SEARCH}: budget.timeout ends a training that takes too long",
-    "target": f"{_SEARCH}: the job's own code stops when it is good enough",
+_NO_SEARCH = "is for a search (kind: hpo), and a training is one trial"
+_BUDGET_REFUSALS = {
+    "max_failed": f"{_NO_SEARCH}: retries sets how often to retry",
+    "failed_alike": f"{_NO_SEARCH}: retries sets how often to retry",
+    "time": f"{_NO_SEARCH}: budget.timeout ends a training that takes too long",
+    "target": f"{_NO_SEARCH}: the job's own code stops when it is good enough",
 }
 _GRACE = 120.0  # seconds: a checkpoint may have many gigabytes
 _MEMORY_GIB = 2  # of each rank, as of a trial of a search
 
 
 class PatientRetries(Retries):
-    """Retries of a training: more of them for a rank that was killed or had a GPU error.
-
-    A restart from a checkpoint loses little.
-    """
+    """Retries of a training: more of them after a crash, because a restart from a checkpoint loses little."""
 
     crashed: values.Integer = Field(default=3, ge=0, description=Retries.model_fields["crashed"].description)
 
@@ -43,10 +40,10 @@ class Training(Ranked):
     title: ClassVar[str] = "training"
     trial_name: ClassVar[str] = "training"
     is_for_gpus: ClassVar[bool] = True
-    foreign: ClassVar[Mapping[str, str]] = {
-        **base.search_fields(_SEARCH),
-        "trials": f"{_SEARCH}; more processes are ranks, more pods are nodes",
-        "parallel": f"{_SEARCH}; more processes are ranks, more pods are nodes",
+    foreign_fields: ClassVar[Mapping[str, str]] = {
+        **base.search_field_refusals(_NO_SEARCH),
+        "trials": f"{_NO_SEARCH}; more processes are ranks, more pods are nodes",
+        "parallel": f"{_NO_SEARCH}; more processes are ranks, more pods are nodes",
     }
     loss: ClassVar[str] = "a lost pod starts the training from nothing"
 
@@ -65,13 +62,13 @@ class Training(Ranked):
 
     @model_validator(mode="before")
     @classmethod
-    def _for_each_rank(cls, data: Any) -> Any:
-        """Set default resources: for each rank those of a trial of a search, one core and 2 GiB."""
+    def _set_default_resources(cls, data: Any) -> Any:
+        """Set the default resources of a node: one core and 2 GiB for each rank, as for a trial of a search."""
         resources = data.get("resources", {}) if isinstance(data, dict) else None
         if not isinstance(resources, dict):
             return data
-        count = _count(data.get("ranks"), resources.get("gpus"))
-        return {**data, "resources": {"cpus": count, "memory": f"{count * _MEMORY_GIB}Gi", **resources}}
+        ranks = _ranks_per_node(data.get("ranks"), resources.get("gpus"))
+        return {**data, "resources": {"cpus": ranks, "memory": f"{ranks * _MEMORY_GIB}Gi", **resources}}
 
     @property
     def trials(self) -> int:
@@ -84,11 +81,11 @@ class Training(Ranked):
         return 1
 
     def widened(self, width: int) -> Training:
-        """Return the same job, because its ranks are fixed."""
+        """Return the job itself, because the number of its trials is fixed."""
         return self
 
     def roles(self) -> tuple[Role, ...]:
-        """Return its ranks, which start together."""
+        """Return the only role: the training, whose ranks start together."""
         return (
             Role(
                 name="trial",
@@ -106,11 +103,11 @@ class Training(Ranked):
         )
 
     def grace(self, of_chart: float | None = None) -> float:
-        """Return the seconds for saving a checkpoint: of the job, or the chart, or 120."""
+        """Return the number of seconds for saving a checkpoint: that of the job, else of the chart, else 120."""
         return self.checkpoints.grace or of_chart or _GRACE
 
-    def with_gpus(self, field: str, gpus: int, nodes: int = 0) -> str:
-        """Return what to type if no machine has the GPUs that a node of the training requests."""
+    def gpu_advice(self, field: str, gpus: int, nodes: int = 0) -> str:
+        """Return the flags to type if no machine has the GPUs that a node requests: see `Base.gpu_advice`."""
         if nodes:
             return f"--gpus {gpus} --nodes {nodes} spreads them over {nodes} nodes"
         on_gpus = f"--gpus {gpus} trains on those, " if gpus else ""
@@ -122,8 +119,8 @@ class Training(Ranked):
         resume = {"resume": self.resume} if self.resume else {}
         return {"nodes": self.nodes, "ranks": self.world_size, **resume}
 
-    def further(self, run: str, where: str) -> str:
-        """Return what to type to continue training from a successful run."""
+    def continuation_advice(self, run: str, where: str) -> str:
+        """Return the command that continues the training of a successful run: see `Study.continuation_advice`."""
         return (
             f"`platform submit train {self.name} --resume {run}{where}` starts another one from its newest checkpoint, with "
             "the current code and parameters"
@@ -132,8 +129,8 @@ class Training(Ranked):
     def check(self, broken: Collection[Place]) -> Iterator[Issue]:
         """Yield issues of all jobs with ranks, and fields that only a search supports."""
         yield from super().check(broken)
-        yield from base.refused_budget(self.budget, _BUDGET)
-        if ("entrypoint",) not in broken and styled(self.entrypoint)[0]:
+        yield from base.budget_issues(self.budget, _BUDGET_REFUSALS)
+        if ("entrypoint",) not in broken and split_style(self.entrypoint)[0]:
             reason = (
                 "is called with what a search draws, so it is for kind: hpo; write a function run(ctx), and train:run here"
             )
@@ -143,14 +140,14 @@ class Training(Ranked):
             yield Issue(("cluster", "autoscale"), reason)
 
 
-def scaled(written: Mapping[str, Any], requested: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a training's resources for another number of GPUs: each rank keeps its share.
+def scaled_resources(written: Mapping[str, Any], requested: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the resources that change with a training's number of GPUs, so that each rank keeps its share.
 
     Ranks on CPUs share the available cores, so without GPUs nothing changes.
 
     Args:
-        written: fields of the job's file and profile.
-        requested: the same with the overrides of the command line.
+        written: Fields of the job's file and profile.
+        requested: The same fields with the overrides of the command line.
 
     Returns:
         The changed fields of `resources`.
@@ -160,23 +157,20 @@ def scaled(written: Mapping[str, Any], requested: Mapping[str, Any]) -> dict[str
         return {}
     if new.get("gpus", 0) in (0, old.get("gpus", 0)):
         return {}
-    old_ranks, new_ranks = _count(written.get("ranks"), old.get("gpus")), _count(requested.get("ranks"), new["gpus"])
+    old_ranks = _ranks_per_node(written.get("ranks"), old.get("gpus"))
+    new_ranks = _ranks_per_node(requested.get("ranks"), new["gpus"])
     changed: dict[str, Any] = {}
     if (cpus := values.cores(old.get("cpus"))) is not None:
         changed["cpus"] = -(-cpus * new_ranks // old_ranks) if isinstance(cpus, int) else cpus * new_ranks / old_ranks
     for name in ("memory", "shm"):
-        if name in old and (amount := values.times(old[name], new_ranks / old_ranks)) is not None:
+        if name in old and (amount := values.multiply(old[name], new_ranks / old_ranks)) is not None:
             changed[name] = amount
     return changed
 
 
-def _count(*candidates: Any) -> int:
-    """Return the number of ranks of a node, from unvalidated fields."""
-    return next(
-        (
-            candidate
-            for candidate in candidates
-            if isinstance(candidate, int) and not isinstance(candidate, bool) and 0 < candidate < 2**20
-        ),
-        1,
-    )
+def _ranks_per_node(ranks: Any, gpus: Any) -> int:
+    """Return the number of ranks of a node from unvalidated fields: `ranks`, else the number of GPUs, else 1."""
+    for number in (ranks, gpus):
+        if isinstance(number, int) and not isinstance(number, bool) and 0 < number < 2**20:
+            return number
+    return 1

@@ -30,8 +30,8 @@ from packaging.utils import canonicalize_name
 
 from trialplane import errors
 from trialplane.errors import EntrypointError, InputError, Issue, SlotError, SpecError
-from trialplane.job import installable, requirements, values
-from trialplane.job.requirements import Wanted
+from trialplane.job import install_rules, requirements, values
+from trialplane.job.requirements import RequirementLine
 from trialplane.plan import pack
 from trialplane.wire import backoff, cluster
 
@@ -86,10 +86,10 @@ def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
         OSError: The node is at fault.
     """
     listed = requirements.read(code, name, is_named=not name.endswith(".py"))
-    if issues := [*listed.issues, *installable.refused(listed)]:
+    if issues := [*listed.issues, *install_rules.install_issues(listed)]:
         raise EntrypointError(str(SpecError(issues)))
-    applicable = [line for line in listed.wanted if line.applies]
-    if not requirements.unmet(dataclasses.replace(listed, python=None)):
+    applicable = [line for line in listed.lines if line.applies]
+    if not requirements.unmet_issues(dataclasses.replace(listed, python=None)):
         return []
     pins = pinned_packages()
     if issues := list(_conflicts(applicable, pins)):
@@ -153,7 +153,7 @@ def _bounds(pins: dict[str, str]) -> Iterator[str]:
             yield f"{needed.name}{needed.specifier}"
 
 
-def _conflicts(lines: Sequence[Wanted], pins: dict[str, str]) -> Iterator[Issue]:
+def _conflicts(lines: Sequence[RequirementLine], pins: dict[str, str]) -> Iterator[Issue]:
     """Yield issues of lines that require another version of a pinned package; uv finds conflicts of their dependencies."""
     for line in lines:
         name = canonicalize_name(line.requirement.name)

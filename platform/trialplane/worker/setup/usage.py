@@ -67,7 +67,7 @@ def check_installed(config: records.SlotConfig) -> None:
         raise errors.EntrypointError(refusal.read_text())  # the message of the pod's container `install`
     listed = requirements.read(Path(config.code), name, is_named=not name.endswith(".py"))
     remedy = "`platform image build --job NAME` builds an image that has them" if config.ship else ""
-    if issues := [*listed.issues, *requirements.unmet(listed, remedy)]:
+    if issues := [*listed.issues, *requirements.unmet_issues(listed, remedy)]:
         raise errors.EntrypointError(str(errors.SpecError(issues)))
 
 

@@ -191,7 +191,7 @@ def load(entrypoint: str) -> context.Run:
         session = Session(ctx)
         _sessions.append(session)
         try:
-            returned = trainable(program.nested(ctx.params))
+            returned = trainable(program.nested_config(ctx.params))
             if not inspect.isgenerator(returned):
                 return session.result(returned)
             for output in cast("Iterable[dict[str, Any] | None]", returned):

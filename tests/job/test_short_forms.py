@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trialplane import errors
-from trialplane.job import kinds, load, short
+from trialplane.job import kinds, load, short_forms
 from trialplane.job.load import Flag
 
 
@@ -27,7 +27,7 @@ from trialplane.job.load import Flag
     ],
 )
 def test_parameters(text: str, name: str, fields: dict[str, Any]) -> None:
-    assert short.parameter(text, "--space") == (name, fields)
+    assert short_forms.parameter(text, "--space") == (name, fields)
 
 
 @pytest.mark.parametrize(
@@ -50,14 +50,14 @@ def test_parameters(text: str, name: str, fields: dict[str, Any]) -> None:
 )
 def test_what_is_no_parameter(text: str) -> None:
     with pytest.raises(errors.SpecError) as caught:
-        short.parameter(text, "--space")
+        short_forms.parameter(text, "--space")
     [issue] = caught.value.issues
     assert issue.source == "--space" and "write NAME=LOW..HIGH" in issue.message
 
 
 @pytest.mark.parametrize(("text", "direction"), [("a/b:max", "maximize"), ("loss:minimize", "minimize")])
 def test_objectives(text: str, direction: str) -> None:
-    assert short.objective(text, "") == {"metric": text.rpartition(":")[0], "direction": direction}
+    assert short_forms.objective(text, "") == {"metric": text.rpartition(":")[0], "direction": direction}
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,17 @@ def test_objectives(text: str, direction: str) -> None:
 )
 def test_what_is_no_objective(text: str, advice: str) -> None:
     with pytest.raises(errors.SpecError) as caught:
-        short.objective(text, "--objective")
+        short_forms.objective(text, "--objective")
     assert [issue.message for issue in caught.value.issues] == [f"{text!r} {advice}"]
 
 
 def test_a_script_is_a_job_without_a_file(tmp_path: Path) -> None:
     (tmp_path / "My Train.py").write_text("print('loss=1')\n")
-    name, fields = short.parameter("lr=0.1..1", "")
-    flags = {f"space.{name}": Flag(fields, "--space"), "objectives": Flag([short.objective("loss:min", "")], "--objective")}
+    name, fields = short_forms.parameter("lr=0.1..1", "")
+    flags = {
+        f"space.{name}": Flag(fields, "--space"),
+        "objectives": Flag([short_forms.objective("loss:min", "")], "--objective"),
+    }
     job = load.load_job(tmp_path, kind="hpo", script="My Train.py", overrides=flags)
     assert isinstance(job, kinds.Study)
     assert (job.name, job.script, job.objectives[0].metric) == ("my-train", "My Train.py", "loss")

@@ -14,15 +14,15 @@ _OPTION = re.compile(r"(?:^|\s)(-[a-zA-Z]|--[a-z][a-z-]*)")
 _ADVICE = "with install: true a line is a name and versions; `platform image build --job NAME` installs whatever pip does"
 
 
-def refused(needed: Requirements) -> list[Issue]:
-    """Return issues of the lines that are not installed in a pod: URLs, paths, and options."""
+def install_issues(needed: Requirements) -> list[Issue]:
+    """Return issues of the lines that a pod does not install: URLs, paths, and options."""
     issues = [dataclasses.replace(issue, message=f"is not installed in a pod; {_ADVICE}") for issue in needed.unchecked]
     reported = {(issue.source, issue.line) for issue in issues}
     prefix = needed.source.removesuffix(needed.main)
     for name, text in needed.files:
-        if name.endswith(".py"):  # whose dependencies have no options
+        if name.endswith(".py"):  # the dependencies of a script have no options
             continue
-        for line, content in requirements.joined(text):
+        for line, content in requirements.logical_lines(text):
             option = _OPTION.search(content)
             if option is None or (f"{prefix}{name}", line) in reported:
                 continue

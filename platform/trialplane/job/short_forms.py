@@ -11,20 +11,20 @@ from trialplane.job import document, values
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})(?<!\.)\.\.(?!\.)({_NUMBER})((?::(?:log|{_NUMBER}))*)")
-_NO_CHOICE = re.compile(rf"|.*\.\..*|{_NUMBER}:{_NUMBER}.*")
-_WHOLE = re.compile(r"[-+]?\d+")
+_NO_CHOICE = re.compile(rf"|.*\.\..*|{_NUMBER}:{_NUMBER}.*")  # empty, or a malformed range
+_INTEGER = re.compile(r"[-+]?\d+")
 _DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}
 
 
 def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the fields of a parameter.
+    """Return the name and the fields of a parameter in its short form.
 
     Args:
         text: NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=LOW..HIGH:STEP or NAME=A,B,C; a range of two integers has integers.
-        source: name in messages.
+        source: Name of the text in messages.
 
     Raises:
-        SpecError: it has another form.
+        SpecError: The text has another form.
     """
     name, _, definition = text.partition("=")
     name, definition = name.strip(), definition.strip()
@@ -37,18 +37,22 @@ def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
         return name, {"type": "categorical", "choices": [document.scalar(part, source) for part in choices]}
     low, high, suffixes = match.groups()
     options = [part for part in suffixes.split(":") if part]
-    log, steps = "log" in options, [part for part in options if part != "log"]
-    whole = all(_WHOLE.fullmatch(part) for part in (low, high, *steps))
-    kind = int if whole else float
-    fields = {"type": "int" if whole else "float", "low": kind(low), "high": kind(high), "log": log}
-    return name, {**fields, "step": kind(steps[-1])} if steps else fields
+    is_log, steps = "log" in options, [part for part in options if part != "log"]
+    is_integer = all(_INTEGER.fullmatch(part) for part in (low, high, *steps))
+    convert = int if is_integer else float
+    fields = {"type": "int" if is_integer else "float", "low": convert(low), "high": convert(high), "log": is_log}
+    return name, {**fields, "step": convert(steps[-1])} if steps else fields
 
 
 def value(text: str, source: str) -> tuple[str, Any]:
-    """Return the name and the value of a fixed parameter: NAME=VALUE, with a value as in a job.yaml.
+    """Return the name and the value of a fixed parameter.
+
+    Args:
+        text: NAME=VALUE, with a value in YAML.
+        source: Name of the text in messages.
 
     Raises:
-        SpecError: it has another form.
+        SpecError: The text has another form.
     """
     name, equals, value_text = text.partition("=")
     if not equals or not re.fullmatch(values.NAME, name.strip()):
@@ -57,10 +61,14 @@ def value(text: str, source: str) -> tuple[str, Any]:
 
 
 def space(short_space: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return a space whose parameters may be lists of choices, or texts such as `1e-5..1e-2:log`.
+    """Return the space in which parameters in short forms have their fields.
+
+    Args:
+        short_space: Parameters by name: a list of choices, a text such as "1e-5..1e-2:log", or the fields.
+        source: Name of the space in messages.
 
     Raises:
-        SpecError: a text is neither a range nor choices.
+        SpecError: A text is neither a range nor choices.
     """
     parameters: dict[str, Any] = {}
     for name, definition in short_space.items():
@@ -72,10 +80,14 @@ def space(short_space: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def objective(text: str, source: str) -> dict[str, str]:
-    """Return the fields of an objective: METRIC:max or METRIC:min.
+    """Return the fields of an objective in its short form.
+
+    Args:
+        text: METRIC:max or METRIC:min.
+        source: Name of the text in messages.
 
     Raises:
-        SpecError: it has no metric or no direction.
+        SpecError: The text has no metric or no direction.
     """
     metric, colon, direction = text.rpartition(":")
     if not metric or direction not in _DIRECTIONS:

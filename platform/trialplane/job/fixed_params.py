@@ -1,0 +1,124 @@
+"""Parameters set on the command line: `--params` removes them from the space and resolves conditions on them.
+
+Names that are not in job.yaml are refused, in `--params` and in `--set params.…`, because no code would read them. With a
+script instead of a job.yaml, any name is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from trialplane import errors
+from trialplane.errors import Issue, Place
+from trialplane.job import space
+from trialplane.job.draft import Draft, Origin
+
+SOURCE = "--params"
+
+
+def parameter_names(*jobs: Mapping[str, Any]) -> set[str]:
+    """Return the names of the parameters, fixed or searched, of unvalidated jobs or profiles."""
+    sections = [job.get(field) for job in jobs for field in ("params", "space")]
+    return {name for section in sections if isinstance(section, dict) for name in section}
+
+
+def override_issues(
+    job_draft: Draft, overrides: Mapping[str, tuple[Place, Any]], known_names: Collection[str]
+) -> Iterator[Issue]:
+    """Yield issues of parameters that `--set`, flags or the SDK set: unknown names, and names that are searched.
+
+    Args:
+        job_draft: Draft with all overrides.
+        overrides: Source of each override → field and value.
+        known_names: `parameter_names` of the draft without overrides.
+    """
+    searched = job_draft.data.get("space")
+    for source, (field_path, value) in overrides.items():
+        if field_path[:1] != ("params",):
+            continue
+        new_params = value if isinstance(value, dict) else ()
+        for name in [str(field_path[1])] if len(field_path) > 1 else new_params:
+            if name not in known_names:
+                hint = errors.nearest(name, known_names)
+                message = "; ".join(part for part in ("there is no such parameter", hint.rstrip("?")) if part)
+                yield Issue(("params", name), f"{message}; add new ones to params in job.yaml", source)
+            elif isinstance(searched, dict) and name in searched:
+                advice = f"--set space.{name}=null removes it from the space"
+                yield Issue(("params", name), f"is searched, and what is drawn wins; {advice}", source)
+
+
+def fix_parameters(job_draft: Draft, params: Mapping[str, Any], *, accepts_new: bool = False) -> None:
+    """Set parameters of `--params` in a draft, and add issues of unknown names.
+
+    A parameter of the space becomes a fixed one. Conditions on it are resolved: parameters whose condition does not hold are
+    removed too. Points in `enqueue` with another value are dropped.
+
+    Args:
+        job_draft: Draft to change.
+        params: Values by name.
+        accepts_new: Whether to accept names that the draft does not have.
+    """
+    searched = job_draft.data.get("space")
+    present_params = job_draft.data.get("params") or {}
+    if not isinstance(present_params, dict):
+        return  # the validation reports that params is no mapping
+    for name, value in params.items():
+        if isinstance(searched, dict) and name in searched:
+            removed_names = _remove_from_space(job_draft, name)
+            for other in list(searched):
+                if other in searched:
+                    removed_names |= _resolve_condition(job_draft, searched, other, name, value)
+            _drop_points(job_draft, name, value, removed_names)
+        elif name not in present_params and not accepts_new:
+            reason = "the space is code, so only names in params can be fixed; " if isinstance(searched, str) else ""
+            hint = errors.nearest(name, [*present_params, *(searched if isinstance(searched, dict) else ())])
+            job_draft.issues.append(Issue((name,), f"there is no such parameter; {reason}{hint}".rstrip("; "), SOURCE))
+            continue
+        job_draft.set(("params", name), value, Origin(SOURCE))
+
+
+def _resolve_condition(job_draft: Draft, searched: dict[str, Any], other: str, name: str, value: Any) -> set[str]:
+    """Resolve a condition on a parameter that is fixed now.
+
+    Args:
+        job_draft: Draft to change.
+        searched: The space of the draft.
+        other: Parameter whose condition may name the fixed one.
+        name: The fixed parameter.
+        value: Its value.
+
+    Returns:
+        Names of the parameters that were removed from the space, because their condition does not hold.
+    """
+    conditions = searched[other].get("when") if isinstance(searched[other], dict) else None
+    if not isinstance(conditions, dict) or name not in conditions:
+        return set()
+    allowed = conditions.pop(name)
+    allowed_values = allowed if isinstance(allowed, (list, tuple)) else [allowed]
+    if any(space.is_same(value, allowed_value) for allowed_value in allowed_values):
+        return set()
+    return _remove_from_space(job_draft, other)
+
+
+def _remove_from_space(job_draft: Draft, name: str) -> set[str]:
+    """Remove a parameter from the space, and return its name in a set."""
+    job_draft.set(("space", name), None, Origin(SOURCE))
+    return {name}
+
+
+def _drop_points(job_draft: Draft, name: str, value: Any, removed_names: set[str]) -> None:
+    """Drop the points in `enqueue` that have another value of a fixed parameter, or nothing but removed parameters."""
+    points = job_draft.data.get("enqueue")
+    if not isinstance(points, list):
+        return
+    kept_indices = []
+    for index, point in enumerate(points):
+        if isinstance(point, dict):
+            if name in point and not space.is_same(point[name], value):
+                continue
+            points[index] = {key: item for key, item in point.items() if key not in removed_names}
+            if point and not points[index]:
+                continue
+        kept_indices.append(index)
+    job_draft.keep_items(("enqueue",), kept_indices)
