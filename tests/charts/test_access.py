@@ -206,7 +206,10 @@ def test_in_mlflow_each_group_has_the_rights_of_its_role_in_its_namespace_alone(
         for role in (mlflow.USERS, mlflow.VIEWERS, mlflow.RUNS):
             binding = named(objects, "RoleBinding", f"trialplane-mlflow-{role}", namespace)
             (group,) = binding["subjects"]
-            assert (group["kind"], group["name"]) == ("Group", mlflow.caller(namespace, role, "x")["X-Remote-Groups"])
+            assert (group["kind"], group["name"]) == (
+                "Group",
+                mlflow.caller_headers(namespace, role, "x")["X-Remote-Groups"],
+            )
             rights = named(objects, "Role", binding["roleRef"]["name"], namespace)
             assert {group for rule in rights["rules"] for group in rule["apiGroups"]} == {"mlflow.kubeflow.org"}
             assert allowed(rights, "mlflow.kubeflow.org", "experiments", "get")

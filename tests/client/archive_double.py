@@ -40,7 +40,7 @@ class ArchiveDouble:
             study.status,
             desired,
             study.alive,
-            study.token and ledger.hashed(study.token),
+            study.token and ledger.token_digest(study.token),
             study.changes[-1] if study.changes else None,
             study.images,
         )

@@ -238,7 +238,7 @@ def held() -> Iterator[Callable[..., None]]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         handle.seek(0)
         handle.truncate()
-        handle.write(f"{records.to_json(holder or Holder.me())}\n")
+        handle.write(f"{records.to_json(holder or Holder.of_this_process())}\n")
         handle.flush()
         handles.append(handle)
 

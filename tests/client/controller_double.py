@@ -30,7 +30,7 @@ def main() -> int:
     with run.lock.open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         lock.truncate(0)
-        lock.write(f"{records.to_json(Holder.me())}\n")
+        lock.write(f"{records.to_json(Holder.of_this_process())}\n")
         lock.flush()
         show(run, RunState.RUNNING, f"pid {os.getpid()}")
         (run.root / "ready").touch()

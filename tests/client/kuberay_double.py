@@ -189,7 +189,7 @@ class NamespaceDouble:
             reason="",
             trials=job.trials,
             parallel=study.parallel or job.width,
-            progress=progress.initial(job.kind),
+            progress=progress.initial_progress(job.kind),
             slots_ready=job.slots,
             nodes=tuple(pods[:1]),
             objectives=tuple(objective.metric for objective in job.objectives),

@@ -176,7 +176,7 @@ def test_looking_never_writes(runs):
 
 def test_a_stale_pid_is_nobody(runs):
     run = runs.make("a")
-    gone = dataclasses.replace(Holder.me(), pid=999999999)
+    gone = dataclasses.replace(Holder.of_this_process(), pid=999999999)
     run.lock.write_text(records.to_json(gone))
     run.controller.write_text(json.dumps(gone.facts(started=time.time())))
     assert process.active_controller(run) is None

@@ -24,9 +24,9 @@ from trialplane.wire.holder import Holder
 from trialplane.wire.states import RunState
 
 # With the pid of this process, which a signal that goes by the pid alone would reach.
-ELSEWHERE = dataclasses.replace(Holder.me(), host="node7", boot="another boot")
-IN_A_CONTAINER = dataclasses.replace(Holder.me(), host="node7", namespace="pid:[1]")
-GONE = dataclasses.replace(Holder.me(), host="node7", boot="another boot", pid=2**22 + 1)
+ELSEWHERE = dataclasses.replace(Holder.of_this_process(), host="node7", boot="another boot")
+IN_A_CONTAINER = dataclasses.replace(Holder.of_this_process(), host="node7", namespace="pid:[1]")
+GONE = dataclasses.replace(Holder.of_this_process(), host="node7", boot="another boot", pid=2**22 + 1)
 
 
 @pytest.fixture
@@ -90,22 +90,22 @@ def test_a_lock_that_names_nobody_is_held_all_the_same(runs, held, signals):
 def test_a_controller_that_has_just_taken_the_lock_is_known_by_its_start(runs, held, signals):
     run = runs.make("a", tell=complete, asks=3)
     held(run, GONE)
-    run.controller.write_text(json.dumps(Holder.me().facts(started=time.time())))
-    for text in ("", json.dumps(dataclasses.replace(Holder.me(), ticks=1).facts())):
+    run.controller.write_text(json.dumps(Holder.of_this_process().facts(started=time.time())))
+    for text in ("", json.dumps(dataclasses.replace(Holder.of_this_process(), ticks=1).facts())):
         run.lock.write_text(text)
-        assert process.active_controller(run) == Holder.me()
+        assert process.active_controller(run) == Holder.of_this_process()
 
 
 def test_a_controller_that_waits_for_ray_is_known_however_long_it_takes(runs):
     run = runs.make("a", tell=complete, asks=3)
-    run.controller.write_text(json.dumps(Holder.me().facts(started=time.time() - 600)))
-    assert process.active_controller(run) == Holder.me()
+    run.controller.write_text(json.dumps(Holder.of_this_process().facts(started=time.time() - 600)))
+    assert process.active_controller(run) == Holder.of_this_process()
 
 
 def test_another_process_that_got_the_pid_is_not_killed(runs, signals):
     """After the machine was started again within a minute, or with a pid that came round."""
     run = runs.make("a", tell=complete, asks=3)
-    former = dataclasses.replace(Holder.me(), ticks=1)
+    former = dataclasses.replace(Holder.of_this_process(), ticks=1)
     run.lock.write_text(json.dumps(former.facts()))
     run.controller.write_text(json.dumps(former.facts(started=time.time())))
     assert process.active_controller(run) is None
@@ -133,9 +133,9 @@ def no_locks(monkeypatch):
 def test_without_locks_a_process_here_is_looked_for(runs, no_locks):
     run = runs.make("a")
     run.lock.write_text("")
-    run.controller.write_text(json.dumps(Holder.me().facts(started=1.0)))
+    run.controller.write_text(json.dumps(Holder.of_this_process().facts(started=1.0)))
     assert runs.target.is_active("a")
-    run.controller.write_text(json.dumps(dataclasses.replace(Holder.me(), ticks=1).facts(started=1.0)))
+    run.controller.write_text(json.dumps(dataclasses.replace(Holder.of_this_process(), ticks=1).facts(started=1.0)))
     assert not runs.target.is_active("a")
 
 

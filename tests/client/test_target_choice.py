@@ -55,7 +55,7 @@ def test_names_of_runs_on_clusters_are_kept_for_completion(home):
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"place": 1}', '{"place": {"local": true}, "runs": []}'])
 def test_a_damaged_memory_is_none(home, text):
     home.mkdir()
-    paths.place(home).write_text(text)
+    paths.target_file(home).write_text(text)
     assert target_choice.recall() == target_choice.Memory()
 
 

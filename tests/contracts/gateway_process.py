@@ -119,7 +119,7 @@ class Door:
             if found is None:
                 new = {"name": run, "directions": json.dumps(list(directions)), "epoch": 0, "optuna": "{}"}
                 connection.execute(sa.insert(runs).values(new))
-        if found is None or found.token != ledger.hashed(token):
+        if found is None or found.token != ledger.token_digest(token):
             self._archive.admit(run, token)
 
     def revoke(self, run: str) -> None:

@@ -141,7 +141,7 @@ def test_a_schema_ends_with_its_transaction(connections: Connections) -> None:
 def test_runs_beyond_what_a_gateway_may_have_open_wait(url: str) -> None:
     """The lock of a run belongs to its connection, so each that works holds one; no team may take them all."""
     ledgers = Ledgers(url, "control", ["a", "b"])
-    service = LedgerService(ledgers, most_runs=2)  # one of each
+    service = LedgerService(ledgers, max_runs=2)  # one of each
     for run in ("toy", "more"):
         record(ledgers, "a", run)
     record(ledgers, "b")
@@ -160,14 +160,14 @@ def test_runs_beyond_what_a_gateway_may_have_open_wait(url: str) -> None:
     first.answer(OPEN)  # again, on the same connection
     first.close()
     opened("a", "more").close()
-    assert service.open.total == 0
+    assert service.open_ledgers.total == 0
     ledgers.close()
 
 
 def test_newcomers_leave_places_to_runs_that_come_back(url: str) -> None:
     """A gateway was started anew: its runs, whose trials work, come to the others, which new runs may have filled."""
     ledgers = Ledgers(url, "control", ["a"])
-    service = LedgerService(ledgers, most_runs=10)
+    service = LedgerService(ledgers, max_runs=10)
     runs = [f"toy-{number}" for number in range(11)]
     for run in runs:
         record(ledgers, "a", run)

@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trialplane.controller.flow import AHEAD, SHARE, Flow
-from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Transfer
+from trialplane.wire.units import BATCH_BYTES, BATCH_RESULTS, Transfer
 
-SIZES = st.integers(1, 100) | st.integers(TOGETHER_BYTES // 4, 2 * TOGETHER_BYTES)
+SIZES = st.integers(1, 100) | st.integers(BATCH_BYTES // 4, 2 * BATCH_BYTES)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), SIZES), max_size=200), st.integers(2, 40), st.data())
 def test_everything_arrives_once_in_its_workers_order_and_within_the_limit(
     offers: list[tuple[int, int]], limit: int, data: st.DataObject
 ) -> None:
-    flow = Flow(limit * TOGETHER_BYTES)
+    flow = Flow(limit * BATCH_BYTES)
     waiting = collections.deque(Transfer(unit, *offer, 1) for unit, offer in enumerate(offers))
     transfers = {transfer.unit: transfer for transfer in waiting}
     moving: dict[int, tuple[int, ...]] = {}
@@ -33,8 +33,8 @@ def test_everything_arrives_once_in_its_workers_order_and_within_the_limit(
         assert not moving.keys() & granted.keys(), "one fetch of a worker at a time"
         moving.update(granted)
         for units in granted.values():
-            assert len(units) <= TOGETHER
-            assert len(units) == 1 or sum(transfers[unit].bytes for unit in units) <= TOGETHER_BYTES
+            assert len(units) <= BATCH_RESULTS
+            assert len(units) == 1 or sum(transfers[unit].bytes for unit in units) <= BATCH_BYTES
         for load in flow.feeds():
             with_learner.extend(transfer.unit for transfer in load.transfers)
         assert flow.in_flight <= flow.limit
@@ -60,9 +60,9 @@ def test_everything_arrives_once_in_its_workers_order_and_within_the_limit(
 
 
 def test_small_results_share_a_call_and_large_ones_do_not() -> None:
-    for size, expected in ((8, TOGETHER), (TOGETHER_BYTES // 4, 4), (TOGETHER_BYTES, 1)):
-        flow = Flow(1000 * TOGETHER_BYTES)
-        for unit in range(2 * TOGETHER):
+    for size, expected in ((8, BATCH_RESULTS), (BATCH_BYTES // 4, 4), (BATCH_BYTES, 1)):
+        flow = Flow(1000 * BATCH_BYTES)
+        for unit in range(2 * BATCH_RESULTS):
             flow.offer(Transfer(unit, 0, size, 1))
         assert flow.grants() == {0: tuple(range(expected))}
 
@@ -84,9 +84,9 @@ def test_a_large_result_is_not_overtaken_for_ever() -> None:
 
 
 def test_the_learner_has_two_results_ahead_however_large_they_are() -> None:
-    flow = Flow(1000 * TOGETHER_BYTES)
+    flow = Flow(1000 * BATCH_BYTES)
     for unit in range(4):
-        flow.offer(Transfer(unit, unit, 10 * TOGETHER_BYTES, 1))
+        flow.offer(Transfer(unit, unit, 10 * BATCH_BYTES, 1))
     for worker, units in flow.grants().items():
         flow.store(units, f"of {worker}")
     assert len(flow.feeds()) == AHEAD

@@ -108,7 +108,7 @@ def test_a_store_from_elsewhere_is_adopted_with_its_artifacts(tmp_path: Path, mo
 
     there = RunPaths(tmp_path / "pod").trial_store(5)
     there.parent.mkdir(parents=True)
-    for name, value in env.own_mlflow(there).items():
+    for name, value in env.mlflow_store_variables(there).items():
         monkeypatch.setenv(name, value)
     client = MlflowClient(f"sqlite:///{there}")
     made = client.create_run(
@@ -139,7 +139,7 @@ def test_a_store_gives_no_file_but_its_own(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "private" / "token").write_text("the run's")
     store = RunPaths(tmp_path / "run").trial_store(5)
     store.parent.mkdir(parents=True)
-    for name, value in env.own_mlflow(store).items():
+    for name, value in env.mlflow_store_variables(store).items():
         monkeypatch.setenv(name, value)
     client = MlflowClient(f"sqlite:///{store}")
     place = (tmp_path / "private").as_uri() if way == "uri" else store.with_suffix(".artifacts").as_uri() + "/1"

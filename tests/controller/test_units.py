@@ -17,7 +17,7 @@ from trialplane.controller.units import Units
 from trialplane.job.resources import Retries
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.wire.units import seed_of
+from trialplane.wire.units import unit_seed
 
 FIRST = 20
 COUNT = 10
@@ -206,7 +206,7 @@ def test_a_result_on_its_way_is_nothing_to_the_end_of_its_worker() -> None:
 def test_seeds_are_the_jobs_and_the_units() -> None:
     seeds = [unit.seed for unit in book().hand(0, COUNT)]
     assert len(set(seeds)) == COUNT
-    assert seeds[0] == seed_of(7, FIRST), "as where the job runs without the platform"
+    assert seeds[0] == unit_seed(7, FIRST), "as where the job runs without the platform"
     assert seeds == [unit.seed for unit in book().hand(0, COUNT)]
     assert seeds != [unit.seed for unit in Units(FIRST, COUNT, 8, Retries()).hand(0, COUNT)]
 

@@ -189,7 +189,7 @@ def records(team: Cluster, run: str, paths: list[str]) -> list[int]:
 import json, os, urllib.error, urllib.request
 from trialplane.wire import mlflow
 token = mlflow.token(open(os.environ["TRIALPLANE_TOKEN_FILE"]).read().strip())
-forged = mlflow.caller(os.environ["OTHER"], mlflow.USERS, "trialplane-user")
+forged = mlflow.caller_headers(os.environ["OTHER"], mlflow.USERS, "trialplane-user")
 def status(path):
     request = urllib.request.Request(os.environ["GATEWAY"] + path, headers={**forged, "Authorization": "Bearer " + token})
     try:

@@ -191,7 +191,7 @@ def test_an_mlflow_that_is_away_costs_a_file_none_of_its_attempts(
 
 def test_only_a_log_is_cut(place: Place, store: Store, tmp_path: Path) -> None:
     run_id = place.client.create_run(place.experiment).info.run_id
-    content = b"begin" + b"x" * logs.KEPT
+    content = b"begin" + b"x" * logs.ARTIFACT_BYTES
     for name in ("model.log", "attempt.log"):
         (tmp_path / name).write_bytes(content)
     sent = Files(place.client)

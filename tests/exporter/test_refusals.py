@@ -79,7 +79,7 @@ def test_runs_that_have_no_place_any_more_hold_nothing_else_up(
     """A trial logged one below its own, and the experiment is gone."""
     store = place.run.trial_store(0)
     store.parent.mkdir(parents=True, exist_ok=True)
-    for name, value in env.own_mlflow(store).items():
+    for name, value in env.mlflow_store_variables(store).items():
         monkeypatch.setenv(name, value)
     client = MlflowClient(f"sqlite:///{store}")
     there = client.create_experiment("toy", artifact_location=store.with_suffix(".artifacts").as_uri())

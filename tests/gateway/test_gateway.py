@@ -49,7 +49,7 @@ def test_a_status_has_the_digests_that_the_operator_kept(site: Site) -> None:
         assert site.get("/runs/toy/status")["status"]["images"] == {}
         site.archive.keep_images("toy", [("a:1", "sha256:1")])
         status = records.from_dict(RunStatus, site.get("/runs/toy/status")["status"])
-    assert (status.images, records.misfit(status)) == ({"a:1": ("sha256:1",)}, "")
+    assert (status.images, records.mistyped_field(status)) == ({"a:1": ("sha256:1",)}, "")
 
 
 def test_the_trials_of_a_killed_controller_are_counted_by_the_ledger(site: Site) -> None:

@@ -34,7 +34,7 @@ from trialplane.wire.states import FailureClass, TrialState
 
 __all__ = ["postgres", "server"]  # fixtures
 
-KEY = ledger.hashed("a-token")
+KEY = ledger.token_digest("a-token")
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def event(reason: str, message: str, name: str = "a-nbmtb", when: str = "2026-11
     ],
 )  # fmt: skip
 def test_a_pod_that_does_not_run(name, said, stuck):
-    wait = waiting.blocked(pod(name), RECORDED["events"])
+    wait = waiting.pod_wait(pod(name), RECORDED["events"])
     assert wait is not None
     assert said in wait.text
     assert wait.stuck is stuck
@@ -68,14 +68,14 @@ def test_a_pod_that_does_not_run(name, said, stuck):
 
 
 def test_a_pod_that_runs_waits_for_nothing():
-    assert waiting.blocked(head(), RECORDED["events"]) is None
+    assert waiting.pod_wait(head(), RECORDED["events"]) is None
 
 
 def test_an_image_on_its_way_is_told_apart():
     found = pod("map")
-    pulling = waiting.blocked(found, [event("Pulling", 'Pulling image "x:1"', "map")])
+    pulling = waiting.pod_wait(found, [event("Pulling", 'Pulling image "x:1"', "map")])
     assert pulling == waiting.Wait('is pulling image "x:1"', False)
-    assert waiting.blocked(found, []) == waiting.Wait("is starting", False)
+    assert waiting.pod_wait(found, []) == waiting.Wait("is starting", False)
 
 
 def test_a_crash_loop_says_the_last_exit_code():
@@ -83,7 +83,7 @@ def test_a_crash_loop_says_the_last_exit_code():
     (box,) = found["status"]["containerStatuses"]
     box["state"] = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container"}}
     box["lastState"], box["restartCount"] = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}, 4
-    wait = waiting.blocked(found)
+    wait = waiting.pod_wait(found)
     assert wait == waiting.Wait("keeps ending, 4 times so far, last with exit code 137 (OOMKilled)", True)
 
 
@@ -121,7 +121,7 @@ def test_a_controller_whose_image_is_missing_has_no_log_to_look_at(ray_cluster):
 def test_an_evicted_pod():
     found = pod("image")
     found["status"] = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
-    assert waiting.blocked(found) == waiting.Wait("evicted: The node was low on resource: memory.", True)
+    assert waiting.pod_wait(found) == waiting.Wait("evicted: The node was low on resource: memory.", True)
 
 
 def test_a_run_whose_head_waits_names_that_and_what_was_refused(ray_cluster):
@@ -181,7 +181,7 @@ def test_a_pod_whose_node_does_not_answer(ray_cluster):
     )
     starts = copy.deepcopy(lost)
     starts["status"]["conditions"][0]["status"] = "False"
-    assert waiting.blocked(starts) is None, "its probe has not succeeded yet"
+    assert waiting.pod_wait(starts) is None, "its probe has not succeeded yet"
 
 
 def test_an_operator_that_is_not_there(ray_cluster):
@@ -247,11 +247,11 @@ def installing(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_pod_that_installs_packages_says_so_and_where_the_log_is():
-    assert waiting.blocked(installing({"running": {}})) == waiting.Wait(
+    assert waiting.pod_wait(installing({"running": {}})) == waiting.Wait(
         "installs packages: `kubectl logs a-trials-1 -c install`", False
     )
     said = "the package index https://packages.example.org/simple could not be reached within 600 s"
-    wait = waiting.blocked(installing({"terminated": {"exitCode": 1, "reason": "Error", "message": said}}))
+    wait = waiting.pod_wait(installing({"terminated": {"exitCode": 1, "reason": "Error", "message": said}}))
     assert wait is not None and wait.stuck
     assert wait.text == (
         f"could not install its packages and ended with exit code 1: {said}; `kubectl logs a-trials-1 -c install`"

@@ -185,7 +185,7 @@ def test_a_ledger_that_somebody_locks_is_no_damaged_one(runs, monkeypatch):
 def test_rows_are_ranked_as_the_controller_ranks(runs):
     run = runs.make("a", tell=complete)
     job = folder.load_job(run)
-    best = rows.best(job, read(run))
+    best = rows.best_trial(job, read(run))
     assert best is not None
     assert best.values[0] == min(row.values[0] for row in read(run))
 

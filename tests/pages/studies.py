@@ -181,7 +181,7 @@ def promoted(trials: int, *, top: int = 64, factor: int = 4, seed: int = 0) -> R
 
 def recorded(made: Job, attempts: list[TrialRow], reports: list[ReportRow], *, run: str, state: RunState) -> Recorded:
     """A run of these attempts, with the status that a controller would give."""
-    newest = rows.newest(attempts)
+    newest = rows.newest_attempts(attempts)
     counts = {state: sum(row.state is state for row in newest) for state in TrialState}
     ended = max((row.ended or BEGAN for row in attempts), default=BEGAN)
     status = dataclasses.replace(
@@ -192,7 +192,7 @@ def recorded(made: Job, attempts: list[TrialRow], reports: list[ReportRow], *, r
         pruned=counts[TrialState.PRUNED],
         failed=counts[TrialState.FAILED],
         running=counts[TrialState.RUNNING],
-        best=rows.best(made, newest),
+        best=rows.best_trial(made, newest),
         started=BEGAN,
         ended=ended,
         updated=ended,

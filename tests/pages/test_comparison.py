@@ -47,7 +47,7 @@ def test_trials_are_compared_with_their_curves_and_the_step_that_reached_a_value
 
 def test_trials_with_the_same_parameters_are_repetitions():
     recorded = studies.study(40)
-    chosen = [row.trial for row in rows.newest(recorded.attempts) if row.values][:5]
+    chosen = [row.trial for row in rows.newest_attempts(recorded.attempts) if row.values][:5]
     same = {trial: {"lr": 0.1 if index < 3 else 0.2} for index, trial in enumerate(chosen)}
     attempts = [dataclasses.replace(row, params=same.get(row.trial, row.params)) for row in recorded.attempts]
     compared = comparison.of_trials([(dataclasses.replace(recorded, attempts=attempts), trial) for trial in chosen])

@@ -30,7 +30,7 @@ def unpacked(recorded, around=studies.AROUND):
 def test_columns_hold_the_trials_of_the_run():
     recorded = studies.study(60)
     facts, table = unpacked(recorded)
-    newest = rows.newest(recorded.attempts)
+    newest = rows.newest_attempts(recorded.attempts)
     assert table["trials", "trial"] == list(range(60))
     assert table["trials", "state"] == [row.state.value for row in newest]
     assert table["trials", "lr"] == pytest.approx([row.params["lr"] for row in newest])
@@ -39,9 +39,9 @@ def test_columns_hold_the_trials_of_the_run():
     assert lost == ["momentum" not in row.params for row in newest]
     assert table["trials", "message"] == [row.message or None for row in newest]
     order = sorted(range(60), key=table["trials", "rank"].__getitem__)
-    assert order == [row.trial for row in rows.ranked(recorded.job, newest)]
+    assert order == [row.trial for row in rows.rank(recorded.job, newest)]
     assert len(table["attempts", "trial"]) == len(recorded.attempts) > 60
-    best = rows.best(recorded.job, newest)
+    best = rows.best_trial(recorded.job, newest)
     assert best is not None
     assert (facts["best"][0]["trial"], dict(facts["best"][0]["params"])["lr"]) == (best.trial, str(best.params["lr"]))
     assert sum(failure["count"] for failure in facts["failures"]) == sum(
@@ -101,13 +101,13 @@ def test_bands_are_quantiles_of_all_curves():
 
 def test_importances_find_the_parameter_that_decides_and_say_why_there_are_none():
     recorded = studies.study(200)
-    shares, why = importances.importances(recorded.job, rows.newest(recorded.attempts))
+    shares, why = importances.importances(recorded.job, rows.newest_attempts(recorded.attempts))
     assert (shares[0][0], why) == ("lr", "")
     assert {name for name, _ in shares} == set(studies.SPACE)
     assert sum(share for _, share in shares) == pytest.approx(1)
     few = studies.study(5)
-    assert "20 complete trials are needed" in importances.importances(few.job, rows.newest(few.attempts))[1]
-    same = [dataclasses.replace(row, params={"lr": 0.1}) for row in rows.newest(recorded.attempts)]
+    assert "20 complete trials are needed" in importances.importances(few.job, rows.newest_attempts(few.attempts))[1]
+    same = [dataclasses.replace(row, params={"lr": 0.1}) for row in rows.newest_attempts(recorded.attempts)]
     assert importances.importances(recorded.job, same) == ([], "no parameter has two different values")
 
 
@@ -128,7 +128,7 @@ def test_savings_of_pruning_are_the_steps_that_were_not_run():
 def test_a_promoted_trial_is_one_curve_with_the_steps_at_which_it_was_paused():
     recorded = studies.promoted(32)
     facts, table = unpacked(recorded)
-    newest = {row.trial: row for row in rows.newest(recorded.attempts)}
+    newest = {row.trial: row for row in rows.newest_attempts(recorded.attempts)}
     complete = [trial for trial, row in newest.items() if row.state is TrialState.COMPLETE]
     curve_numbers = table["curves", "number"]
     assert sorted(curve_numbers) == sorted(row.number for row in newest.values())  # one for each trial, of all segments

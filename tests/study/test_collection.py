@@ -21,7 +21,7 @@ from tests.study.conftest import Study, alive, kill, wait_until
 from trialplane.client.run import RunHandle
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
-from trialplane.wire.units import seed_of
+from trialplane.wire.units import unit_seed
 
 UNITS = 8
 SEED = 5
@@ -106,7 +106,7 @@ seed: {SEED}
 
 def content_of(unit: int) -> str:
     """The hash of what `play` makes of a unit."""
-    random = np.random.default_rng(seed_of(SEED, unit))
+    random = np.random.default_rng(unit_seed(SEED, unit))
     board, moves = random.random((4, 8, 8)), random.integers(0, 99, 20)
     return hashlib.sha256(board.tobytes() + moves.tobytes()).hexdigest()
 

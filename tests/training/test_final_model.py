@@ -35,7 +35,7 @@ def test_a_model_becomes_an_artifact_and_on_request_a_version(
 ) -> None:
     import mlflow
 
-    store = env.own_mlflow(tmp_path / "mlflow.db")
+    store = env.mlflow_store_variables(tmp_path / "mlflow.db")
     for name, value in store.items():
         monkeypatch.setenv(name, value)
     client = mlflow.MlflowClient(store[env.MLFLOW_TRACKING_URI])

@@ -219,7 +219,7 @@ def test_a_run_that_a_script_leaves_open_ends_with_the_trial(bench: Bench, store
 
 @pytest.mark.parametrize("what", ["opening", "experiment_by_hand", "trainer", "thread"])
 def test_in_a_store_of_its_own_the_first_run_is_the_trials(bench: Bench, store: Store, tmp_path: Path, what: str) -> None:
-    complete(bench, what, env.own_mlflow(tmp_path / "mlflow.db"))
+    complete(bench, what, env.mlflow_store_variables(tmp_path / "mlflow.db"))
     everywhere = [experiment.experiment_id for experiment in store.client.search_experiments()]
     (first,) = [run for run in store.client.search_runs(everywhere) if "mlflow.parentRunId" not in run.data.tags]
     assert set(first.data.metrics) & {"first", "loss"}

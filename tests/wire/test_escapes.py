@@ -32,13 +32,13 @@ def test_what_is_stored_is_text_whatever_a_job_raised() -> None:
     ],
 )
 def test_what_is_shown_steers_no_terminal(text: str, shown: str) -> None:
-    assert escapes.visible(text) == shown
+    assert escapes.escape_controls(text) == shown
 
 
 def test_colours_stay_where_they_are_allowed_and_nothing_else_does() -> None:
     said = "\x1b[1;31mred\x1b[m \x1b[38:5:1mx \x1b[2J\x1b]8;;http://x\x1b\\ \x1b[31"
     shown = "\x1b[1;31mred\x1b[m \x1b[38:5:1mx \\u001b[2J\\u001b]8;;http://x\\u001b\\ \\u001b[31"
-    assert escapes.visible(said, colours=True) == shown
+    assert escapes.escape_controls(said, colours=True) == shown
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_colours_stay_where_they_are_allowed_and_nothing_else_does() -> None:
     ],
 )
 def test_urls_are_shown_without_their_passwords(text, shown):
-    assert escapes.without_passwords(text) == (shown or text)
+    assert escapes.mask_passwords(text) == (shown or text)

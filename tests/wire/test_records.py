@@ -211,7 +211,7 @@ def test_names_are_unique(module: Any) -> None:
 @given(RECORDS)
 @settings(max_examples=50)
 def test_what_was_written_fits_its_fields(record):
-    assert records.misfit(records.from_json(type(record), records.to_json(record))) == ""
+    assert records.mistyped_field(records.from_json(type(record), records.to_json(record))) == ""
 
 
 @pytest.mark.parametrize(
@@ -233,4 +233,4 @@ def test_a_damaged_record_is_a_value_error(text):
 )  # fmt: skip
 def test_a_field_of_another_type_is_named(field, value):
     record = {"run": "a", "job": "b", "state": "RUNNING", "trials": 1, field: value}
-    assert records.misfit(records.from_dict(records.RunStatus, record)) == field
+    assert records.mistyped_field(records.from_dict(records.RunStatus, record)) == field

@@ -75,7 +75,7 @@ def test_the_newest_attempt_of_each_trial() -> None:
         TrialRow(trial, TrialState.RUNNING, attempt, number)
         for trial, attempt, number in [(1, 1, 1), (0, 2, 3), (0, 1, 0), (2, 1, 2)]
     ]
-    assert [(row.trial, row.attempt) for row in rows.newest(attempts)] == [(0, 2), (1, 1), (2, 1)]
+    assert [(row.trial, row.attempt) for row in rows.newest_attempts(attempts)] == [(0, 2), (1, 1), (2, 1)]
 
 
 def test_a_promoted_trial_took_as_long_as_all_of_its_segments() -> None:
@@ -86,7 +86,7 @@ def test_a_promoted_trial_took_as_long_as_all_of_its_segments() -> None:
         TrialRow(1, TrialState.PAUSED, 1, 2, seconds=1.0, started=115.0),
         TrialRow(0, TrialState.COMPLETE, 4, 4, seconds=4.0, started=130.0, series=1),
     ]
-    trial, other = rows.newest(attempts)
+    trial, other = rows.newest_attempts(attempts)
     assert (trial.attempt, trial.started, trial.seconds) == (4, 110.0, 7.0), "without the attempt that was lost"
     assert other.seconds == 1.0
 
@@ -102,20 +102,20 @@ def test_from_best_to_worst() -> None:
         complete(6, 0.5),
         TrialRow(7, TrialState.LOST, 1, 7),
     ]
-    assert [row.trial for row in rows.ranked(ONE, table)] == [5, 6, 3, 2, 4, 1, 7, 0]
-    assert [row.trial for row in rows.ranked(make_job("minimize"), table)][:3] == [3, 5, 6]
+    assert [row.trial for row in rows.rank(ONE, table)] == [5, 6, 3, 2, 4, 1, 7, 0]
+    assert [row.trial for row in rows.rank(make_job("minimize"), table)][:3] == [3, 5, 6]
 
 
 def test_the_best() -> None:
-    assert rows.best(ONE, []) is None
-    assert rows.best(ONE, [complete(0, 1.0, feasible=False), TrialRow(1, TrialState.FAILED, 1, 1)]) is None
-    best = rows.best(ONE, [complete(0, 0.5), complete(1, 1.0, feasible=False), complete(2, 0.7)])
+    assert rows.best_trial(ONE, []) is None
+    assert rows.best_trial(ONE, [complete(0, 1.0, feasible=False), TrialRow(1, TrialState.FAILED, 1, 1)]) is None
+    best = rows.best_trial(ONE, [complete(0, 0.5), complete(1, 1.0, feasible=False), complete(2, 0.7)])
     assert best is not None
     assert best.trial == 2
 
 
 def test_the_front_of_one_objective_is_its_best() -> None:
-    assert [row.trial for row in rows.front(ONE, [complete(0, 0.5), complete(1, 0.7), complete(2, 0.7)])] == [1, 2]
+    assert [row.trial for row in rows.pareto_front(ONE, [complete(0, 0.5), complete(1, 0.7), complete(2, 0.7)])] == [1, 2]
 
 
 VALUES = st.sampled_from([0.0, 0.25, 0.5, 1.0, float("inf")])
@@ -135,15 +135,15 @@ def better(one: TrialRow, other: TrialRow) -> bool:
 def test_the_front_is_what_nothing_beats(table: list[TrialRow]) -> None:
     feasible = [row for row in table if row.feasible]
     expected = [row for row in feasible if not any(better(other, row) for other in feasible)]
-    assert rows.front(TWO, table) == expected
-    best = rows.best(TWO, table)
+    assert rows.pareto_front(TWO, table) == expected
+    best = rows.best_trial(TWO, table)
     assert best in expected if expected else best is None
 
 
 @settings(deadline=None)
 @given(TABLES, st.randoms())
 def test_with_several_objectives_fronts_come_one_after_the_other(table: list[TrialRow], shuffle: Any) -> None:
-    order = rows.ranked(TWO, table)
+    order = rows.rank(TWO, table)
     assert sorted(row.trial for row in order) == [row.trial for row in table]
     feasible = [row for row in order if row.feasible]
     assert order[: len(feasible)] == feasible, "the infeasible ones come last"
@@ -151,4 +151,4 @@ def test_with_several_objectives_fronts_come_one_after_the_other(table: list[Tri
         assert not better(after, before)
     mixed = list(table)
     shuffle.shuffle(mixed)
-    assert rows.ranked(TWO, mixed) == order, "the order they came in does not matter"
+    assert rows.rank(TWO, mixed) == order, "the order they came in does not matter"

@@ -17,7 +17,7 @@ from tests.worker.collecting import RUN, SHARED, Collecting, Place, shared_memor
 from tests.worker.conftest import Event, alive, wait_until
 
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Unit
+from trialplane.wire.units import BATCH_BYTES, BATCH_RESULTS, Unit
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_units_are_taken_in_batches(run: Collecting) -> None:
     run.on_event = lambda place, event: asked.append(event.wants)
     assert run.run(0, play="batches", units=30).state is TrialState.COMPLETE
     assert sorted(run.taken) == list(range(30))
-    assert sum(asked) <= 30 + 2 * (8 + TOGETHER), "asking again without waiting does not multiply"
+    assert sum(asked) <= 30 + 2 * (8 + BATCH_RESULTS), "asking again without waiting does not multiply"
 
 
 def test_generators_are_seeded_by_the_unit(run: Collecting) -> None:
@@ -253,7 +253,7 @@ def test_who_has_given_all_it_had_is_not_late(run: Collecting, tmp_path: Path) -
     assert outcome.state is TrialState.COMPLETE
 
 
-@pytest.mark.parametrize(("size", "most"), [(TOGETHER_BYTES // 2, 2), (8, TOGETHER)])
+@pytest.mark.parametrize(("size", "most"), [(BATCH_BYTES // 2, 2), (8, BATCH_RESULTS)])
 def test_who_waits_for_others_is_not_late(run: Collecting, tmp_path: Path, size: int, most: int) -> None:
     """It has as much on offer that nobody fetches as it may, or no unit to do."""
     run.timeout = 30.0

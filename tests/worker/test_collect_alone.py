@@ -72,13 +72,13 @@ def test_iterations(script: Path) -> None:
     assert (said["units"], said["items"]) == (5, 10)
     import numpy as np
 
-    np.random.seed(units.seed_of(0, 10))
+    np.random.seed(units.unit_seed(0, 10))
     assert said["drawn"] == np.random.random(2)[0]
 
 
 def test_units_have_the_seeds_they_have_on_the_platform() -> None:
     (unit,) = book.Units(10, 1, 7, Retries()).hand(0, 1)
-    assert unit.seed == units.seed_of(7, 10)
+    assert unit.seed == units.unit_seed(7, 10)
 
 
 def test_less_of_it(script: Path) -> None:

@@ -58,7 +58,7 @@ class Pod:
 
     @property
     def refusal(self) -> str:
-        file = cluster.refusal(self.packages)
+        file = cluster.refusal_file(self.packages)
         return file.read_text() if file.exists() else ""
 
 

@@ -43,7 +43,7 @@ class Ended:
         """The cause of its failure: the last line `…Error: …` of its output, or the last line."""
         with self.log.open("rb") as output:
             output.seek(max(0, self.log.stat().st_size - _TAIL))
-            text = escapes.plain(output.read(_TAIL).decode(errors="replace"))
+            text = escapes.strip_sequences(output.read(_TAIL).decode(errors="replace"))
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         if message := next((line for line in reversed(lines) if _ERROR.match(line)), ""):
             return errors.shortened(message, _LONGEST)

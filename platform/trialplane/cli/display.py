@@ -72,7 +72,7 @@ def draw(status: RunStatus) -> Group:
 
 def _text(text: str, style: str = "") -> Text:
     """Return text of a job without its control characters."""
-    return Text(escapes.visible(text), style)
+    return Text(escapes.escape_controls(text), style)
 
 
 def markdown(text: str) -> str:

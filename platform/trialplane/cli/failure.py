@@ -46,4 +46,4 @@ def unwritten(error: OSError) -> int:
 def _print(text: str) -> None:
     shown = "\n".join(errors.shortened(line, LONGEST_LINE) for line in text.splitlines())
     with contextlib.suppress(OSError, ValueError):  # a full disk, a closed pipe or stream: only the exit code remains
-        click.echo(escapes.visible(shown), err=True)
+        click.echo(escapes.escape_controls(shown), err=True)

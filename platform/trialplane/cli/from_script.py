@@ -540,7 +540,7 @@ def _enqueue(job: _Job) -> list[str]:
         f"{name}, by default {defaults[name]}, is outside of its range" for name in defaults if name not in start
     )
     if not start:
-        return [f"# The script's defaults are not tried first: {escapes.visible(outside)}"] if outside else []
+        return [f"# The script's defaults are not tried first: {escapes.escape_controls(outside)}"] if outside else []
     return [_field("enqueue", [start], f"the script's defaults, tried first{f'; {outside}' if outside else ''}")]
 
 
@@ -602,5 +602,5 @@ def _field(name: str, value: Any, comment: str = "") -> str:
     text = output.as_yaml({name: value}, flow=True).strip()[1:-1] if not isinstance(value, (dict, list)) else ""
     if not text:
         text = f"{output.as_yaml([name], flow=True).strip()[1:-1]}: {output.as_yaml(value, flow=True).strip()}"
-    remark = escapes.visible(" ".join(comment.split()))
+    remark = escapes.escape_controls(" ".join(comment.split()))
     return f"{text} # {remark}" if remark else text

@@ -203,5 +203,5 @@ def _job_yaml(imported: Imported, file: Path, source: str) -> str:
         lines.append("Not converted as in the source:")
         lines += [f"  {note}" for note in imported.notes]
     # A comment ends at any of YAML's line breaks.
-    comments = "".join(f"# {escapes.visible(' '.join(line.splitlines()))}\n" for line in lines)
+    comments = "".join(f"# {escapes.escape_controls(' '.join(line.splitlines()))}\n" for line in lines)
     return comments + output.as_yaml(dict(imported.job))

@@ -68,7 +68,7 @@ def logs_command(
     else:
         lines = kinds.of(handle.status()).logs(handle, trial, attempt, follow=follow)
     for line in lines:
-        click.echo(escapes.visible(line, colours=True), nl=False)
+        click.echo(escapes.escape_controls(line, colours=True), nl=False)
 
 
 def _print_history(handle: RunHandle) -> None:
@@ -78,6 +78,8 @@ def _print_history(handle: RunHandle) -> None:
     for event in events:
         when = output.moment(event.at) or "now"
         click.echo(
-            escapes.visible(f"{when:<19}  {event.by:<{width}}  {event.text}\n" if width else f"{when:<19}  {event.text}\n"),
+            escapes.escape_controls(
+                f"{when:<19}  {event.by:<{width}}  {event.text}\n" if width else f"{when:<19}  {event.text}\n"
+            ),
             nl=False,
         )

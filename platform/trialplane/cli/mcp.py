@@ -135,7 +135,7 @@ class Tools:
         shown = collections.deque[str]()
         size = 0
         for line in reversed(tail):
-            text = escapes.visible(errors.shortened(line.rstrip("\n"), _LONGEST_LINE))
+            text = escapes.escape_controls(errors.shortened(line.rstrip("\n"), _LONGEST_LINE))
             size += len(text.encode()) + 1
             if len(shown) == lines or size > _MOST_BYTES:
                 break
@@ -206,7 +206,7 @@ def mcp_command(target_name: TargetName, allow_submit: bool) -> None:
             try:
                 return method(*args, **kwargs)
             except TrialplaneError as error:
-                raise ToolError(errors.shortened(escapes.visible(str(error)), _MOST_BYTES)) from error
+                raise ToolError(errors.shortened(escapes.escape_controls(str(error)), _MOST_BYTES)) from error
 
         return call
 
@@ -298,4 +298,4 @@ def _value(value: Any) -> Any:
 
 
 def _text(text: str) -> str:
-    return errors.shortened(escapes.visible(text), _LONGEST_TEXT)
+    return errors.shortened(escapes.escape_controls(text), _LONGEST_TEXT)

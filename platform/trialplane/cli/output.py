@@ -40,7 +40,7 @@ def option(*kinds: str) -> Decorator:
 def note(text: str) -> None:
     """Print a line for the user on stderr; a closed stderr is not an error."""
     with contextlib.suppress(OSError):
-        click.echo(escapes.visible(text), err=True)
+        click.echo(escapes.escape_controls(text), err=True)
 
 
 def paint(text: str, **style: Any) -> str:
@@ -51,7 +51,9 @@ def paint(text: str, **style: Any) -> str:
 def emit(kind: str, data: Any, table: Callable[[], str]) -> None:
     """Print `data` (plain values) as JSON or YAML, or the table that `table` returns."""
     if kind == "json":
-        click.echo(escapes.visible(json.dumps(data, indent=2, ensure_ascii=False)))  # JSON itself escapes control characters
+        click.echo(
+            escapes.escape_controls(json.dumps(data, indent=2, ensure_ascii=False))
+        )  # JSON itself escapes control characters
     elif kind == "yaml":
         click.echo(as_yaml(data), nl=False)
     else:
@@ -90,7 +92,7 @@ def as_csv(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     for line in (header, *lines):
-        writer.writerow([escapes.visible(value) if isinstance(value, str) else value for value in line])
+        writer.writerow([escapes.escape_controls(value) if isinstance(value, str) else value for value in line])
     return buffer.getvalue().rstrip("\n")
 
 
@@ -135,7 +137,7 @@ def cell(value: Any) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.4g}"
-    return escapes.visible(" ".join(str(value).split()))
+    return escapes.escape_controls(" ".join(str(value).split()))
 
 
 def percent(share: float) -> str:

@@ -155,4 +155,4 @@ def summary(handle: RunHandle, status: RunStatus, stream: Any = None) -> None:
 
 
 def _echo(text: str, stream: Any) -> None:
-    click.echo(escapes.visible(text), file=stream)
+    click.echo(escapes.escape_controls(text), file=stream)

@@ -74,7 +74,7 @@ def refit_command(
 
 def _show(handle: RunHandle, kind: str) -> None:
     job = handle.job
-    values = cloning.groups(handle.name, job, rows.newest(handle.attempts()))
+    values = cloning.groups(handle.name, job, rows.newest_attempts(handle.attempts()))
     comparison = refit.compare(values, maximize=job.objectives[0].direction == "maximize")
     output.emit(kind, records.to_dict(comparison), lambda: _table(job.objectives[0].metric, comparison))
 

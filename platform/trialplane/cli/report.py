@@ -64,7 +64,7 @@ def report_command(
     _write(file, text, opens)
     if uri:
         handles[0].store_report(text, uri)
-        output.note(f"stored it as report.html of {handles[0].name} in {escapes.without_passwords(uri)}")
+        output.note(f"stored it as report.html of {handles[0].name} in {escapes.mask_passwords(uri)}")
 
 
 @click.command("compare")

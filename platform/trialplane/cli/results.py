@@ -40,7 +40,7 @@ def results_command(
     trials_by_run = [(handle, _trials(handle, limit, all_attempts)) for handle in handles]
     several = len(trials_by_run) > 1
     if kind == "csv":
-        click.echo(output.as_csv(*_joined([(handle.name, rows.flat(trials)) for handle, trials in trials_by_run], several)))
+        click.echo(output.as_csv(*_joined([(handle.name, rows.table(trials)) for handle, trials in trials_by_run], several)))
         return
     for handle, trials in trials_by_run:
         if kind == "table" and not trials:
@@ -66,7 +66,7 @@ def _show_curves(handles: Sequence[RunHandle], limit: int | None, kind: str) -> 
         if kind == "table" and not rows_of_run:
             output.note(f"{run} has no reports yet; `platform status {run}`")
     if kind == "csv" or (kind == "table" and any(rows_of_run for _, rows_of_run in reports)):
-        header, lines = _joined([(run, rows.curves(rows_of_run)) for run, rows_of_run in reports], several)
+        header, lines = _joined([(run, rows.curve_table(rows_of_run)) for run, rows_of_run in reports], several)
         if kind == "csv":
             click.echo(output.as_csv(header, lines))
         else:
@@ -161,6 +161,6 @@ def export_command(run: str, url: str, target_name: TargetName) -> None:
     handle = names.find_run(run, target_name)
     handle.export(url)
     if url.startswith("mlflow:"):
-        output.note(f"exported {handle.name} to {escapes.without_passwords(url.removeprefix('mlflow:'))}")
+        output.note(f"exported {handle.name} to {escapes.mask_passwords(url.removeprefix('mlflow:'))}")
         return
     output.note(f"exported as the study {handle.name}; open it with optuna.load_study or optuna-dashboard")

@@ -105,7 +105,7 @@ def _read_only(ask: Source) -> Source:
 
     @contextlib.contextmanager
     def answer(method: str, target: str, body: bytes) -> Iterator[Any]:
-        if not mlflow_paths.reads(method, target, body):
+        if not mlflow_paths.is_read_only(method, target, body):
             text = json.dumps({"error_code": "PERMISSION_DENIED", "message": "MLflow is read-only here"}).encode()
             kind = {"Content-Type": "application/json"}
             yield urllib3.HTTPResponse(io.BytesIO(text), kind, 403, preload_content=False)

@@ -41,7 +41,7 @@ def trial(target: Target, run: str, number: int) -> TrialRow:
     Raises:
         InputError: the run has started no such trial.
     """
-    for row in rows.newest(target.rows(run)[1]):
+    for row in rows.newest_attempts(target.rows(run)[1]):
         if row.trial == number:
             return row
     raise InputError(f"the run {run} has started no trial {number}; `platform results {run}` shows its trials")
@@ -82,7 +82,7 @@ def folder(
 def best(job: Job, trials: list[TrialRow], number: int) -> list[TrialRow]:
     """Return the best feasible trials, at most `number` of them, without those that have equal parameters."""
     different: dict[str, TrialRow] = {}
-    for row in rows.ranked(job, trials):
+    for row in rows.rank(job, trials):
         if row.state is TrialState.COMPLETE and row.feasible:
             different.setdefault(earlier.key(row.params), row)
     return list(different.values())[:number]

@@ -131,7 +131,7 @@ def ending(pod: dict[str, Any], count: int, noise: Sequence[str]) -> Finding | N
     phase = (pod.get("status") or {}).get("phase")
     if phase == "Succeeded" and count:
         return None
-    wait = waiting.blocked(pod)
+    wait = waiting.pod_wait(pod)
     state = wait.text if wait else f"is {phase}"
     output = f"; its output: {noise[-1].strip()}" if noise else ""
     advice = "the trial image must hold this version of the platform: build it from jobs/Dockerfile, or upgrade the chart"
@@ -155,7 +155,7 @@ def _watch(cluster: Cluster, name: str, patience: float) -> Iterator[Finding]:
         if (pod.get("status") or {}).get("phase") not in (None, "Pending"):
             break
         moment = time.monotonic()
-        wait = waiting.blocked(pod, cluster.list(kinds.EVENT, fields=f"involvedObject.name={name}"))
+        wait = waiting.pod_wait(pod, cluster.list(kinds.EVENT, fields=f"involvedObject.name={name}"))
         stuck_since = (stuck_since or moment) if wait is not None and wait.stuck else None
         if moment - begin > patience or (stuck_since is not None and moment - stuck_since > min(_STUCK, patience)):
             text = wait.text if wait is not None else "does not start"

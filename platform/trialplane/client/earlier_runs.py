@@ -33,7 +33,7 @@ def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]
         try:
             old = target.job(run)
             reason = earlier.refusal(old, job)
-            mapped = None if reason else earlier.HistoryMapper(run, old, job, rows.newest(target.rows(run)[1]))
+            mapped = None if reason else earlier.HistoryMapper(run, old, job, rows.newest_attempts(target.rows(run)[1]))
         except (RunNotFound, RunDamaged, LedgerError) as error:
             reason = str(error)
         if reason or mapped is None:
@@ -66,7 +66,7 @@ def _results(target: Target, plan: Plan, notes: list[str]) -> list[EarlierTrial]
                 notes.append(f"reuse: nothing of {run}, as the data in {changed} has changed since")
                 continue
             old = target.job(run)
-            results += earlier.results(run, old, rows.newest(target.rows(run)[1]), plan.job.required_metrics)
+            results += earlier.results(run, old, rows.newest_attempts(target.rows(run)[1]), plan.job.required_metrics)
         except (RunNotFound, RunDamaged, LedgerError, TargetError):
             continue  # deleted meanwhile, or damaged, as `platform list` shows
     notes.append(f"reuse: {len(results)} results of earlier runs with the same code, data and seed")

@@ -73,7 +73,7 @@ class Gateway:
             desired = records.from_dict(Desired, data["desired"])
         except ValueError as error:
             raise self._unreadable(run, str(error)) from error
-        if wrong := records.misfit(status):
+        if wrong := records.mistyped_field(status):
             raise self._unreadable(run, f"an invalid value for `{wrong}`")
         return status, bool(data["alive"]), desired
 

@@ -253,8 +253,8 @@ class KubernetesTarget:
             raise self._removed(run)
         role = self.job(run).widened(parallel).roles()[0]
         pods = self.objects.trial_pods(run, role.name)
-        if not view.run.is_seen or len(pods) <= role.pods:
-            return view.run.is_seen
+        if not view.run.is_observed or len(pods) <= role.pods:
+            return view.run.is_observed
         # The operator, or Ray's autoscaler, removes surplus pods without a slot.
         has_scaled = view.status is not None and view.alive and view.status.parallel == parallel
         return has_scaled and not now and len(set(pods) & set(view.status.nodes if view.status else ())) <= role.pods
@@ -296,7 +296,7 @@ class KubernetesTarget:
         for pod in pods:
             name, phase = pod["metadata"]["name"], (pod.get("status") or {}).get("phase")
             if phase == "Failed":
-                last_words = f"{waiting.last_words(pod)}; `{where} logs {name}` has the rest"
+                last_words = f"{waiting.last_message(pod)}; `{where} logs {name}` has the rest"
                 return f"{text}: {last_words}. Another pod tries in a minute"
             if phase != "Succeeded":
                 return f"{text}: the pod {name} is {phase}; `{where} describe pod {name}` shows why. It goes on by itself"
@@ -312,7 +312,7 @@ class KubernetesTarget:
             raise TargetError(f"the Run {run.name} in {self.cluster.place} is being removed; try again in a moment")
         self.objects.change(run, **fields)
         deadline = time.monotonic() + sources.PATIENCE
-        while (current := self.objects.run(run.name)) is not None and not current.is_seen:
+        while (current := self.objects.run(run.name)) is not None and not current.is_observed:
             if time.monotonic() > deadline:
                 raise TargetError(
                     f"the change is written into the Run {run.name} in {self.cluster.place}, but the operator has not "

@@ -104,4 +104,4 @@ def _shown(value: Any) -> str:
 
 def _text(text: str) -> Text:
     """Text that may come from a job, without its control characters."""
-    return Text(escapes.visible(text))
+    return Text(escapes.escape_controls(text))

@@ -84,7 +84,7 @@ class LocalTarget:
             new_location = new or f"a folder of {paths.runs(self.home)}"
             return saving.other_location_message(run, old or str(files.checkpoints), new_location, old)
         saved = Path(paths.trial_checkpoints(str(files.checkpoints), run, 0))
-        return "" if new or paths.is_saved(saved) else f"{saving.no_checkpoint_message(run)} (in {saved})"
+        return "" if new or paths.has_checkpoint(saved) else f"{saving.no_checkpoint_message(run)} (in {saved})"
 
     def describe(self, plan: Plan) -> dict[str, Any]:
         """See `Target`."""
@@ -329,7 +329,7 @@ class LocalTarget:
             return planning.pending_status(files.root.name, folder.load_job(files), self._submission_time(files.root.name))
         except (OSError, ValueError) as error:
             raise folder.damage_error(files, files.status, error, _REPAIR_HINT) from error
-        wrong = records.misfit(status)
+        wrong = records.mistyped_field(status)
         if wrong:
             raise folder.damage_error(files, files.status, f"has an invalid value for `{wrong}`", _REPAIR_HINT)
         return status

@@ -74,19 +74,19 @@ def active_controller(run: RunPaths) -> Holder | None:
     try:
         text = _lock_holder(run.lock)
     except OSError as error:
-        if not newest.pid or newest.is_here:
+        if not newest.pid or newest.is_visible:
             return newest if newest.is_alive else None
         raise RunDamaged(
             f"whether {run.root.name} is active is unknown: {run.lock} cannot be locked ({error.strerror}), and its "
-            f"last controller was {newest.where}; when that has ended, remove {run.controller}"
+            f"last controller was {newest.description}; when that has ended, remove {run.controller}"
         ) from error
     if text is None:
-        if newest.is_here:  # a starting controller takes the lock after the start of Ray
+        if newest.is_visible:  # a starting controller takes the lock after the start of Ray
             return newest if newest.is_alive else None
         is_recent = abs(time.time() - started) < STARTING
         return newest if is_recent and newest.pid else None
     holder = Holder.read(text)
-    is_stale = not holder.pid or (holder.is_here and not holder.is_alive)  # the text may be of an earlier holder
+    is_stale = not holder.pid or (holder.is_visible and not holder.is_alive)  # the text may be of an earlier holder
     return newest if is_stale and newest.pid else holder
 
 
@@ -119,10 +119,11 @@ def check_reach(run: str, controller: Holder) -> None:
             f"the controller of {run} holds the run's controller.lock, which does not name its process: "
             "`fuser` shows it on the machine where it works, and SIGTERM ends it cleanly"
         )
-    if not controller.is_here:
+    if not controller.is_visible:
         raise TargetError(
-            f"the controller of {run} ({controller.where}) works on another machine or in another container and cannot "
-            f"be reached from here; there, `platform pause {run} --local` stops it, `platform cancel {run} --local` ends it"
+            f"the controller of {run} ({controller.description}) works on another machine or in another container and "
+            f"cannot be reached from here; there, `platform pause {run} --local` stops it, `platform cancel {run} --local` "
+            "ends it"
         )
     try:
         if controller.is_alive:
@@ -130,7 +131,9 @@ def check_reach(run: str, controller: Holder) -> None:
     except ProcessLookupError:
         return
     except PermissionError as error:
-        raise TargetError(f"the controller of {run} ({controller.where}) is another user's, who must end it") from error
+        raise TargetError(
+            f"the controller of {run} ({controller.description}) is another user's, who must end it"
+        ) from error
 
 
 def replace(file: Path, text: str) -> None:

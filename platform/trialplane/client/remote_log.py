@@ -38,7 +38,7 @@ def of_gateway(gateway: Gateway, run: str, which: Log, is_active: Callable[[], b
         if isinstance(piece, str):
             return Piece(b"", offset, active)
         # A controller's log continues in a new head pod; a trial's attempt ends once.
-        return dataclasses.replace(piece, growing=active and (piece.growing or which.trial is None))
+        return dataclasses.replace(piece, is_growing=active and (piece.is_growing or which.trial is None))
 
     return logs.lines(logs.follow(read, PAUSE))
 

@@ -195,7 +195,7 @@ class RunHandle:
 
     def rows(self) -> list[TrialRow]:
         """List the newest attempt of each trial, best first."""
-        return rows.ranked(self.job, rows.newest(self.attempts()))
+        return rows.rank(self.job, rows.newest_attempts(self.attempts()))
 
     def trials(self) -> pandas.DataFrame:
         """Return `rows` as a table, with the columns of `platform results --output csv`.
@@ -210,7 +210,7 @@ class RunHandle:
         exporting.check("pandas", extra="notebook")
         import pandas  # half a second, and laptops that only submit have none
 
-        header, lines = rows.flat(self.rows())
+        header, lines = rows.table(self.rows())
         return pandas.DataFrame(lines, columns=header)
 
     def reports(self, after: int = 0, limit: int | None = None) -> list[ReportRow]:
@@ -235,7 +235,7 @@ class RunHandle:
         exporting.check("pandas", extra="notebook")
         import pandas  # as in `trials`
 
-        header, lines = rows.curves(self.reports())
+        header, lines = rows.curve_table(self.reports())
         table = pandas.DataFrame(lines, columns=header)
         table["time"] = pandas.to_datetime(table["time"], unit="s", utc=True)
         return table
@@ -259,10 +259,10 @@ class RunHandle:
     def front(self) -> list[TrialRow]:
         """List the Pareto-optimal trials, or with one objective the best trial. Empty if no trial has a result."""
         job = self.job
-        trials = rows.newest(self.attempts())
+        trials = rows.newest_attempts(self.attempts())
         if len(job.objectives) > 1:
-            return rows.ranked(job, rows.front(job, trials))
-        best = rows.best(job, trials)
+            return rows.rank(job, rows.pareto_front(job, trials))
+        best = rows.best_trial(job, trials)
         return [] if best is None else [best]
 
     def study(self) -> optuna.Study:
@@ -481,7 +481,7 @@ class RunHandle:
         if job.is_sequential:
             raise InputError(f"{self.name} is a {job.title}; `platform resume {self.name}` tries again what has failed")
         attempts = self.attempts()
-        failed = [row for row in rows.newest(attempts) if row.state is TrialState.FAILED]
+        failed = [row for row in rows.newest_attempts(attempts) if row.state is TrialState.FAILED]
         if not failed:
             raise InputError(f"no trial of {self.name} has failed; `platform results {self.name}` shows its trials")
         before = max(row.number for row in attempts) + 1

@@ -61,7 +61,7 @@ class RunSources:
             return None
         run, begun = self.run, 0.0
         if run is not None and not self.alive:
-            followed = run.is_seen and run.is_started and not run.is_deleted
+            followed = run.is_observed and run.is_started and not run.is_deleted
             begun = (metadata.moment(run.status.started) or run.created) if followed else math.inf
         return LedgerView(self.status, alive=self.alive, begun=begun)
 
@@ -74,7 +74,7 @@ class RunSources:
             return OperatorView(RunState.PAUSED, reason)
         if run.is_deleted:
             return OperatorView(RunState.PAUSED, "it is being removed")
-        if not run.is_seen:
+        if not run.is_observed:
             return OperatorView(RunState.PENDING, run_status.joined(_waiting_reason(run, command), self.away))
         state, reported = run.state, run.status.reason
         if state is RunState.RUNNING and self.away:

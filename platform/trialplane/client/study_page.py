@@ -111,7 +111,7 @@ class StudyPage:
 
     def _importances(self, recorded: Recorded) -> importances.Shares:
         """Return the importances, computed again when there are a tenth more complete trials."""
-        trials = rows.newest(recorded.attempts)
+        trials = rows.newest_attempts(recorded.attempts)
         complete = sum(row.state is TrialState.COMPLETE for row in trials)
         if complete >= _GROWTH * self._shares[0]:
             self._shares = complete + 1, importances.importances(recorded.job, trials)

@@ -85,7 +85,7 @@ def choose(
 def recall() -> Memory:
     """Return the recorded submissions. Empty if there are none or they are unreadable."""
     try:
-        data = json.loads(paths.place(paths.home()).read_bytes())
+        data = json.loads(paths.target_file(paths.home()).read_bytes())
         name = data["place"]
         return Memory(TargetName(bool(name["local"]), name["context"], name["namespace"]), tuple(map(str, data["runs"])))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError):  # RuntimeError: ~ of a user that does not exist
@@ -96,7 +96,7 @@ def remember(target_name: TargetName, run: str) -> None:
     """Record a submission and its target, for `recall`. A failure to write is ignored."""
     memory = recall()
     runs = memory.runs if target_name.local else (run, *(name for name in memory.runs if name != run))[:_RECORDED_RUNS]
-    file = paths.place(paths.home())
+    file = paths.target_file(paths.home())
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         paths.make_home(file.parent)

@@ -171,7 +171,7 @@ def write(order: Order, lines: Iterable[str]) -> None:
     try:
         database_name = tables.redacted_url(order.url)
     except tables.DATABASE_ERRORS as error:
-        url = escapes.without_passwords(order.url)
+        url = escapes.mask_passwords(order.url)
         raise errors.InputError(f"{url} is not the URL of a database; for a file it is sqlite:///study.db") from error
     try:
         with warnings.catch_warnings():

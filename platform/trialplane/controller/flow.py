@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Transfer
+from trialplane.wire.units import BATCH_BYTES, BATCH_RESULTS, Transfer
 
 AHEAD = 2  # results fed and not yet taken, whatever their size, so that the learner need not wait for the next
 SHARE = 4  # one call moves at most this fraction (1 / SHARE) of the limit, so that it does not stall the whole flow
@@ -114,14 +114,14 @@ class Flow:
     @property
     def _together(self) -> int:
         """The most bytes that one call moves, unless a single result is larger."""
-        return min(TOGETHER_BYTES, self.limit // SHARE)
+        return min(BATCH_BYTES, self.limit // SHARE)
 
     def _may_join(self, transfers: list[Transfer], candidate: Transfer) -> bool:
         """Whether a result may be fetched together with these."""
         size = sum(transfer.bytes for transfer in transfers) + candidate.bytes
-        return not transfers or (len(transfers) < TOGETHER and size <= self._together)
+        return not transfers or (len(transfers) < BATCH_RESULTS and size <= self._together)
 
     def _has_room_ahead(self, load: Load) -> bool:
         """Whether a load fits beside the results not yet taken: together at most twice what one call moves."""
         transfers = (*self._fed.values(), *load.transfers)
-        return len(transfers) <= 2 * TOGETHER and sum(transfer.bytes for transfer in transfers) <= 2 * self._together
+        return len(transfers) <= 2 * BATCH_RESULTS and sum(transfer.bytes for transfer in transfers) <= 2 * self._together

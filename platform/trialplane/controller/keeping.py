@@ -50,7 +50,7 @@ class Keeping:
         """Take the end of an attempt, as it is in the ledger."""
         if row.state not in _ENDED:
             return
-        best = rows.ranked(self._job, [*self._best, row])
+        best = rows.rank(self._job, [*self._best, row])
         complete = [other for other in best if other.state is TrialState.COMPLETE]
         self._best = complete if self._most is None else [other for other in complete if other.feasible][: self._most]
         self._unwanted |= {other.trial for other in best} - {other.trial for other in self._best}

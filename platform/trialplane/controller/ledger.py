@@ -673,8 +673,8 @@ class Ledger:
     def _show(self, row: TrialRow) -> None:
         self.newest[row.trial] = row
         if row.state is State.COMPLETE and row.feasible:
-            row = rows.brief(row)
-            self.best = rows.best(self.job, [row] if self.best is None else [self.best, row])
+            row = rows.shorten(row)
+            self.best = rows.best_trial(self.job, [row] if self.best is None else [self.best, row])
 
     # Memory and database
 

@@ -144,7 +144,7 @@ class Session:
             started=time.time(),
             updated=time.time(),
             slots_per_trial=job.roles()[0].nodes,
-            progress=progress.initial(job.kind),
+            progress=progress.initial_progress(job.kind),
             worked=0.0 if self._last_status is None else self._last_status.worked,
         )
 
@@ -459,9 +459,9 @@ def tracking_uri(run: RunPaths, *, is_door: bool = False) -> str:
             "%s is still recorded to %s, where it began, and not to the current %s (%s); submit under another name for that",
             *(
                 run.root.name,
-                escapes.without_passwords(previous),
+                escapes.mask_passwords(previous),
                 env.MLFLOW_TRACKING_URI,
-                escapes.without_passwords(current),
+                escapes.mask_passwords(current),
             ),
         )
         return previous

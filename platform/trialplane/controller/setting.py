@@ -55,7 +55,7 @@ class Setting:
             submitted=submitted,
             ray=environ.get(env.RAY_ADDRESS, "") if submitted is not None else "",
             ledger=_ledger(environ.get(env.LEDGER, ""), token),
-            key=ledger.hashed(token) if token else "",
+            key=ledger.token_digest(token) if token else "",
             mlflow_token=mlflow.token(token) if token else "",
             status=(host, int(port)) if colon else cls.status,
             checkpoints=environ.get(env.CHECKPOINTS, "") if submitted is not None else "",

@@ -85,7 +85,7 @@ class StatusBoard:
 
     def publish(self) -> None:
         """Publish its address; only for the controller that holds the run's lock."""
-        _replace(self._run.controller, json.dumps(Holder.me().facts(port=self.port, started=time.time())))
+        _replace(self._run.controller, json.dumps(Holder.of_this_process().facts(port=self.port, started=time.time())))
 
     def show(self, status: RunStatus, *, now: bool = False) -> None:
         """Take the newest status; write it when the last write is a while ago, or `now`."""

@@ -112,7 +112,7 @@ class Units:
             while len(handed) < count and self._waiting:
                 handed.append(self._waiting.popleft())
         out.update(handed)
-        return tuple(Unit(number, units.seed_of(self._seed, number)) for number in handed)
+        return tuple(Unit(number, units.unit_seed(self._seed, number)) for number in handed)
 
     def put_back(self, worker: int, unbegun: Iterable[int]) -> None:
         """Return units that a worker has not begun, as if they had never been handed out."""

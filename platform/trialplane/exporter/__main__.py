@@ -138,7 +138,7 @@ def main() -> int:
             if not isinstance(error, (MlflowException, OSError, errors.LedgerError)):
                 write_log(f"the exporter failed and retries; {describe(error)}")
             failures += 1
-            reason = escapes.without_passwords(_reason(error, run, uri))
+            reason = escapes.mask_passwords(_reason(error, run, uri))
             if is_copy and failures == _TRIES:
                 write_log(reason)
                 return errors.EXIT_PLATFORM

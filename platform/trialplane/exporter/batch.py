@@ -197,12 +197,12 @@ def is_refusal(error: BaseException) -> bool:
 
 def describe(error: BaseException) -> str:
     """An unexpected error in one line, with its type, and without the password that its tracking URI may have."""
-    return escapes.without_passwords(f"{type(error).__name__}: {errors.first_line(error)}")
+    return escapes.mask_passwords(f"{type(error).__name__}: {errors.first_line(error)}")
 
 
 def write_log(message: str) -> None:
     """Write a line to the controller's log, to which the exporter's stderr is redirected."""
-    sys.stderr.write(escapes.without_passwords(message) + "\n")
+    sys.stderr.write(escapes.mask_passwords(message) + "\n")
     sys.stderr.flush()
 
 

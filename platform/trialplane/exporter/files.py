@@ -153,7 +153,7 @@ class Files:
                     self.client.log_artifact(run_id, str(converted), artifact.folder)
                     converted.unlink()
                 file.unlink()
-        elif artifact.kind == "log" and file.stat().st_size > logs.KEPT:
+        elif artifact.kind == "log" and file.stat().st_size > logs.ARTIFACT_BYTES:
             self._send_end(run_id, artifact.folder, file)
         else:
             self.client.log_artifact(run_id, str(file), artifact.folder or None)
@@ -163,8 +163,8 @@ class Files:
         with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
             end = Path(scratch) / file.name
             with file.open("rb") as stream:
-                left_out = stream.seek(-logs.KEPT, os.SEEK_END)
-                end.write_bytes(logs.notice(left_out) + stream.read(logs.KEPT))
+                left_out = stream.seek(-logs.ARTIFACT_BYTES, os.SEEK_END)
+                end.write_bytes(logs.notice(left_out) + stream.read(logs.ARTIFACT_BYTES))
             self.client.log_artifact(run_id, str(end), folder)
 
 

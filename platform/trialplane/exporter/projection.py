@@ -132,7 +132,7 @@ def ended(job: Job, request: TrialRequest, outcome: TrialOutcome) -> Batch:
 
     A trial that is paused at a rung may still log parameters, so it has none of ours.
     """
-    state = rows.state_of(outcome)
+    state = rows.displayed_state(outcome)
     batch = Batch(status=_STATUS[state], end=milliseconds(outcome.ended))
     params = _shown({**job.params, **request.params})
     if outcome.state is not TrialState.PAUSED:
@@ -170,7 +170,7 @@ def better(job: Job, best: Best | None, attempt: Attempt) -> Best | None:
     if row.state is not TrialState.COMPLETE or not row.feasible:
         return None
     before = [] if best is None else [TrialRow(best.trial, TrialState.COMPLETE, 1, 0, values=best.values)]
-    best_row = rows.best(job, [*before, row])
+    best_row = rows.best_trial(job, [*before, row])
     return Best(row.trial, tuple(row.values)) if best_row is row else None
 
 

@@ -62,7 +62,7 @@ def _upstream() -> Upstream | None:
     url = os.environ.get(env.MLFLOW_TRACKING_URI, "")
     if not url:
         return None
-    return Upstream(url, mlflow.login(os.environ), int(os.environ.get(env.MAX_ARTIFACT) or upstream.MAX_ARTIFACT))
+    return Upstream(url, mlflow.authorization(os.environ), int(os.environ.get(env.MAX_ARTIFACT) or upstream.MAX_ARTIFACT))
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ class Connection:
 
     def is_of(self, address: Address, token: str) -> bool:
         """Whether it was admitted with this address and token, which each transaction checks again."""
-        return (address, ledger.hashed(token)) == (self._address, self._digest)
+        return (address, ledger.token_digest(token)) == (self._address, self._digest)
 
     def admit(self, address: Address, token: str) -> None:
         """Check a request's run and token, before its body is read.
@@ -118,7 +118,7 @@ class Connection:
                 raise Failure(ledger.REFUSED, _REFUSAL)
         if not self._service.connections.enter(address, CONNECTIONS):
             raise Failure(ledger.BUSY, f"{address.run} has {CONNECTIONS} connections to its ledger already")
-        self._address, self._run, self._digest = address, address.run, ledger.hashed(token)
+        self._address, self._run, self._digest = address, address.run, ledger.token_digest(token)
 
     def answer(self, body: bytes) -> bytes:
         """The answer to one request of the admitted run.

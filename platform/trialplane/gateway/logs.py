@@ -114,7 +114,7 @@ class Mlflow:
         url = environ.get(env.MLFLOW_TRACKING_URI, "").rstrip("/")
         if not url.startswith(("http://", "https://")):
             return None
-        return cls(url, mlflow.login(environ))
+        return cls(url, mlflow.authorization(environ))
 
     def log(self, address: Address, job: str, submission: Mapping[str, Any], chosen: Chosen, start: int) -> Piece:
         """A piece of a log that has ended.
@@ -134,7 +134,7 @@ class Mlflow:
             query = urllib.parse.urlencode({"path": f"logs/{chosen.file}", "run_uuid": run_id or ""})
             piece = self._get(address, f"/get-artifact?{query}", lambda reply: _piece(reply, start)) if run_id else None
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # the latter: JSON of another shape
-            url = escapes.without_passwords(self.url)
+            url = escapes.mask_passwords(self.url)
             raise NoLog(f"MLflow at {url}, which keeps it, does not answer: {errors.first_line(error):.200}") from error
         if piece is None:
             text = f"MLflow has no such log of {address.run}; the log of a killed controller is uploaded by the next one"
@@ -181,7 +181,7 @@ class Mlflow:
     def _get(
         self, address: Address, path: str, take: Callable[[http.client.HTTPResponse], T], body: bytes | None = None
     ) -> T | None:
-        headers = mlflow.caller(address.namespace, mlflow.VIEWERS, "gateway")
+        headers = mlflow.caller_headers(address.namespace, mlflow.VIEWERS, "gateway")
         headers |= {"Authorization": self.authorization} if self.authorization else {}
         headers |= {} if body is None else {"Content-Type": "application/json"}
         return fetch(f"{self.url}{path}", MLFLOW_SECONDS, take, headers, body)
@@ -190,7 +190,7 @@ class Mlflow:
 def _piece(reply: http.client.HTTPResponse, start: int) -> Piece:
     """The piece of a log at an offset of the log as it was written, of which MLflow may have the end only."""
     head = reply.read(logs.NOTICE_BYTES)
-    missing, length = logs.left_out(head)
+    missing, length = logs.parse_notice(head)
     if start <= missing:
         data = head + reply.read(logs.PIECE - len(head)) if len(head) == logs.NOTICE_BYTES else head
         data = data if start == 0 else data[length:]

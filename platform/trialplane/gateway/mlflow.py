@@ -1,7 +1,7 @@
 """The proxy of MLflow: passes requests of runs and users on to MLflow's server, which only the gateway can reach.
 
 A run sends the token that is derived from its own (`wire.mlflow`), a user that of a service account. The gateway sets
-headers with the caller and the namespace (`wire.mlflow.caller`), which no caller can set, and MLflow checks by RBAC what
+headers with the caller and the namespace (`wire.mlflow.caller_headers`), which no caller can set, and MLflow checks by RBAC what
 that caller may do in the workspace of the namespace. Only requests that workspaces are known to keep apart pass
 (`mlflow_paths`). Artifacts pass in pieces; nothing is held in memory whose size has not been checked.
 """
@@ -104,7 +104,7 @@ class MlflowProxy:
             except ClientDisconnect:
                 raise
             except Exception as error:  # unexpected
-                _logger.exception("%s %s", request.method, escapes.visible(destination.target[:200]))
+                _logger.exception("%s %s", request.method, escapes.escape_controls(destination.target[:200]))
                 response = refusal(502, "INTERNAL_ERROR", f"the gateway could not handle this: {type(error).__name__}")
             if isinstance(response, Response):
                 await response(request.scope, request.receive, send)
@@ -140,14 +140,14 @@ class MlflowProxy:
         if destination.run:
             authorization = request.headers.get("Authorization", "")
             await anyio.to_thread.run_sync(_check_token, runs, destination.run, authorization, limiter=self._threads)
-            caller = mlflow.caller(namespace, mlflow.RUNS, destination.run)
+            caller = mlflow.caller_headers(namespace, mlflow.RUNS, destination.run)
         else:
             token = request.headers.get(cluster.TOKEN_HEADER, "")
             user = await anyio.to_thread.run_sync(self._user, namespace, token, limiter=self._threads)
             if isinstance(user, Response):
                 return user
             role, name = (mlflow.VIEWERS, cluster.VIEWER) if user.views else (mlflow.USERS, cluster.USER)
-            caller = mlflow.caller(namespace, role, name)
+            caller = mlflow.caller_headers(namespace, role, name)
         if not admit(namespace):
             raise Refused(429, BUSY, crowded(namespace))
         return await self._passed_on(stack, Address(namespace, destination.run), runs, destination.target, request, caller)

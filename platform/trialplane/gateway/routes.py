@@ -186,7 +186,7 @@ class Gateway:
         desired = self._runs.attribute(run, labels.LEDGER_DESIRED) or {}
         with contextlib.suppress(ValueError):  # the laptop reports a status that cannot be read
             recorded_status = records.from_dict(RunStatus, status)
-            if not records.misfit(recorded_status):
+            if not records.mistyped_field(recorded_status):
                 target, start_time = (
                     RunState(desired.get("state", RunState.RUNNING)),
                     0.0 if reported else self._start_time(run),

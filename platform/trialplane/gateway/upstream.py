@@ -34,7 +34,7 @@ class Upstream:
 
     Args:
         url: as pods reach it.
-        authorization: see `mlflow.login`.
+        authorization: see `mlflow.authorization`.
         max_artifact: bytes of the largest artifact.
 
     Attributes:
@@ -69,7 +69,7 @@ class Upstream:
         Args:
             method: of HTTP.
             target: path and query, sent as they are.
-            headers: with those of `mlflow.caller`.
+            headers: with those of `mlflow.caller_headers`.
             content: bytes, or an iterator of them.
             patience: seconds for the response to begin.
 
@@ -90,7 +90,7 @@ class Upstream:
         Raises:
             Refused: it does not.
         """
-        async with self.sent("GET", _PROBE, mlflow.caller(namespace, "", "health")) as response:
+        async with self.sent("GET", _PROBE, mlflow.caller_headers(namespace, "", "health")) as response:
             if response.status_code != httpx.codes.OK:
                 text = (await response.aread())[:200].decode(errors="replace")
                 raise Refused(503, AWAY, f"MLflow answers {response.status_code}: {text}; the log of its pod says more")

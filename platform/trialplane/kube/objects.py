@@ -119,7 +119,7 @@ class Run:
     @property
     def is_settled(self) -> bool:
         """Whether its newest spec was followed to the end: it has ended or is paused, and holds no pods."""
-        return self.is_seen and (self.state.is_ended or self.state is RunState.PAUSED)
+        return self.is_observed and (self.state.is_ended or self.state is RunState.PAUSED)
 
 
 class Objects:

@@ -316,7 +316,7 @@ def _amount(pod: Thing, want: str) -> str:
     """Return the amount of a resource that a pod requests, if only one container requests it."""
     amounts = [
         requested
-        for container in preflight.lasting(pod)
+        for container in preflight.permanent_containers(pod)
         if (requested := ((container.get("resources") or {}).get("requests") or {}).get(want))
     ]
     return str(amounts[0]) if len(amounts) == 1 else ""

@@ -161,7 +161,7 @@ class Archive:
             last_status = records.from_dict(RunStatus, status) if status else planning.pending_status(run, job, 0.0)
             desired_state = records.from_dict(Desired, desired)
             for part in (last_status, desired_state):
-                if wrong := records.misfit(part):
+                if wrong := records.mistyped_field(part):
                     raise ValueError(f"{type(part).__name__}.{wrong} is {getattr(part, wrong)!r:.60}")
             return Snapshot(job, submission, last_status, desired_state, alive, token, last[0] if last else None, images)
         except errors.RunNotFound:
@@ -442,7 +442,7 @@ class Archive:
 
         For an unknown run, this does nothing.
         """
-        self._set_tokens(run, ledger.hashed(token), ledger.hashed(mlflow.token(token)))
+        self._set_tokens(run, ledger.token_digest(token), ledger.token_digest(mlflow.token(token)))
 
     def revoke(self, run: str) -> None:
         """Revoke the tokens of a run."""
@@ -473,7 +473,7 @@ class Archive:
             # Remembered, because each request to MLflow checks a token.
             self._is_there = self._is_there or tables.is_there(connection)
             digest = connection.execute(sa.select(column).where(runs.c.name == run)).scalar() if self._is_there else None
-        return is_same_digest(digest, ledger.hashed(token))
+        return is_same_digest(digest, ledger.token_digest(token))
 
     def token_digest(self, run: str) -> str:
         """Return the hash of the token that opens a run; "" without a token."""

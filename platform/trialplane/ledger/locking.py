@@ -130,11 +130,11 @@ def lock_file(file: Path, study: str) -> io.TextIOWrapper:
             handle.seek(0)
             holder = Holder.read(handle.read())
             handle.close()
-            raise locked_error(study, holder.where)
+            raise locked_error(study, holder.description)
         time.sleep(0.02)
     handle.seek(0)
     handle.truncate()
-    handle.write(f"{records.to_json(Holder.me())}\n")
+    handle.write(f"{records.to_json(Holder.of_this_process())}\n")
     handle.flush()
     return handle
 

@@ -115,7 +115,7 @@ def _opened(ledger: Path, run: str, alive: bool) -> Iterator[Select]:
 def counts(attempt_rows: Iterable[TrialRow]) -> dict[str, Any]:
     """Return the counts in `RunStatus`, by field, from all attempts of a run without a controller."""
     all_rows = list(attempt_rows)
-    newest = rows.newest(all_rows)
+    newest = rows.newest_attempts(all_rows)
     states = [row.state for row in newest]
     failed = [row for row in newest if row.state is TrialState.FAILED]
     failures: dict[str, int] = {}

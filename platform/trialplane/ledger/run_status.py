@@ -95,7 +95,7 @@ def reported(ledger: LedgerView, waits: str = "") -> RunStatus | None:
 
 def recounted(status: RunStatus, job: Job, attempts: Sequence[TrialRow]) -> RunStatus:
     """Return the status of a run without a controller, with the counts and the best trial of the ledger's attempts."""
-    return dataclasses.replace(status, **results.counts(attempts), best=rows.best(job, rows.newest(attempts)))
+    return dataclasses.replace(status, **results.counts(attempts), best=rows.best_trial(job, rows.newest_attempts(attempts)))
 
 
 def stopped(run: str, state: RunState) -> str:

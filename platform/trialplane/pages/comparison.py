@@ -222,7 +222,7 @@ def _goals(job: Job) -> str:
 def _settings(recorded: Recorded) -> dict[str, str]:
     """Return the fields of a job, and the parameters of its best trial, as dotted names and texts."""
     fields = dict(_flat("", recorded.job.model_dump(mode="json", exclude=set(_UNNAMED))))
-    best = rows.best(recorded.job, rows.newest(recorded.attempts)) if recorded.job.kind == "hpo" else None
+    best = rows.best_trial(recorded.job, rows.newest_attempts(recorded.attempts)) if recorded.job.kind == "hpo" else None
     return {**fields, **({} if best is None else dict(_flat("best", dict(best.params))))}
 
 
@@ -252,7 +252,7 @@ def _progress(recorded: Recorded) -> list[dict[str, float]]:
     if job.kind == "hpo":
         results = [
             (row.ended, row.values[0])
-            for row in rows.newest(recorded.attempts)
+            for row in rows.newest_attempts(recorded.attempts)
             if row.state is TrialState.COMPLETE and row.feasible and row.ended
         ]
     else:
@@ -280,7 +280,7 @@ def _run(
 ) -> dict[str, Any]:
     status, objective = recorded.status, recorded.job.objectives[0]
     reached = next((point for point in points if goal is not None and not objective.is_better(goal, point["value"])), None)
-    best = rows.best(recorded.job, rows.newest(recorded.attempts))
+    best = rows.best_trial(recorded.job, rows.newest_attempts(recorded.attempts))
     return {
         "run": status.run,
         "state": status.state.value,

@@ -73,7 +73,7 @@ def content(recorded: Recorded, around: Surroundings, shares: importances.Shares
     job, status = recorded.job, recorded.status
     lineages = lineage.lineages(job, recorded.attempts)
     trials = [trial_lineage.row for trial_lineage in lineages]
-    ranked = rows.ranked(job, trials)
+    ranked = rows.rank(job, trials)
     reports = lineage.joined(job, lineages, recorded.reports)
     last_steps = _last_steps(reports)
     start_time = _start_time(recorded)
@@ -168,8 +168,8 @@ def _facts(recorded: Recorded) -> Iterator[tuple[str, str]]:
 def _front(job: Job, trials: Sequence[TrialRow]) -> list[TrialRow]:
     """Return the Pareto-optimal trials, or the best one."""
     if len(job.objectives) > 1:
-        return rows.ranked(job, rows.front(job, trials))
-    best = rows.best(job, trials)
+        return rows.rank(job, rows.pareto_front(job, trials))
+    best = rows.best_trial(job, trials)
     return [] if best is None else [best]
 
 
@@ -268,7 +268,7 @@ def _trials(
     trials = [trial_lineage.row for trial_lineage in lineages]
     ranks = {row.trial: rank for rank, row in enumerate(ranked)}
     several = len(job.objectives) > 1
-    front = {row.trial for row in rows.front(job, trials)} if several else set()
+    front = {row.trial for row in rows.pareto_front(job, trials)} if several else set()
     yield Column("trials", "trial", "", columns.counts(row.trial for row in trials))
     yield Column("trials", "rank", "", columns.counts(ranks[row.trial] for row in trials))
     yield Column("trials", "attempt", "", columns.counts(row.attempt for row in trials))

@@ -152,7 +152,7 @@ def pending_status(run: str, job: Job, submitted: float) -> RunStatus:
         trials=job.trials,
         parallel=job.width,
         slots_per_trial=job.roles()[0].nodes,
-        progress=progress.initial(job.kind),
+        progress=progress.initial_progress(job.kind),
         reason="the controller is starting",
         objectives=tuple(objective.metric for objective in job.objectives),
         created=submitted,

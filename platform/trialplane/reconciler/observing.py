@@ -143,7 +143,7 @@ class Observer:
         return (
             not token
             or observed.recorded is None
-            or not archive.is_same_digest(observed.recorded.token, ledger.hashed(token))
+            or not archive.is_same_digest(observed.recorded.token, ledger.token_digest(token))
         )
 
     def _pods(self, run: str) -> list[dict[str, Any]]:

@@ -100,7 +100,7 @@ class Removal:
         phase = (existing.get("status") or {}).get("phase")
         if phase == "Failed" and not metadata.is_deleted(existing) and self._clock() - metadata.created(existing) > PATIENCE:
             _logger.warning(
-                "%s: the pod %s could not remove its files: %s; another one tries", run, name, waiting.last_words(existing)
+                "%s: the pod %s could not remove its files: %s; another one tries", run, name, waiting.last_message(existing)
             )
             with contextlib.suppress(errors.TargetError):  # it is not there any more
                 self._cluster.delete(kinds.POD, name)

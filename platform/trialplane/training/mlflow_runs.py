@@ -108,7 +108,7 @@ class _Trial:
 
     def _use_own_store(self, store: Path) -> None:
         store.parent.mkdir(parents=True, exist_ok=True)
-        os.environ.update(env.own_mlflow(store))
+        os.environ.update(env.mlflow_store_variables(store))
         self.uri, self.tags, self.experiment = os.environ[env.MLFLOW_TRACKING_URI], {}, ""
         sys.modules[_SERVICE]._tracking_uri = self.uri  # type: ignore[attr-defined]
 

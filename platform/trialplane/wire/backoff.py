@@ -1,14 +1,14 @@
-"""Pauses between tries."""
+"""Pauses between attempts at a request that fails."""
 
 from __future__ import annotations
 
 
 def pause(failures: int, longest: float, first: float = 1.0) -> float:
-    """Return the seconds to wait after failures in a row: twice as long after each.
+    """Return the pause before the next attempt, in seconds. It doubles with each failure.
 
     Args:
-        failures: number of failures, from 1.
-        longest: maximum, in seconds.
-        first: pause after the first failure, in seconds.
+        failures: Number of consecutive failures, from 1.
+        longest: Upper limit of the pause, in seconds.
+        first: Pause after the first failure, in seconds.
     """
-    return min(first * 2.0 ** min(failures - 1, 30), longest)
+    return min(first * 2.0 ** min(failures - 1, 30), longest)  # the limit of 30 avoids an overflow

@@ -1,6 +1,6 @@
-"""Which of several failures is the cause: when one rank dies, the others fail because it is gone.
+"""Choice of the failure that caused the others: if one rank dies, the other ranks fail because they lose its connection.
 
-Pure: used by the supervisor of a node's ranks, and where the outcomes of several nodes are joined.
+Pure. The supervisor of a node's ranks uses it, and the controller for the outcomes of several nodes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
 
-# Messages of gloo, NCCL, torch's store and Python when the other end is gone; in lower case.
-_OTHER_END = (
+# Parts of the messages of gloo, NCCL, torch's store and Python about a lost connection, in lower case.
+_LOST_CONNECTION = (
     "connectionerror",
     "connectionreseterror",
     "connectionrefusederror",
@@ -34,15 +34,19 @@ _OTHER_END = (
 
 
 def may_follow(outcome: TrialOutcome) -> bool:
-    """Whether a failure may be there only because another process has failed before."""
+    """Whether a failure may be the consequence of an earlier failure of another process."""
     if outcome.state is not TrialState.FAILED:
         return False
     if outcome.failure is FailureClass.CRASHED and outcome.exit_code == -signal.SIGABRT:
-        return True  # NCCL's watchdog ends its process so
+        return True  # NCCL's watchdog aborts its process when another rank is lost
     message = outcome.message.lower()
-    return outcome.failure is FailureClass.ERROR and any(text in message for text in _OTHER_END)
+    return outcome.failure is FailureClass.ERROR and any(text in message for text in _LOST_CONNECTION)
 
 
 def cause(failures: Sequence[TrialOutcome]) -> TrialOutcome:
-    """The first failure that cannot have followed from another, else the first; of at least one, in order of arrival."""
+    """Return the first failure that is not the consequence of another one. If all may be, return the first.
+
+    Args:
+        failures: At least one failure, in the order of arrival.
+    """
     return next((failure for failure in failures if not may_follow(failure)), failures[0])

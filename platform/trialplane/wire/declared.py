@@ -1,28 +1,28 @@
-"""The arguments that a script declares, as the process in which its parser was made sends them."""
+"""The arguments that a script declares, sent by the process in which the script creates its parser."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-# An argument of LightningCLI: the callback reports what a LightningModule logs.
+# An argument of LightningCLI that adds the callback which reports the metrics that a LightningModule logs.
 LIGHTNING_CALLBACK = "--trainer.callbacks+=trialplane.integrations.lightning.TrialCallback"
-_TOO_LARGE = 10**300  # for a float, and for a job file
+_TOO_LARGE = 10**300  # integers from here on fit neither a float nor a job file
 
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """An argument.
+    """An argument of a script.
 
     Attributes:
-        name: the parameter: of an option its long flag without dashes, of others the name the script gives it.
-        default: a number, a text, a boolean, or a list of them; None where there is none, or none that a job can hold.
-        kind: "int", "float", "str" or "bool".
-        flag: what stands before the value on the command line; "" for a positional argument.
-        choices: the only values it takes; empty for any.
-        style: of a boolean: "switch" (`--amp` or nothing), "negated" (`--amp` or `--no-amp`), "value" (`--amp=True`).
-        required: whether the script refuses to run without it.
-        lists: of a list: "spread" (`--sizes 64 32`) or "repeat" (`--sizes=64 --sizes=32`); "" for one value.
+        name: Name of the parameter. For an option, this is its long flag without dashes; otherwise the script's name for it.
+        default: Number, text, boolean, or list of these. None without a default, or if a job file cannot hold it.
+        kind: Type of the value: "int", "float", "str" or "bool".
+        flag: Flag before the value on the command line. "" for a positional argument.
+        choices: Allowed values. Empty if any value is allowed.
+        style: Form of a boolean: "switch" (`--amp` or nothing), "negated" (`--amp` or `--no-amp`), "value" (`--amp=True`).
+        required: Whether the script refuses to run without it.
+        lists: Form of a list: "spread" (`--sizes 64 32`) or "repeat" (`--sizes=64 --sizes=32`). "" for a single value.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Option:
     lists: str = ""
 
     def __post_init__(self) -> None:
+        """Drop a default and choices with an integer that is too large for a job file."""
         values = self.default if isinstance(self.default, (list, tuple)) else (self.default,)
         if any(isinstance(value, int) and abs(value) >= _TOO_LARGE for value in values):
             object.__setattr__(self, "default", None)
@@ -47,10 +48,10 @@ class Declared:
     """The arguments of a script.
 
     Attributes:
-        options: those that a job can give it.
-        left_out: the others, each with the reason.
-        failure: why there are none: what the script ended with before it had read its arguments; "" when it came there.
-        subcommands: the words before the arguments.
+        options: Arguments that a job can set.
+        left_out: Arguments that a job cannot set, each with the reason, for users.
+        failure: Error with which the script ended before it parsed its arguments. "" if it parsed them.
+        subcommands: Subcommands before the arguments.
     """
 
     options: tuple[Option, ...] = ()

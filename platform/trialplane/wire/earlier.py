@@ -1,7 +1,7 @@
-"""Trials of earlier runs that travel with a submission: those that its sampler learns from, and results to take over.
+"""Trials of earlier runs that are part of a submission: history for its sampler, and results that need no new trial.
 
-The submitter reads both, with the rights of the user, and sends them with the job's code: a run's token opens no other run's
-ledger. So a run sees earlier runs as they were when it was submitted.
+The submitter reads both with the rights of the user and sends them with the job's code, because a run's token opens no other
+run's ledger. So a run sees earlier runs as they were at its submission.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from trialplane.wire import records
 
-FILE = ".trialplane-earlier.json"  # hidden, so no file of a job's folder has this name
+FILE = ".trialplane-earlier.json"  # hidden, because hidden files of a job's own folder are not packed by default
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,12 +24,12 @@ class EarlierTrial:
     Attributes:
         run: Name of its run.
         trial: Its number there.
-        params: Parameters, by name. For `history` those of the new space; otherwise all, fixed ones included.
-        values: Values of the objectives. Empty if the trial was pruned, or has failed by its own fault.
+        params: Parameters, by name. In `history`, those of the new space. In `results`, all, with the fixed ones.
+        values: Values of the objectives. Empty if the trial was pruned or failed.
         metrics: Metrics, by name.
-        step: Last step that it has reported; 0 if it has reported none.
+        step: Last step that it reported. 0 if it reported none.
         pruned: Whether it was pruned.
-        returned: Other values that it has returned.
+        returned: Other values that it returned.
     """
 
     run: str
@@ -48,24 +48,24 @@ class Earlier:
 
     Attributes:
         history: Trials that the sampler learns from.
-        results: Complete trials of the same code, data and seed.
+        results: Complete trials of the same code, data and seed. The run takes over their results instead of repeating them.
     """
 
     history: tuple[EarlierTrial, ...] = ()
     results: tuple[EarlierTrial, ...] = ()
 
     def pack(self) -> bytes:
-        """Return the content of `FILE`; empty if there is nothing to tell."""
+        """Return the content of `FILE`. Empty if there are no earlier trials."""
         return records.to_json(self).encode() if self != Earlier() else b""
 
 
 def read(code: Path) -> Earlier:
-    """Return what a submission has brought in its folder of code."""
+    """Return the earlier trials of a submission from the folder with its code."""
     file = code / FILE
     return records.from_json(Earlier, file.read_bytes()) if file.is_file() else Earlier()
 
 
 def key(params: Mapping[str, Any]) -> str:
-    """Return a text that is the same for the same parameters. 1 is the same as 1.0."""
-    whole = {name: float(value) if type(value) is int else value for name, value in params.items()}
-    return json.dumps(whole, sort_keys=True, default=str)
+    """Return a text that identifies parameter values, to find a trial with the same ones. 1 and 1.0 are the same."""
+    comparable = {name: float(value) if type(value) is int else value for name, value in params.items()}
+    return json.dumps(comparable, sort_keys=True, default=str)

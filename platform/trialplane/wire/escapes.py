@@ -1,7 +1,7 @@
-"""Untrusted text, made safe to store and to show: what a job prints, raises and names is data, whatever it contains.
+"""Escapes that make untrusted text safe to store and to display: a job chooses what it prints, raises and names.
 
-A lone surrogate is not a character, and no file, database or terminal accepts it. A control character may do anything to
-a terminal: move the cursor, hide text, change the title.
+A lone surrogate is not a character, and no file, database or terminal accepts it. A control character can move a terminal's
+cursor, hide text or change the title.
 """
 
 from __future__ import annotations
@@ -9,27 +9,27 @@ from __future__ import annotations
 import re
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
-# C0 and C1 but tab and newline, DEL among them, and what is no character at all.
+# C0 and C1 with DEL, without tab and newline; and lone surrogates.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-# The same but colours, which are the SGR sequences.
+# The same, or an SGR sequence, which sets colours, as the first group.
 _CONTROL_OR_COLOUR = re.compile(rf"(\x1b\[[0-9;:]{{0,40}}m)|{_CONTROL.pattern}")
-# Whole sequences: CSI (colours, the cursor), OSC (the title, links), and the short ones.
+# Complete sequences: CSI (colours, cursor), OSC (title, links), and the short ones.
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]+[0-~]|[0-Z\\^-~])")
 # user:password@ in a URL.
 _PASSWORD = re.compile(r"(://[^/?#\s:@]*:)[^/?#\s@]+(?=@)")
 
 
-def storable(text: str) -> str:
-    r"""Text that can be written as UTF-8: lone surrogates as `\ud800`."""
+def escape_surrogates(text: str) -> str:
+    r"""Return a text that can be encoded as UTF-8, with lone surrogates escaped as `\ud800`."""
     return text if text.isascii() else _SURROGATE.sub(_escape, text)
 
 
-def visible(text: str, *, colours: bool = False) -> str:
-    r"""Text that a terminal only shows: control characters but tab and newline as `\u001b`, as JSON writes them.
+def escape_controls(text: str, *, colours: bool = False) -> str:
+    r"""Return a text that a terminal only displays: control characters except tab and newline are escaped as `\u001b`.
 
     Args:
-        text: from any source.
-        colours: whether sequences that only set colours stay as they are.
+        text: Untrusted text.
+        colours: Leave sequences that set colours unchanged.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -38,15 +38,16 @@ def visible(text: str, *, colours: bool = False) -> str:
     return _CONTROL_OR_COLOUR.sub(lambda match: match[1] or _escape(match), text)
 
 
-def plain(text: str) -> str:
-    """Text without what sets a terminal's colours, cursor or title."""
+def strip_sequences(text: str) -> str:
+    """Return a text without the sequences that set a terminal's colours, cursor or title."""
     return _SEQUENCE.sub("", text)
 
 
-def without_passwords(text: str) -> str:
-    """Text that is safe for every reader of a run: URLs in it without their passwords."""
+def mask_passwords(text: str) -> str:
+    """Return a text with `***` instead of the passwords of its URLs, as every reader of a run may see it."""
     return _PASSWORD.sub(r"\1***", text)
 
 
 def _escape(match: re.Match[str]) -> str:
+    """Return the escape of one character, in JSON's form."""
     return f"\\u{ord(match[0]):04x}"

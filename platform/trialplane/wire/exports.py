@@ -1,7 +1,7 @@
 """The messages between an exporter and the process that started it: one line of JSON each.
 
-The exporter gets an `Order` first. After it, an empty line means that the ledger has grown, and an `End` that it grows no
-more. It answers with `Progress`, and ends by itself once all is in MLflow.
+The exporter first receives an `Order`. After it, an empty line means that the ledger has new records, and an `End` that
+there will be no more. It answers with `Progress`, and exits when MLflow has all records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trialplane.wire.states import RunState
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """State of a run that does not go on, or is paused.
+    """State of a run that has ended or is paused.
 
     Attributes:
         state: State of the run.
@@ -42,9 +42,9 @@ class Order:
 
     Attributes:
         ledger: URL of the database, or of the gateway with the run's token.
-        copy: The ledger itself, in place of a URL.
-        keeps_folder: Whether the run's folder outlives the exporter. If not, all logs go to MLflow.
-        end: End of the run. None while it goes on.
+        copy: Content of the ledger. The exporter then needs no URL.
+        keeps_folder: Whether the run's folder outlives the exporter. If not, MLflow gets all logs.
+        end: End of the run. None while the run is active.
     """
 
     ledger: str = ""
@@ -58,11 +58,11 @@ class Progress:
     """Position of an exporter.
 
     Attributes:
-        ended: Number of ends of attempts that are in MLflow.
-        trials: Number of trials that have ended for good with them.
-        files: Number of files that are on their way.
-        trouble: Why MLflow lacks files, or "".
-        away: Why MLflow, or the ledger, cannot be used now, or "".
+        ended: Number of ended attempts that MLflow has.
+        trials: Number of ended trials that MLflow has.
+        files: Number of files that are being uploaded.
+        trouble: Reason why MLflow lacks files, or "".
+        away: Reason why MLflow or the ledger is unavailable, or "".
     """
 
     ended: int = 0

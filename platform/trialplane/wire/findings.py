@@ -1,4 +1,4 @@
-"""A line of `platform doctor`: the check, its verdict, and the fix. Pods print them as JSON."""
+"""A finding, which is a line of `platform doctor`: the check, its verdict, and the fix. Pods print findings as JSON."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ class Verdict(enum.StrEnum):
     """The result of one check."""
 
     PASS = "pass"
-    WARN = "warn"  # runs will work, but something is not as it should be, or could not be checked
+    WARN = "warn"  # runs will work, but something is wrong, or could not be checked
     FAIL = "fail"  # runs will not work, or not safely
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """The outcome of one check.
+    """The result of one check, with its reason.
 
     Attributes:
-        check: a short name of the check.
-        verdict: its result.
-        message: what was observed.
-        fix: what to do; "" when nothing is wrong.
+        check: Short name of the check.
+        verdict: Result of the check.
+        message: Observation that led to the result.
+        fix: Advice for the user. "" if nothing is wrong.
     """
 
     check: str
@@ -32,15 +32,15 @@ class Finding:
 
 
 def passed(check: str, message: str) -> Finding:
-    """A finding that nothing is wrong."""
+    """Return a finding that nothing is wrong."""
     return Finding(check, Verdict.PASS, message)
 
 
 def warned(check: str, message: str, fix: str) -> Finding:
-    """A finding that something is not as it should be."""
+    """Return a finding that something is wrong or could not be checked, but runs will work."""
     return Finding(check, Verdict.WARN, message, fix)
 
 
 def failed(check: str, message: str, fix: str) -> Finding:
-    """A finding that runs will not work, or not safely."""
+    """Return a finding that runs will not work, or not safely."""
     return Finding(check, Verdict.FAIL, message, fix)

@@ -1,8 +1,8 @@
-"""The process that works on a run, as recorded in the run's lock, by which other processes find it.
+"""The process that holds the lock of a run, as recorded in the lock, so that other processes can find it.
 
-A pid means something on one boot of one machine, and inside of one container. Beside it the lock therefore names the boot
-and the pid namespace, and when the process started, as a pid is given away again. Home may be shared by machines (NFS) and
-by containers. Standard library only.
+A pid identifies a process only within one boot of one machine, and within one container; and the kernel reuses pids. The
+lock therefore also records the boot, the pid namespace and the start time of the process. Machines (NFS) and containers may
+share a home folder. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from trialplane.wire import records
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-    """A controller, as far as its lock names it.
+    """The holder of a run's lock, usually a controller.
 
     Attributes:
-        pid: its process, 0 when unknown.
-        host: the machine's name, or the container's; for messages.
-        boot: id of the machine's boot.
-        namespace: in which `pid` is a number: a container's, or the machine's.
-        ticks: when the process started, in clock ticks since the boot.
+        pid: Process id. 0 if unknown.
+        host: Name of the machine or the container, for messages.
+        boot: Id of the machine's boot.
+        namespace: Pid namespace of `pid`: that of a container or of the machine.
+        ticks: Start time of the process, in clock ticks since the boot.
     """
 
     pid: int = 0
@@ -37,62 +37,69 @@ class Holder:
 
     @classmethod
     def of(cls, pid: int) -> Holder:
-        """A process of this machine and container."""
-        return cls(pid, socket.gethostname(), _boot(), _namespace(), _started(pid) or 0)
+        """Return the holder for a process of this machine and container."""
+        return cls(pid, socket.gethostname(), _boot_id(), _pid_namespace(), _start_ticks(pid) or 0)
 
     @classmethod
-    def me(cls) -> Holder:
-        """This process."""
+    def of_this_process(cls) -> Holder:
+        """Return the holder for the calling process."""
         return cls.of(os.getpid())
 
     @classmethod
     def read(cls, text: str | bytes) -> Holder:
-        """The holder in a lock or in the facts of a controller; an unknown one when they are empty or damaged."""
+        """Return the holder in the text of a lock or of `controller.json`. If it is empty or damaged, the pid is 0."""
         try:
             holder = records.from_json(cls, text)
         except ValueError:
             return cls()
-        return holder if holder.pid and holder.boot and not records.misfit(holder) else cls()
+        return holder if holder.pid and holder.boot and not records.mistyped_field(holder) else cls()
 
     @property
-    def is_here(self) -> bool:
-        """Whether its pid means a process that this one can see."""
-        return bool(self.pid) and (self.boot, self.namespace) == (_boot(), _namespace())
+    def is_visible(self) -> bool:
+        """Whether the holder is a process of the machine and pid namespace of the caller, so that its pid is valid here."""
+        return bool(self.pid) and (self.boot, self.namespace) == (_boot_id(), _pid_namespace())
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs, for one that `is_here`; another process with its pid does not count."""
-        return self.is_here and self.ticks == _started(self.pid)
+        """Whether the process runs. False if it is not visible, or if another process has its pid now."""
+        return self.is_visible and self.ticks == _start_ticks(self.pid)
 
     @property
-    def where(self) -> str:
+    def description(self) -> str:
         """The process in words, for messages: `pid 4711 on node7`."""
         return f"pid {self.pid} on {self.host}" if self.pid else "a process that its lock does not name"
 
     def facts(self, **other_facts: Any) -> Mapping[str, Any]:
-        """The holder and other facts as plain JSON values, for `read`."""
+        """Return the holder and other facts as plain JSON values, for `read`."""
         return {**records.to_dict(self), **other_facts}
 
 
-def _boot() -> str:
+def _boot_id() -> str:
+    """Return the id of the machine's boot. Where a sandbox hides it, return the host name."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:  # some sandboxes hide it
+    except OSError:
         return socket.gethostname()
 
 
-def _namespace() -> str:
+def _pid_namespace() -> str:
+    """Return the id of this process's pid namespace. Where it cannot be read, return the host name."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return socket.gethostname()
 
 
-def _started(pid: int) -> int | None:
-    """Return the start of a process of this namespace, in clock ticks; None for one that has ended, also as a zombie."""
+def _start_ticks(pid: int) -> int | None:
+    """Return the start time of a process of this pid namespace, in clock ticks since the boot.
+
+    Returns:
+        The start time, or None if the process does not exist or is a zombie.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # the name in brackets may hold anything
-    return None if fields[0] in "ZX" else int(fields[19])
+    fields = text[text.rindex(")") + 2 :].split()  # from field 3 of proc(5) on: the name in field 2 may contain anything
+    state, start_ticks = fields[0], fields[19]  # fields 3 and 22
+    return None if state in "ZX" else int(start_ticks)

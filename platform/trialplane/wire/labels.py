@@ -7,51 +7,50 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-# Tags of MLflow runs. `mlflow.*` are MLflow's own, everything of ours starts with `trialplane.`.
+# Tags of MLflow runs. Those that start with `mlflow.` are MLflow's, those that start with `trialplane.` are ours.
 PARENT = "mlflow.parentRunId"
 KIND = "trialplane.kind"  # "study" on the parent run, "trial" on its children
 RUN = "trialplane.run"
-SUBMITTED = "trialplane.submitted"  # date and time; on a laptop it identifies the run, together with its name
-RECORD = "trialplane.record"  # on a cluster this identifies the run: the uid of its first Run object
+SUBMITTED = "trialplane.submitted"  # time of the submission; with the run's name, it identifies a run on a laptop
+RECORD = "trialplane.record"  # uid of the run's first Run object, which identifies a run on a cluster
 JOB = "trialplane.job"
 TRIAL = "trialplane.trial"
-NUMBER = "trialplane.number"  # of the attempt in the ledger that began the series; it identifies a trial's run
-ATTEMPT = "trialplane.attempt"  # the newest of the series
-RUNG = "trialplane.rung"  # of a trial that may be paused: steps up to which its newest segment trains, 0 for all
-PROMOTIONS = "trialplane.promotions"  # the same: number of rungs at which it was promoted
+NUMBER = "trialplane.number"  # number in the ledger of the attempt that began the series; it identifies a trial's run
+ATTEMPT = "trialplane.attempt"  # the newest attempt of the series
+RUNG = "trialplane.rung"  # of a trial that can be paused: number of steps at which its newest segment ends, 0 for no limit
+PROMOTIONS = "trialplane.promotions"  # of a trial that can be paused: number of rungs at which it was promoted
 STATE = "trialplane.state"
 CLASS = "trialplane.class"
 MESSAGE = "trialplane.message"
 ANSWERED_BY = "trialplane.answered_by"
 NODE = "trialplane.node"
-EXPORTED = "trialplane.exported"  # on the parent run: how far the exporter is in the ledger, as JSON
-EXPORTER = "trialplane.exporter"  # on the parent run: id of the newest exporter that works on it
+EXPORTED = "trialplane.exported"  # on the parent run: position of the exporter in the ledger, as JSON
+EXPORTER = "trialplane.exporter"  # on the parent run: id of the newest exporter that writes to it
 SEED = "trialplane.seed"
 START_METHOD = "trialplane.start_method"
 RETRY_OF = "trialplane.retry_of"
-PARAM = "trialplane.param."  # plus a parameter's name; its value, even if MLflow refused the parameter
-RUN_NAME = "trialplane.run_name"  # name that the job gave its MLflow run, which is named after the trial
-OWN = "trialplane.own"  # on a trial's run that its process has created: NEW until the exporter has taken it over, then TAKEN
+PARAM = "trialplane.param."  # prefix of a parameter's name: its value, even if MLflow refused the parameter
+RUN_NAME = "trialplane.run_name"  # name that the job gave its MLflow run; the exporter names the run after the trial
+OWN = "trialplane.own"  # on a trial's run that its process created: NEW, or TAKEN after the exporter has taken it over
 NEW, TAKEN = "new", "taken"
-LOGGED_BY = "trialplane.logged_by"  # on a run of a program that a trial started: NUMBER of the trial's; removed in the end
-COPY_OF = "trialplane.copy_of"  # of a child of a trial's run: its id in the trial's own store
+LOGGED_BY = "trialplane.logged_by"  # on a run that a trial's program started: NUMBER of the trial's run; finally removed
+COPY_OF = "trialplane.copy_of"  # on a child of a trial's run: its id in the trial's own store
 GIT_REVISION = "trialplane.git_revision"
 CODE_HASH = "trialplane.code_hash"
 SPEC_HASH = "trialplane.spec_hash"
 
-# Columns of a run in the ledger: in a database, which outlives the run's folder, they are the complete record.
+# Columns of a run in the ledger. In a database, which outlives the run's folder, they are the complete record of the run.
 LEDGER_JOB = "job"
 LEDGER_SUBMISSION = "submission"
-LEDGER_CODE = "code"  # SHA-256 of the packed folder, in hexadecimal digits and no JSON
+LEDGER_CODE = "code"  # SHA-256 of the packed folder, as hexadecimal digits instead of JSON
 LEDGER_STATUS = "status"  # the last RunStatus
-LEDGER_DESIRED = "desired"  # a `Desired`; written by the operator, read by the controller
-LEDGER_IMAGES = "images"  # digests that its pods have run, by image name; written by the operator
+LEDGER_DESIRED = "desired"  # a `Desired`, written by the operator and read by the controller
+LEDGER_IMAGES = "images"  # digests of the images of the run's pods, by image name, written by the operator
 # Fields of a submission on a cluster.
-UID = "uid"  # of the Run object of a record; another Run may get the same name
-RECORD_UID = "record_uid"  # of the record's first Run object; resuming a deleted Run creates another
-
-OWNER = "owner"  # of this Run object; admission has compared it with the authenticated user
-BEGUN = "begun"  # time of the last start, in seconds since the epoch; a status written later belongs to this start
+UID = "uid"  # uid of the Run object; a later Run may have the same name
+RECORD_UID = "record_uid"  # uid of the record's first Run object; resuming a deleted Run creates a new object
+OWNER = "owner"  # user who owns the Run object; the admission policy has compared it with the authenticated user
+BEGUN = "begun"  # time of the last start, in seconds since the epoch; a status that is newer belongs to this start
 
 
 def ledger_lock(run: str) -> int:
@@ -60,11 +59,11 @@ def ledger_lock(run: str) -> int:
 
 
 def identity(run: str, submission: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tags of each record in MLflow that belongs to a run, and not to another run of its name.
+    """Return the tags that identify the MLflow records of a run among those of all runs of the same name.
 
     Args:
-        run: its name.
-        submission: the facts of its submission.
+        run: Name of the run.
+        submission: Submission of the run, by field.
     """
     if uid := submission.get(RECORD_UID):
         return {RUN: run, RECORD: str(uid)}
@@ -72,5 +71,5 @@ def identity(run: str, submission: Mapping[str, Any]) -> dict[str, str]:
 
 
 def moment(submitted: float) -> str:
-    """Return the time of a submission in the form of the parent run's tag."""
+    """Return the time of a submission, in seconds since the epoch, in the form of the tag `SUBMITTED`."""
     return datetime.datetime.fromtimestamp(submitted, datetime.UTC).isoformat(" ", "milliseconds")

@@ -1,10 +1,10 @@
-"""The ledger through the gateway: what a controller requests, what it is answered, and how failures are named.
+"""The protocol by which a controller uses its ledger through the gateway: requests, answers, and codes of failures.
 
-A request is one POST to `path(place, run)` with the run's token in the header `cluster.TOKEN_HEADER`, and one transaction.
-Its body is a message as `messages` writes them, and so is the answer's, with status 200. Every request belongs to the
-connection on which `OpenLedger` came first, but for those of `Read`: while that is open it holds the run's lock, as a
-controller's own connection to the database would, and a connection that breaks releases it. All requests may come twice. A
-failure is `{"error": text, "code": code}` with the status that `STATUSES` gives the code; nobody reads the text but people.
+A request is one POST to `path(namespace_path, run)` with the run's token in the header `cluster.TOKEN_HEADER`, and one
+transaction. Its body is a message of `messages.encode`, and so is the body of its answer, with status 200. The first request
+of a connection is `OpenLedger`. It locks the run, as a controller's own connection to the database would, until the
+connection ends. Only the requests in `Read` need no lock. Each request may be repeated. A failure is
+`{"error": text, "code": code}` with the status in `STATUSES`; programs read the code, and people read the text.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from trialplane.wire import messages
 from trialplane.wire.messages import Direction
 from trialplane.wire.records import ReportRow, RunStatus, TrialOutcome, TrialRequest
 
-MAX_BYTES = 16 << 20  # of a request's body
-MAX_BATCH = 1000  # reports, or marks of deleted ones, in a request
-PAGE_BYTES = 4 << 20  # of attempts in an answer, but at least one
+MAX_BYTES = 16 << 20  # limit of a request's body
+MAX_BATCH = 1000  # limit of the reports, and of the marks of deleted reports, in a request
+PAGE_BYTES = 4 << 20  # limit of the attempts in an answer; an answer has at least one attempt even if it is larger
 
 _ADDRESS = re.compile(r"/namespaces/([^/]+)/runs/([^/]+)/ledger")
-_NAME = re.compile("[a-z0-9-]{1,63}")  # at least that: of a run
+_NAME = re.compile("[a-z0-9-]{1,63}")  # every name of a run matches
 
 # Codes of failures.
-REFUSED = "refused"  # the token is not this run's, or no longer
+REFUSED = "refused"  # the token does not open this run, or not any more
 LOCKED = "locked"  # another connection holds the run's lock
-FENCED = "fenced"  # a later controller has opened the run
-UNOPENED = "unopened"  # no OpenLedger came first on this connection
-CORRUPT = "corrupt"  # the database, or the run in it, cannot be used
-INVALID = "invalid"  # the request cannot be read
-TOO_LARGE = "too_large"  # its body
-FULL = "full"  # the runs of its namespace keep as much as they may
-SLOW = "slow"  # it took too long to arrive
+FENCED = "fenced"  # a newer controller has opened the run
+UNOPENED = "unopened"  # the connection did not begin with OpenLedger
+CORRUPT = "corrupt"  # the database or its record of the run is unusable
+INVALID = "invalid"  # the request is not a valid message
+TOO_LARGE = "too_large"  # the request's body is over the limit
+FULL = "full"  # the budget of the namespace is used up
+SLOW = "slow"  # the request did not arrive in time
 BUSY = "busy"  # the run has too many connections
-UNAVAILABLE = "unavailable"  # the database is away
+UNAVAILABLE = "unavailable"  # the database does not answer
 STATUSES = {
     INVALID: 400,
     REFUSED: 403,
@@ -51,37 +51,37 @@ STATUSES = {
 }
 
 
-def hashed(token: str) -> str:
-    """Return the SHA-256 of a token, in hexadecimal digits: the form in which the ledger keeps it."""
+def token_digest(token: str) -> str:
+    """Return the SHA-256 of a token, in hexadecimal digits. The ledger stores the digest instead of the token."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
 class Address:
-    """A run among those of all namespaces."""
+    """Address of a run: its namespace and its name."""
 
     namespace: str
     run: str
 
 
 def namespace_path(namespace: str) -> str:
-    """Return the path at the gateway of a namespace; a controller has that of its own in its environment."""
+    """Return the gateway's path for a namespace. A controller gets that of its namespace by its environment."""
     return f"/namespaces/{namespace}"
 
 
 def path(namespace_path: str, run: str) -> str:
-    """Return the path at the gateway of a run's ledger."""
+    """Return the gateway's path for the ledger of a run."""
     return f"{namespace_path}/runs/{run}/ledger"
 
 
 def address(path: str) -> Address | None:
-    """Return the run whose ledger has this path; None for any other path."""
+    """Return the address of the run whose ledger has this path. None if it is the path of no ledger."""
     match = _ADDRESS.fullmatch(path)
     return None if match is None or not is_name(match[2]) else Address(match[1], match[2])
 
 
 def is_name(run: str) -> bool:
-    """Whether a run could have that name, as far as an address needs to know."""
+    """Whether a text may be the name of a run in a path. The check is coarse: the ledger refuses unknown runs."""
     return _NAME.fullmatch(run) is not None
 
 
@@ -90,8 +90,8 @@ class OpenLedger:
     """Lock the run, and fence its former controllers.
 
     Attributes:
-        directions: "minimize" or "maximize" per objective.
-        epoch: the controller's, from before its connection broke; None fences every other controller.
+        directions: Direction of each objective: "minimize" or "maximize".
+        epoch: Epoch of a controller that reconnects. None for a new controller, which fences all others.
     """
 
     directions: tuple[str, ...]
@@ -100,31 +100,32 @@ class OpenLedger:
 
 @dataclasses.dataclass(frozen=True)
 class CloseLedger:
-    """Release the lock, before it is answered."""
+    """Release the lock. The answer follows the release."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LoadAttempts:
-    """Read attempts with numbers above `after`, as many as fit into an answer; -1 for the first ones."""
+    """Read the attempts with numbers above `after`, as many as fit into an answer. -1 reads from the first one."""
 
     after: int
 
 
 @dataclasses.dataclass(frozen=True)
 class LoadReports:
-    """Read reports with marks above `after`, as many as fit into an answer."""
+    """Read the reports with marks above `after`, as many as fit into an answer."""
 
     after: int
 
 
 @dataclasses.dataclass(frozen=True)
 class ReadAttempts:
-    """Read attempts without the run's lock, while another connection may hold it.
+    """Read attempts without the run's lock, which another connection may hold.
 
     Attributes:
-        after: number of an attempt, or place of its end; the first ones follow it.
-        order: "number", "place" for those that have ended, or "running" for the others, by number.
-        most: attempts in the answer, and no more than fit.
+        after: Number or, for order "place", position among the ends. The answer starts with the attempt after it.
+        order: "number" for all attempts by number, "place" for ended ones in the order of their ends, "running" for running
+            ones by number.
+        most: Maximum number of attempts in the answer.
     """
 
     after: int
@@ -134,19 +135,19 @@ class ReadAttempts:
 
 @dataclasses.dataclass(frozen=True)
 class ReadReports:
-    """Read reports with marks above `after` without the run's lock."""
+    """Read the reports with marks above `after` without the run's lock."""
 
     after: int
 
 
 @dataclasses.dataclass(frozen=True)
 class BeginAttempt:
-    """Write an attempt that is about to start; here and in the next two `optuna` and `study_attributes` are JSON.
+    """Write an attempt before its start.
 
     Attributes:
-        request: the attempt's.
-        optuna: Optuna's view of it.
-        study_attributes: what samplers store beside the trials; None if unchanged.
+        request: Request for the attempt.
+        optuna: Optuna's view of the attempt, as JSON.
+        study_attributes: Attributes that samplers store in the study, as JSON. None if they have not changed.
     """
 
     request: TrialRequest
@@ -156,7 +157,7 @@ class BeginAttempt:
 
 @dataclasses.dataclass(frozen=True)
 class DrawAttempt:
-    """Write what an attempt that runs has drawn so far."""
+    """Write the parameters that a running attempt has drawn so far. For the fields, see `BeginAttempt`."""
 
     request: TrialRequest
     optuna: str
@@ -165,7 +166,7 @@ class DrawAttempt:
 
 @dataclasses.dataclass(frozen=True)
 class FinishAttempt:
-    """Write the end of an attempt."""
+    """Write the end of an attempt. For the fields, see `BeginAttempt`."""
 
     request: TrialRequest
     outcome: TrialOutcome
@@ -175,7 +176,7 @@ class FinishAttempt:
 
 @dataclasses.dataclass(frozen=True)
 class WriteReports:
-    """Write reports, and delete earlier ones by their marks."""
+    """Write reports, and delete earlier ones that have these marks."""
 
     reports: tuple[ReportRow, ...]
     deleted: tuple[int, ...]
@@ -183,28 +184,28 @@ class WriteReports:
 
 @dataclasses.dataclass(frozen=True)
 class WriteStatus:
-    """Write the run's status, the one fact about it that a controller may write."""
+    """Write the run's status. A controller may write no other column of the run."""
 
     status: RunStatus
 
 
 @dataclasses.dataclass(frozen=True)
 class ReadColumn:
-    """Read one of the run's facts, by the name of its column in `labels`."""
+    """Read a column of the run, by its name in `labels`."""
 
     name: str
 
 
 @dataclasses.dataclass(frozen=True)
 class LedgerOpened:
-    """The connection holds the run's lock; `epoch` is this controller's."""
+    """The answer to `OpenLedger`: the connection holds the run's lock. `epoch` is the epoch of its controller."""
 
     epoch: int
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredAttempt:
-    """An attempt as the ledger holds it; see `attempts.Attempt`. `optuna` is JSON."""
+    """An attempt in the ledger; see `attempts.Attempt`. `optuna` is JSON."""
 
     request: TrialRequest
     outcome: TrialOutcome | None
@@ -214,7 +215,7 @@ class StoredAttempt:
 
 @dataclasses.dataclass(frozen=True)
 class AttemptsLoaded:
-    """Attempts in order of their numbers, none when there are no more; in the first page with what samplers store."""
+    """A page of attempts; empty after the last one. The first page of `LoadAttempts` has the study's attributes, as JSON."""
 
     attempts: tuple[StoredAttempt, ...]
     study_attributes: str
@@ -222,7 +223,7 @@ class AttemptsLoaded:
 
 @dataclasses.dataclass(frozen=True)
 class ReportsLoaded:
-    """Reports in order of their marks; `more` is whether there may be others after them."""
+    """A page of reports in the order of their marks. `more` is whether others may follow."""
 
     reports: tuple[ReportRow, ...]
     more: bool
@@ -230,12 +231,12 @@ class ReportsLoaded:
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """It is committed, or released."""
+    """The answer to a write, which is committed, or to `CloseLedger`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ColumnRead:
-    """The fact as JSON, or "" if there is none."""
+    """The answer to `ReadColumn`: the column's value as JSON, or "" if it is empty."""
 
     document: str
 

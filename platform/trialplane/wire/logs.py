@@ -1,6 +1,6 @@
-"""Logs on their way: in pieces from a controller to the gateway, and as artifacts of MLflow, of a long one its end.
+"""Pieces of logs, which the gateway reads from controllers and MLflow. MLflow gets only the end of a long log.
 
-An offset always counts from the beginning of the log as it was written, also where only its end is left.
+An offset always counts from the beginning of the log as it was written, even if only its end is available.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 PIECE = 1 << 20  # bytes of a log in one answer
-KEPT = 8 << 20  # bytes of a log that MLflow gets; of a longer log its end
-KEY_HEADER = "X-Trialplane-Key"  # of the gateway's requests: the hash of the run's token, which only those two know
-NOTICE_BYTES = 100  # of the longest notice
+ARTIFACT_BYTES = 8 << 20  # limit of a log that MLflow gets; of a longer log it gets the end
+KEY_HEADER = "X-Trialplane-Key"  # authenticates the gateway to a controller: the digest of the run's token
+NOTICE_BYTES = 100  # upper limit of a notice's length
 
 _NOTICE = re.compile(rb"\[trialplane: the first ([0-9]{1,15}) bytes of this log are left out\]\n")
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A piece of a log: its bytes, the next offset, and whether more may follow."""
+    """A piece of a log: its bytes, the offset of the next piece, and whether the log may still grow."""
 
     data: bytes
     next: int
-    growing: bool = False
+    is_growing: bool = False
 
 
 def notice(left_out: int) -> bytes:
-    """The first line of a log whose beginning is left out."""
+    """Return the first line of a log whose first `left_out` bytes are missing."""
     return b"[trialplane: the first %d bytes of this log are left out]\n" % left_out
 
 
-def left_out(beginning: bytes) -> tuple[int, int]:
-    """Return the number of bytes left out by a log's first line, and the length of that line; 0 and 0 for a whole log."""
+def parse_notice(beginning: bytes) -> tuple[int, int]:
+    """Return the number of bytes that a log's notice says are missing, and the notice's length. 0 and 0 without a notice."""
     match = _NOTICE.match(beginning)
     return (int(match[1]), match.end()) if match else (0, 0)
 
 
 def follow(read: Callable[[int], Piece], pause: float) -> Iterator[bytes]:
-    """Yield the bytes of a log, and new ones while it grows.
+    """Yield the bytes of a log in pieces, and new ones while it grows.
 
     Args:
-        read: Return the piece at an offset.
-        pause: Seconds between reads at its end.
+        read: Function that returns the piece at an offset.
+        pause: Pause before the next read at the end of a growing log, in seconds.
     """
     offset = 0
-    while (piece := read(offset)).data or piece.growing:
+    while (piece := read(offset)).data or piece.is_growing:
         offset = piece.next
         if piece.data:
             yield piece.data
@@ -57,7 +57,7 @@ def follow(read: Callable[[int], Piece], pause: float) -> Iterator[bytes]:
 
 
 def lines(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Yield the lines of a log that comes in pieces; each state of a progress bar is a line."""
+    """Yield the lines of a log in pieces, with their line ends. Each state of a progress bar is a line."""
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
     remainder = ""
     for piece in pieces:

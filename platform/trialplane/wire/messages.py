@@ -1,4 +1,4 @@
-"""The messages between the processes of a run, and the one codec that writes and reads them.
+"""The messages between the processes of a run, and their codec.
 
     controller  ↔ slot          StartAttempt, AnswerReport; at any time KillTrial, StopTrial, FetchResults, FetchWeights,
                                 FeedTransfers, HandUnits, ReleaseResults, ReleaseWeights, EndFeed · SlotStarted; of its trial
@@ -7,17 +7,17 @@
     slot        ↔ template      LoadJob (to its standard input), StartTrial · JobLoaded | JobFailed, TrialStarted,
                                 TrialExited
     slot        ↔ trial         RunTrial, AnswerReport, Suggested · Reported, Suggest, Ended, Printed
-    slot        ↔ worker        of a collection, beside a trial's: HandUnits, ReleaseResults · UnitsWanted, UnitsBegun,
-                                ResultOffered, JobReturned
-    slot        ↔ learner       of a collection, beside a trial's: FeedResults, EndFeed, ReleaseWeights · WeightsOffered,
-                                ResultsTaken, FilesFree
+    slot        ↔ worker        of a collection, in addition to a trial's: HandUnits, ReleaseResults · UnitsWanted,
+                                UnitsBegun, ResultOffered, JobReturned
+    slot        ↔ learner       of a collection, in addition to a trial's: FeedResults, EndFeed, ReleaseWeights ·
+                                WeightsOffered, ResultsTaken, FilesFree
     supervisor  ↔ rank          RunRank, AnswerReport · Reported, Ended, Pulsed
 
-Left what is requested of the second process, right what it reports. A message is one line of JSON, `[tag, version, fields]`:
-its class, the version of trialplane that wrote it, and the class's fields as `records` writes them; `data`, of those that
-carry bytes, follows behind the line. Fields that a reader does not know are dropped; a tag that it does not know is an error
-with both versions, since a package may be replaced while its processes run. What arrives may come from the code of a job, so
-the reader names the messages that it takes (`Direction`), and every field is checked for its type.
+The messages to the second process are before the `·`, and its messages to the first process after it. A message is one line
+of JSON, `[tag, version, fields]`: the name of its class, the version of trialplane that wrote it, and the class's fields in
+the form of `records`. In a message with bytes, its field `data` follows after the line. A reader ignores unknown fields.
+An unknown tag is an error that names both versions, because a package may be replaced while its processes run. The code of a
+job may forge a message, so a reader lists the messages that it accepts (`Direction`), and the type of each field is checked.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from trialplane.wire.units import Offer, Transfer, Unit
 
 M = TypeVar("M")
 
-MAX_BYTES = 4 << 20  # of one message; some ten thousand metrics, or a million characters of parameters, are far from it
+MAX_BYTES = 4 << 20  # limit of a message; ten thousand metrics, or parameters of a million characters, are far below it
 
-# --- slot and template: LoadJob goes to its standard input, all else are packets of a SEQPACKET socket
+# --- slot and template: LoadJob goes to the template's standard input, the others are packets of a SEQPACKET socket
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,18 +50,18 @@ class LoadJob:
 
 @dataclasses.dataclass(frozen=True)
 class StartTrial:
-    """Start the process of an attempt; the descriptor of its channel comes along."""
+    """Start the process of an attempt. The packet also passes the file descriptor of the attempt's channel."""
 
     number: int
 
 
 @dataclasses.dataclass(frozen=True)
 class JobLoaded:
-    """The template is warm.
+    """The template has imported the job's code.
 
     Attributes:
-        seconds: of the imports.
-        unclean: why trials will be spawned; empty when they are forked.
+        seconds: Duration of the imports.
+        unclean: Reasons why trials will be spawned instead of forked. Empty if they are forked.
     """
 
     seconds: float
@@ -77,7 +77,14 @@ class JobFailed:
 
 @dataclasses.dataclass(frozen=True)
 class TrialStarted:
-    """The process of an attempt is there, by "fork" or "spawn"; its pidfd comes along. `reasons` are those not to fork."""
+    """The process of an attempt has started. The packet also passes its pidfd.
+
+    Attributes:
+        number: Number of the attempt.
+        pid: Process id.
+        method: Start method: "fork" or "spawn".
+        reasons: Reasons not to fork. Empty if it was forked.
+    """
 
     number: int
     pid: int
@@ -87,13 +94,13 @@ class TrialStarted:
 
 @dataclasses.dataclass(frozen=True)
 class TrialExited:
-    """The process of an attempt has ended, and nothing that it started is alive.
+    """The process of an attempt and all processes that it started have ended.
 
     Attributes:
-        number: of the attempt.
-        code: exit code; negative is the signal that ended it.
-        peak_memory: largest resident set, in bytes.
-        orphans: processes that it had left and that were killed.
+        number: Number of the attempt.
+        code: Exit code. Negative if a signal ended the process.
+        peak_memory: Largest resident set, in bytes.
+        orphans: Number of processes that it left behind, which were killed.
     """
 
     number: int
@@ -107,7 +114,7 @@ class TrialExited:
 
 @dataclasses.dataclass(frozen=True)
 class StartAttempt:
-    """Start one attempt at a trial, in a slot that runs none."""
+    """Start an attempt at a trial in an idle slot."""
 
     request: TrialRequest
 
@@ -121,16 +128,27 @@ class RemoveCheckpoints:
 
 @dataclasses.dataclass(frozen=True)
 class SendFiles:
-    """Send the files that are beside a trial's checkpoints to its run in MLflow, within some seconds."""
+    """Upload the files that are stored with a trial's checkpoints to its run in MLflow.
+
+    Attributes:
+        trial: Number of the trial.
+        number: Number in the ledger of the attempt that began its series.
+        seconds: Time limit, in seconds.
+    """
 
     trial: int
-    number: int  # of the attempt in the ledger that began its series
+    number: int
     seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
 class FilesSent:
-    """Which of them MLflow lacks, and why, "" for none; and whether another try may do better."""
+    """The result of `SendFiles`.
+
+    Attributes:
+        lacks: The files that MLflow lacks and the reason, for users. "" if it has all.
+        again: Whether another attempt may succeed.
+    """
 
     lacks: str = ""
     again: bool = False
@@ -138,7 +156,7 @@ class FilesSent:
 
 @dataclasses.dataclass(frozen=True)
 class KillTrial:
-    """End the trial as `failure`."""
+    """Kill the trial. It ends with this class of failure and this message."""
 
     failure: FailureClass
     message: str
@@ -146,14 +164,14 @@ class KillTrial:
 
 @dataclasses.dataclass(frozen=True)
 class StopTrial:
-    """Let the trial save itself and end, within the grace of `SlotConfig`."""
+    """Ask the trial to save a checkpoint and to end, within the grace period of `SlotConfig`."""
 
     message: str
 
 
 @dataclasses.dataclass(frozen=True)
 class FetchResults:
-    """Put these results, which were offered, into the object store."""
+    """Put the offered results of these units into the object store."""
 
     units: tuple[int, ...]
 
@@ -165,20 +183,20 @@ class FetchWeights:
 
 @dataclasses.dataclass(frozen=True)
 class FeedTransfers:
-    """Pass these results, which come beside as a reference to a list in this order, to the learner."""
+    """Pass results to the learner. Their data is a list in the object store, in the order of `transfers`."""
 
     transfers: tuple[Transfer, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class SlotStarted:
-    """The template of a slot is warm.
+    """The template of a slot has imported the job's code.
 
     Attributes:
-        node: host or pod.
-        seconds: of the imports.
-        unclean: why trials will be spawned; empty when they are forked.
-        address: with several nodes the host:port at which ranks can meet when this slot is their node 0; else "".
+        node: Host or pod of the slot.
+        seconds: Duration of the imports.
+        unclean: Reasons why trials will be spawned instead of forked. Empty if they are forked.
+        address: Rendezvous address (host:port) of the ranks if this slot is node 0 of a trial with several nodes, or "".
     """
 
     node: str
@@ -189,32 +207,33 @@ class SlotStarted:
 
 @dataclasses.dataclass(frozen=True)
 class LogGrown:
-    """New bytes of the log of a trial, from a slot that ships it (`SlotConfig.ship`)."""
+    """New bytes of a trial's log, from a slot that shares no folder with the controller (`SlotConfig.ship`)."""
 
     data: bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class ResultsOffered:
-    """Results that lie ready in the slot of a worker."""
+    """Results that the slot of a worker is ready to send."""
 
     offers: tuple[Offer, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Exiting:
-    """The process of a trial has sent its result a while ago, and still runs: an exit hook, for example."""
+    """The process of a trial still runs some time after it sent its result, for example in an exit hook."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TrialEnded:
-    """A trial has ended, and nothing of it is alive.
+    """A trial and all its processes have ended.
 
     Attributes:
-        outcome: the trial's.
-        begun: units that the job of a worker had begun without offering their results; None for any other trial.
-        arrays: the file, on the slot's node, that holds the packed arrays of the result.
-        store: the file there that holds the trial's own MLflow store, of a slot that ships it.
+        outcome: Outcome of the trial.
+        begun: Units of a worker that it began but offered no results of. None for any other trial.
+        arrays: File on the slot's node with the packed arrays of the result. None without arrays.
+        store: File on the slot's node with the trial's own MLflow store, from a slot that shares no folder with the
+            controller. None without one.
     """
 
     outcome: TrialOutcome
@@ -228,7 +247,12 @@ class TrialEnded:
 
 @dataclasses.dataclass(frozen=True)
 class SharedFiles:
-    """Files that a slot shares with a collection's process: a folder for results, and the file of a worker's weights."""
+    """Files that a slot shares with a process of a collection.
+
+    Attributes:
+        folder: Folder for results.
+        weights: File with a worker's weights. None without weights.
+    """
 
     folder: str
     weights: str | None
@@ -236,7 +260,7 @@ class SharedFiles:
 
 @dataclasses.dataclass(frozen=True)
 class RunTrial:
-    """Run one attempt, with `workdir` as its scratch folder."""
+    """Run an attempt, with `workdir` as its scratch folder."""
 
     config: SlotConfig
     request: TrialRequest
@@ -249,9 +273,9 @@ class Suggested:
     """The answer to Suggest.
 
     Attributes:
-        value: as Optuna keeps it, of a choice its index; None where Optuna refuses the request.
-        error: why it does; "" where it does not.
-        warnings: what Optuna remarks on the request.
+        value: Value in Optuna's internal form: of a choice, its index. None if Optuna refuses the request.
+        error: Reason for the refusal, or "".
+        warnings: Optuna's warnings about the request.
     """
 
     value: float | None
@@ -264,8 +288,8 @@ class AnswerReport:
     """The answer to reports and requests.
 
     Attributes:
-        prune_at: step of the report at which the trial ends as pruned; None to continue.
-        suggested: to a slot, the value that its trial asked for.
+        prune_at: Step of the report at which the trial ends as pruned. None to continue.
+        suggested: Value that the trial requested, in an answer to a slot. None otherwise.
     """
 
     prune_at: int | None = None
@@ -274,15 +298,15 @@ class AnswerReport:
 
 @dataclasses.dataclass(frozen=True)
 class Reported:
-    """Metrics of one step. The receiver determines whose they are.
+    """Metrics of one step. The connection identifies the attempt.
 
     Attributes:
-        step: 0 to 2³¹ - 1.
-        metrics: by name.
-        time: seconds since the epoch.
-        sent: the same by the monotonic clock, which all processes of a machine share.
-        remark: a note on the trial for the user, or "".
-        waits: whether the process waits for the answer, if the study prunes; else a pruned one is ended by a signal.
+        step: Step, from 0 to 2³¹ - 1.
+        metrics: Metrics, by name.
+        time: Time of the report, in seconds since the epoch.
+        sent: Time of the report on the monotonic clock, which all processes of a machine share.
+        remark: Note on the trial for the user, or "".
+        waits: Whether the process waits for the answer if the study prunes. If not, a signal ends a pruned trial.
     """
 
     step: int
@@ -295,15 +319,15 @@ class Reported:
 
 @dataclasses.dataclass(frozen=True)
 class Suggest:
-    """An objective of Optuna asks for the value of a parameter, and waits for it.
+    """A request of an Optuna objective for the value of a parameter. The objective waits for the answer.
 
     Attributes:
-        name: of the parameter.
-        kind: which of Optuna's distributions.
-        low, high: bounds of a number, both included.
-        step: distance between numbers; None for any.
-        log: whether a number is drawn on a logarithmic scale.
-        choices: of a categorical parameter, JSON values.
+        name: Name of the parameter.
+        kind: Kind of Optuna's distribution.
+        low, high: Bounds of a number, both inclusive.
+        step: Distance between possible numbers. None if any number is possible.
+        log: Whether the scale of a number is logarithmic.
+        choices: Choices of a categorical parameter, as JSON values.
     """
 
     name: str
@@ -317,14 +341,18 @@ class Suggest:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """The end of the job's function; the process only has to exit."""
+    """The job's function has ended, and only the exit of the process remains."""
 
     outcome: TrialOutcome
 
 
 @dataclasses.dataclass(frozen=True)
 class Printed:
-    """The process of a script or command exits. Its log has so many bytes: what follows is of processes that it has left."""
+    """The process of a script or command exits.
+
+    Attributes:
+        printed: Size of its log, in bytes. Later output is from processes that it left behind.
+    """
 
     printed: int
 
@@ -334,7 +362,15 @@ class Printed:
 
 @dataclasses.dataclass(frozen=True)
 class RunRank:
-    """Run one rank of an attempt: number `local` on this node. All ranks meet at `address`, as host:port."""
+    """Run one rank of an attempt.
+
+    Attributes:
+        config: Configuration of the slot.
+        request: Request for the attempt.
+        workdir: Scratch folder.
+        local: Local rank: its number on this node.
+        address: Rendezvous address (host:port) of all ranks.
+    """
 
     config: SlotConfig
     request: TrialRequest
@@ -345,7 +381,7 @@ class RunRank:
 
 @dataclasses.dataclass(frozen=True)
 class Pulsed:
-    """A rank's own seconds for one step, without those in which it waited for others."""
+    """The duration of a step in a rank, in seconds, without the time in which it waited for other ranks."""
 
     step: int
     seconds: float
@@ -356,7 +392,7 @@ class Pulsed:
 
 @dataclasses.dataclass(frozen=True)
 class HandUnits:
-    """Units for a worker to do; after those that are `last` it gets no more in this iteration."""
+    """Units of work for a worker. `last` is whether it gets no more in this iteration."""
 
     units: tuple[Unit, ...]
     last: bool
@@ -364,19 +400,26 @@ class HandUnits:
 
 @dataclasses.dataclass(frozen=True)
 class ReleaseResults:
-    """Results on offer have been fetched, or are not needed: their files may be reused."""
+    """The offered results of these units were fetched or are not needed, so their files may be reused."""
 
     units: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class ReleaseWeights:
-    """The weights on offer have been fetched: their file may go."""
+    """The offered weights were fetched, so their file may be removed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FedResult:
-    """One result that a worker made, in a file for the learner to map."""
+    """A worker's result in a file that the learner maps into memory.
+
+    Attributes:
+        unit: Number of the unit.
+        worker: Number of the worker.
+        items: Number of items in the result.
+        file: Path of the file.
+    """
 
     unit: int
     worker: int
@@ -393,14 +436,14 @@ class FeedResults:
 
 @dataclasses.dataclass(frozen=True)
 class EndFeed:
-    """The learner has all results of the iteration but those of so many units that failed."""
+    """The learner has all results of the iteration. `failed` is the number of units without a result, which failed."""
 
     failed: int
 
 
 @dataclasses.dataclass(frozen=True)
 class UnitsWanted:
-    """A worker needs this many more units."""
+    """A worker requests this number of further units."""
 
     count: int
 
@@ -414,7 +457,7 @@ class UnitsBegun:
 
 @dataclasses.dataclass(frozen=True)
 class ResultOffered:
-    """A packed result, in a file of the shared folder or of the work folder."""
+    """A packed result in a file of the shared folder or of the scratch folder."""
 
     offer: Offer
     file: str
@@ -425,8 +468,8 @@ class WeightsOffered:
     """Packed weights for the workers of an iteration.
 
     Attributes:
-        bytes: of the packed tree; 0 when there are none, as before the first iteration has ended.
-        file: that holds them, of the shared folder; "" when there are none, and from the slot to the controller.
+        bytes: Size of the packed weights. 0 without weights, for example before the end of the first iteration.
+        file: File of the shared folder that contains them. "" without weights, and from the slot to the controller.
     """
 
     bytes: int
@@ -435,44 +478,44 @@ class WeightsOffered:
 
 @dataclasses.dataclass(frozen=True)
 class JobReturned:
-    """The function of a worker has returned; its results on offer have yet to be fetched."""
+    """The job's function in a worker has returned. Some offered results may not be fetched yet."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ResultsTaken:
-    """The learner has read these results, or has them from a former attempt."""
+    """The learner has read the results of these units, in this or in a former attempt."""
 
     units: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class FilesFree:
-    """Nothing in the learner refers to these results any more: their files may be used again."""
+    """The learner does not use the results of these units any more, so their files may be reused."""
 
     units: tuple[int, ...]
 
 
 ToExchange = HandUnits | ReleaseResults | ReleaseWeights | EndFeed
-Control = KillTrial | StopTrial | ToExchange  # what takes no time
+Control = KillTrial | StopTrial | ToExchange  # a slot handles these without delay
 Fetch = FetchResults | FetchWeights
-Shown = LogGrown | TrialReport  # what a run keeps of a trial that goes on
+TrialUpdate = LogGrown | TrialReport  # the run records these while the trial runs
 FromExchange = UnitsWanted | ResultsOffered | WeightsOffered | ResultsTaken
-FromSlot = Shown | FromExchange | Suggest | Exiting | TrialEnded
+FromSlot = TrialUpdate | FromExchange | Suggest | Exiting | TrialEnded
 ToTrial = RunTrial | AnswerReport | Suggested | FeedResults | ToExchange
-OfTrial = Reported | Suggest | Ended | Printed
-OfWorker = UnitsWanted | UnitsBegun | ResultOffered | JobReturned
-OfLearner = WeightsOffered | ResultsTaken | FilesFree
-FromTrial = OfTrial | OfWorker | OfLearner
+TrialMessage = Reported | Suggest | Ended | Printed
+WorkerMessage = UnitsWanted | UnitsBegun | ResultOffered | JobReturned
+LearnerMessage = WeightsOffered | ResultsTaken | FilesFree
+FromTrial = TrialMessage | WorkerMessage | LearnerMessage
 ToRank = RunRank | AnswerReport
 FromRank = Reported | Ended | Pulsed
 
 
 class Direction(Generic[M]):
-    """The messages that one side takes from another.
+    """The set of messages that a receiver accepts from a sender.
 
     Args:
-        sender: who sends them, for messages about errors.
-        kinds: a message class, or a union of them.
+        sender: Sender, for error messages.
+        kinds: Message class, or union of message classes.
     """
 
     def __init__(self, sender: str, kinds: object) -> None:
@@ -495,31 +538,35 @@ FROM_LOADING = Direction[JobLoaded | JobFailed]("a template", JobLoaded | JobFai
 TO_TEMPLATE = Direction[StartTrial]("a slot", StartTrial)
 FROM_TEMPLATE = Direction[TrialStarted | TrialExited]("a template", TrialStarted | TrialExited)
 TO_TRIAL = Direction[ToTrial]("a slot", ToTrial)
-FROM_TRIAL = Direction[FromTrial]("a trial", OfTrial)
-FROM_WORKER = Direction[FromTrial]("a worker", OfTrial | OfWorker)
-FROM_LEARNER = Direction[FromTrial]("a learner", OfTrial | OfLearner)
+FROM_TRIAL = Direction[FromTrial]("a trial", TrialMessage)
+FROM_WORKER = Direction[FromTrial]("a worker", TrialMessage | WorkerMessage)
+FROM_LEARNER = Direction[FromTrial]("a learner", TrialMessage | LearnerMessage)
 TO_RANK = Direction[ToRank]("a supervisor", ToRank)
 FROM_RANK = Direction[FromRank]("a rank", FromRank)
 
-_BESIDE = "data"  # the field whose bytes follow the line
-_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_PAYLOAD = "data"  # name of the field whose bytes follow the line
+_encode_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def encode(message: object) -> bytes:
-    """A message as one line of JSON, and what it carries beside."""
+    """Return a message as one line of JSON, followed by its binary payload, if any."""
     tag, fields = type(message).__name__, records.to_dict(message)
-    beside = fields.pop(_BESIDE, None)
-    line = f'["{tag}","{__version__}",{_encode(fields)}]'.encode()
-    return line if beside is None else b"%s\n%s" % (line, beside)
+    payload = fields.pop(_PAYLOAD, None)
+    line = f'["{tag}","{__version__}",{_encode_json(fields)}]'.encode()
+    return line if payload is None else b"%s\n%s" % (line, payload)
 
 
 def decode(data: bytes, direction: Direction[M]) -> M:
-    """The message that `encode` wrote.
+    """Return the message that `encode` wrote.
+
+    Args:
+        data: Line of JSON, followed by the binary payload, if any.
+        direction: Messages that are accepted.
 
     Raises:
-        MessageError: it is none of those that are taken from there, is damaged, or a field has another type than its own.
+        MessageError: The message is damaged or is not accepted, or a field has a wrong type.
     """
-    line, newline, beside = data.partition(b"\n")
+    line, newline, payload = data.partition(b"\n")
     sender = direction.sender
     try:
         tag, version, fields = json.loads(line.decode())
@@ -531,10 +578,10 @@ def decode(data: bytes, direction: Direction[M]) -> M:
                 f"{direction.sender} of trialplane {version!s:.40} sent {tag!r:.40}, which trialplane {__version__} does "
                 "not take from there"
             )
-        message = records.from_dict(kind, {**fields, _BESIDE: beside} if newline else fields)
+        message = records.from_dict(kind, {**fields, _PAYLOAD: payload} if newline else fields)
     except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
         problem = f"sent an invalid message to trialplane {__version__}: {errors.first_line(error):.200}"
         raise errors.MessageError(f"{sender} {problem}") from error
-    if wrong := records.misfit(message):
-        raise errors.MessageError(f"{sender} sent {tag} with a value of another type as {wrong}")
+    if field := records.mistyped_field(message):
+        raise errors.MessageError(f"{sender} sent {tag} with a value of another type as {field}")
     return message

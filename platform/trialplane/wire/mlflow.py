@@ -1,8 +1,8 @@
-"""MLflow as runs and laptops reach it, through the gateway: its addresses there, what opens a run's, and who asks MLflow.
+"""Access of runs and laptops to MLflow through the gateway: addresses, tokens, and the headers that identify a caller.
 
-The gateway alone talks to MLflow's server. Below `path(place, run)` MLflow's own client works in the workspace of the run's
-namespace, with `token(…)` as its `Authorization: Bearer`; below `UI` of a namespace its pages do, for users. MLflow asks the
-API server's RBAC for each request: which roles may do what in a namespace is in the chart.
+Only the gateway can reach MLflow's server. MLflow's client in a run uses `path(namespace_path, run)` as its tracking URI and
+`token(…)` as `Authorization: Bearer`, and works in the workspace of the run's namespace. A user's browser opens MLflow's
+pages below `UI` of a namespace. MLflow authorizes each request by Kubernetes' RBAC; the chart has the roles.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from trialplane.wire import env, ledger
 
 UI = "/mlflow"
 _DESTINATION = re.compile(r"/namespaces/([^/?]+)(?:/runs/([^/?]+))?/mlflow(/.*)", re.DOTALL)
-_PURPOSE = b"mlflow"
-USERS, VIEWERS, RUNS = "users", "viewers", "runs"  # the roles that ask MLflow
+_PURPOSE = b"mlflow"  # distinguishes a token for MLflow from tokens for other purposes
+USERS, VIEWERS, RUNS = "users", "viewers", "runs"  # roles of callers
 WORKSPACE = "X-MLFLOW-WORKSPACE"
 
 
@@ -28,9 +28,9 @@ class Destination:
     """The destination of a request to MLflow.
 
     Attributes:
-        namespace: of the run, or of the user.
-        run: the run whose address it has; "" for that of users.
-        target: path and query at MLflow's server.
+        namespace: Namespace of the run or the user.
+        run: Name of the run whose address was used. "" for the address for users.
+        target: Path and query at MLflow's server.
     """
 
     namespace: str
@@ -38,20 +38,20 @@ class Destination:
     target: str
 
 
-def caller(namespace: str, role: str, name: str) -> dict[str, str]:
-    """Return the headers with the caller and the workspace for MLflow's server; only the gateway can set them.
+def caller_headers(namespace: str, role: str, name: str) -> dict[str, str]:
+    """Return the headers that identify a caller and a workspace to MLflow's server. Only the gateway can set them.
 
     Args:
-        namespace: of the workspace.
-        role: of the caller there; "" for none.
-        name: of the caller, for MLflow's records.
+        namespace: Namespace, which is also the workspace.
+        role: Role of the caller in the namespace: `USERS`, `VIEWERS`, `RUNS`, or "" for none.
+        name: Name of the caller, for MLflow's records.
     """
     groups = {"X-Remote-Groups": f"trialplane:{role}:{namespace}"} if role else {}
     return {"X-Remote-User": name, **groups, WORKSPACE: namespace}
 
 
-def login(environ: Mapping[str, str]) -> str:
-    """Return the value of `Authorization` for MLflow, from the variables of MLflow's client; "" without a login."""
+def authorization(environ: Mapping[str, str]) -> str:
+    """Return the header `Authorization` for MLflow's server, from the variables of MLflow's client. "" without a login."""
     if token := environ.get(env.MLFLOW_TOKEN, ""):
         return f"Bearer {token}"
     user, password = environ.get(env.MLFLOW_USERNAME, ""), environ.get(env.MLFLOW_PASSWORD, "")
@@ -59,12 +59,12 @@ def login(environ: Mapping[str, str]) -> str:
 
 
 def path(namespace_path: str, run: str) -> str:
-    """Return the path at the gateway of a run's MLflow: after its address, the tracking URI of controller and trials."""
+    """Return the gateway's path for the MLflow of a run. With the gateway's address, it is the run's tracking URI."""
     return f"{namespace_path}/runs/{run}{UI}"
 
 
 def destination(target: str) -> Destination | None:
-    """Return the destination of a request by its path and query; None if it is not for MLflow."""
+    """Return the destination of a request, from its path and query. None if the request is not for MLflow."""
     match = _DESTINATION.fullmatch(target)
     if match is None or (match[2] is not None and not ledger.is_name(match[2])):
         return None
@@ -72,5 +72,5 @@ def destination(target: str) -> Destination | None:
 
 
 def token(run_token: str) -> str:
-    """Return the token of a run for MLflow alone: trials have it, and cannot compute the run's token from it."""
+    """Return the token of a run that is valid for MLflow only. Trials have it, and cannot derive the run's token from it."""
     return hmac.new(run_token.encode("utf-8", "surrogateescape"), _PURPOSE, hashlib.sha256).hexdigest()

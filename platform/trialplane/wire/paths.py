@@ -1,4 +1,4 @@
-"""All paths of a run, in one class; no other module formats file names.
+"""All paths of a run. No other module formats file names.
 
 ```
 <home>/                    TRIALPLANE_HOME, else ~/.trialplane
@@ -48,7 +48,7 @@ def make_home(root: Path) -> None:
 
 
 def local_folder(location: str) -> Path | None:
-    """Return the folder of a location that is a path or a file:// URL; None for other URLs, such as an object store's."""
+    """Return the folder of a location that is a path or a file:// URL. None for other URLs, such as an object store's."""
     if "://" in location and not location.startswith("file://"):
         return None
     return Path(location.removeprefix("file://"))
@@ -69,8 +69,8 @@ def mlflow_uri(root: Path) -> str:
     return f"sqlite:///{mlflow_db(root)}"
 
 
-def place(root: Path) -> Path:
-    """Return the JSON file with the target of the last submission."""
+def target_file(root: Path) -> Path:
+    """Return the JSON file with the target of the last submission: a context and a namespace, or this machine."""
     return root / "place.json"
 
 
@@ -104,18 +104,21 @@ def shards(location: str, run: str, iteration: int) -> str:
     return f"{location.rstrip('/')}/{run}/iteration-{iteration:04d}"
 
 
-def is_saved(folder: Path) -> bool:
-    """Whether a folder of checkpoints has a complete one. Names of incomplete ones start with a dot."""
+def has_checkpoint(folder: Path) -> bool:
+    """Whether a folder of checkpoints contains a complete one. Names of incomplete ones start with a dot."""
     return folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
 
 
 class RunPaths:
-    """Files and folders of one run in its folder `root`; the module's docstring explains them.
+    """Files and folders of one run. The module's docstring explains them.
+
+    Args:
+        root: Folder of the run.
 
     Attributes:
-        exporter: tracking URI of the MLflow that the run is exported to; locked by its exporter.
-        report: page of the run that is exported with it; only in a copy of the folder.
-        stores: MLflow stores of trials that started while MLflow was away.
+        exporter: File with the tracking URI of the MLflow that the run is exported to. Its exporter locks the file.
+        report: Page that is exported with the run. It exists only in a copy of the folder.
+        stores: Folder with the MLflow stores of trials that started while MLflow was unavailable.
     """
 
     def __init__(self, root: Path) -> None:
@@ -138,14 +141,14 @@ class RunPaths:
         self.checkpoints = root / "checkpoints"
 
     @classmethod
-    def of(cls, home_: Path, run: str) -> RunPaths:
-        """Return the paths of the run named `run`."""
-        return cls(runs(home_) / run)
+    def of(cls, home_folder: Path, run: str) -> RunPaths:
+        """Return the paths of the run named `run`, whose folder is in `home_folder`."""
+        return cls(runs(home_folder) / run)
 
     def trial_store(self, number: int, worker: int | None = None) -> Path:
         """Return the MLflow store of an attempt that starts while MLflow is unavailable. The exporter copies it later.
 
-        A worker of a collection gets its own store if slots share no folder with the controller; this store is not kept.
+        A worker of a collection gets its own store if slots share no folder with the controller. That store is not copied.
         """
         return self.stores / (f"attempt-{number}.db" if worker is None else f"attempt-{number}-worker-{worker}.db")
 

@@ -1,6 +1,6 @@
-"""The progress of a run: the part of a status that depends on the kind of its job, which `kind` names. Frozen values.
+"""The progress of a run: the part of its status that depends on the kind of its job. Frozen values.
 
-`slots_aside` is how many slots a run of the kind has beside those that `RunStatus.parallel` counts.
+In each class, `kind` is the kind of the job, and `slots_aside` the number of slots that `RunStatus.parallel` does not count.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from trialplane.wire.units import WorkerStatus
 
 @dataclasses.dataclass(frozen=True)
 class RungProgress:
-    """A rung: its number of steps, and how many trials have reached it and how many are paused there."""
+    """The progress at a rung.
+
+    Attributes:
+        step: Number of steps at which the rung is.
+        reached: Number of trials that have reached it.
+        paused: Number of trials that are paused at it.
+    """
 
     step: int
     reached: int
@@ -24,13 +30,13 @@ class RungProgress:
 
 @dataclasses.dataclass(frozen=True)
 class StudyProgress:
-    """The progress of a study; its status counts its trials and has the best of them.
+    """The progress of a study in addition to the numbers of its trials, which `RunStatus` has.
 
     Attributes:
-        steps: that its trials have trained between rungs.
-        rungs: from the lowest; empty without promotion.
-        checkpoints: number of checkpoints of its trials.
-        checkpoint_bytes: their size.
+        steps: Number of steps that its trials have trained, if they are paused at rungs.
+        rungs: Progress at each rung, from the lowest. Empty without promotion.
+        checkpoints: Number of checkpoints of its trials.
+        checkpoint_bytes: Size of these checkpoints, in bytes.
     """
 
     steps: int = 0
@@ -42,18 +48,18 @@ class StudyProgress:
 
     @property
     def numbers(self) -> Mapping[str, float]:
-        """An empty mapping: only trainings and collections have numbers to display."""
+        """Numbers to display, by name: none, because only trainings and collections have such numbers."""
         return {}
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingProgress:
-    """The progress of a training: the reports of the attempt that runs, or ran last.
+    """The progress of a training, from the reports of its newest attempt.
 
     Attributes:
-        step: the newest; None before the first report.
-        total_steps: None where the job does not report them.
-        metrics: metric → its newest value.
+        step: Newest step. None before the first report.
+        total_steps: Number of steps of the whole training. None if the job does not report it.
+        metrics: Newest values of the metrics, by name.
     """
 
     kind: Literal["train"] = dataclasses.field(default="train", init=False)
@@ -64,26 +70,26 @@ class TrainingProgress:
 
     @property
     def numbers(self) -> Mapping[str, float]:
-        """Each number by its name; empty before the first report."""
+        """Numbers to display, by name. Empty before the first report."""
         counts = {"step": self.step, "total_steps": self.total_steps}
         return {**self.metrics, **{name: value for name, value in counts.items() if value is not None}}
 
 
 @dataclasses.dataclass(frozen=True)
 class CollectionProgress:
-    """The progress of a collection: the iteration that runs, or ran last.
+    """The progress of a collection in its newest iteration.
 
     Attributes:
-        iteration: its number; None before the first.
-        units: that arrived.
-        units_total: that it is to have.
-        units_failed: that failed for good.
-        items: what the job counts in the results that arrived: positions, samples.
-        bytes: of the results that arrived.
-        in_flight_bytes: of those on their way to the learner.
-        units_per_second, items_per_second: from the first unit to the newest result.
-        spilled_bytes: that the object store had to write to disk.
-        workers: the state of each of them.
+        iteration: Number of the iteration. None before the first one.
+        units: Number of units whose results have arrived.
+        units_total: Number of units of the iteration.
+        units_failed: Number of units that have failed and are not retried.
+        items: Number of items in the results that have arrived, such as positions or samples, as counted by the job.
+        bytes: Size of the results that have arrived.
+        in_flight_bytes: Size of the results that are being sent to the learner.
+        units_per_second, items_per_second: Rates between the first unit and the newest result.
+        spilled_bytes: Number of bytes that the object store has written to disk.
+        workers: Status of each worker.
     """
 
     kind: Literal["collect"] = dataclasses.field(default="collect", init=False)
@@ -102,7 +108,7 @@ class CollectionProgress:
 
     @property
     def numbers(self) -> Mapping[str, float]:
-        """Each number by its name; empty before the first iteration."""
+        """Numbers to display, by name. Empty before the first iteration."""
         names = [field.name for field in dataclasses.fields(self) if field.name not in ("kind", "workers")]
         return {} if self.iteration is None else {name: getattr(self, name) for name in names}
 
@@ -114,11 +120,11 @@ _KINDS: Mapping[str, type[RunProgress]] = {
 }
 
 
-def initial(kind: str) -> RunProgress:
-    """The progress of a run of that kind that has not begun."""
+def initial_progress(kind: str) -> RunProgress:
+    """Return the progress of a run that has not begun, for this kind of job."""
     return _KINDS[kind]()
 
 
-def whole(value: Any) -> int | None:
-    """A count that a job reported, as an integer; None for one that is none or no finite number."""
+def as_count(value: Any) -> int | None:
+    """Return a number that a job reported as an integer. None if it is None or not finite."""
     return int(value) if value is not None and math.isfinite(value := float(value)) else None

@@ -1,8 +1,7 @@
 """The records that cross a process boundary, and their JSON form.
 
-Frozen values without behaviour: what the controller requests of a slot (`TrialRequest`), what a trial reports while it runs
-(`TrialReport`) and at its end (`TrialOutcome`), and what a run reports to the laptop (`TrialRow`, `RunStatus`). Times are
-seconds since the epoch.
+Frozen values: requests of the controller to a slot (`TrialRequest`), reports of a running trial (`TrialReport`), its outcome
+(`TrialOutcome`), and what the laptop displays of a run (`TrialRow`, `RunStatus`). Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from trialplane.wire.states import FailureClass, RunState, TrialState
 
 R = TypeVar("R")
 
-METRICS = 1000  # of one report, and of an outcome
-NAME = 500  # characters of a metric's name
-STEPS = 2**31  # a report is of a step below this; databases keep no larger ones
+METRICS = 1000  # limit of the metrics in a report or an outcome
+NAME = 500  # limit of the characters in a metric's name
+STEPS = 2**31  # steps are smaller, because databases store no larger ones
 
 
 @dataclasses.dataclass(frozen=True)
 class StopRule:
-    """A rule that ends a trial early, as complete; see `job.search.Stop`. Without a metric it is a step."""
+    """A rule that ends a trial early, as complete: by a metric, or without one at a step. See `job.search.Stop`."""
 
     metric: str = ""
     above: float | None = None
@@ -45,9 +44,9 @@ class Parent:
     """The checkpoint that a segment continues from.
 
     Attributes:
-        trial: number of the trial that saved it.
-        step: the last step that this trial had reported.
-        digest: of the trial's checkpoints; "" in a retry, which may find newer ones of its own.
+        trial: Number of the trial that saved it.
+        step: Last step that this trial had reported.
+        digest: Digest of the trial's checkpoints. "" in a retry, which may have newer checkpoints of its own.
     """
 
     trial: int
@@ -57,17 +56,17 @@ class Parent:
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """A stretch of a trial's training between two rungs, in one process; its attempts are retries.
+    """A part of a trial's training, up to the next rung, in one process. Further attempts at a segment are retries.
 
     Attributes:
-        rung: number of steps at which it ends. 0 if the trial trains to its own end.
-        metrics: metrics by which trials are compared at the rung.
-        done: number of steps that were done before.
-        offset: 1 if the trial counts its steps from 0, so that its report of step 3 is of the fourth one; 0 if it counts
+        rung: Number of steps at which it ends. 0 if the trial trains to its own end.
+        metrics: Metrics by which trials are compared at the rung.
+        done: Number of steps before this segment.
+        offset: 1 if the trial counts its steps from 0, so that its report of step 3 is of the fourth one. 0 if it counts
             from 1. None before its first report.
-        parent: checkpoint that it continues from. None in a trial's first segment.
-        series: number of the attempt that began the series: the segments that continue one another, without a failure in
-            between. None if this attempt begins it.
+        parent: Checkpoint that it continues from. None in a trial's first segment.
+        series: Number of the attempt that began the series. A series is the consecutive segments of a trial without a
+            failure between them. None if this attempt begins it.
     """
 
     rung: int = 0
@@ -89,30 +88,30 @@ class CheckpointSummary:
 
 @dataclasses.dataclass(frozen=True)
 class TrialRequest:
-    """One attempt at one trial, as a slot gets it.
+    """The request to a slot for one attempt at a trial.
 
     Attributes:
-        run: name of the run.
-        trial: logical number, 0 to `trials` - 1; a retry keeps it.
-        attempt: 1 for the first.
-        number: the ledger's number of this attempt; unique, so that a late result of a former attempt can be recognized.
-        params: the job's fixed parameters and the sampled ones, merged.
-        seed: for this trial's own random numbers; the same in every attempt.
-        metrics: names that the result must hold (objectives and constraints).
-        timeout: seconds this attempt may take, or None.
-        prunable: whether a report waits for the pruner's answer.
-        stop: what ends the trial early, as complete; the process of rank 0 compares its reports.
-        reported: metrics that a report may give when the result has none, or none that is finite (`of: best`).
-        env: variables set in the trial's process only.
-        retry_of: the ledger number of the attempt before, or None.
-        node: which of the trial's slots this is, 0 to `SlotConfig.nodes` - 1; node 0's outcome is the trial's.
-        rendezvous: host:port at which the ranks of all nodes meet; "" when there is one node, which finds a port itself.
-        resume: name of another run whose newest checkpoint the trial starts from while it has none of its own, or "".
-        worker: number of a collection's worker; None for the learner and for any other trial.
-        units: of a collection's iteration, how many results its learner is to get at most.
-        objectives: how many values its objective of Optuna returns, which asks for parameters while it runs; 0 for any
+        run: Name of the run.
+        trial: Number of the trial, from 0 to `trials` - 1. Its retries have the same number.
+        attempt: Number of the attempt at this trial, from 1.
+        number: Number of the attempt in the ledger. It is unique in the run, so that late results can be recognized.
+        params: Fixed parameters of the job and sampled parameters, merged.
+        seed: Seed of the trial's random numbers. It is the same in every attempt.
+        metrics: Names of the metrics that the result must contain (objectives and constraints).
+        timeout: Time limit of this attempt, in seconds. None without one.
+        prunable: Whether the process waits after a report for the pruner's answer.
+        stop: Rules that end the trial early, as complete. The process of rank 0 applies them to its reports.
+        reported: Metrics whose best report counts if the result lacks them or has no finite value (`of: best`).
+        env: Environment variables of the trial's process.
+        retry_of: Number in the ledger of the attempt that this one retries. None if it is not a retry.
+        node: Index of the slot among the trial's slots, from 0 to `SlotConfig.nodes` - 1. Node 0 has the trial's outcome.
+        rendezvous: Address (host:port) at which the ranks of all nodes connect. "" with one node, which chooses a port.
+        resume: Name of another run whose newest checkpoint the trial starts from if it has no checkpoint of its own, or "".
+        worker: Number of a collection's worker. None for the learner and for any other trial.
+        units: Maximum number of results for the learner of a collection's iteration. 0 for any other trial.
+        objectives: Number of values that an Optuna objective returns, which requests its parameters while it runs. 0 for any
             other trial.
-        segment: the stretch of the training that this attempt is to do; None where trials are not paused.
+        segment: Part of the training that this attempt does. None if trials are not paused at rungs.
     """
 
     run: str
@@ -138,7 +137,7 @@ class TrialRequest:
 
     @property
     def series(self) -> int:
-        """Number of the attempt that began its series; MLflow and an Optuna study have one record of it."""
+        """Number of the attempt that began its series. MLflow and an Optuna study have one record for each series."""
         return self.number if self.segment is None or self.segment.series is None else self.segment.series
 
 
@@ -147,34 +146,34 @@ class SlotConfig:
     """The configuration that all trials of a slot share.
 
     Attributes:
-        run: name of the run.
-        code: folder of the job's code.
-        entrypoint: `module:function` in it; "" where trials run a program.
-        preload: modules the template imports before the job's own.
-        root: folder below which trial logs and scratch folders go.
-        cache: folder shared by all trials of all runs.
-        cpus: cores of one trial.
-        gpus: GPUs of one trial.
-        memory: bytes one trial may use, or None for no limit of ours.
-        env: variables set in the template and thus in every trial.
-        ranks: processes of one trial on this node; with more than one, or several nodes, the trial is a group of ranks.
-        nodes: slots that run one trial together.
-        checkpoints: folder, or fsspec URL, with a folder of checkpoints for each run and trial; outlives attempts, pods and,
-            on a cluster, runs. "" for `checkpoints` below `root`.
-        grace: seconds a trial gets after SIGTERM, to save a checkpoint.
-        linger: seconds that a process gets to end after the trial's result, and the other ranks, and then the other nodes,
-            after rank 0 has returned it.
-        pack: archive of the job's code that the slot unpacks into `code` before it starts; "" when it is there already.
-        ship: whether the slot shares no folder with the controller. Then `code`, `root` and `cache` are below the slot's
-            own home, and events carry what the trial writes into files: its log, and its own MLflow store.
-        role: "trial"; of a collection "worker" or "learner".
-        write: for the learner that writes files: how and where, see `job.kinds.collection.Write`.
-        program: the script or command that its trials run instead of the entrypoint, or None.
-        capture: libraries whose calls become reports: wandb, mlflow, tensorboard, hf; None for wandb where its package is
+        run: Name of the run.
+        code: Folder of the job's code.
+        entrypoint: `module:function` in this folder. "" if trials run a program.
+        preload: Modules that the template imports before the job's own.
+        root: Folder for trial logs and scratch folders.
+        cache: Folder shared by all trials of all runs.
+        cpus: Number of cores of one trial.
+        gpus: Number of GPUs of one trial.
+        memory: Memory limit of one trial, in bytes. None for no limit by trialplane.
+        env: Environment variables of the template and thus of every trial.
+        ranks: Number of processes of one trial on this node. With several ranks or nodes, the trial is a group of ranks.
+        nodes: Number of slots that run one trial together.
+        checkpoints: Folder, or fsspec URL, with a folder of checkpoints for each run and trial. It outlives attempts, pods
+            and, on a cluster, runs. "" for the folder `checkpoints` below `root`.
+        grace: Time for a trial to save a checkpoint after SIGTERM, in seconds.
+        linger: Time for processes to exit after the trial's result, in seconds. It applies to the process of rank 0, then to
+            the other ranks, and then to the other nodes.
+        pack: Archive of the job's code, which the slot unpacks into `code` before it starts. "" if the code is unpacked.
+        ship: Whether the slot shares no folder with the controller. Then `code`, `root` and `cache` are in the slot's own
+            home, and the slot sends the files of a trial (its log and its own MLflow store) in messages.
+        role: "trial", or in a collection "worker" or "learner".
+        write: Destination and format for a learner that writes files; see `job.kinds.collection.Write`.
+        program: Script or command that trials run instead of the entrypoint, or None.
+        capture: Libraries whose calls become reports: wandb, mlflow, tensorboard, hf. None for wandb only, if its package is
             missing.
-        keep: files of a trial's folder that are put beside its checkpoints when it is complete.
-        requirements: file of the code that may say which packages must be installed, or "".
-        code_hash: SHA-256 of what is in `pack`, in hex; "" where that is not compared.
+        keep: Files of a trial's folder that are stored with its checkpoints when it is complete.
+        requirements: File of the code with requirements of packages that may have to be installed, or "".
+        code_hash: SHA-256 of the content of `pack`, in hex. "" if it is not checked.
     """
 
     run: str
@@ -205,7 +204,15 @@ class SlotConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TrialReport:
-    """Metrics of one step of a running trial; `remark` is a note on the trial for the user, or ""."""
+    """Metrics of one step of a running trial.
+
+    Attributes:
+        number: Number of the attempt in the ledger.
+        step: Step.
+        metrics: Metrics, by name.
+        time: Time of the report, in seconds since the epoch.
+        remark: Note on the trial for the user, or "".
+    """
 
     number: int
     step: int
@@ -216,7 +223,7 @@ class TrialReport:
 
 @dataclasses.dataclass(frozen=True)
 class ReportRow:
-    """Report of an attempt in the ledger.
+    """A report in the ledger.
 
     Attributes:
         mark: Position among the reports of the run, in the order they arrived, from 1. Some positions may be missing.
@@ -239,7 +246,7 @@ class ReportRow:
 
 @dataclasses.dataclass(frozen=True)
 class BestReport:
-    """The best value that a trial has reported of a metric, in any of its attempts, and the step of the report."""
+    """The best value of a metric in all attempts at a trial, and the step of its report."""
 
     value: float
     step: int
@@ -250,36 +257,36 @@ class TrialOutcome:
     """The end of one attempt.
 
     Attributes:
-        number: the ledger's number of the attempt.
+        number: Number of the attempt in the ledger.
         state: COMPLETE, PRUNED, FAILED, or PAUSED at a rung.
-        failure: why, when FAILED.
-        metrics: the final metrics (COMPLETE), or the last reported ones.
-        returned: what the job returned beside metrics and arrays: texts, lists and the like, as JSON values; the small ones.
-        message: one line for the user.
-        place: what failures that are alike have in common: file and line of the job's code that raised, or what its result
-            lacks; or "".
-        traceback: the job's, when it raised.
-        exit_code: of the process, or of the rank whose end was the trial's; negative is the signal that ended it; None when
-            there was no process left to ask.
-        started, ended: seconds since the epoch.
-        node: host or pod that ran it.
-        slot: number of the slot that ran it; None if that is unknown, as its controller was killed.
-        pid: of the trial process.
+        failure: Class of the failure if the state is FAILED, else None.
+        metrics: Final metrics if the state is COMPLETE, else the last reported ones, by name.
+        returned: Other small values that the job returned, such as texts and lists, as JSON values, by name.
+        message: One line for the user.
+        place: Cause that similar failures share: file and line of the job's code that raised, or what the result lacks; or
+            "".
+        traceback: Traceback of the job's exception, or "".
+        exit_code: Exit code of the process, or of the rank that ended the trial. Negative if a signal ended it. None if
+            unknown.
+        started, ended: Time of the start and the end, in seconds since the epoch.
+        node: Host or pod that ran it.
+        slot: Number of the slot that ran it. None if it is unknown, because its controller was killed.
+        pid: Process id of the trial.
         start_method: "fork" (of the warm template) or "spawn".
-        log: path of the log relative to the run's folder.
-        peak_memory: largest resident set of the process, in bytes; of ranks the sum of theirs, in which pages that they
-            share with the template they were forked from count once for each.
-        arrays: number of bytes of arrays, and of what is too large for `returned`, that came with the result.
-        retried: whether the trial is tried again; decided by the ledger.
-        step: the last step reported.
-        early: whether the job's `stop` ended it; the rest of its ranks and nodes need not go on.
-        best: the best reports, by the metric of an objective that is their best (`of: best`); decided by the ledger.
-        advice: what would make the run's other trials quicker, or "".
-        remark: what somebody should know of a trial that counts nevertheless, or "".
-        saved: whether its folder of checkpoints held anything when it ended; None where its slot cannot see that.
-        certain: whether every other trial would fail in the same way.
-        checkpoints: what its folder of checkpoints held when it ended; None if it held nothing.
-        answered_by: run and trial whose result it has, as run:trial; "" if it was trained.
+        log: Path of the log, relative to the run's folder.
+        peak_memory: Largest resident set of the process, in bytes. For several ranks, this is their sum, which counts pages
+            shared with the template once for each rank.
+        arrays: Size of the returned arrays and of values that are too large for `returned`, in bytes.
+        retried: Whether the trial is retried. The ledger sets it.
+        step: Last reported step.
+        early: Whether a rule in the job's `stop` ended the trial. Its other ranks and nodes are then stopped.
+        best: Best reports, by metric, of objectives with `of: best`. The ledger sets it.
+        advice: Advice that would make other trials of the run faster, or "".
+        remark: Note for the user on a trial whose result counts, or "".
+        saved: Whether its folder of checkpoints contained files at its end. None if its slot cannot read the folder.
+        certain: Whether every other trial would fail in the same way.
+        checkpoints: Summary of its checkpoints at its end. None without checkpoints.
+        answered_by: Trial of an earlier run whose result it has, as run:trial. "" if it was trained.
     """
 
     number: int
@@ -313,7 +320,7 @@ class TrialOutcome:
 
     @property
     def best_steps(self) -> dict[str, int]:
-        """Metric → the step whose report is its final value; without those whose final value was returned."""
+        """Step of the report with the final value, by metric. Metrics whose final value was returned are missing."""
         if self.state is not TrialState.COMPLETE:
             return {}
         return {name: best.step for name, best in self.best.items() if self.metrics.get(name) == best.value}
@@ -324,10 +331,10 @@ class Desired:
     """The desired state of a run on a cluster.
 
     Attributes:
-        state: RUNNING, PAUSED, CANCELLED, or FAILED when a deadline of the run is over.
-        parallel: slots, or None for as many as the job says.
-        again: number of the newest attempt when the user resumed the run; a training that failed for good with it is tried
-            again.
+        state: RUNNING, PAUSED, CANCELLED, or FAILED if a deadline of the run has passed.
+        parallel: Number of slots. None for the job's number.
+        again: Number of the newest attempt when the user resumed the run. A training that failed with it is retried. None if
+            the run was not resumed.
     """
 
     state: RunState = RunState.RUNNING
@@ -385,7 +392,7 @@ class TrialRow:
 
     @property
     def first(self) -> int:
-        """Number of the attempt that began its series, whose run in MLflow is that of all of them."""
+        """Number of the attempt that began its series. All attempts of a series share its run in MLflow."""
         return self.number if self.series is None else self.series
 
     @property
@@ -486,15 +493,15 @@ class RunStatus:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A change of the desired state of a run; on a cluster with the user and the time that the API server has recorded.
+    """A change of the desired state of a run. On a cluster, user and time are those that the API server has recorded.
 
     Attributes:
-        at: when it was made.
-        by: who made it, as the API server knows its users; "" on a laptop, and for a Run without an owner.
-        description: in words: "state: Running → Paused".
-        uid: of the Run; "" on a laptop.
-        generation: of the Run's spec since then; with the uid it identifies the change.
-        requested: fields of the Run since then, by field; the words of the next change compare with it.
+        at: Time of the change, in seconds since the epoch.
+        by: Username at the API server. "" on a laptop, and for a Run without an owner.
+        description: Description for users, such as "state: Running → Paused".
+        uid: Uid of the Run. "" on a laptop.
+        generation: Generation of the Run's spec after the change. With the uid, it identifies the change.
+        requested: Fields of the spec after the change, to describe the next one.
     """
 
     at: float
@@ -506,39 +513,44 @@ class Change:
 
 
 def to_json(record: Any) -> str:
-    """A record as one line of strict JSON; NaN and infinities become the strings that `float()` reads."""
+    """Return a record as one line of strict JSON. NaN and infinities become strings that `float()` accepts."""
     return json.dumps(to_dict(record), separators=(",", ":"), allow_nan=False)
 
 
 def to_dict(record: Any) -> Any:
-    """A record as plain JSON values, whose text anything can store: a job may raise and name what is no text."""
+    """Return a record, or any value in one, as plain JSON values.
+
+    NaN and infinities become strings that `float()` accepts. Lone surrogates, which a job may use in names and messages, are
+    escaped, because files and databases do not store them.
+    """
+    # The exact types come first, because they are frequent and the checks for subclasses are slow.
     kind = type(record)
-    if kind in _SAME:
+    if kind in _JSON_TYPES:
         return record
     if kind is float:
         return record if math.isfinite(record) else repr(record)
     if kind is str:
-        return escapes.storable(record)
+        return escapes.escape_surrogates(record)
     if dataclasses.is_dataclass(kind):
-        return {name: to_dict(getattr(record, name)) for name in _names(kind)}
+        return {name: to_dict(getattr(record, name)) for name in _field_names(kind)}
     if isinstance(record, enum.Enum):
         return record.value
     if isinstance(record, Mapping):
-        return {escapes.storable(str(key)): to_dict(value) for key, value in record.items()}
+        return {escapes.escape_surrogates(str(key)): to_dict(value) for key, value in record.items()}
     if isinstance(record, (list, tuple)):
         return [to_dict(value) for value in record]
     if isinstance(record, str):
-        return escapes.storable(record)
+        return escapes.escape_surrogates(record)
     if isinstance(record, float) and not math.isfinite(record):
         return repr(record)
     return record
 
 
 def from_json(cls: type[R], text: str | bytes) -> R:
-    """The record of type `cls` that `to_json` wrote. Fields it does not know are dropped, so versions may differ.
+    """Return the record of type `cls` that `to_json` wrote. Unknown fields, as of a newer version, are ignored.
 
     Raises:
-        ValueError: as of `from_dict`.
+        ValueError: The text is not JSON, or not such a record. Types of fields are not checked; see `mistyped_field`.
     """
     try:
         data = json.loads(text)
@@ -548,117 +560,124 @@ def from_json(cls: type[R], text: str | bytes) -> R:
 
 
 def from_dict(cls: type[R], data: Mapping[str, Any]) -> R:
-    """The record of type `cls` in plain JSON values, as `to_dict` made them.
+    """Return the record of type `cls` that `to_dict` turned into plain JSON values. Unknown fields are ignored.
 
     Raises:
-        ValueError: they are no such record, or another version wrote one of a kind that this one does not know. Types of
-            fields are for `misfit` to look at.
+        ValueError: The values are not such a record, or another version wrote it and its kind is unknown. Types of fields
+            are not checked; see `mistyped_field`.
     """
     try:
-        return _read(cls, data)
+        return _from_fields(cls, data)
     except (TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
         raise ValueError(f"no {cls.__name__}: {error}") from error
 
 
-def _read(cls: type[R], data: Mapping[str, Any]) -> R:
-    readers = _readers(cls)  # type: ignore[arg-type]  # classes are hashable
+def _from_fields(cls: type[R], data: Mapping[str, Any]) -> R:
+    """Return a record of type `cls` with these fields, converted to their types. Unknown fields are ignored."""
+    converters = _converters(cls)  # type: ignore[arg-type]  # classes are hashable
     return cls(
         **{
-            key: value if value is None or (read := readers[key]) is None else read(value)
-            for key, value in data.items()
-            if key in readers
+            name: value if value is None or (convert := converters[name]) is None else convert(value)
+            for name, value in data.items()
+            if name in converters
         }
     )
 
 
-_INT_BITS = 64  # no database keeps a larger whole number
-_SAME = (int, bool, type(None))  # types whose values are JSON's own
-_Reader = Callable[[Any], Any] | None
+_INT_BITS = 64  # databases store no larger integers
+_JSON_TYPES = (int, bool, type(None))  # types whose values are JSON values already
+_Converter = Callable[[Any], Any] | None
 _Check = Callable[[Any], bool]
 
 
 @functools.cache
-def _names(cls: Any) -> tuple[str, ...]:
+def _field_names(cls: Any) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(cls))
 
 
 @functools.cache
-def _readers(cls: Any) -> dict[str, _Reader]:
-    """Return for each field but a tag the function from its JSON value to its type; None where they are the same."""
+def _converters(cls: Any) -> dict[str, _Converter]:
+    """Return the converter of each field that the constructor accepts, by name. See `_converter`."""
     hints = typing.get_type_hints(cls)
-    return {field.name: _reader(hints[field.name]) for field in dataclasses.fields(cls) if field.init}
+    return {field.name: _converter(hints[field.name]) for field in dataclasses.fields(cls) if field.init}
 
 
-def _reader(hint: Any) -> _Reader:
-    """Return a reader of enums, nested records, tuples and mappings of floats; created once for each type, as it is slow."""
+def _converter(hint: Any) -> _Converter:
+    """Return the function that converts a JSON value to a field's type. None if the JSON value has this type already."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is types.UnionType:
+    if origin is types.UnionType:  # an optional type, or several records that differ in their field `kind`
         members = [argument for argument in arguments if argument is not type(None)]
-        return (
-            _reader(members[0])
-            if len(members) == 1
-            else functools.partial(_read_tagged, {record_type.kind: record_type for record_type in members})
-        )
+        if len(members) == 1:
+            return _converter(members[0])
+        return functools.partial(_from_tagged_fields, {record_type.kind: record_type for record_type in members})
     if origin is tuple:
-        item = _reader(arguments[0])
-        return lambda value: tuple(_listed(value) if item is None else map(item, _listed(value)))
+        convert_item = _converter(arguments[0])
+        return lambda value: tuple(_check_list(value) if convert_item is None else map(convert_item, _check_list(value)))
     if origin is Mapping:
-        item_reader = _reader(arguments[1])
-        return None if item_reader is None else lambda value: {key: item_reader(element) for key, element in value.items()}
+        convert_element = _converter(arguments[1])
+        if convert_element is None:
+            return None
+        return lambda value: {key: convert_element(element) for key, element in value.items()}
     if hint is float or (isinstance(hint, type) and issubclass(hint, enum.Enum)):
-        return hint
+        return hint  # the type itself converts: float("nan"), State("RUNNING")
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return functools.partial(_read, hint)
+        return functools.partial(_from_fields, hint)
     return None
 
 
-def _read_tagged(tagged: Mapping[str, type[R]], data: Mapping[str, Any]) -> R:
-    """The record of the type that `kind` names, of several."""
+def _from_tagged_fields(types_by_kind: Mapping[str, type[R]], data: Mapping[str, Any]) -> R:
+    """Return a record of the type that the field `kind` names.
+
+    Raises:
+        ValueError: The kind is unknown.
+    """
     kind = data["kind"]
-    if kind not in tagged:
-        raise ValueError(f"it is of kind {kind!r}, and this version supports {', '.join(tagged)}: another version wrote it")
-    return _read(tagged[kind], data)
+    if kind not in types_by_kind:
+        supported = ", ".join(types_by_kind)
+        raise ValueError(f"it is of kind {kind!r}, and this version supports {supported}: another version wrote it")
+    return _from_fields(types_by_kind[kind], data)
 
 
-def _listed(value: Any) -> Any:
-    """A JSON list; a text would otherwise become a tuple of letters."""
+def _check_list(value: Any) -> Any:
+    """Return a value that is a list. Raise TypeError for any other: a text would become a tuple of characters."""
     if not isinstance(value, (list, tuple)):
         raise TypeError(f"a {type(value).__name__} where a list is expected")
     return value
 
 
-def misfit(record: Any) -> str:
-    """Name of the first field of a record that holds another type than its own, as in a damaged file; "" when none does."""
+def mistyped_field(record: Any) -> str:
+    """Return the name of the first field whose value has a wrong type, as in a damaged file. "" if all types are right."""
     cls: Any = type(record)
-    return next((name for name, fits in _checks(cls) if not fits(getattr(record, name))), "")
+    return next((name for name, has_type in _type_checks(cls) if not has_type(getattr(record, name))), "")
 
 
 @functools.cache
-def _checks(cls: Any) -> tuple[tuple[str, _Check], ...]:
-    """Return a check of its type for each field; created once for each type, as the readers are."""
+def _type_checks(cls: Any) -> tuple[tuple[str, _Check], ...]:
+    """Return the name and the type check of each field of a class."""
     hints = typing.get_type_hints(cls)
-    return tuple((field.name, _check(hints[field.name])) for field in dataclasses.fields(cls))
+    return tuple((field.name, _type_check(hints[field.name])) for field in dataclasses.fields(cls))
 
 
-def _check(hint: Any) -> _Check:
+def _type_check(hint: Any) -> _Check:
+    """Return the function that tells whether a value has a type. It is created once for each field, because that is slow."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return lambda value: True
     if origin is types.UnionType:
-        checks = [_check(argument) for argument in arguments]
-        return lambda value: any(fits(value) for fits in checks)
+        member_checks = [_type_check(argument) for argument in arguments]
+        return lambda value: any(has_type(value) for has_type in member_checks)
     if origin is typing.Literal:
         return lambda value: value in arguments
     if origin is tuple:
-        item = _check(arguments[0])
-        return lambda value: isinstance(value, tuple) and all(map(item, value))
+        item_check = _type_check(arguments[0])
+        return lambda value: isinstance(value, tuple) and all(map(item_check, value))
     if origin is Mapping:
-        item_check = _check(arguments[1])
-        return lambda value: isinstance(value, Mapping) and all(map(item_check, value.values()))
+        element_check = _type_check(arguments[1])
+        return lambda value: isinstance(value, Mapping) and all(map(element_check, value.values()))
     if hint is int:
         return lambda value: isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < _INT_BITS
     if hint is float:
         return lambda value: isinstance(value, (int, float)) and not isinstance(value, bool)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return lambda value: isinstance(value, hint) and not misfit(value)
+        return lambda value: isinstance(value, hint) and not mistyped_field(value)
     return lambda value: isinstance(value, hint)

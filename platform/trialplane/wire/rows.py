@@ -1,6 +1,6 @@
-"""Logical trials from the attempts in a ledger, ordered from best to worst.
+"""Rows of trials from the attempts in a ledger, and their order from best to worst.
 
-Pure functions that the controller's ledger and the laptop's reader share, so that both return the same rows.
+Pure functions, shared by the controller's ledger and the laptop's reader so that both return the same rows.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from trialplane.wire.states import FailureClass, TrialState
 if TYPE_CHECKING:  # only a type here: this module must not import pydantic
     from trialplane.job.kinds import Job
 
-_LONGEST = 10_000  # characters of a field of a row in a status
+_MAX_FIELD = 10_000  # limit of the characters in a field of a row in a status
 
 
 def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: TrialOutcome | None) -> TrialRow:
-    """Return an attempt as a row.
+    """Return the row of an attempt.
 
     Args:
-        job: defines objectives and constraints.
-        request: of the attempt.
-        params: the sampled parameters.
-        outcome: None while it runs.
+        job: Job with the objectives and constraints.
+        request: Request for the attempt.
+        params: Sampled parameters, by name.
+        outcome: Outcome of the attempt. None while it runs.
     """
     series = None if request.segment is None else request.segment.series
     if outcome is None:
         return TrialRow(request.trial, TrialState.RUNNING, request.attempt, request.number, params=params, series=series)
-    state = state_of(outcome)
+    state = displayed_state(outcome)
     metrics = outcome.metrics
     complete = state is TrialState.COMPLETE
     return TrialRow(
@@ -65,21 +65,21 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
     )
 
 
-def brief(row: TrialRow) -> TrialRow:
-    """Return a row with large fields shortened, for the status of a run, which is written often."""
+def shorten(row: TrialRow) -> TrialRow:
+    """Return a row with shortened fields, for the status of a run, which is written often."""
     return dataclasses.replace(
         row,
-        params=_first(row.params),
-        metrics=_first(row.metrics),
-        returned=_first(row.returned),
-        message=shortened(row.message, _LONGEST),
-        best_steps=_first(row.best_steps),
+        params=_limit_items(row.params),
+        metrics=_limit_items(row.metrics),
+        returned=_limit_items(row.returned),
+        message=shortened(row.message, _MAX_FIELD),
+        best_steps=_limit_items(row.best_steps),
     )
 
 
-def _first(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the first values that fit into `_LONGEST` characters of JSON."""
-    fitting, room = {}, _LONGEST
+def _limit_items(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the first items, as many as fit into `_MAX_FIELD` characters of JSON."""
+    fitting, room = {}, _MAX_FIELD
     for name, value in values.items():
         room -= len(json.dumps([name, value], default=str))
         if room < 0:
@@ -88,65 +88,64 @@ def _first(values: Mapping[str, Any]) -> dict[str, Any]:
     return fitting
 
 
-def state_of(outcome: TrialOutcome) -> TrialState:
-    """Return the state to show for an ended attempt. A retried one is LOST, or PAUSED if it was stopped with its run."""
+def displayed_state(outcome: TrialOutcome) -> TrialState:
+    """Return the state to display for an ended attempt. A retried one is LOST, or PAUSED if it was stopped with its run."""
     if not outcome.retried:
         return outcome.state
     return TrialState.PAUSED if outcome.failure is FailureClass.STOPPED else TrialState.LOST
 
 
-def newest(rows: Iterable[TrialRow]) -> list[TrialRow]:
-    """Return the newest attempt of each logical trial, ordered by trial; with the times of its whole series."""
+def newest_attempts(rows: Iterable[TrialRow]) -> list[TrialRow]:
+    """Return the newest attempt of each trial, ordered by trial. Its start and duration are those of its whole series."""
     latest: dict[int, TrialRow] = {}
     for attempt in sorted(rows, key=operator.attrgetter("number")):
-        latest[attempt.trial] = _continued(latest.get(attempt.trial), attempt)
+        latest[attempt.trial] = _add_series_time(attempt, latest.get(attempt.trial))
     return [latest[trial] for trial in sorted(latest)]
 
 
-def _continued(before: TrialRow | None, row: TrialRow) -> TrialRow:
-    """Return an attempt, with the start and the duration of the segments that it continues."""
-    if before is None or before.first != row.first or before.seconds is None or row.seconds is None:
+def _add_series_time(row: TrialRow, previous: TrialRow | None) -> TrialRow:
+    """Return an attempt with the start and the duration of its series, if the previous attempt is of the same series."""
+    if previous is None or previous.first != row.first or previous.seconds is None or row.seconds is None:
         return row
-    return dataclasses.replace(row, started=before.started, seconds=before.seconds + row.seconds)
+    return dataclasses.replace(row, started=previous.started, seconds=previous.seconds + row.seconds)
 
 
-def ranked(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
-    """Return rows from best to worst: feasible results, infeasible ones, pruned, failed, running.
+def rank(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
+    """Return rows from best to worst: feasible results, infeasible results, then the other states as in `_ORDER`.
 
-    Results with several objectives are ordered by their front (non-dominated sorting), then by the first objective.
+    Results with several objectives are ordered by their front (non-dominated sorting), then by the values.
     """
     all_rows = list(rows)
     complete = [r for r in all_rows if r.state is TrialState.COMPLETE and r.feasible]
-    order = fronts({r.trial: tuple(losses(job, r)) for r in complete}) if len(job.objectives) > 1 else {}
+    front_numbers = fronts({r.trial: tuple(losses(job, r)) for r in complete}) if len(job.objectives) > 1 else {}
 
-    def key(r: TrialRow) -> tuple[Any, ...]:
-        kind = _ORDER.index(r.state)
+    def sort_key(r: TrialRow) -> tuple[Any, ...]:
         values = tuple(losses(job, r)) if r.state is TrialState.COMPLETE else (math.inf,)
-        return (kind, not r.feasible, order.get(r.trial, 0), values, r.trial)
+        return (_ORDER.index(r.state), not r.feasible, front_numbers.get(r.trial, 0), values, r.trial)
 
-    return sorted(all_rows, key=key)
+    return sorted(all_rows, key=sort_key)
 
 
-def best(job: Job, rows: Iterable[TrialRow]) -> TrialRow | None:
+def best_trial(job: Job, rows: Iterable[TrialRow]) -> TrialRow | None:
     """Return the best feasible result, or None. With several objectives, this is one of the first front."""
-    order = ranked(job, (r for r in rows if r.state is TrialState.COMPLETE and r.feasible))
-    return order[0] if order else None
+    ranked_rows = rank(job, (r for r in rows if r.state is TrialState.COMPLETE and r.feasible))
+    return ranked_rows[0] if ranked_rows else None
 
 
-def front(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
-    """Return the feasible results that no other result dominates. With one objective, this is only the best."""
+def pareto_front(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
+    """Return the feasible results that no other result dominates. With one objective, these are the best ones."""
     complete = [r for r in rows if r.state is TrialState.COMPLETE and r.feasible]
-    ranks = fronts({r.trial: tuple(losses(job, r)) for r in complete})
-    return [r for r in complete if ranks[r.trial] == 0]
+    front_numbers = fronts({r.trial: tuple(losses(job, r)) for r in complete})
+    return [r for r in complete if front_numbers[r.trial] == 0]
 
 
-def flat(rows: Sequence[TrialRow]) -> tuple[list[str], list[list[Any]]]:
-    """Return all fields of all rows as a table, with a column for each parameter, metric and other returned value.
+def table(rows: Sequence[TrialRow]) -> tuple[list[str], list[list[Any]]]:
+    """Return rows as a table, with a column for each field, and for each parameter, metric and other returned value.
 
     Returns:
-        The header, and a line for each row; None where a row lacks a parameter, metric or value.
+        The header, and a line for each row, with None for a parameter, metric or value that a row lacks.
     """
-    plain = (
+    field_names = (
         "trial",
         "attempt",
         "number",
@@ -161,24 +160,26 @@ def flat(rows: Sequence[TrialRow]) -> tuple[list[str], list[list[Any]]]:
         "slot",
         "log",
     )
-    nested = [
-        (kind, name)
-        for kind in ("metrics", "best_steps", "params", "returned")
-        for name in dict.fromkeys(name for row in rows for name in getattr(row, kind))
+    # The other columns are for the items of mappings: the name of the mapping, and the name of the item.
+    item_columns = [
+        (mapping, name)
+        for mapping in ("metrics", "best_steps", "params", "returned")
+        for name in dict.fromkeys(name for row in rows for name in getattr(row, mapping))
     ]
     lines = []
     for row in rows:
-        nested_values = {
+        mappings = {
             "metrics": row.metrics,
             "best_steps": row.best_steps,
             "params": cells(row.params),
             "returned": cells(row.returned),
         }
-        lines.append([*(getattr(row, name) for name in plain), *(nested_values[kind].get(name) for kind, name in nested)])
-    return [*plain, *(f"{kind}.{name}" for kind, name in nested)], lines
+        fields = [getattr(row, name) for name in field_names]
+        lines.append([*fields, *(mappings[mapping].get(name) for mapping, name in item_columns)])
+    return [*field_names, *(f"{mapping}.{name}" for mapping, name in item_columns)], lines
 
 
-def curves(reports: Iterable[ReportRow]) -> tuple[list[str], list[list[Any]]]:
+def curve_table(reports: Iterable[ReportRow]) -> tuple[list[str], list[list[Any]]]:
     """Return reports as a table, with a line for each metric of each report.
 
     Returns:
@@ -194,20 +195,20 @@ def curves(reports: Iterable[ReportRow]) -> tuple[list[str], list[list[Any]]]:
 
 
 def cells(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values that fit into one cell each: strings and numbers unchanged, lists and mappings as JSON."""
+    """Return values for the cells of a table: strings and numbers unchanged, lists and mappings as JSON."""
     nested = (list, tuple, Mapping)
     return {name: json.dumps(value) if isinstance(value, nested) else value for name, value in values.items()}
 
 
 def losses(job: Job, r: TrialRow) -> list[float]:
-    """Return the values of the objectives, negated where larger is better."""
+    """Return the values of the objectives, negated if larger is better."""
     return [
         -value if objective.direction == "maximize" else value
         for objective, value in zip(job.objectives, r.values, strict=True)
     ]
 
 
-_ORDER = [
+_ORDER = [  # from best to worst
     TrialState.COMPLETE,
     TrialState.PRUNED,
     TrialState.FAILED,
@@ -219,27 +220,27 @@ _ORDER = [
 
 
 def fronts(losses: Mapping[int, tuple[float, ...]]) -> dict[int, int]:
-    """Return the number of the front of each trial; 0 is the best.
+    """Return the number of each trial's front in a non-dominated sort. 0 is the best front.
 
     Efficient non-dominated sort with binary search (Zhang, Tian, Cheng, Jin 2015): if no member of a front dominates a
     result, no member of a later front does.
 
     Args:
-        losses: values by trial; smaller is better.
+        losses: Values of the objectives, by trial. Smaller is better.
     """
     members: list[list[tuple[float, ...]]] = []
-    ranks: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     for trial_losses, trial in sorted((values, trial) for trial, values in losses.items()):
-        rank = bisect.bisect_left(members, True, key=functools.partial(_spares, trial_losses))
-        if rank == len(members):
+        number = bisect.bisect_left(members, True, key=functools.partial(_is_undominated, trial_losses))
+        if number == len(members):
             members.append([])
-        members[rank].append(trial_losses)
-        ranks[trial] = rank
-    return ranks
+        members[number].append(trial_losses)
+        numbers[trial] = number
+    return numbers
 
 
-def _spares(loss: tuple[float, ...], front: list[tuple[float, ...]]) -> bool:
-    """Whether no member of a front, whose first losses are not larger, dominates `loss`."""
-    # With up to two objectives the newest member has the smallest second loss.
+def _is_undominated(loss: tuple[float, ...], front: list[tuple[float, ...]]) -> bool:
+    """Whether no member of a front dominates `loss`. The first loss of each member is at most that of `loss`."""
+    # With up to two objectives, it is enough to check the newest member, which has the smallest second loss.
     members = front[-1:] if len(loss) <= 2 else reversed(front)
     return not any(member != loss and all(map(operator.le, member, loss)) for member in members)

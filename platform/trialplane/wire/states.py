@@ -16,8 +16,8 @@ class TrialState(enum.StrEnum):
     COMPLETE = "COMPLETE"
     PRUNED = "PRUNED"
     FAILED = "FAILED"
-    LOST = "LOST"  # failed and retried under the same trial number
-    PAUSED = "PAUSED"  # at a rung, or stopped with its run; it continues from its checkpoint if it has one
+    LOST = "LOST"  # failed, and retried with the same trial number
+    PAUSED = "PAUSED"  # at a rung, or because its run was stopped; it continues from its checkpoint if it has one
 
     @property
     def is_ended(self) -> bool:
@@ -38,11 +38,12 @@ class RunState(enum.StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> RunState:
+        """Return UNKNOWN for a state of another version of trialplane."""
         return cls.UNKNOWN
 
     @property
     def is_active(self) -> bool:
-        """Whether the run is under way, or about to be."""
+        """Whether the run is running or about to start."""
         return self in (RunState.PENDING, RunState.RUNNING)
 
     @property
@@ -56,7 +57,7 @@ class RunState(enum.StrEnum):
         return _EXIT_CODES.get(self, errors.EXIT_PLATFORM)
 
 
-NO_TRIAL = "no trial was started"  # beginning of the reason of a run that failed before its first trial
+NO_TRIAL = "no trial was started"  # start of the reason if a run fails before its first trial
 _EXIT_CODES = {
     RunState.SUCCEEDED: errors.EXIT_OK,
     RunState.FAILED: errors.EXIT_RUN_FAILED,
@@ -82,8 +83,8 @@ class FailureRule:
     """Consequences of a failure.
 
     Attributes:
-        retry: the key in the job's `retries` with the number of retries, "always", or None for never.
-        counts: whether a trial that fails for good this way counts against `budget.max_failed`.
+        retry: Key in the job's `retries` that has the number of retries; "always"; or None for no retry.
+        counts: Whether a trial that finally fails with this class counts toward `budget.max_failed`.
     """
 
     retry: str | None

@@ -1,6 +1,6 @@
-"""The work of a collection as it crosses process boundaries: units that are handed out, and results that are on offer.
+"""The work of a collection as it crosses process boundaries: units for workers, and offers of their results.
 
-Frozen values without behaviour. The arrays of a result never travel with these: an offer says that they are there.
+Frozen values. They do not contain the arrays of a result: an offer says that a result is ready to be fetched.
 """
 
 from __future__ import annotations
@@ -8,21 +8,21 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 
-_OF_UNITS = 0xC011EC7  # so that no unit has the random numbers of the trial with its number
+_SEED_MASK = 0xC011EC7  # gives a unit other random numbers than the trial with the same number
 
-# What moves with one call, for a call costs as much as some megabytes: results together as far as they stay below both.
-TOGETHER_BYTES = 32 << 20
-TOGETHER = 64
-AT_ONCE = 10_000  # units that one message of a worker or the learner names, which keeps it far below its longest
+# Limits of a batch. Results are sent in batches, because a call takes as long as sending some megabytes.
+BATCH_BYTES = 32 << 20
+BATCH_RESULTS = 64
+MAX_UNITS = 10_000  # limit of the units in a message of a worker or the learner, to keep it far below `messages.MAX_BYTES`
 
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """One piece of work, done by one worker and counted once.
+    """A piece of work for one worker.
 
     Attributes:
-        number: 0 to iterations × units - 1; unique in the run.
-        seed: of everything random in it, so that the same unit gives the same result wherever it is done.
+        number: Number of the unit, from 0 to iterations × units - 1. It is unique in the run.
+        seed: Seed of all random numbers of the unit, so that every worker computes the same result.
     """
 
     number: int
@@ -31,13 +31,13 @@ class Unit:
 
 @dataclasses.dataclass(frozen=True)
 class Offer:
-    """A packed result that lies ready in its worker's memory until it is fetched.
+    """The offer of a packed result, which stays in its worker's memory until it is fetched.
 
     Attributes:
-        unit: number of the unit.
-        bytes: of the packed result.
-        items: what the job counts in it: positions, samples.
-        seconds: from when the job had the unit.
+        unit: Number of the unit.
+        bytes: Size of the packed result.
+        items: Number of items in it, such as positions or samples, as counted by the job.
+        seconds: Time since the job received the unit, in seconds.
     """
 
     unit: int
@@ -48,7 +48,7 @@ class Offer:
 
 @dataclasses.dataclass(frozen=True)
 class Transfer:
-    """One result on its way from a worker to the learner; `bytes` and `items` are those of its offer."""
+    """A result that is sent from a worker to the learner. `bytes` and `items` are those of its offer."""
 
     unit: int
     worker: int
@@ -58,11 +58,19 @@ class Transfer:
 
 @dataclasses.dataclass(frozen=True)
 class WorkerStatus:
-    """One worker as the laptop shows it, in the iteration that runs.
+    """Status of a worker in the current iteration.
 
-    `state` is starting, working, waiting (for units, or for room in the store), failed (and being replaced) or gone;
-    `message` says why. `units` and `items` are those that arrived, `failed` units that it could not do, `bytes` of what
-    arrived, `seconds` from when its first unit was handed out until now, or until its newest result while it does not work.
+    Attributes:
+        worker: Number of the worker.
+        state: "starting", "working", "waiting" (for units, or for room in the store), "failed" (it is being replaced), or
+            "gone".
+        node: Host or pod of the worker.
+        units: Number of its units whose results have arrived.
+        items: Number of items in these results.
+        failed: Number of its units that have failed.
+        bytes: Size of the results that have arrived.
+        seconds: Time from the start of its first unit until now, in seconds. If it is not working, until its newest result.
+        message: Reason for the state, or "".
     """
 
     worker: int
@@ -76,6 +84,6 @@ class WorkerStatus:
     message: str = ""
 
 
-def seed_of(seed: int, unit: int) -> int:
-    """The 32-bit seed of a unit, in a collection seeded with `seed`."""
-    return int.from_bytes(hashlib.sha256(f"{seed}:{unit}".encode()).digest()[:4], "little") ^ _OF_UNITS
+def unit_seed(seed: int, unit: int) -> int:
+    """Return the 32-bit seed of a unit in a collection with the seed `seed`."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{unit}".encode()).digest()[:4], "little") ^ _SEED_MASK

@@ -122,7 +122,7 @@ def upload(client: Any, run: str, location: str, *, by_http: bool) -> messages.F
         shown[-1] += f" and {more} more"
     if len(files) > MAX_FILES:
         shown.append(f"of {len(files)} files {MAX_FILES} are sent")
-    return messages.FilesSent(escapes.visible("; ".join(shown)), retry)
+    return messages.FilesSent(escapes.escape_controls("; ".join(shown)), retry)
 
 
 def _list_artifacts(client: Any, run: str, folder: str) -> Iterator[tuple[str, int]]:
@@ -188,7 +188,7 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    return escapes.without_passwords(errors.first_line(error))[:300]
+    return escapes.mask_passwords(errors.first_line(error))[:300]
 
 
 if __name__ == "__main__":

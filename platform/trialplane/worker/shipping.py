@@ -144,5 +144,5 @@ def has_saved(config: SlotConfig, request: TrialRequest) -> bool | None:
         return None
     trial = request.trial if config.role == "trial" else 0  # all iterations of a collection have the folder of trial 0
     with contextlib.suppress(OSError):
-        return paths.is_saved(Path(paths.trial_checkpoints(str(folder), config.run, trial)))
+        return paths.has_checkpoint(Path(paths.trial_checkpoints(str(folder), config.run, trial)))
     return None

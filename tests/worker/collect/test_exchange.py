@@ -16,7 +16,7 @@ from trialplane import errors
 from trialplane.policies import transport
 from trialplane.wire import messages
 from trialplane.wire.records import TrialRequest
-from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Offer, Transfer, Unit
+from trialplane.wire.units import BATCH_BYTES, BATCH_RESULTS, Offer, Transfer, Unit
 from trialplane.worker.collect import exchange as exchanges
 from trialplane.worker.collect import segments
 from trialplane.worker.collect.exchange import AHEAD, GATHER, Exchange
@@ -87,7 +87,7 @@ def test_one_that_waits_for_a_unit_is_heard_at_once(exchange: Exchange) -> None:
     assert is_told_now(exchange), "it still waits"
 
 
-@pytest.mark.parametrize(("count", "size"), [(AHEAD, TOGETHER_BYTES // 2), (TOGETHER, 10)])
+@pytest.mark.parametrize(("count", "size"), [(AHEAD, BATCH_BYTES // 2), (BATCH_RESULTS, 10)])
 def test_one_that_waits_until_something_is_fetched_is_heard_at_once(exchange: Exchange, count: int, size: int) -> None:
     for unit in range(count):
         assert not is_told_now(exchange)
@@ -133,9 +133,9 @@ def test_one_that_is_told_that_there_are_no_more_units_is_to_end(exchange: Excha
 
 
 def test_one_with_as_much_on_offer_as_may_be_is_not_late(exchange: Exchange) -> None:
-    offer(exchange, 0, TOGETHER_BYTES)
+    offer(exchange, 0, BATCH_BYTES)
     assert exchange.deadline is not None
-    offer(exchange, 1, TOGETHER_BYTES)
+    offer(exchange, 1, BATCH_BYTES)
     assert exchange.deadline is None
 
 
@@ -163,7 +163,7 @@ def test_the_memory_of_results_is_free_when_their_trial_has_ended(tmp_path: Path
         (messages.FilesFree((3,)), "freed files of results that it does not have"),
     ],
 )
-def test_what_a_process_may_not_claim_is_an_error(exchange: Exchange, message: messages.OfWorker, said: str) -> None:
+def test_what_a_process_may_not_claim_is_an_error(exchange: Exchange, message: messages.WorkerMessage, said: str) -> None:
     if isinstance(message, messages.ResultOffered):
         file = message.file.replace("{folder}", exchange.shared_files.folder)
         message = messages.ResultOffered(message.offer, file)

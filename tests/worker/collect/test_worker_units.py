@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trialplane.wire import messages
-from trialplane.wire.units import AT_ONCE, Unit
+from trialplane.wire.units import MAX_UNITS, Unit
 from trialplane.worker.collect import worker
 from trialplane.worker.collect.learner import ResultFeed
 from trialplane.worker.collect.worker import AHEAD_SECONDS, AHEAD_UNITS, PACE_WINDOW, WorkerUnits
@@ -26,7 +26,7 @@ class Slot:
         self._numbers = itertools.count()
         self._said: collections.deque[messages.ToTrial] = collections.deque()
 
-    def send(self, message: messages.OfWorker) -> None:
+    def send(self, message: messages.WorkerMessage) -> None:
         if isinstance(message, messages.UnitsWanted):
             self.asked += message.count
             given = tuple(Unit(next(self._numbers), 0) for _ in range(message.count))
@@ -102,10 +102,10 @@ def test_batches_stay_whole(job: Job) -> None:
 
 
 def test_no_message_names_more_units_than_fit(job: Job) -> None:
-    assert len(job.desk.take(10 * AT_ONCE, True)) == AT_ONCE
+    assert len(job.desk.take(10 * MAX_UNITS, True)) == MAX_UNITS
     sent: list[messages.ResultsTaken] = []
     job.slot.send = sent.append  # type: ignore[assignment, method-assign]
-    ResultFeed(job.slot).report_existing(range(2 * AT_ONCE + 1))  # type: ignore[arg-type]  # a double
-    assert [len(message.units) for message in sent] == [AT_ONCE, AT_ONCE, 1]
-    assert [unit for message in sent for unit in message.units] == list(range(2 * AT_ONCE + 1))
+    ResultFeed(job.slot).report_existing(range(2 * MAX_UNITS + 1))  # type: ignore[arg-type]  # a double
+    assert [len(message.units) for message in sent] == [MAX_UNITS, MAX_UNITS, 1]
+    assert [unit for message in sent for unit in message.units] == list(range(2 * MAX_UNITS + 1))
     assert all(len(messages.encode(message)) < messages.MAX_BYTES for message in sent)

@@ -26,7 +26,7 @@ from trialplane.controller.workers import WorkerSlot
 from trialplane.controller.workloads.workload import Workload
 from trialplane.job.kinds import Collection, collection
 from trialplane.wire import messages, paths
-from trialplane.wire.messages import LogGrown, Shown, TrialEnded
+from trialplane.wire.messages import LogGrown, TrialEnded, TrialUpdate
 from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, RunState, TrialState
@@ -212,7 +212,7 @@ class CollectionWorkload(Workload):
                 iteration.took(message.units)
         if event.outcome is not None:
             yield self._end_of(iteration, event, event.outcome)
-        elif shown := tuple(message for message in event.messages if isinstance(message, Shown)):
+        elif shown := tuple(message for message in event.messages if isinstance(message, TrialUpdate)):
             yield SlotTrial(event.slot, iteration.request, shown)
 
     def _offered_weights(self, iteration: Iteration, size: int) -> None:
@@ -245,7 +245,7 @@ class CollectionWorkload(Workload):
             outcome = dataclasses.replace(outcome, message=iteration.troubles())
         outcome = dataclasses.replace(outcome, metrics={**outcome.metrics, **iteration.metrics(), **iteration.of_workers()})
         arrays = event.arrays if outcome.state is TrialState.COMPLETE else None
-        shown = (message for message in event.messages if isinstance(message, Shown))
+        shown = (message for message in event.messages if isinstance(message, TrialUpdate))
         return dataclasses.replace(event, request=iteration.request, messages=(*shown, TrialEnded(outcome)), arrays=arrays)
 
     # Events of workers

@@ -77,7 +77,7 @@ class TrainingReports:
         metrics = dict(report.metrics)
         if LEFT in metrics:
             self._end = report.time + metrics[LEFT]
-        total = progress.whole(metrics.pop(TOTAL, newest.total_steps))
+        total = progress.as_count(metrics.pop(TOTAL, newest.total_steps))
         step = report.step if newest.step is None else max(report.step, newest.step)
         lasting = {name: value for name, value in newest.metrics.items() if name not in _PASSING}
         self.progress = TrainingProgress(step, total, {**lasting, **metrics})

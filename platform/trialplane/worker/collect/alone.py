@@ -43,7 +43,7 @@ def run(
         iteration_fields = {**fields, "trial": iteration}
         first = iteration * collect.units
         work = _LocalWork(
-            Unit(number, units.seed_of(fields["seed"], number)) for number in range(first, first + collect.units)
+            Unit(number, units.unit_seed(fields["seed"], number)) for number in range(first, first + collect.units)
         )
         weights = start.tree(states.WEIGHTS)
         worker = Worker(**iteration_fields, weights=weights, iteration=iteration, _work=work)

@@ -35,7 +35,7 @@ def is_full(offered: Mapping[int, tuple[str, int]]) -> bool:
         offered: Results on offer: unit → file, bytes.
     """
     size = sum(size for _, size in offered.values())
-    return len(offered) >= units.TOGETHER or (len(offered) >= AHEAD and size >= units.TOGETHER_BYTES)
+    return len(offered) >= units.BATCH_RESULTS or (len(offered) >= AHEAD and size >= units.BATCH_BYTES)
 
 
 class Exchange:
@@ -135,7 +135,7 @@ class Exchange:
             *([] if weights is None else [weights]),
         )
 
-    def receive(self, message: messages.OfWorker | messages.OfLearner) -> None:
+    def receive(self, message: messages.WorkerMessage | messages.LearnerMessage) -> None:
         """Receive a message of the process.
 
         Raises:

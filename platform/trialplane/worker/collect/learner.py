@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from trialplane.policies import transport
 from trialplane.wire import messages
-from trialplane.wire.units import AT_ONCE
+from trialplane.wire.units import MAX_UNITS
 from trialplane.worker import context
 from trialplane.worker.collect import segments
 from trialplane.worker.collect.line import Line
@@ -121,8 +121,8 @@ class ResultFeed:
     def report_existing(self, units: Collection[int]) -> None:
         """Report units that need not be done, as a former attempt has their results."""
         numbers = sorted(units)
-        for first in range(0, len(numbers), AT_ONCE):
-            self._line.send(messages.ResultsTaken(tuple(numbers[first : first + AT_ONCE])))
+        for first in range(0, len(numbers), MAX_UNITS):
+            self._line.send(messages.ResultsTaken(tuple(numbers[first : first + MAX_UNITS])))
 
     def next(self) -> Result | None:
         """Return the next result; None when there are no more."""

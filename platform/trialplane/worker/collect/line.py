@@ -26,7 +26,7 @@ class Line:
         """Whether a stop was requested and the job handles it."""
         return self._stop.was_received
 
-    def send(self, message: messages.OfWorker | messages.OfLearner) -> None:
+    def send(self, message: messages.WorkerMessage | messages.LearnerMessage) -> None:
         """Send one message."""
         self._channel.send(message)
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from trialplane import errors
 from trialplane.training import process
 from trialplane.wire import messages
-from trialplane.wire.units import AT_ONCE, Offer, Unit
+from trialplane.wire.units import MAX_UNITS, Offer, Unit
 from trialplane.worker import context
 from trialplane.worker.collect import exchange, segments
 from trialplane.worker.collect.line import Line
@@ -128,7 +128,7 @@ class WorkerUnits:
     def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
         """Return units to do, `count` at most."""
         self._receive(wait=False)
-        count = min(count, AT_ONCE)
+        count = min(count, MAX_UNITS)
         # At least a batch is requested ahead, as otherwise batches would become smaller.
         ahead = max(self._ahead_count, count) if self._ahead_count else 0
         lack = count + ahead - len(self._ready) - self._owed_count

@@ -355,7 +355,7 @@ def main(argv: Sequence[str], code_archive: Path, target: Path, log: Path = _TER
     except InputError as error:
         text = f"install: true cannot be done: {error}"
         _empty_folder(target)
-        cluster.refusal(target).write_text(text)
+        cluster.refusal_file(target).write_text(text)
         return _report_failure(text, log, 0)
     finally:
         shutil.rmtree(code, ignore_errors=True)

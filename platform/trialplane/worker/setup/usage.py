@@ -63,7 +63,7 @@ def check_installed(config: records.SlotConfig) -> None:
     if not (name := config.requirements):
         return
     packages = os.environ.get(env.PACKAGES)
-    if packages and (refusal := cluster.refusal(Path(packages))).is_file():
+    if packages and (refusal := cluster.refusal_file(Path(packages))).is_file():
         raise errors.EntrypointError(refusal.read_text())  # the message of the pod's container `install`
     listed = requirements.read(Path(config.code), name, is_named=not name.endswith(".py"))
     remedy = "`platform image build --job NAME` builds an image that has them" if config.ship else ""
