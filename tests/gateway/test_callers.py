@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from trialplane.gateway import callers
-from trialplane.gateway.callers import ApiServer, Callers, Unchecked, Unknown, User
+from trialplane.gateway.callers import ApiServer, Callers, TokenRefused, TokenUnchecked, User
 from trialplane.wire import cluster
 
 
@@ -117,7 +117,7 @@ def known(reviews: Reviews, clock: Clock, tmp_path: Path) -> Callers:
 def test_a_viewer_is_known_by_an_account_of_its_own(known: Callers, reviews: Reviews) -> None:
     reviews.bearers[ADA] = "system:serviceaccount:team:trialplane-viewer"
     user = known.user(ADA)
-    assert user == User("team", views=True)
+    assert user == User("team", is_viewer=True)
     assert (user.may_see("team"), user.may_change("team"), user.may_see("other")) == (True, False, False)
 
 
@@ -136,7 +136,7 @@ def test_an_answer_is_remembered_for_a_minute_and_no_longer(known: Callers, revi
     assert reviews.asked == [ADA]
     reviews.bearers.clear()  # the account was removed
     clock.now += 2
-    with pytest.raises(Unknown, match="token has expired"):
+    with pytest.raises(TokenRefused, match="token has expired"):
         known.user(ADA)
 
 
@@ -157,15 +157,15 @@ def test_a_token_that_outlasts_the_right_to_make_one_is_refused(known: Callers, 
     """Who may ask for minutes may ask for a year."""
     long = jwt("ada", seconds)
     reviews.bearers[long] = USER
-    with pytest.raises(Unknown, match="made for longer than 10 minutes; leave out --duration"):
+    with pytest.raises(TokenRefused, match="made for longer than 10 minutes; leave out --duration"):
         known.user(long)
     reviews.bearers["a.e30.c"] = USER  # without a word of its time
-    with pytest.raises(Unknown, match="made for longer"):
+    with pytest.raises(TokenRefused, match="made for longer"):
         known.user("a.e30.c")
 
 
 def test_a_refusal_is_not_remembered(known: Callers, reviews: Reviews) -> None:
-    with pytest.raises(Unknown):
+    with pytest.raises(TokenRefused):
         known.user(jwt("new"))
     reviews.bearers[jwt("new")] = USER
     assert known.user(jwt("new")) == User("team")
@@ -187,7 +187,7 @@ def test_a_refusal_is_not_remembered(known: Callers, reviews: Reviews) -> None:
 )
 def test_whoever_is_not_a_namespaces_account_for_users_is_unknown(known: Callers, reviews: Reviews, name: str) -> None:
     reviews.bearers[ADA] = name
-    with pytest.raises(Unknown):
+    with pytest.raises(TokenRefused):
         known.user(ADA)
 
 
@@ -195,17 +195,17 @@ def test_whoever_is_not_a_namespaces_account_for_users_is_unknown(known: Callers
 def test_a_token_for_somebody_else_is_refused(known: Callers, reviews: Reviews, audiences: list[str] | None) -> None:
     """An API server that knows no audiences says that such a token is valid."""
     reviews.audiences = audiences
-    with pytest.raises(Unknown) as caught:
+    with pytest.raises(TokenRefused) as caught:
         known.user(ADA)
-    assert caught.value.again
+    assert caught.value.is_renewable
 
 
 @pytest.mark.parametrize("token", ["", "a-run's-token-without-dots", "a.b.c" + "x" * 20_000, "a.b.c.d"])
 def test_what_is_no_token_of_an_account_is_shown_to_nobody(known: Callers, reviews: Reviews, token: str) -> None:
-    with pytest.raises(Unknown) as caught:
+    with pytest.raises(TokenRefused) as caught:
         known.user(token)
     assert reviews.asked == []
-    assert not caught.value.again
+    assert not caught.value.is_renewable
     assert token or "kubectl create token trialplane-user --audience trialplane" in str(caught.value)
 
 
@@ -221,7 +221,7 @@ def test_what_is_no_token_of_an_account_is_shown_to_nobody(known: Callers, revie
 )
 def test_an_api_server_that_refuses_is_no_answer(known: Callers, reviews: Reviews, code: int, told: str) -> None:
     reviews.code = code
-    with pytest.raises(Unchecked, match=told):
+    with pytest.raises(TokenUnchecked, match=told):
         known.user(ADA)
     reviews.code = 201
     assert known.user(ADA) == User("team"), "the next try"
@@ -232,7 +232,7 @@ def test_an_api_server_that_refuses_is_no_answer(known: Callers, reviews: Review
 )
 def test_an_answer_that_is_none_lets_nobody_in(known: Callers, reviews: Reviews, body: bytes) -> None:
     reviews.body = body
-    with pytest.raises((Unchecked, Unknown)):
+    with pytest.raises((TokenUnchecked, TokenRefused)):
         known.user(ADA)
 
 
@@ -240,16 +240,16 @@ def test_an_api_server_that_is_away_is_said_and_what_is_remembered_counts(known:
     known.user(ADA)
     reviews.close()
     assert known.user(ADA) == User("team")
-    with pytest.raises(Unchecked, match=r"could not be asked who you are: .*; try again in a moment"):
+    with pytest.raises(TokenUnchecked, match=r"could not be asked who you are: .*; try again in a moment"):
         known.user("an.other.token")
 
 
 def test_a_token_that_the_kubelet_renews_is_read_again(known: Callers, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("stale")
-    with pytest.raises(Unchecked, match="HTTP 401"):
+    with pytest.raises(TokenUnchecked, match="HTTP 401"):
         known.user(ADA)
     (tmp_path / "token").write_text(ITSELF)
     assert known.user(ADA) == User("team")
     (tmp_path / "token").unlink()
-    with pytest.raises(Unchecked, match="No such file"):
+    with pytest.raises(TokenUnchecked, match="No such file"):
         known.user("a.b.c")

@@ -22,7 +22,7 @@ from tests.gateway.mlflow_site import Door, server
 
 from trialplane.controller.status import StatusBoard
 from trialplane.gateway import logs as gateway_logs
-from trialplane.gateway.logs import Chosen, Controllers, Mlflow, NoLog
+from trialplane.gateway.logs import Controllers, LogId, Mlflow, NoLog
 from trialplane.gateway.upstream import Upstream
 from trialplane.ledger import attempts as reading
 from trialplane.wire import env, labels, ledger, logs
@@ -139,8 +139,8 @@ def test_the_log_of_a_trial_reads_the_attempts_at_that_trial_alone(
 def test_a_controller_shows_logs_to_the_gateway_alone(board: StatusBoard, run: RunPaths, key: str) -> None:
     run.controller_log.write_text("said")
     controllers = Controllers(f"http://127.0.0.1:{board.port}")
-    assert controllers.log("toy", KEY, Chosen(), 0) == Piece(b"said", 4)
-    assert controllers.log("toy", key.encode("utf-8").decode("latin-1"), Chosen(), 0) is None
+    assert controllers.log("toy", KEY, LogId(), 0) == Piece(b"said", 4)
+    assert controllers.log("toy", key.encode("utf-8").decode("latin-1"), LogId(), 0) is None
 
 
 def test_a_controller_without_a_token_shows_none(run: RunPaths) -> None:
@@ -148,7 +148,7 @@ def test_a_controller_without_a_token_shows_none(run: RunPaths) -> None:
     run.controller_log.write_text("said")
     open_to_all = StatusBoard(run)
     try:
-        assert Controllers(f"http://127.0.0.1:{open_to_all.port}").log("toy", "", Chosen(), 0) is None
+        assert Controllers(f"http://127.0.0.1:{open_to_all.port}").log("toy", "", LogId(), 0) is None
     finally:
         open_to_all.close()
 
@@ -169,7 +169,7 @@ def test_more_than_a_piece_is_not_taken_from_a_controller() -> None:
             connection.sendall(b"x" * 65536)
 
     with peer(flood) as url:
-        piece = Controllers(url).log("toy", KEY, Chosen(), 7)
+        piece = Controllers(url).log("toy", KEY, LogId(), 7)
         assert piece is not None
         assert (len(piece.data), piece.next) == (logs.PIECE, logs.PIECE + 7)
         assert Controllers(url).status("toy") is None
@@ -187,9 +187,9 @@ def test_an_answer_that_never_ends_holds_nobody_up(monkeypatch: pytest.MonkeyPat
 
     with peer(drip) as url:
         with pytest.raises(TimeoutError, match=r"no whole answer within 0\.5 s"):
-            Controllers(url).log("toy", KEY, Chosen(), 0)
+            Controllers(url).log("toy", KEY, LogId(), 0)
         with pytest.raises(NoLog, match=r"no whole answer within 0\.5 s"):
-            Mlflow(url).log(Address("studies", "toy"), "toy", {}, Chosen(), 0)
+            Mlflow(url).log(Address("studies", "toy"), "toy", {}, LogId(), 0)
         closed.set()
 
 
@@ -218,9 +218,9 @@ def test_an_answer_that_was_cut_is_late_although_the_peer_then_reset_the_connect
 def test_nothing_is_followed_and_nothing_odd_believed(answer: bytes) -> None:
     with peer(lambda connection: connection.sendall(answer)) as url:
         with pytest.raises(OSError):
-            Controllers(url).log("toy", KEY, Chosen(), 0)
+            Controllers(url).log("toy", KEY, LogId(), 0)
         with pytest.raises(NoLog, match="does not answer"):
-            Mlflow(url).log(Address("studies", "toy"), "toy", {}, Chosen(), 0)
+            Mlflow(url).log(Address("studies", "toy"), "toy", {}, LogId(), 0)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_nothing_is_followed_and_nothing_odd_believed(answer: bytes) -> None:
 def test_an_answer_of_another_shape_is_no_log(body: bytes) -> None:
     found = peer(lambda connection: connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + body))
     with found as url, pytest.raises(NoLog, match="does not answer"):
-        Mlflow(url).log(Address("studies", "toy"), "toy", {}, Chosen(), 0)
+        Mlflow(url).log(Address("studies", "toy"), "toy", {}, LogId(), 0)
 
 
 def test_what_mlflow_is_told_of_the_login() -> None:

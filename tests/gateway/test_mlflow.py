@@ -251,7 +251,7 @@ def test_only_a_runs_own_token_opens_its_door(own: Door, other: Door) -> None:
     ],
 )
 def test_what_is_off_the_list_does_not_pass(target: str) -> None:
-    assert mlflow_paths.passing(target) is None
+    assert mlflow_paths.allowed_path(target) is None
 
 
 def test_what_does_not_pass_is_not_there(own: Door) -> None:

@@ -206,7 +206,7 @@ def test_another_team_sees_and_changes_nothing(own: Door, other: Door, victim: R
         assert SECRET.encode() not in reply.data, (method, path, reply.data)
         if who in ("stranger", "nobody", "another run's token"):
             assert reply.code in (403, 404), (method, path, reply.code)
-        elif mlflow_paths.passing(path) is None:
+        elif mlflow_paths.allowed_path(path) is None:
             assert reply.code == 404, (method, path, reply.code)
     assert state(own, victim) == before
 
@@ -218,7 +218,7 @@ def test_viewers_see_all_and_change_nothing(own: Door, victim: Records) -> None:
     for method, path, body in requests(victim):
         reply = ask(method, path, body)
         seen += SECRET.encode() in reply.data
-        if mlflow_paths.passing(path) is None:
+        if mlflow_paths.allowed_path(path) is None:
             assert reply.code == 404, (method, path, reply.code)
     assert seen >= 10
     assert state(own, victim) == before

@@ -138,6 +138,6 @@ def test_applying_it_twice_guards_once(program: Program) -> None:
     code = (
         f"{POLICY}spawn.apply()\n{ROWS}spawn.apply()\n"
         "print(hasattr(datasets.Dataset.map.__wrapped__, '_trialplane_guarded'), datasets.Dataset.map.__name__)\n"
-        "print(sum(type(finder).__name__ == '_Watch' for finder in sys.meta_path))\n"
+        "print(sum(type(finder).__name__ == '_ImportHook' for finder in sys.meta_path))\n"
     )
     assert program(code).splitlines() == ["False map", "1"]

@@ -39,20 +39,20 @@ def recorded(status: RunStatus, alive: bool = False) -> Snapshot:
     ("phase", "facts"),
     [
         (Phase.ABSENT, {}),
-        (Phase.ABSENT, {"recorded": recorded(FORMER)}),
-        (Phase.ABSENT, {"recorded": recorded(WORKS)}),  # somebody deleted its RayCluster
-        (Phase.GONE, {"recorded": recorded(PAUSED)}),
+        (Phase.ABSENT, {"record": recorded(FORMER)}),
+        (Phase.ABSENT, {"record": recorded(WORKS)}),  # somebody deleted its RayCluster
+        (Phase.GONE, {"record": recorded(PAUSED)}),
         (Phase.LEAVING, {"leftovers": ("a-head",)}),
-        (Phase.LEAVING, {"recorded": recorded(PAUSED), "leftovers": ("a-head",)}),
-        (Phase.LEAVING, {"recorded": recorded(WORKS, alive=True)}),
+        (Phase.LEAVING, {"record": recorded(PAUSED), "leftovers": ("a-head",)}),
+        (Phase.LEAVING, {"record": recorded(WORKS, alive=True)}),
         (Phase.LEAVING, {"ray_cluster": ray_cluster(owner="u0")}),
         (Phase.LEAVING, {"ray_cluster": ray_cluster(deletionTimestamp="2027-01-15T08:00:00Z")}),
         (Phase.STARTING, {"ray_cluster": ray_cluster()}),
-        (Phase.STARTING, {"ray_cluster": ray_cluster(), "recorded": recorded(FORMER)}),
-        (Phase.OPENING, {"ray_cluster": ray_cluster(), "recorded": recorded(FORMER), "controller_runs": True}),
-        (Phase.RUNNING, {"ray_cluster": ray_cluster(), "recorded": recorded(FORMER, alive=True)}),
-        (Phase.LOST, {"ray_cluster": ray_cluster(), "recorded": recorded(WORKS)}),
-        (Phase.ENDED, {"ray_cluster": ray_cluster(), "recorded": recorded(PAUSED), "controller_runs": True}),
+        (Phase.STARTING, {"ray_cluster": ray_cluster(), "record": recorded(FORMER)}),
+        (Phase.OPENING, {"ray_cluster": ray_cluster(), "record": recorded(FORMER), "controller_runs": True}),
+        (Phase.RUNNING, {"ray_cluster": ray_cluster(), "record": recorded(FORMER, alive=True)}),
+        (Phase.LOST, {"ray_cluster": ray_cluster(), "record": recorded(WORKS)}),
+        (Phase.ENDED, {"ray_cluster": ray_cluster(), "record": recorded(PAUSED), "controller_runs": True}),
     ],
 )
 def test_a_phase_follows_from_facts(phase: Phase, facts: dict[str, Any]) -> None:

@@ -93,7 +93,7 @@ def test_a_leader_that_loses_it_ends(answers: tuple[bool | Exception, ...], rene
         leads = asyncio.Event()
         if not renewal:
             leads.set()
-        await leases.lead(Scripted(*answers), leads, pause=0.0, renewal=renewal)  # type: ignore[arg-type]
+        await leases.hold_lease(Scripted(*answers), leads, pause=0.0, renewal=renewal)  # type: ignore[arg-type]
 
     with pytest.raises(LeaseLost, match=message):
         asyncio.run(led())
@@ -124,7 +124,7 @@ def test_the_lease_is_held_until_what_a_thread_does_is_done() -> None:
         queue.add("a")
         with ThreadPoolExecutor(1) as threads:
             work = workqueue.work(queue, reconcile, threads)
-            await leases.led(Held(), asyncio.Event(), [work, end()], threads, pause=0.01)  # type: ignore[arg-type]
+            await leases.run_with_lease(Held(), asyncio.Event(), [work, end()], threads, pause=0.01)  # type: ignore[arg-type]
         assert goes_on.is_set()
 
     asyncio.run(run())
@@ -141,7 +141,7 @@ def test_a_renewal_that_takes_long_is_no_task_that_kopf_would_cancel_when_it_end
 
     async def run() -> None:
         leads = asyncio.Event()
-        holder = asyncio.ensure_future(leases.lead(Slow(), leads))  # type: ignore[arg-type]
+        holder = asyncio.ensure_future(leases.hold_lease(Slow(), leads))  # type: ignore[arg-type]
         before = asyncio.all_tasks()
         while not begun.is_set():
             await asyncio.sleep(0)
@@ -195,7 +195,7 @@ def test_an_error_of_a_task_ends_what_is_led_and_is_raised() -> None:
 
     async def run() -> None:
         with ThreadPoolExecutor(1) as threads:
-            await leases.led(Scripted(*[True] * 99), asyncio.Event(), [fail()], threads, pause=0.01)  # type: ignore[arg-type]
+            await leases.run_with_lease(Scripted(*[True] * 99), asyncio.Event(), [fail()], threads, pause=0.01)  # type: ignore[arg-type]
 
     with pytest.raises(ZeroDivisionError, match="kopf gave up"):
         asyncio.run(run())

@@ -66,7 +66,7 @@ def test_a_namespace_that_gets_its_site_has_the_operator_start_anew(
     found = operator.reconcilers(ledgers)
     monkeypatch.setattr(operator.kopf, "operator", watch)
     monkeypatch.setattr(operator, "_site", look)
-    lacking = operator.serve_more(["elsewhere"], pause=0.01)
+    lacking = operator.await_sites(["elsewhere"], pause=0.01)
     with pytest.raises(operator.RestartNeeded, match="namespace elsewhere can be served now"):
         asyncio.run(operator.operate(found, Held(), [lacking]))  # type: ignore[arg-type]
     assert tries == ["elsewhere"] * 3

@@ -1,6 +1,6 @@
-"""The gateway: laptops read runs through it, the controller of each run writes its own ledger, and runs reach MLflow.
+"""The gateway: laptops read runs through it, controllers write their ledgers through it, and runs use MLflow through it.
 
-`server` is its HTTP, `routes` the table of all routes, with the requests of laptops, `callers` authenticates users, `logs`
-reads logs, `ledgers` serves controllers, and `mlflow` is the proxy of MLflow's server (`upstream`), for the paths in
-`mlflow_paths`. `limits` counts requests and connections under way.
+`server` is the HTTP server, `routes` the table of all routes and the answers to laptops. `callers` authenticates users,
+`logs` reads logs, `ledgers` answers controllers, and `mlflow` is the proxy of MLflow's server (`upstream`) for the paths in
+`mlflow_paths`. `limits` limits concurrent requests and connections.
 """

@@ -1,4 +1,4 @@
-"""`python -m trialplane.gateway`: the gateway's process."""
+"""`python -m trialplane.gateway`: the process of the gateway."""
 
 from __future__ import annotations
 
@@ -21,22 +21,20 @@ from trialplane.wire import cluster, env, mlflow
 def main() -> int:
     """Serve until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m trialplane.gateway", description=__doc__)
-    parser.add_argument("--control", required=True, help="the namespace that the gateway itself is in")
-    parser.add_argument("--namespaces", required=True, help="those that runs are in: a,b")
+    parser.add_argument("--control", required=True, help="namespace of the gateway itself")
+    parser.add_argument("--namespaces", required=True, help="namespaces of runs, separated by commas")
     arguments = parser.parse_args()
     url = os.environ.get(env.LEDGER, "")
     if not url:
         sys.stderr.write(f"{env.LEDGER} must be the URL of the database\n")
         return errors.EXIT_BAD_INPUT
     try:
-        callers, ledgers = (
-            Callers(ApiServer.of_pod()),
-            Ledgers(url, arguments.control, arguments.namespaces.split(","), os.environ.get(env.BUDGETS, "")),
-        )
+        callers = Callers(ApiServer.of_pod())
+        ledgers = Ledgers(url, arguments.control, arguments.namespaces.split(","), os.environ.get(env.BUDGETS, ""))
     except (KeyError, OSError) as error:
         sys.stderr.write(
-            "there is no API server here that could say who asks: the gateway runs in a pod that mounts the token of its "
-            f"service account, as the chart's does ({type(error).__name__}: {error})\n"
+            "there is no API server here to authenticate callers: the gateway runs in a pod that mounts the token of its "
+            f"service account, as the chart's pod does ({type(error).__name__}: {error})\n"
         )
         return errors.EXIT_BAD_INPUT
     except errors.InputError as error:
@@ -58,7 +56,7 @@ def main() -> int:
 
 
 def _upstream() -> Upstream | None:
-    """MLflow's server, where the environment names one."""
+    """Return MLflow's server, from the environment. None if it names no server."""
     url = os.environ.get(env.MLFLOW_TRACKING_URI, "")
     if not url:
         return None

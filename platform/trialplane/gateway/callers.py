@@ -1,9 +1,10 @@
-"""Authentication of users: by a token of their namespace's service account, which the API server checks.
+"""Authentication of users by a token of a service account in their namespace. The API server checks the token.
 
-A laptop requests a token of the service account `trialplane-user` in the namespace of its runs from the API server, or of
-`trialplane-viewer` to read only, valid for this gateway (its audience) and for minutes. The API server's review of the token
-names its account, and so the namespace whose runs its bearer may see. So rights are given by the Role that allows making
-such tokens, and the gateway holds no secret of its own. (Runs have tokens of another kind: `ledgers`.)
+A laptop requests a token from the API server, for the service account `trialplane-user` in the namespace of its runs, or
+`trialplane-viewer` to read only. The token is valid for some minutes and for the gateway only (its audience). The API
+server's review of the token names the service account, and so the namespace whose runs the user may see. A user's rights
+thus follow from the Role that allows creating such tokens, and the gateway needs no secret of its own. (Runs have other
+tokens, see `ledgers`.)
 """
 
 from __future__ import annotations
@@ -29,115 +30,127 @@ from typing import Any, Protocol
 from trialplane import errors
 from trialplane.wire import cluster
 
-REMEMBERED = 60.0  # seconds for which an answer of the API server counts
-TOKENS = 1000  # answers that are remembered
-LONGEST = 600.0  # seconds for which a user's token may be made: the shortest that Kubernetes makes
-SECONDS = 5.0  # for the API server to answer
-_LONGEST = 16 << 10  # characters of a token
-_REVIEWS = 4  # at the same time
-_ANSWER = 1 << 20  # bytes of the API server's that are read
+CACHE_SECONDS = 60.0  # time for which a review is cached
+TOKENS = 1000  # limit of cached reviews
+MAX_LIFETIME = 600.0  # limit of a token's lifetime, in seconds: the shortest lifetime that Kubernetes offers
+REVIEW_SECONDS = 5.0  # time limit of a review
+_MAX_TOKEN = 16 << 10  # limit of a token's characters
+_MAX_REVIEWS = 4  # limit of concurrent reviews
+_MAX_ANSWER = 1 << 20  # limit of the API server's answer, in bytes
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _USER = re.compile(
     rf"system:serviceaccount:([a-z0-9]([-a-z0-9]*[a-z0-9])?):({re.escape(cluster.USER)}|{re.escape(cluster.VIEWER)})"
 )
 
 
-class Unknown(Exception):
-    """A request without a valid token; `again` is whether another token may be valid."""
+class TokenRefused(Exception):
+    """Error for a request without a valid token.
 
-    def __init__(self, text: str, *, again: bool = False) -> None:
-        self.again = again
+    Args:
+        text: Message for people.
+        is_renewable: Whether a new token may be valid.
+    """
+
+    def __init__(self, text: str, *, is_renewable: bool = False) -> None:
+        self.is_renewable = is_renewable
         super().__init__(text)
 
 
-class Unchecked(Exception):
-    """The API server could not check a token; the next try may succeed."""
+class TokenUnchecked(Exception):
+    """Error for a token that the API server could not check. Another attempt may succeed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class User:
-    """A user of the runs of one namespace; `views` is whether he may only see them."""
+    """A user of the runs in one namespace. `is_viewer` is whether the user may only read them."""
 
     namespace: str
-    views: bool = False
+    is_viewer: bool = False
 
     def may_see(self, namespace: str) -> bool:
-        """Whether runs of a namespace are for this user. The only place that decides it."""
+        """Whether this user may see the runs in a namespace."""
         return namespace == self.namespace
 
     def may_change(self, namespace: str) -> bool:
-        """Whether this user may delete runs of a namespace; the API server authorizes all other changes of a run."""
-        return self.may_see(namespace) and not self.views
+        """Whether this user may delete runs in a namespace. The API server authorizes all other changes of a run."""
+        return self.may_see(namespace) and not self.is_viewer
 
 
 @dataclasses.dataclass(frozen=True)
 class Review:
-    """The API server's review of a token: the name of its bearer, or "" if it is not valid, with the reason."""
+    """The API server's review of a token.
+
+    Attributes:
+        name: Username of the token's bearer. "" if the token is not valid.
+        reason: Reason why it is not valid, or "".
+    """
 
     name: str
     reason: str = ""
 
 
 class Reviewer(Protocol):
-    """Reviews tokens, as the API server does."""
+    """A function that reviews tokens, as the API server does."""
 
     def __call__(self, token: str) -> Review:
         """Return the review of a token.
 
         Raises:
-            Unchecked: there is no answer.
+            TokenUnchecked: The token could not be reviewed.
         """
 
 
 class Callers:
-    """Authenticates users by their tokens. May be used from several threads.
+    """Authentication of users by their tokens, with a cache. Safe for several threads.
 
     Args:
-        review: checks a token.
-        clock: seconds, monotonic.
+        review: Function that reviews a token.
+        clock: Monotonic clock, in seconds.
     """
 
     def __init__(self, review: Reviewer, clock: Callable[[], float] = time.monotonic) -> None:
         self._review = review
         self._clock = clock
+        # By digest of the token: the time of its review, and its user; the oldest review first.
         self._cache: collections.OrderedDict[str, tuple[float, User]] = collections.OrderedDict()
-        self._changing = threading.Lock()
-        self._reviewing = threading.BoundedSemaphore(_REVIEWS)
+        self._cache_lock = threading.Lock()
+        self._reviews = threading.BoundedSemaphore(_MAX_REVIEWS)
 
     def user(self, token: str) -> User:
         """Return the user of a token.
 
         Raises:
-            Unknown: it is of no user.
-            Unchecked: the API server cannot be asked at the moment.
+            TokenRefused: It is not a valid token of a user.
+            TokenUnchecked: The token cannot be checked at the moment.
         """
         if not token:
-            raise Unknown(
+            raise TokenRefused(
                 f"the header {cluster.TOKEN_HEADER} must hold a token of the service account {cluster.USER}, or "
                 f"{cluster.VIEWER}, in your namespace: `kubectl create token {cluster.USER} --audience {cluster.AUDIENCE}` "
                 "makes one"
             )
-        if token.count(".") != 2 or len(token) > _LONGEST:  # no other secret is sent to the API server
-            raise Unknown(f"the header {cluster.TOKEN_HEADER} does not hold a token of a service account")
+        if token.count(".") != 2 or len(token) > _MAX_TOKEN:  # a secret of another kind is not sent to the API server
+            raise TokenRefused(f"the header {cluster.TOKEN_HEADER} does not hold a token of a service account")
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
-        with self._changing:
+        with self._cache_lock:
             reviewed_at, user = self._cache.get(digest, (0.0, None))
-            if user is not None and self._clock() - reviewed_at < REMEMBERED:
+            if user is not None and self._clock() - reviewed_at < CACHE_SECONDS:
                 return user
-        if not self._reviewing.acquire(timeout=SECONDS):
-            raise Unchecked("the gateway has other tokens to check; try again in a moment")
+        if not self._reviews.acquire(timeout=REVIEW_SECONDS):
+            raise TokenUnchecked("the gateway has other tokens to check; try again in a moment")
         try:
             reviewed_at = self._clock()
             review = self._review(token)
         finally:
-            self._reviewing.release()
+            self._reviews.release()
         if not review.name:
-            raise Unknown(f"the token is not valid (any more): {review.reason or 'it has expired'}", again=True)
+            reason = review.reason or "it has expired"
+            raise TokenRefused(f"the token is not valid (any more): {reason}", is_renewable=True)
         match = _USER.fullmatch(review.name)
         if match is None:
-            raise Unknown(f"the token is of {review.name}; users need one of the service account {cluster.USER}")
+            raise TokenRefused(f"the token is of {review.name}; users need one of the service account {cluster.USER}")
         user = User(match[1], match[3] == cluster.VIEWER)
-        with self._changing:
+        with self._cache_lock:
             self._cache[digest] = (reviewed_at, user)
             self._cache.move_to_end(digest)
             while len(self._cache) > TOKENS:
@@ -146,13 +159,13 @@ class Callers:
 
 
 class ApiServer:
-    """Checks tokens by TokenReview, with the rights of the gateway's own service account.
+    """Reviewer that sends a TokenReview to the API server, with the rights of the gateway's own service account.
 
-    Two requests of the standard library, in place of a client library that would be half of the gateway's memory.
+    It uses the standard library, because a Kubernetes client library would take half of the gateway's memory.
 
     Args:
-        url: of the API server.
-        account: folder with `token`, which the kubelet renews, and `ca.crt`.
+        url: URL of the API server.
+        account: Folder with the service account's `token`, which the kubelet renews, and `ca.crt`.
     """
 
     def __init__(self, url: str, account: Path = ACCOUNT) -> None:
@@ -168,17 +181,17 @@ class ApiServer:
 
     @classmethod
     def of_pod(cls) -> ApiServer:
-        """Return the API server of the cluster that this pod is in.
+        """Return the API server of this pod's cluster.
 
         Raises:
-            KeyError: this is no pod.
-            OSError: it has no token.
+            KeyError: This process does not run in a pod.
+            OSError: The pod does not mount the certificate of the API server.
         """
         host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
         return cls(f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}")
 
     def __call__(self, token: str) -> Review:
-        """See `Reviewer`."""
+        """Return the review of a token; see `Reviewer`."""
         review = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenReview",
@@ -187,30 +200,35 @@ class ApiServer:
         try:
             headers = {"Authorization": f"Bearer {self._token.read_text().strip()}", "Content-Type": "application/json"}
             request = urllib.request.Request(self._url, json.dumps(review).encode(), headers)
-            with self._opener.open(request, timeout=SECONDS) as reply:
-                status = json.loads(reply.read(_ANSWER))["status"]
+            with self._opener.open(request, timeout=REVIEW_SECONDS) as reply:
+                status = json.loads(reply.read(_MAX_ANSWER))["status"]
             user = status.get("user") or {}
-            # An API server without support for audiences returns none, and has then checked none.
+            # An API server without support for audiences returns no audiences, because it has not checked them.
             if not status.get("authenticated") or cluster.AUDIENCE not in (status.get("audiences") or ()):
                 return Review("", str(status.get("error") or "")[:300])
-            if not 0 <= _seconds(token) <= LONGEST:
-                return Review("", f"it was made for longer than {LONGEST / 60:.0f} minutes; leave out --duration")
+            if not 0 <= _lifetime(token) <= MAX_LIFETIME:
+                return Review("", f"it was made for longer than {MAX_LIFETIME / 60:.0f} minutes; leave out --duration")
             return Review(str(user.get("username") or ""), "it has no name")
         except urllib.error.HTTPError as error:
             if error.code in (401, 403):
-                raise Unchecked(
+                raise TokenUnchecked(
                     f"the API server does not let the gateway check tokens (HTTP {error.code}): the chart gives its service "
                     "account the right to create tokenreviews.authentication.k8s.io; `helm upgrade` gives it again"
                 ) from error
-            raise Unchecked(f"the API server could not check a token (HTTP {error.code}); try again in a moment") from error
+            text = f"the API server could not check a token (HTTP {error.code}); try again in a moment"
+            raise TokenUnchecked(text) from error
         except (OSError, ValueError, LookupError, TypeError, AttributeError, http.client.HTTPException) as error:
             text = errors.first_line(error)
-            raise Unchecked(f"the API server could not be asked who you are: {text}; try again in a moment") from error
+            raise TokenUnchecked(f"the API server could not be asked who you are: {text}; try again in a moment") from error
 
 
-def _seconds(token: str) -> float:
-    """Return the lifetime of a token by its claims, whose signature the API server has checked; infinite without them."""
+def _lifetime(token: str) -> float:
+    """Return the lifetime of a token in seconds, from its claims. Infinite if it has no times.
+
+    The API server has checked the signature of the claims before.
+    """
     payload = token.split(".")[1]
     claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    times = claims.get("exp"), claims.get("iat")
-    return times[0] - times[1] if all(isinstance(moment, (int, float)) for moment in times) else math.inf
+    expires_at, issued_at = claims.get("exp"), claims.get("iat")
+    has_times = isinstance(expires_at, (int, float)) and isinstance(issued_at, (int, float))
+    return expires_at - issued_at if has_times else math.inf

@@ -1,9 +1,9 @@
-"""The ledgers of runs, as the gateway serves each to its controller: a connection to it is one to the database.
+"""The service that gives each controller access to its run's ledger. `wire.ledger` is the protocol.
 
-`OpenLedger` opens a `Storage` as a controller with the database's password would have it: it holds the run's lock and fences
-former controllers, and it is closed when the controller's connection ends. So locks, epochs and repeated requests are those
-of `ledger.study`, and the gateway itself keeps nothing. Beside the epoch each transaction checks the token, which may have
-been replaced or taken away since the connection was opened. (`wire.ledger` is the protocol.)
+Each connection of a controller has its own connection to the database. `OpenLedger` opens a `Served` storage, just as a
+controller with the database's password would: it holds the run's lock, fences former controllers, and is closed when the
+controller's connection ends. So locks, epochs and repeated requests behave as in `ledger.study`, and the gateway has no
+state of its own. Each transaction checks the epoch, and also the token, which may have been replaced or revoked since.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from trialplane.wire.records import RunStatus, TrialRequest
 R = TypeVar("R", TrialRequest, RunStatus)
 T = TypeVar("T")
 
-CONNECTIONS = 4  # of one run at a time: its controller's, its exporter's, and those that are gone and not yet noticed to be
-MAX_RUNS = 100  # whose ledgers are open at a time, where the chart does not say: each holds a connection to PostgreSQL
-_RETURNING = 10  # one connection in so many is for runs that return, whose controllers give up after ten minutes
-_LARGE = 1 << 18  # bytes of a body from which on one is decoded at a time: a hostile one takes thirty times its size
-_MAX_STATUS = 1 << 20  # bytes of a status, of which the operator and every list read all
-_MAX_RECORD = 1 << 20  # bytes of a request or an outcome, which is parsed for every read of the run
-_AHEAD = 3600.0  # seconds by which a controller's clock may be ahead
-_COLUMNS = (labels.LEDGER_JOB, labels.LEDGER_SUBMISSION, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)
-_GROWING = (ledger.BeginAttempt, ledger.DrawAttempt, ledger.FinishAttempt, ledger.WriteReports)
+CONNECTIONS = 4  # limit for one run: its controller's, its exporter's, and broken ones that are not yet detected
+MAX_RUNS = 100  # default limit of open ledgers: each needs a connection to PostgreSQL
+_RESERVED_SHARE = 10  # one in ten connections is for reconnecting controllers, which give up after ten minutes
+_LARGE = 1 << 18  # bodies of more bytes are decoded one at a time: a hostile one takes thirty times its size in memory
+_MAX_STATUS = 1 << 20  # limit of a status in bytes: the operator and every list of runs read it
+_MAX_RECORD = 1 << 20  # limit of a request or an outcome in bytes: every read of the run parses it
+_MAX_CLOCK_LEAD = 3600.0  # seconds by which a controller's clock may be ahead
+_COLUMNS = (labels.LEDGER_JOB, labels.LEDGER_SUBMISSION, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)  # for ReadColumn
+_RECORD_REQUESTS = (ledger.BeginAttempt, ledger.DrawAttempt, ledger.FinishAttempt, ledger.WriteReports)
 _REFUSAL = "the token does not open this run: each start of a run has its own, which is gone when the run has ended"
-# The first that fits, so the more special one comes before its base.
+# The first class that matches counts, so a subclass comes before its base.
 _CODES: tuple[tuple[type[errors.LedgerError], str], ...] = (
     (errors.LedgerLocked, ledger.LOCKED),
     (errors.LedgerFenced, ledger.FENCED),
@@ -49,7 +49,7 @@ _CODES: tuple[tuple[type[errors.LedgerError], str], ...] = (
 
 
 class Failure(Exception):
-    """A request that failed, with its code of `wire.ledger`."""
+    """Error for a request that failed, with its code in `wire.ledger`."""
 
     def __init__(self, code: str, text: str) -> None:
         self.code = code
@@ -57,27 +57,35 @@ class Failure(Exception):
 
 
 class LedgerService:
-    """The state that the connections of all controllers share.
+    """State that the connections of all controllers share.
 
     Args:
-        all_runs: by namespace.
-        most_runs: whose ledgers are open at a time; where there are several namespaces, three quarters of them in one.
+        all_runs: Ledgers of all namespaces.
+        max_runs: Limit of open ledgers. With several namespaces, one namespace may use three quarters of it.
+
+    Attributes:
+        all_runs: See above.
+        max_runs: See above.
+        max_runs_per_namespace: Limit of open ledgers in one namespace.
+        open_ledgers: Counts of open ledgers, by namespace.
+        connections: Counts of connections, by address of the run.
+        large_request_lock: Lock that is held while a large request or answer is in memory, so that there is one at a time.
     """
 
-    def __init__(self, all_runs: Ledgers, most_runs: int = MAX_RUNS) -> None:
+    def __init__(self, all_runs: Ledgers, max_runs: int = MAX_RUNS) -> None:
         self.all_runs = all_runs
-        self.most_runs = most_runs
-        self.most_of_one = most_runs if len(all_runs.namespaces) == 1 else max(1, most_runs * 3 // 4)
-        self.open = Limit()  # by namespace
-        self.large = threading.Lock()
-        self.connections = Limit()  # by address
+        self.max_runs = max_runs
+        self.max_runs_per_namespace = max_runs if len(all_runs.namespaces) == 1 else max(1, max_runs * 3 // 4)
+        self.open_ledgers = Limit()
+        self.connections = Limit()
+        self.large_request_lock = threading.Lock()
 
 
 class Connection:
-    """One connection of a client that claims to be the controller of a run.
+    """A connection of a client that claims to be the controller of a run.
 
     Args:
-        service: of the gateway.
+        service: Shared state.
     """
 
     def __init__(self, service: LedgerService) -> None:
@@ -89,31 +97,31 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether it holds the lock of a run."""
+        """Whether it has a ledger open and thus holds the lock of a run."""
         return self._storage is not None
 
-    def is_of(self, address: Address, token: str) -> bool:
-        """Whether it was admitted with this address and token, which each transaction checks again."""
+    def is_admitted(self, address: Address, token: str) -> bool:
+        """Whether this address and token were admitted before. Each transaction checks the token again."""
         return (address, ledger.token_digest(token)) == (self._address, self._digest)
 
     def admit(self, address: Address, token: str) -> None:
-        """Check a request's run and token, before its body is read.
+        """Check the token of a request for this run, before its body is read, and count the connection for the run.
 
         Raises:
-            Failure: the token does not open this run, whether or not there is one; or the database is away, or the run's
-                namespace is none of the gateway's.
+            Failure: The token does not open the run, or there is no such run. Or the database is unavailable, the gateway
+                does not serve the namespace, or the run has too many connections.
         """
-        if self.is_of(address, token):
+        if self.is_admitted(address, token):
             return
         self.close()
         runs = self._service.all_runs.of(address.namespace)
-        if runs is None:  # a team that was taken out of the chart's values: its runs wait until it is there again
+        if runs is None:  # an administrator has removed the team from the chart's values, and may add it again
             raise Failure(
                 ledger.UNAVAILABLE,
                 f"{address.namespace:.63} is not among the gateway's namespaces; its runs wait until an administrator adds "
                 "it to `teams` in the chart's values again",
             )
-        with _failures():
+        with _map_errors():
             if not runs.opens(address.run, token):
                 raise Failure(ledger.REFUSED, _REFUSAL)
         if not self._service.connections.enter(address, CONNECTIONS):
@@ -121,49 +129,50 @@ class Connection:
         self._address, self._run, self._digest = address, address.run, ledger.token_digest(token)
 
     def answer(self, body: bytes) -> bytes:
-        """The answer to one request of the admitted run.
+        """Return the answer to a request of the admitted run.
 
         Raises:
-            Failure: whatever is wrong.
+            Failure: The request is invalid or too large, or cannot be served now.
         """
-        with _failures():
-            with self._service.large if len(body) > _LARGE else contextlib.nullcontext():
+        with _map_errors():
+            with self._service.large_request_lock if len(body) > _LARGE else contextlib.nullcontext():
                 request = ledger.decode(body, ledger.REQUEST)
             if isinstance(request, ledger.WriteStatus):
                 _check_status(request.status, len(body))
-            if isinstance(request, _GROWING) and len(body) > _MAX_RECORD:
+            if isinstance(request, _RECORD_REQUESTS) and len(body) > _MAX_RECORD:
                 _check_records(request)
             with (
-                self._service.large
+                self._service.large_request_lock
                 if isinstance(request, ledger.LoadAttempts | ledger.LoadReports | ledger.Read)
                 else contextlib.nullcontext()
             ):
                 return ledger.encode(self._answer(request))
 
     def close(self) -> None:
-        """Release the lock, and free one of the run's connections."""
-        self._release()
+        """Close the ledger, and stop counting the connection for the run."""
+        self._close_ledger()
         if self._address is not None:
             self._service.connections.leave(self._address)
         self._address, self._run, self._digest = None, "", ""
 
-    def _release(self) -> None:
+    def _close_ledger(self) -> None:
+        """Close the ledger if it is open, which releases the run's lock."""
         storage, self._storage = self._storage, None
         if storage is not None:
             assert self._address is not None
             storage.close()
-            self._service.open.leave(self._address.namespace)
+            self._service.open_ledgers.leave(self._address.namespace)
 
     def _open(self, address: Address, directions: tuple[str, ...], epoch: int | None) -> Served:
-        """The ledger, with a connection to the database of its own, which holds the run's lock."""
+        """Open the ledger with its own connection to the database, which holds the run's lock."""
         service = self._service
-        # A run that returns from a lost gateway has running trials: new runs leave some connections to such runs.
-        most, most_of_one = service.most_runs, service.most_of_one
-        if epoch is None:
-            most, most_of_one = most - most // _RETURNING, most_of_one - most_of_one // _RETURNING
-        if not service.open.enter(address.namespace, most_of_one, most):
-            is_full = service.open.total >= most
-            open_runs = f"{most} runs open" if is_full else f"{most_of_one} runs of {address.namespace} open"
+        limit, namespace_limit = service.max_runs, service.max_runs_per_namespace
+        if epoch is None:  # some connections are reserved for controllers that reconnect, because they have running trials
+            limit -= limit // _RESERVED_SHARE
+            namespace_limit -= namespace_limit // _RESERVED_SHARE
+        if not service.open_ledgers.enter(address.namespace, namespace_limit, limit):
+            is_full = service.open_ledgers.total >= limit
+            open_runs = f"{limit} runs open" if is_full else f"{namespace_limit} runs of {address.namespace} open"
             suffix = "" if epoch is not None else ", beside connections for runs that return from another gateway"
             raise Failure(
                 ledger.UNAVAILABLE,
@@ -175,21 +184,22 @@ class Connection:
             url, budget = service.all_runs.url(address.namespace), service.all_runs.budgets[address.namespace]
             return Served(url, self._run, _directions(directions), self._digest, budget, epoch)
         except BaseException:
-            service.open.leave(address.namespace)
+            service.open_ledgers.leave(address.namespace)
             raise
 
     def _answer(self, request: ledger.Request) -> ledger.Answer:
+        """Return the answer to a request. First those for which the ledger need not be open."""
         match request:
             case ledger.OpenLedger(directions=directions, epoch=epoch):
-                self._release()
+                self._close_ledger()
                 assert self._address is not None  # its token was checked
                 self._storage = self._open(self._address, directions, epoch)
                 return ledger.LedgerOpened(self._storage.epoch)
             case ledger.CloseLedger():
-                self._release()
+                self._close_ledger()
                 return ledger.Written()
-            case ledger.ReadAttempts(after=after, order=order, most=most):
-                attempts = _opened(self._archive().attempts_after(self._run, self._digest, after, order, most))
+            case ledger.ReadAttempts(after=after, order=order, most=limit):
+                attempts = _require_token(self._archive().attempts_after(self._run, self._digest, after, order, limit))
                 return ledger.AttemptsLoaded(
                     tuple(
                         ledger.StoredAttempt(attempt.request, attempt.outcome, attempt.place, "{}") for attempt in attempts
@@ -197,11 +207,14 @@ class Connection:
                     "{}",
                 )
             case ledger.ReadReports(after=after):
-                page = _opened(self._archive().reports_after(self._run, self._digest, after))
+                page = _require_token(self._archive().reports_after(self._run, self._digest, after))
                 return ledger.ReportsLoaded(tuple(page.rows), page.more)
-        storage = self._storage
-        if storage is None:
+        if self._storage is None:
             raise Failure(ledger.UNOPENED, f"the ledger of {self._run} was not opened on this connection")
+        return self._answer_open(self._storage, request)
+
+    def _answer_open(self, storage: Served, request: ledger.Request) -> ledger.Answer:
+        """Return the answer to a request for the open ledger."""
         match request:
             case ledger.LoadAttempts(after=after):
                 loaded, study_attributes = storage.page(after, ledger.PAGE_BYTES)
@@ -216,20 +229,16 @@ class Connection:
             case ledger.WriteReports(reports=reports, deleted=deleted):
                 storage.report(reports, deleted)
             case ledger.BeginAttempt():
-                storage.begin(
-                    Attempt(self._checked(request.request), optuna=_object(request.optuna)),
-                    _optional_object(request.study_attributes),
-                )
+                attempt = Attempt(self._check_run(request.request), optuna=_parse_object(request.optuna))
+                storage.begin(attempt, _parse_optional_object(request.study_attributes))
             case ledger.DrawAttempt():
-                storage.draw(
-                    Attempt(self._checked(request.request), optuna=_object(request.optuna)),
-                    _optional_object(request.study_attributes),
-                )
+                attempt = Attempt(self._check_run(request.request), optuna=_parse_object(request.optuna))
+                storage.draw(attempt, _parse_optional_object(request.study_attributes))
             case ledger.FinishAttempt():
-                attempt = Attempt(self._checked(request.request), request.outcome, optuna=_object(request.optuna))
-                storage.finish(attempt, _optional_object(request.study_attributes))
+                attempt = Attempt(self._check_run(request.request), request.outcome, optuna=_parse_object(request.optuna))
+                storage.finish(attempt, _parse_optional_object(request.study_attributes))
             case ledger.WriteStatus(status=status):
-                storage.describe({labels.LEDGER_STATUS: records.to_dict(self._checked(status))})
+                storage.describe({labels.LEDGER_STATUS: records.to_dict(self._check_run(status))})
             case ledger.ReadColumn(name=name):
                 if name not in _COLUMNS:
                     raise Failure(ledger.INVALID, f"a run has no {name!r:.40}")
@@ -238,57 +247,69 @@ class Connection:
         return ledger.Written()
 
     def _archive(self) -> archive.Archive:
-        """The runs of the namespace, for a read without the lock."""
+        """Return the ledgers of the run's namespace, for a read without the lock.
+
+        Raises:
+            InvalidToken: The gateway does not serve the namespace.
+        """
         assert self._address is not None  # its token was checked
         runs = self._service.all_runs.of(self._address.namespace)
         if runs is None:
             raise InvalidToken
         return runs
 
-    def _checked(self, record: R) -> R:
-        """Return a record, checked to be of this run."""
+    def _check_run(self, record: R) -> R:
+        """Return a record of this run. Raise Failure if it is of another one."""
         if record.run != self._run:
             raise Failure(ledger.REFUSED, _REFUSAL)
         return record
 
 
-def _opened(read: T | None) -> T:
-    """Return what was read. Raises InvalidToken if the token no longer opens the run."""
-    if read is None:
+def _require_token(result: T | None) -> T:
+    """Return the result of a read. Raise InvalidToken if it is None, because the token no longer opens the run."""
+    if result is None:
         raise InvalidToken
-    return read
+    return result
 
 
 def _check_status(status: RunStatus, size: int) -> None:
-    """Refuse a status that is too large for lists of all runs, or whose times would outlast every deadline."""
+    """Check the size and the times of a status. A time in the future would outlast the operator's deadlines.
+
+    Raises:
+        Failure: The status is too large, or a time is negative or in the future.
+    """
     if size > _MAX_STATUS:
         raise Failure(ledger.TOO_LARGE, f"a run's status may have {_MAX_STATUS} bytes, not {size}")
     times = (status.created, status.started, status.updated, status.ended, status.worked)
-    if any(moment is not None and not 0 <= moment <= time.time() + _AHEAD for moment in times):
+    if any(moment is not None and not 0 <= moment <= time.time() + _MAX_CLOCK_LEAD for moment in times):
         raise Failure(ledger.INVALID, "a run's status has a time that is in the future, or none at all")
 
 
 def _check_records(
     request: ledger.BeginAttempt | ledger.DrawAttempt | ledger.FinishAttempt | ledger.WriteReports,
 ) -> None:
-    """Refuse records that are larger than any that a slot accepts from a trial."""
-    written: Iterable[Any]
+    """Check the records in a large request. A slot accepts no larger ones from a trial.
+
+    Raises:
+        Failure: A record is too large, there are too many, or a time is negative or in the future.
+    """
+    request_records: Iterable[Any]
     if isinstance(request, ledger.WriteReports):
-        written = request.reports
+        request_records = request.reports
         if max(len(request.reports), len(request.deleted)) > ledger.MAX_BATCH:
             raise Failure(ledger.TOO_LARGE, f"a request may write {ledger.MAX_BATCH:,} reports, and delete as many")
-        if not all(0 <= report.time <= time.time() + _AHEAD for report in request.reports):
+        if not all(0 <= report.time <= time.time() + _MAX_CLOCK_LEAD for report in request.reports):
             raise Failure(ledger.INVALID, "a report has a time that is in the future, or none at all")
     else:
-        written = (request.request, request.outcome if isinstance(request, ledger.FinishAttempt) else None)
-    for record in written:
+        request_records = (request.request, request.outcome if isinstance(request, ledger.FinishAttempt) else None)
+    for record in request_records:
         if (size := len(records.to_json(record))) > _MAX_RECORD:
             raise Failure(ledger.TOO_LARGE, f"a {type(record).__name__} may have {_MAX_RECORD:,} bytes, not {size:,}")
 
 
 @contextlib.contextmanager
-def _failures() -> Iterator[None]:
-    """Map errors to failures with codes."""
+def _map_errors() -> Iterator[None]:
+    """Turn the errors of the block into `Failure`s with codes."""
     try:
         yield
     except InvalidToken as error:
@@ -304,6 +325,7 @@ def _failures() -> Iterator[None]:
 
 
 def _directions(names: tuple[str, ...]) -> tuple[Literal["minimize", "maximize"], ...]:
+    """Return the directions with their type. Raise Failure for any other text."""
     directions: list[Literal["minimize", "maximize"]] = []
     for direction in names:
         if direction == "minimize":
@@ -315,7 +337,8 @@ def _directions(names: tuple[str, ...]) -> tuple[Literal["minimize", "maximize"]
     return tuple(directions)
 
 
-def _object(text: str) -> dict[str, Any]:
+def _parse_object(text: str) -> dict[str, Any]:
+    """Return a JSON object. Raise Failure if the text is none."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -325,5 +348,6 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
-def _optional_object(text: str | None) -> dict[str, Any] | None:
-    return None if text is None else _object(text)
+def _parse_optional_object(text: str | None) -> dict[str, Any] | None:
+    """Return a JSON object, or None for None."""
+    return None if text is None else _parse_object(text)

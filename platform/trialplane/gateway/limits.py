@@ -1,4 +1,4 @@
-"""Limits on what one peer, or one run, may have at a time."""
+"""Limits of the requests and connections that an address, a run or a namespace may have at the same time."""
 
 from __future__ import annotations
 
@@ -6,53 +6,48 @@ import collections
 import threading
 from collections.abc import Callable, Hashable
 
-# Called with the namespace that a connection's request was admitted to; False when that has as many connections as it may.
+# A function that counts a request for the namespace whose token it has. False if the namespace is at a limit.
 Admit = Callable[[str], bool]
 
 
-def crowded(namespace: str) -> str:
-    """Say that a namespace has as many connections as it may."""
+def limit_message(namespace: str) -> str:
+    """Return the message for a namespace that has as many connections as it may."""
     return f"the runs and users of {namespace} have all connections to the gateway that they may; try again in a moment"
 
 
 class Limit:
-    """Counts what is under way, by holder. May be used from several threads."""
+    """Counts of concurrent requests, connections or the like, by holder. Safe for several threads."""
 
     def __init__(self) -> None:
-        self._counting = threading.Condition()
-        self._under_way: collections.Counter[Hashable] = collections.Counter()
+        self._lock = threading.Lock()
+        self._counts: collections.Counter[Hashable] = collections.Counter()
 
     @property
     def total(self) -> int:
-        """The count of all holders together."""
-        with self._counting:
-            return self._under_way.total()
+        """The sum of the counts of all holders."""
+        with self._lock:
+            return self._counts.total()
 
-    def enter(self, holder: Hashable, limit: int, total_limit: int | None = None, patience: float = 0.0) -> bool:
-        """Count one more, unless there are `limit` of these or `total_limit` of all already; `leave` must follow a True.
+    def enter(self, holder: Hashable, limit: int, total_limit: int | None = None) -> bool:
+        """Add one to the count of a holder, unless a limit is reached.
 
         Args:
-            holder: it is.
-            limit: the most of one.
-            total_limit: the most of all together; None for any number.
-            patience: seconds to wait for room.
+            holder: Holder, such as an address or a namespace.
+            limit: Limit for the holder.
+            total_limit: Limit for all holders together. None for no limit.
+
+        Returns:
+            Whether it was counted. If so, the caller must call `leave` later.
         """
-
-        def has_room() -> bool:
-            return self._under_way[holder] < limit and (total_limit is None or self._under_way.total() < total_limit)
-
-        with self._counting:
-            if not (has_room() or (patience and self._counting.wait_for(has_room, patience))):
-                if not self._under_way[holder]:
-                    del self._under_way[holder]
+        with self._lock:
+            if self._counts.get(holder, 0) >= limit or (total_limit is not None and self._counts.total() >= total_limit):
                 return False
-            self._under_way[holder] += 1
+            self._counts[holder] += 1
             return True
 
     def leave(self, holder: Hashable) -> None:
-        """Count one as over."""
-        with self._counting:
-            self._under_way[holder] -= 1
-            self._counting.notify_all()
-            if not self._under_way[holder]:
-                del self._under_way[holder]
+        """Subtract one from the count of a holder."""
+        with self._lock:
+            self._counts[holder] -= 1
+            if not self._counts[holder]:
+                del self._counts[holder]  # former holders take no memory

@@ -1,7 +1,7 @@
-"""Logs of runs: from the controller while there is one, afterwards from MLflow, to which every controller uploads them.
+"""Logs of runs: from the run's controller while it is active, and later from MLflow, to which controllers upload them.
 
-Answers are not trusted. A controller's container runs beside Ray's, in which trials can start programs, and MLflow has what
-trials have written; so each answer is bounded in bytes and seconds, and no redirection is followed.
+Answers are not trusted, because trials can start programs in the controller's pod, and MLflow's records come from trials.
+So the size and the duration of each answer are limited, and redirects are not followed.
 """
 
 from __future__ import annotations
@@ -23,34 +23,42 @@ from trialplane.wire.logs import Piece
 
 T = TypeVar("T")
 
-STATUS_SECONDS = 0.5  # for a controller's status; a user waits for it, and the ledger's is at most ten seconds old
-LOG_SECONDS = 5.0
-MLFLOW_SECONDS = 20.0
-_MOST_JSON = 4 << 20  # bytes of an answer of MLflow's API
-_CHUNK = 1 << 16
+STATUS_SECONDS = 0.5  # time limit of a controller's status: a user waits, and the status in the ledger is recent enough
+LOG_SECONDS = 5.0  # time limit of a piece of a log from a controller
+MLFLOW_SECONDS = 20.0  # time limit of a request to MLflow
+_MAX_JSON = 4 << 20  # limit of an answer of MLflow's API, in bytes
+_CHUNK = 1 << 16  # bytes that are read at once
 
 
 class NoLog(Exception):
-    """The reason why there is no log, as a message for users."""
+    """Error for a log that is missing or unavailable. Its text is the reason, for users."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Chosen:
-    """One log of a run: a trial's attempt, or its worker's; the controller's without a trial."""
+class LogId:
+    """Identifies a log of a run: of an attempt, of a collection's worker, or of the controller.
+
+    Attributes:
+        trial: Number of the trial. None for the controller's log.
+        attempt: Number of the attempt at this trial, from 1.
+        number: Number in the ledger of the attempt that began its series, which identifies the trial's run in MLflow.
+        worker: Number of the worker. None for the log of an attempt.
+    """
 
     trial: int | None = None
     attempt: int = 1
-    number: int = 0  # of the attempt in the ledger that began its series
+    number: int = 0
     worker: int | None = None
 
     @property
     def file(self) -> str:
-        """Its name among the artifacts of its MLflow run."""
+        """Name of the log among the artifacts of its MLflow run."""
         if self.trial is None:
             return "controller.log"
         return f"attempt-{self.attempt}.log" if self.worker is None else f"worker-{self.worker}.log"
 
     def __str__(self) -> str:
+        """Return the log in words, as the subject of a sentence."""
         if self.trial is None:
             return "the controller's log"
         part = f"attempt {self.attempt}" if self.worker is None else f"worker {self.worker}"
@@ -59,38 +67,39 @@ class Chosen:
 
 @dataclasses.dataclass(frozen=True)
 class Controllers:
-    """The controllers that work, at the servers of their status.
+    """Client of the status servers of active controllers.
 
     Attributes:
-        url: of one, with `{run}` in it.
+        url: URL of a controller's status server, with `{run}` for the name of the run.
     """
 
     url: str
 
     def status(self, run: str) -> dict[str, Any] | None:
-        """The status that a controller gives of this run; None if it gives none that can be read."""
+        """Return the status of a run from its controller. None if the controller does not answer with a valid one."""
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            status = json.loads(fetch(f"{self.url.format(run=run)}/status", STATUS_SECONDS, _bounded(logs.PIECE)) or b"{}")
+            url = f"{self.url.format(run=run)}/status"
+            status = json.loads(fetch(url, STATUS_SECONDS, _limited_reader(logs.PIECE)) or b"{}")
             if isinstance(status, dict) and status.get("run") == run:
                 return status
         return None
 
-    def log(self, run: str, key: str, chosen: Chosen, start: int) -> Piece | None:
-        """A piece of a log that grows; None if the controller has none.
+    def log(self, run: str, key: str, log_id: LogId, start: int) -> Piece | None:
+        """Return a piece of a log from the run's controller. None if the controller does not have the log.
 
         Args:
-            run: its name.
-            key: the hash of its token, by which its controller knows the gateway.
-            chosen: which log.
-            start: the offset.
+            run: Name of the run.
+            key: Digest of the run's token, which authenticates the gateway to the controller.
+            log_id: Log.
+            start: Offset of the piece.
 
         Raises:
-            OSError: it does not answer.
+            OSError: The controller does not answer.
         """
         query: dict[str, int] = {"from": start}
-        if chosen.trial is not None:
-            query |= {"trial": chosen.trial, "attempt": chosen.attempt}
-            query |= {} if chosen.worker is None else {"worker": chosen.worker}
+        if log_id.trial is not None:
+            query |= {"trial": log_id.trial, "attempt": log_id.attempt}
+            query |= {} if log_id.worker is None else {"worker": log_id.worker}
         url = f"{self.url.format(run=run)}/log?{urllib.parse.urlencode(query)}"
         data = fetch(url, LOG_SECONDS, lambda reply: reply.read(logs.PIECE), {logs.KEY_HEADER: key})
         return None if data is None else Piece(data, start + len(data))
@@ -98,11 +107,11 @@ class Controllers:
 
 @dataclasses.dataclass(frozen=True)
 class Mlflow:
-    """Artifacts of runs, by MLflow's API.
+    """Client of MLflow's API that reads logs, which are artifacts of MLflow runs.
 
     Attributes:
-        url: of the server.
-        authorization: a header, or "".
+        url: URL of the server.
+        authorization: Value of the header `Authorization`, or "".
     """
 
     url: str
@@ -110,30 +119,30 @@ class Mlflow:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Mlflow | None:
-        """MLflow as its own clients find it; None without the URL of a server."""
+        """Return the client for the server that the variables of MLflow's own client name. None if they name no server."""
         url = environ.get(env.MLFLOW_TRACKING_URI, "").rstrip("/")
         if not url.startswith(("http://", "https://")):
             return None
         return cls(url, mlflow.authorization(environ))
 
-    def log(self, address: Address, job: str, submission: Mapping[str, Any], chosen: Chosen, start: int) -> Piece:
-        """A piece of a log that has ended.
+    def log(self, address: Address, job: str, submission: Mapping[str, Any], log_id: LogId, start: int) -> Piece:
+        """Return a piece of a complete log.
 
         Args:
-            address: the run.
-            job: the name of its job, and so of its experiment.
-            submission: the facts of it.
-            chosen: which log.
-            start: the offset.
+            address: Address of the run.
+            job: Name of the run's job, which is the name of its MLflow experiment.
+            submission: Submission of the run, by field.
+            log_id: Log.
+            start: Offset of the piece.
 
         Raises:
-            NoLog: MLflow has none, or does not answer.
+            NoLog: MLflow does not have the log, or does not answer.
         """
         try:
-            run_id = self._run(address, job, submission, chosen)
-            query = urllib.parse.urlencode({"path": f"logs/{chosen.file}", "run_uuid": run_id or ""})
-            piece = self._get(address, f"/get-artifact?{query}", lambda reply: _piece(reply, start)) if run_id else None
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # the latter: JSON of another shape
+            run_id = self._run_id(address, job, submission, log_id)
+            query = urllib.parse.urlencode({"path": f"logs/{log_id.file}", "run_uuid": run_id or ""})
+            piece = self._get(address, f"/get-artifact?{query}", lambda reply: _read_piece(reply, start)) if run_id else None
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # the last three: unexpected JSON
             url = escapes.mask_passwords(self.url)
             raise NoLog(f"MLflow at {url}, which keeps it, does not answer: {errors.first_line(error):.200}") from error
         if piece is None:
@@ -141,8 +150,8 @@ class Mlflow:
             raise NoLog(f"{text} (`platform resume {address.run}`)")
         return piece
 
-    def _run(self, address: Address, job: str, submission: Mapping[str, Any], chosen: Chosen) -> str | None:
-        """The id of the MLflow run that has the log."""
+    def _run_id(self, address: Address, job: str, submission: Mapping[str, Any], log_id: LogId) -> str | None:
+        """Return the id of the MLflow run that has the log: the study's run, or that of a trial. None without one."""
         query = urllib.parse.urlencode({"experiment_name": job})
         answer = self._json(address, f"/api/2.0/mlflow/experiments/get-by-name?{query}")
         experiment = answer.get("experiment", {}).get("experiment_id")
@@ -152,14 +161,14 @@ class Mlflow:
         studies = self._search(
             address, experiment, f"tags.`{labels.RUN}` = '{address.run}' and tags.`{labels.KIND}` = 'study'"
         )
-        parents = [id_ for id_, tags in studies if identity.items() <= tags.items() and labels.STATE in tags]
-        if chosen.trial is None or not parents:
+        parents = [run_id for run_id, tags in studies if identity.items() <= tags.items() and labels.STATE in tags]
+        if log_id.trial is None or not parents:
             return parents[0] if parents else None
-        query = f"tags.`{labels.PARENT}` = '{parents[0]}' and tags.`{labels.NUMBER}` = '{chosen.number}'"
-        return next((id_ for id_, _ in self._search(address, experiment, query)), None)
+        query = f"tags.`{labels.PARENT}` = '{parents[0]}' and tags.`{labels.NUMBER}` = '{log_id.number}'"
+        return next((run_id for run_id, _ in self._search(address, experiment, query)), None)
 
     def _search(self, address: Address, experiment: str, query: str) -> list[tuple[str, dict[str, str]]]:
-        """Ids and tags of runs."""
+        """Return the ids and tags of the MLflow runs that match a query."""
         request = {"experiment_ids": [experiment], "filter": query, "max_results": 20}
         answer = self._json(address, "/api/2.0/mlflow/runs/search", json.dumps(request).encode())
         return [
@@ -168,8 +177,13 @@ class Mlflow:
         ]
 
     def _json(self, address: Address, path: str, body: bytes | None = None) -> dict[str, Any]:
-        """An answer of the API; empty when MLflow answers 404."""
-        data = self._get(address, path, _bounded(_MOST_JSON), body)
+        """Return an answer of MLflow's API. Empty if the status is 404.
+
+        Raises:
+            OSError: MLflow does not answer.
+            ValueError: The answer is not a JSON object.
+        """
+        data = self._get(address, path, _limited_reader(_MAX_JSON), body)
         try:
             answer = json.loads(data or b"{}")
         except RecursionError as error:
@@ -179,76 +193,88 @@ class Mlflow:
         return answer
 
     def _get(
-        self, address: Address, path: str, take: Callable[[http.client.HTTPResponse], T], body: bytes | None = None
+        self, address: Address, path: str, read: Callable[[http.client.HTTPResponse], T], body: bytes | None = None
     ) -> T | None:
+        """Send a request to MLflow as a viewer of the run's namespace; see `fetch`."""
         headers = mlflow.caller_headers(address.namespace, mlflow.VIEWERS, "gateway")
         headers |= {"Authorization": self.authorization} if self.authorization else {}
         headers |= {} if body is None else {"Content-Type": "application/json"}
-        return fetch(f"{self.url}{path}", MLFLOW_SECONDS, take, headers, body)
+        return fetch(f"{self.url}{path}", MLFLOW_SECONDS, read, headers, body)
 
 
-def _piece(reply: http.client.HTTPResponse, start: int) -> Piece:
-    """The piece of a log at an offset of the log as it was written, of which MLflow may have the end only."""
+def _read_piece(reply: http.client.HTTPResponse, start: int) -> Piece:
+    """Read a piece of a log from an artifact of MLflow, which begins with a notice if it has only the end of the log.
+
+    Args:
+        reply: Response whose body is the artifact.
+        start: Offset of the piece in the complete log.
+
+    Returns:
+        The piece. The one at offset 0 begins with the notice. If other bytes at `start` are missing, the piece begins with
+        the first byte that is not.
+    """
     head = reply.read(logs.NOTICE_BYTES)
-    missing, length = logs.parse_notice(head)
+    missing, notice_length = logs.parse_notice(head)
     if start <= missing:
         data = head + reply.read(logs.PIECE - len(head)) if len(head) == logs.NOTICE_BYTES else head
-        data = data if start == 0 else data[length:]
-        return Piece(data, missing + len(data) - (length if start == 0 else 0))
-    skipped = start - missing + length
-    if skipped < len(head):
-        data = head[skipped:]
+        following = missing + len(data) - notice_length
+        return Piece(data if start == 0 else data[notice_length:], following)
+    position = start - missing + notice_length  # in the artifact
+    if position < len(head):
+        data = head[position:]
     else:
-        data, remaining = b"", skipped - len(head)
-        while remaining and (dropped := len(reply.read(min(remaining, _CHUNK)))):
-            remaining -= dropped
+        data, remaining = b"", position - len(head)
+        while remaining and (skipped := len(reply.read(min(remaining, _CHUNK)))):
+            remaining -= skipped
     data += reply.read(logs.PIECE - len(data))
     return Piece(data, start + len(data))
 
 
-def _bounded(most: int) -> Callable[[http.client.HTTPResponse], bytes]:
-    def take(reply: http.client.HTTPResponse) -> bytes:
-        data = reply.read(most + 1)
-        if len(data) > most:
-            raise ValueError(f"it answered with more than {most} bytes")
+def _limited_reader(limit: int) -> Callable[[http.client.HTTPResponse], bytes]:
+    """Return a function that reads a body of at most `limit` bytes, and raises ValueError for a larger one."""
+
+    def read(reply: http.client.HTTPResponse) -> bytes:
+        data = reply.read(limit + 1)
+        if len(data) > limit:
+            raise ValueError(f"it answered with more than {limit} bytes")
         return data
 
-    return take
+    return read
 
 
 def fetch(
     url: str,
     seconds: float,
-    take: Callable[[http.client.HTTPResponse], T],
+    read: Callable[[http.client.HTTPResponse], T],
     headers: Mapping[str, str] | None = None,
     body: bytes | None = None,
 ) -> T | None:
-    """Return what `take` reads from an answer's body; None without one (404).
+    """Send an HTTP request and return what `read` returns for the response. None if the status is 404.
 
     Args:
-        url: with its query.
-        seconds: for all of it: a peer that answers byte by byte holds no thread longer.
-        take: reads the body, a bounded part of it.
-        headers: of the request.
-        body: makes it a POST.
+        url: URL with its query.
+        seconds: Time limit of the whole exchange, even if the peer sends byte by byte.
+        read: Function that reads a limited part of the response's body.
+        headers: Headers of the request.
+        body: Body of the request, which is then a POST instead of a GET.
 
     Raises:
-        OSError: no answer in time, or one of another status.
+        OSError: There is no complete response in time, or its status is neither 200 nor 404.
     """
     parts = urllib.parse.urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=seconds)
+    connection_class = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = connection_class(parts.hostname or "", parts.port, timeout=seconds)
     is_late = threading.Event()
     with contextlib.closing(connection):
         connection.connect()
-        peer = connection.sock  # which the answer may take over
+        peer = connection.sock  # kept, because the response may take the socket from the connection
 
-        def cut() -> None:
+        def shut_down() -> None:
             is_late.set()
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(peer, socket.SHUT_RDWR)
 
-        timer = threading.Timer(seconds, cut)
+        timer = threading.Timer(seconds, shut_down)
         timer.daemon = True
         timer.start()
         try:
@@ -259,20 +285,20 @@ def fetch(
                 return None
             if reply.status != http.client.OK:
                 raise ConnectionError(f"it answered with HTTP status {reply.status}")
-            result = take(reply)
+            result = read(reply)
         except (OSError, http.client.HTTPException) as error:
-            # A peer that still writes to a connection that was cut resets it; the socket's own limit may come first.
+            # After a shutdown, a peer that still sends resets the connection. The socket's own timeout may come first.
             if is_late.is_set() or isinstance(error, TimeoutError):
-                raise _late(seconds) from error
+                raise _timeout_error(seconds) from error
             if isinstance(error, OSError):
                 raise
             raise ConnectionError(f"it answered with no HTTP: {errors.first_line(error)}") from error
         finally:
             timer.cancel()
     if is_late.is_set():
-        raise _late(seconds)
+        raise _timeout_error(seconds)
     return result
 
 
-def _late(seconds: float) -> TimeoutError:
+def _timeout_error(seconds: float) -> TimeoutError:
     return TimeoutError(f"no whole answer within {seconds:g} s")

@@ -1,9 +1,10 @@
-"""The proxy of MLflow: passes requests of runs and users on to MLflow's server, which only the gateway can reach.
+"""The proxy of MLflow: forwards requests of runs and users to MLflow's server, which only the gateway can reach.
 
-A run sends the token that is derived from its own (`wire.mlflow`), a user that of a service account. The gateway sets
-headers with the caller and the namespace (`wire.mlflow.caller_headers`), which no caller can set, and MLflow checks by RBAC what
-that caller may do in the workspace of the namespace. Only requests that workspaces are known to keep apart pass
-(`mlflow_paths`). Artifacts pass in pieces; nothing is held in memory whose size has not been checked.
+A run sends a token that is derived from its own (`wire.mlflow`), and a user a token of a service account. The gateway sets
+the headers with the caller and the namespace (`wire.mlflow.caller_headers`); those that a caller sends are dropped. By RBAC,
+MLflow then checks the caller's rights in the workspace of the namespace. Only requests whose data MLflow separates by
+workspace are forwarded (`mlflow_paths`). Artifacts are streamed, and a body is read into memory only after its size is
+checked.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from starlette.responses import Response
 from starlette.types import Send
 
 from trialplane import errors
-from trialplane.gateway import mlflow_paths
+from trialplane.gateway import limits, mlflow_paths
 from trialplane.gateway.callers import User
-from trialplane.gateway.limits import Admit, Limit, crowded
-from trialplane.gateway.upstream import ANSWER_SECONDS, AWAY, Refused, Upstream
+from trialplane.gateway.limits import Admit, Limit
+from trialplane.gateway.upstream import ANSWER_SECONDS, UNAVAILABLE, MlflowRefusal, Upstream
 from trialplane.ledger import archive, budget
 from trialplane.ledger.archive import Archive
 from trialplane.ledger.namespaces import Ledgers
@@ -32,86 +33,86 @@ from trialplane.wire import cluster, escapes, mlflow
 from trialplane.wire.ledger import Address
 from trialplane.wire.mlflow import Destination
 
-# Errors as MLflow's client knows them.
+# Error codes of MLflow's protocol.
 DENIED = "PERMISSION_DENIED"
 INVALID = "INVALID_PARAMETER_VALUE"
 NO_ENDPOINT = "ENDPOINT_NOT_FOUND"
-FULL = "RESOURCE_LIMIT_EXCEEDED"  # which the exporter tries again
+FULL = "RESOURCE_LIMIT_EXCEEDED"  # the exporter repeats such a request
 BUSY = "REQUEST_LIMIT_EXCEEDED"
 
-MAX_CALL = 4 << 20  # bytes of a call's body; MLflow takes 1 MB of metrics, parameters and tags at once
-REQUESTS = 128  # of one run, or of one namespace's users, at a time
-THREADS = 256  # for tokens and budgets, which ask the database or the API server
-RECEIVE_SECONDS = 30.0  # for each piece of a body to arrive
-STORE_SECONDS = 1800.0  # for MLflow to store an artifact that it has received
-_PIECE = 1 << 18  # bytes of a response in memory
-_LARGE = 64 << 10  # bytes of a call's body from which on few are in memory at a time, or on their way there:
-_LARGE_CALLS = 32
-_LARGE_CALLS_OF_ONE = 8  # of one run
+MAX_CALL = 4 << 20  # limit of a call's body in bytes; MLflow accepts 1 MB of metrics, parameters and tags at once
+REQUESTS = 128  # limit of concurrent requests of one run, or of one namespace's users
+THREADS = 256  # threads that check tokens and budgets, with requests to the database or the API server
+RECEIVE_SECONDS = 30.0  # time limit for each piece of a body to arrive
+STORE_SECONDS = 1800.0  # time limit for MLflow to store an artifact
+_PIECE = 1 << 18  # bytes of a response that are read at once
+_LARGE = 64 << 10  # calls with larger bodies, in bytes, are limited, because their bodies are in memory
+_LARGE_CALLS = 32  # limit of concurrent large calls
+_LARGE_CALLS_PER_RUN = 8  # limit of concurrent large calls of one run
 _BEARER = "Bearer "
 _logger = logging.getLogger(__name__)
-_SENT = ("content-type", "range", "if-none-match", "if-modified-since")  # of a caller's headers
-_RECEIVED = (
+_REQUEST_HEADERS = ("content-type", "range", "if-none-match", "if-modified-since")  # headers that are forwarded
+_RESPONSE_HEADERS = (
     "content-type", "content-disposition", "content-length", "content-range", "cache-control", "etag", "last-modified",
     "x-content-type-options",
 )  # fmt: skip
 
 
 class MlflowProxy:
-    """Passes requests on to MLflow.
+    """Proxy that forwards requests to MLflow.
 
     Args:
-        upstream: MLflow's server; None where there is none.
-        all_runs: by namespace.
-        user: returns the user of a token in a namespace, or the response that refuses it.
+        upstream: MLflow's server. None without one.
+        all_runs: Ledgers of all namespaces, with their tokens and budgets.
+        user: Function that returns the user of a token in a namespace, or the response that refuses the token.
     """
 
     def __init__(self, upstream: Upstream | None, all_runs: Ledgers, user: Callable[[str, str], User | Response]) -> None:
         self._upstream = upstream
         self._all_runs = all_runs
         self._user = user
-        self._requests = Limit()  # by address; of users without a run's name
-        self._large = Limit()  # by address
+        self._requests = Limit()  # by address; the address of users has no name of a run
+        self._large_calls = Limit()  # by address
         self._threads = anyio.CapacityLimiter(THREADS)
 
     async def answer(
         self, destination: Destination, request: Request, send: Send, admit: Admit = lambda namespace: True
     ) -> None:
-        """Answer one request, whatever it is.
+        """Answer a request with MLflow's response, or with an error.
 
         Args:
-            destination: whose door it came to, and what is behind it.
-            request: its body not read yet.
-            send: takes the messages of the response.
-            admit: is told the namespace whose token it shows.
+            destination: Destination of the request.
+            request: Request, whose body has not been read.
+            send: ASGI function that sends the messages of the response.
+            admit: Function that counts the request for the namespace of its token.
 
         Raises:
-            httpx.HTTPError: the response ends early.
-            ClientDisconnect: the request does.
+            httpx.HTTPError: MLflow's response ended early, after its first part was sent.
+            ClientDisconnect: The request ended early.
         """
         async with contextlib.AsyncExitStack() as stack:
             try:
                 response = await self._response(stack, destination, request, admit)
-            except Refused as refused:
-                response = refusal(refused.status, refused.code, str(refused))
+            except MlflowRefusal as error:
+                response = _error_response(error.status, error.code, str(error))
             except errors.LedgerFull as error:
-                response = refusal(507, FULL, str(error))
+                response = _error_response(507, FULL, str(error))
             except archive.DATABASE_ERRORS as error:
-                line = archive.reason(error)
-                response = refusal(503, AWAY, f"the ledger's database, which has this run's token, does not answer: {line}")
+                text = f"the ledger's database, which has this run's token, does not answer: {archive.reason(error)}"
+                response = _error_response(503, UNAVAILABLE, text)
             except errors.TrialplaneError as error:
-                response = refusal(403, DENIED, str(error))
+                response = _error_response(403, DENIED, str(error))
             except ClientDisconnect:
                 raise
             except Exception as error:  # unexpected
                 _logger.exception("%s %s", request.method, escapes.escape_controls(destination.target[:200]))
-                response = refusal(502, "INTERNAL_ERROR", f"the gateway could not handle this: {type(error).__name__}")
+                text = f"the gateway could not handle this: {type(error).__name__}"
+                response = _error_response(502, "INTERNAL_ERROR", text)
             if isinstance(response, Response):
                 await response(request.scope, request.receive, send)
                 return
-            head = [
-                (name.encode(), response.headers[name].encode("latin-1")) for name in _RECEIVED if name in response.headers
-            ]
+            headers = response.headers
+            head = [(name.encode(), headers[name].encode("latin-1")) for name in _RESPONSE_HEADERS if name in headers]
             await send({"type": "http.response.start", "status": response.status_code, "headers": head})
             async for piece in response.aiter_raw(_PIECE):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -125,138 +126,168 @@ class MlflowProxy:
     async def _response(
         self, stack: contextlib.AsyncExitStack, destination: Destination, request: Request, admit: Admit
     ) -> httpx.Response | Response:
+        """Authenticate the caller of a request, and forward it.
+
+        Returns:
+            MLflow's response, whose body has not been read, or a response of the gateway.
+
+        Raises:
+            MlflowRefusal: The request was not forwarded.
+        """
         if self._upstream is None:
-            raise Refused(503, AWAY, "this gateway has no MLflow: set mlflow in the chart's values")
+            raise MlflowRefusal(503, UNAVAILABLE, "this gateway has no MLflow: set mlflow in the chart's values")
         namespace = destination.namespace
         runs = self._all_runs.of(namespace)
         if runs is None:
             text = f"{namespace:.63} is not among the gateway's namespaces"
-            if destination.run:  # its team was added after the start, or removed: the run waits, as for its ledger
-                raise Refused(503, AWAY, f"{text}; what {destination.run} logs waits until it is")
-            raise Refused(404, NO_ENDPOINT, text)
-        if not destination.run and (request.method, destination.target) == ("GET", "/health"):  # for anybody
+            if destination.run:  # its team was added after the gateway's start or was removed, so the run retries later
+                raise MlflowRefusal(503, UNAVAILABLE, f"{text}; what {destination.run} logs waits until it is")
+            raise MlflowRefusal(404, NO_ENDPOINT, text)
+        if not destination.run and (request.method, destination.target) == ("GET", "/health"):  # needs no token
             await self._upstream.check(namespace)
             return Response(json.dumps({"mlflow": "answers"}), media_type="application/json")
         if destination.run:
             authorization = request.headers.get("Authorization", "")
             await anyio.to_thread.run_sync(_check_token, runs, destination.run, authorization, limiter=self._threads)
-            caller = mlflow.caller_headers(namespace, mlflow.RUNS, destination.run)
+            caller_headers = mlflow.caller_headers(namespace, mlflow.RUNS, destination.run)
         else:
             token = request.headers.get(cluster.TOKEN_HEADER, "")
             user = await anyio.to_thread.run_sync(self._user, namespace, token, limiter=self._threads)
             if isinstance(user, Response):
                 return user
-            role, name = (mlflow.VIEWERS, cluster.VIEWER) if user.views else (mlflow.USERS, cluster.USER)
-            caller = mlflow.caller_headers(namespace, role, name)
+            role, name = (mlflow.VIEWERS, cluster.VIEWER) if user.is_viewer else (mlflow.USERS, cluster.USER)
+            caller_headers = mlflow.caller_headers(namespace, role, name)
         if not admit(namespace):
-            raise Refused(429, BUSY, crowded(namespace))
-        return await self._passed_on(stack, Address(namespace, destination.run), runs, destination.target, request, caller)
+            raise MlflowRefusal(429, BUSY, limits.limit_message(namespace))
+        address = Address(namespace, destination.run)
+        return await self._forward(stack, address, runs, destination.target, request, caller_headers)
 
-    async def _passed_on(
+    async def _forward(
         self,
         stack: contextlib.AsyncExitStack,
         address: Address,
         runs: Archive,
         target: str,
         request: Request,
-        caller: dict[str, str],
+        caller_headers: dict[str, str],
     ) -> httpx.Response:
-        """MLflow's response to an admitted request, whose bytes count for the budget of its namespace."""
+        """Forward an authenticated request, and return MLflow's response. Its bytes count toward the namespace's budget.
+
+        Args:
+            stack: Stack that ends the counts of the request and the response when the request is answered.
+            address: Namespace and run of the request; the run's name is "" for a user.
+            runs: Ledgers of the namespace, with its budget.
+            target: Path and query at MLflow's server.
+            request: Request.
+            caller_headers: Headers with the caller.
+
+        Raises:
+            MlflowRefusal: The request was not forwarded.
+            LedgerFull: The budget of the namespace is used up.
+        """
         assert self._upstream is not None  # checked before
-        path = mlflow_paths.passing(target)
+        path = mlflow_paths.allowed_path(target)
         if path is None:
             text = "the gateway passes on only what MLflow keeps apart by workspaces"
-            raise Refused(404, NO_ENDPOINT, f"{text}, and {request.method} {target:.120} is not part of that")
+            raise MlflowRefusal(404, NO_ENDPOINT, f"{text}, and {request.method} {target:.120} is not part of that")
         if not self._requests.enter(address, REQUESTS):
             text = f"{address.run or address.namespace} has {REQUESTS} requests to MLflow under way already"
-            raise Refused(429, BUSY, text)
+            raise MlflowRefusal(429, BUSY, text)
         stack.callback(self._requests.leave, address)
         method = request.method
         is_artifact = method == "PUT" and mlflow_paths.is_artifact(path)
-        size = await _length(request, self._upstream.max_artifact if is_artifact else MAX_CALL)
-        headers = {name: request.headers[name] for name in _SENT if name in request.headers} | caller
+        size = await _check_length(request, self._upstream.max_artifact if is_artifact else MAX_CALL)
+        headers = {name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers} | caller_headers
+        if size or method != "GET":
+            headers["Content-Length"] = str(size)
         category: budget.Category = budget.ARTIFACTS if is_artifact else budget.MLFLOW
         content: bytes | AsyncIterator[bytes]
         if is_artifact:
-            cost, content, patience = size, _pieces(request, size), STORE_SECONDS
+            cost, content, patience = size, _body_pieces(request, size), STORE_SECONDS
         else:
-            if size > _LARGE:
-                if not self._large.enter(address, _LARGE_CALLS_OF_ONE, _LARGE_CALLS):
-                    text = (
-                        f"{_LARGE_CALLS} large requests to MLflow are under way already, or {_LARGE_CALLS_OF_ONE} of one run"
-                    )
-                    raise Refused(503, AWAY, text)
-                stack.callback(self._large.leave, address)
-            content = b"".join([piece async for piece in _pieces(request, size)])
-            # Beside its body, MLflow keeps a row for each entry, which is an object in JSON.
-            cost = len(content) + budget.ROW * (1 + content.count(b"{")) if mlflow_paths.adds(method, path) else 0
-            patience = ANSWER_SECONDS
-        if size or method != "GET":
-            headers["Content-Length"] = str(size)
+            content = await self._read_call(stack, address, request, size)
+            # In addition to the body, MLflow stores a row for each entry, which is an object in JSON.
+            stored_bytes = len(content) + budget.ROW * (1 + content.count(b"{"))
+            cost, patience = stored_bytes if mlflow_paths.stores_data(method, path) else 0, ANSWER_SECONDS
         if cost:
-            # A new run needs room; what goes on may take a tenth more.
+            # Only a request that creates a record must fit the budget; others may exceed it by a tenth.
             spend = functools.partial(runs.spend, category, cost, spare=not path.endswith("/create"))
             await anyio.to_thread.run_sync(spend, limiter=self._threads)
         is_stored = False
         try:
-            response = await stack.enter_async_context(self._upstream.sent(method, target, headers, content, patience))
+            response = await stack.enter_async_context(self._upstream.response(method, target, headers, content, patience))
             is_stored = response.status_code < 400
         finally:
             if cost and not is_stored:
                 await anyio.to_thread.run_sync(runs.refund, category, cost, limiter=self._threads)
         return response
 
+    async def _read_call(self, stack: contextlib.AsyncExitStack, address: Address, request: Request, size: int) -> bytes:
+        """Return the body of a call of MLflow's API. While a large one is in memory, count it.
 
-def refusal(status: int, code: str, text: str) -> Response:
-    """An error as MLflow's client understands it."""
+        Raises:
+            MlflowRefusal: There are too many large calls, or the body is not complete in time.
+        """
+        if size > _LARGE:
+            if not self._large_calls.enter(address, _LARGE_CALLS_PER_RUN, _LARGE_CALLS):
+                text = f"{_LARGE_CALLS} large requests to MLflow are under way already, or {_LARGE_CALLS_PER_RUN} of one run"
+                raise MlflowRefusal(503, UNAVAILABLE, text)
+            stack.callback(self._large_calls.leave, address)
+        return b"".join([piece async for piece in _body_pieces(request, size)])
+
+
+def _error_response(status: int, code: str, text: str) -> Response:
+    """Return an error in the form of MLflow's protocol."""
     return Response(json.dumps({"error_code": code, "message": text}), status, media_type="application/json")
 
 
 def _check_token(runs: Archive, run: str, authorization: str) -> None:
+    """Raise MlflowRefusal unless the header `Authorization` has the run's token for MLflow."""
     if not authorization.startswith(_BEARER) or not runs.opens_mlflow(run, authorization.removeprefix(_BEARER)):
         text = "the token does not open MLflow for this run: each start has its own, which is gone when the run has ended"
-        raise Refused(403, DENIED, text)
+        raise MlflowRefusal(403, DENIED, text)
 
 
-async def _length(request: Request, most: int) -> int:
-    """Bytes of a body, as its header says.
+async def _check_length(request: Request, limit: int) -> int:
+    """Return the size of a request's body from its header, in bytes.
 
-    A client sends an empty file in chunks. Other chunked bodies are refused: MLflow's server would store nothing of them,
-    and report success.
+    MLflow's client sends an empty file as a chunked body. Other chunked bodies are refused, because MLflow's server would
+    store nothing of them and report success.
 
     Raises:
-        Refused: they are too many, or the header is missing.
+        MlflowRefusal: The body is larger than the limit, or it is chunked and not empty.
     """
     if "transfer-encoding" in request.headers:
-        async for piece in _pieces(request, most):
+        async for piece in _body_pieces(request, limit):
             if piece:
-                raise Refused(411, INVALID, "a request must state its length")
+                raise MlflowRefusal(411, INVALID, "a request must state its length")
         return 0
     size = int(request.headers.get("content-length") or 0)
-    if size > most:
-        raise Refused(413, INVALID, f"the body has {size:,} bytes, and {most:,} is the most that may be sent here")
+    if size > limit:
+        raise MlflowRefusal(413, INVALID, f"the body has {size:,} bytes, and {limit:,} is the most that may be sent here")
     return size
 
 
-async def _pieces(request: Request, most: int) -> AsyncIterator[bytes]:
-    """A body, in the pieces that arrive.
+async def _body_pieces(request: Request, limit: int) -> AsyncIterator[bytes]:
+    """Yield the body of a request in pieces, as they arrive.
 
     Raises:
-        Refused: it is larger, or does not come in time.
-        ClientDisconnect: it ends early.
+        MlflowRefusal: The body is larger than the limit, or a piece does not arrive in time.
+        ClientDisconnect: The body ends early.
     """
-    has_more = most > 0
+    remaining = limit
+    has_more = remaining > 0
     while has_more:
         try:
             with anyio.fail_after(RECEIVE_SECONDS):
                 message = await request.receive()
         except TimeoutError as error:
-            raise Refused(408, INVALID, "the body of the request did not arrive in time") from error
+            raise MlflowRefusal(408, INVALID, "the body of the request did not arrive in time") from error
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         piece, has_more = message.get("body", b""), message.get("more_body", False)
-        most -= len(piece)
-        if most < 0:
-            raise Refused(413, INVALID, "the body has more bytes than may be sent here")
-        if piece:  # uvicorn gives an empty one between two that it has waited for
+        remaining -= len(piece)
+        if remaining < 0:
+            raise MlflowRefusal(413, INVALID, "the body has more bytes than may be sent here")
+        if piece:  # uvicorn sends an empty piece between two pieces that it waited for
             yield piece

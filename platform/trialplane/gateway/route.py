@@ -1,4 +1,4 @@
-"""A route of the gateway: its address, who may call it, and what answers; and the OpenAPI document of several."""
+"""A route of the gateway, with its path, authority and handler, and the OpenAPI document of all routes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.responses import Response
 import trialplane
 from trialplane.wire import cluster
 
-ANY = "*"  # a method: whatever MLflow's protocol has
+ANY = "*"  # all methods of MLflow's protocol
 
 
 class Authority(enum.Enum):
@@ -26,7 +26,7 @@ class Authority(enum.Enum):
     TRIAL = "The controller and the trials of the run, by the token that is derived from the run's."
 
 
-# By authority: the security scheme of OpenAPI.
+# Security schemes of OpenAPI, by authority.
 _SCHEMES = {
     Authority.VIEWER: "serviceAccount",
     Authority.USER: "serviceAccount",
@@ -39,15 +39,15 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """One of them.
+    """A route of the gateway.
 
     Attributes:
-        method: of HTTP, or `ANY`; then all addresses below the path are meant.
-        path: with `{namespace}` and `{run}` in it.
-        authority: who may call it.
-        summary: one line for people.
-        answer: makes the response; None where another part of the gateway does.
-        options: whole numbers that may be in the query.
+        method: HTTP method. `ANY` for all methods and all paths below `path`.
+        path: Path, with `{namespace}` and `{run}` as placeholders.
+        authority: Callers that the route admits.
+        summary: One line for the OpenAPI document.
+        answer: Function that returns the response. None if `ledgers` or `mlflow` answers.
+        options: Names of the query's optional integers.
     """
 
     method: str
@@ -59,12 +59,12 @@ class Route:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """All methods that are meant."""
+        """HTTP methods of the route."""
         return _METHODS if self.method == ANY else (self.method,)
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:
-    """The OpenAPI document of routes."""
+    """Return the OpenAPI document of routes."""
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         path = f"{route.path}/{{target}}" if route.method == ANY else route.path
@@ -86,6 +86,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
 
 
 def _operation(route: Route, path: str) -> dict[str, Any]:
+    """Return OpenAPI's operation object of a route."""
     required = [_parameter("path", name, "string") for name in re.findall(r"{(\w+)}", path)]
     optional = [_parameter("query", name, "integer") for name in route.options]
     scheme = _SCHEMES.get(route.authority)

@@ -1,9 +1,10 @@
 """The routes of the gateway, and the answers to laptops: ledgers and logs of all runs.
 
-Requests of laptops come through the API server's service proxy, and have no password of the database. Each request but that
-for the gateway's health has a token of its user (`callers`), and a user sees the runs of one namespace. The desired state of
-a run is in its Run, which the operator follows. A run is served as long as its ledger exists, active or not. Answers are
-JSON except logs and code; an error is `{"error": text}`. (Controllers connect directly, with their run's token: `ledgers`.)
+Requests of laptops arrive through the API server's service proxy. Each request except those for health and the OpenAPI
+document has a token of its user (`callers`), and a user sees the runs in one namespace. A run is available as long as its
+ledger exists, even if it has ended. The gateway does not change the desired state of a run, which is in the Run object.
+Answers are JSON, except logs and code; an error is `{"error": text}`. (Controllers connect directly, with their run's token,
+see `ledgers`.)
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 
 from trialplane import errors
-from trialplane.gateway import callers
+from trialplane.gateway import callers, limits
 from trialplane.gateway import route as routing
-from trialplane.gateway.answers import as_json, failed
+from trialplane.gateway.answers import error_response, json_response
 from trialplane.gateway.callers import Callers, User
-from trialplane.gateway.limits import Admit, crowded
-from trialplane.gateway.logs import Chosen, Controllers, Mlflow, NoLog
+from trialplane.gateway.limits import Admit
+from trialplane.gateway.logs import Controllers, LogId, Mlflow, NoLog
 from trialplane.gateway.route import Authority, Route
 from trialplane.ledger import archive, run_status
 from trialplane.ledger import attempts as reading
@@ -34,58 +35,58 @@ from trialplane.wire.logs import Piece
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState, TrialState
 
-Options = Mapping[str, str]  # a request's query
+Options = Mapping[str, str]  # the query of a request, by name
 T = TypeVar("T")
 
 
 class Refusal(Exception):
-    """A refused request, with its HTTP status."""
+    """Error for a request that is refused, with its HTTP status."""
 
-    def __init__(self, code: int, text: str) -> None:
-        self.code = code
+    def __init__(self, status: int, text: str) -> None:
+        self.status = status
         super().__init__(text)
 
 
 class Namespaces:
-    """Answers requests of laptops about the runs of several namespaces, independently of sockets.
+    """The answers to requests of laptops about the runs in several namespaces. It uses no sockets.
 
     Args:
-        gateways: by namespace.
+        gateways: Gateway of each namespace, by its name.
     """
 
     def __init__(self, gateways: Mapping[str, Gateway]) -> None:
         self._gateways = gateways
 
     def answer(self, route: Route, names: Mapping[str, str], options: Options, token: str, admit: Admit) -> Response:
-        """The answer to one request, whatever it is.
+        """Return the response to a request. An error is a response, too.
 
         Args:
-            route: its route.
-            names: those in its address.
-            options: its query.
-            token: of the user.
-            admit: called with the namespace of the token.
+            route: Route of the request.
+            names: Namespace and name of the run in the path, by placeholder of the route.
+            options: Query of the request.
+            token: Token of the user.
+            admit: Function that counts the request for the namespace of the token.
         """
         gateway = self._gateways.get(names["namespace"])
         if gateway is None:
-            return _nowhere(names["namespace"])
+            return _unknown_namespace_response(names["namespace"])
         return gateway.answer(route, names.get("run", ""), options, token, admit)
 
     def user(self, namespace: str, token: str) -> User | Response:
-        """Return the user of a token in a namespace's MLflow, or the response that refuses it."""
+        """Return the user of a token for MLflow in a namespace, or the response that refuses the token."""
         gateway = self._gateways.get(namespace)
-        return _nowhere(namespace) if gateway is None else gateway.user(token)
+        return _unknown_namespace_response(namespace) if gateway is None else gateway.user(token)
 
 
 class Gateway:
-    """Answers requests about the runs of one namespace.
+    """The answers to requests about the runs in one namespace.
 
     Args:
-        runs: the database.
-        users: authenticates callers.
-        namespace: that the runs in the database are in.
-        controllers: those that work.
-        mlflow: has the logs of the others.
+        runs: Ledgers of the namespace.
+        users: Authentication of users.
+        namespace: Name of the namespace.
+        controllers: Client of active controllers, for their logs.
+        mlflow: Client of MLflow, for the logs of ended runs. None without MLflow.
     """
 
     def __init__(
@@ -98,31 +99,36 @@ class Gateway:
         self._mlflow = mlflow
 
     def answer(self, route: Route, run: str, options: Options, token: str, admit: Admit = lambda _: True) -> Response:
-        """The answer to one request, whatever it is; see `Namespaces.answer`."""
+        """Return the response to a request about a run, or about all runs if `run` is ""; see `Namespaces.answer`."""
 
         def respond() -> Response:
-            assert route.answer is not None  # it is a laptop's
+            assert route.answer is not None  # routes for laptops have a function
             user = self._users.user(token)
             if not admit(user.namespace):
-                raise Refusal(429, crowded(user.namespace))
-            self._check(route, user, run)
+                raise Refusal(429, limits.limit_message(user.namespace))
+            self._authorize(route, user, run)
             return route.answer(self, run, options)
 
-        return _mapped(respond)
+        return _result_or_error_response(respond)
 
     def user(self, token: str) -> User | Response:
-        """Return the user of a token in MLflow, or the response that refuses it."""
+        """Return the user of a token for MLflow, or the response that refuses the token."""
 
-        def authorized() -> User:
+        def authenticate() -> User:
             user = self._users.user(token)
             if not user.may_see(self._namespace):
                 raise Refusal(403, "MLflow's records here are for the users of another namespace")
             return user
 
-        return _mapped(authorized)
+        return _result_or_error_response(authenticate)
 
-    def _check(self, route: Route, user: User, run: str) -> None:
-        """Refuse users without the route's authority. A run that is not theirs looks as if it did not exist."""
+    def _authorize(self, route: Route, user: User, run: str) -> None:
+        """Check that a user has the authority for a route.
+
+        Raises:
+            Refusal: The user does not have it, or the name of the run is invalid.
+            RunNotFound: The run is in another namespace. The answer does not tell whether it exists.
+        """
         namespace = self._namespace
         if "{run}" in route.path:
             if planning.check_name(run):
@@ -134,161 +140,173 @@ class Gateway:
         if route.authority is Authority.USER and not user.may_change(namespace):
             raise Refusal(403, f"you may view the runs of {namespace} and delete none; ask one of its users")
 
-    def all(self, run: str, options: Options) -> Response:
-        """All runs, the newest first."""
-        return as_json(self._runs.runs())
+    def list_runs(self, run: str, options: Options) -> Response:
+        """Return all runs, the newest first."""
+        return json_response(self._runs.runs())
 
     def job(self, run: str, options: Options) -> Response:
-        """The job as resolved."""
-        return as_json(_present(self._runs.attribute(run, labels.LEDGER_JOB), run, "job"))
+        """Return the resolved job."""
+        return json_response(_require(self._runs.attribute(run, labels.LEDGER_JOB), run, "job"))
 
     def submission(self, run: str, options: Options) -> Response:
-        """The facts of the submission."""
-        return as_json(_present(self._runs.attribute(run, labels.LEDGER_SUBMISSION), run, "submission"))
+        """Return the fields of the submission."""
+        return json_response(_require(self._runs.attribute(run, labels.LEDGER_SUBMISSION), run, "submission"))
 
     def code(self, run: str, options: Options) -> Response:
-        """The packed code."""
-        return Response(_present(self._runs.code(run), run, "code"), media_type="application/gzip")
+        """Return the packed code."""
+        return Response(_require(self._runs.code(run), run, "code"), media_type="application/gzip")
 
     def attempts(self, run: str, options: Options) -> Response:
-        """A page of attempts, in the order they started."""
-        rows, after = self._runs.attempts(run, _number(options, "after", -1))
-        return as_json({"rows": rows, "next": None if after is None else {"after": after}})
+        """Return a page of attempts, by number."""
+        rows, after = self._runs.attempts(run, _integer(options, "after", -1))
+        return json_response({"rows": rows, "next": None if after is None else {"after": after}})
 
     def ends(self, run: str, options: Options) -> Response:
-        """A page of the attempts that ended since a place."""
-        rows, after, place = self._runs.ends(run, _number(options, "after", 0))
-        return as_json({"place": place, "rows": rows, "next": None if after is None else {"after": after}})
+        """Return a page of the attempts that ended after a place in the order of ends."""
+        rows, after, place = self._runs.ends(run, _integer(options, "after", 0))
+        return json_response({"place": place, "rows": rows, "next": None if after is None else {"after": after}})
 
     def curves(self, run: str, options: Options) -> Response:
-        """A page of reports, those of running attempts included, in the order they arrived."""
-        limit = _number(options, "limit", reading.NO_LIMIT)
-        page = self._runs.curves(run, _number(options, "after", 0), limit)
+        """Return a page of reports, in the order in which they arrived."""
+        limit = _integer(options, "limit", reading.NO_LIMIT)
+        page = self._runs.curves(run, _integer(options, "after", 0), limit)
         remaining = limit - len(page.rows)
-        following = {"after": page.rows[-1].mark, "limit": remaining} if page.more and remaining > 0 else None
-        return as_json({"reports": page.rows, "next": following})
+        next_options = {"after": page.rows[-1].mark, "limit": remaining} if page.more and remaining > 0 else None
+        return json_response({"reports": page.rows, "next": next_options})
 
     def changes(self, run: str, options: Options) -> Response:
-        """The changes of the desired state."""
-        return as_json(self._runs.changes(run))
+        """Return the changes of the desired state, the oldest first."""
+        return json_response(self._runs.changes(run))
 
     def checkpoints(self, run: str, options: Options) -> Response:
-        """Whether a training has saved a checkpoint."""
-        return as_json({"saved": self._runs.has_saved(run)})
+        """Return whether a training has saved a checkpoint: true, false, or null if that is unknown."""
+        return json_response({"saved": self._runs.has_saved(run)})
 
     def status(self, run: str, options: Options) -> Response:
-        """The status from an active controller, which is newer, or else the ledger's."""
+        """Return the status from the active controller, or the status in the ledger, which is older."""
         recorded = self._runs.attribute(run, labels.LEDGER_STATUS)
         alive = self._runs.is_alive(run)
-        # The service may be going away or have no process behind it: then the ledger's status serves.
+        # A controller that starts or ends may not answer. Then the ledger's status is used.
         reported = self._controllers.status(run) if alive else None
-        status = _present(reported or recorded, run, "status")
+        status = _require(reported or recorded, run, "status")
         desired = self._runs.attribute(run, labels.LEDGER_DESIRED) or {}
-        with contextlib.suppress(ValueError):  # the laptop reports a status that cannot be read
-            recorded_status = records.from_dict(RunStatus, status)
-            if not records.mistyped_field(recorded_status):
-                target, start_time = (
-                    RunState(desired.get("state", RunState.RUNNING)),
-                    0.0 if reported else self._start_time(run),
-                )
-                current = run_status.current(view := LedgerView(recorded_status, target, alive, start_time))
+        with contextlib.suppress(ValueError):  # an invalid status is returned unchanged, and the laptop explains it
+            run_status_record = records.from_dict(RunStatus, status)
+            if not records.mistyped_field(run_status_record):
+                desired_state = RunState(desired.get("state", RunState.RUNNING))
+                begun = 0.0 if reported else self._start_time(run)
+                view = LedgerView(run_status_record, desired_state, alive, begun)
+                current = run_status.current(view)
                 if view.is_killed:
                     current = run_status.recounted(current, *self._runs.job_and_attempts(run))
-                status |= records.to_dict(current)  # a newer controller may have fields that this gateway does not know
+                status |= records.to_dict(current)  # keeps fields of a newer controller that this gateway does not know
         status = {**status, "images": self._runs.images(run)}
-        return as_json({"status": status, "alive": alive, "desired": desired})
+        return json_response({"status": status, "alive": alive, "desired": desired})
 
-    def whole(self, run: str, options: Options) -> Response:
-        """Attempts as the ledger stores them, which is JSON: parsed here, a hostile one would take thirty times its size."""
-        until = _number(options, "until", 0) if "until" in options else None
-        page = self._runs.attempts_since(run, _number(options, "after", 0), _number(options, "number", -1), until)
+    def stored_attempts(self, run: str, options: Options) -> Response:
+        """Return a page of the attempts that run or ended after a place, with Optuna's view.
+
+        The stored JSON is returned without parsing it, because hostile JSON would take thirty times its size in memory.
+        """
+        until = _integer(options, "until", 0) if "until" in options else None
+        page = self._runs.attempts_since(run, _integer(options, "after", 0), _integer(options, "number", -1), until)
         texts = (
             f'{{"place":{json.dumps(place)},"request":{request},"outcome":{outcome or "null"},"optuna":{optuna}}}'
             for place, request, outcome, optuna in page.stored
         )
-        following = None if page.next is None else {"number": page.next, "until": page.until}
-        suffix = f'"place":{page.until},"alive":{json.dumps(page.alive)},"next":{json.dumps(following)}'
+        next_options = None if page.next is None else {"number": page.next, "until": page.until}
+        suffix = f'"place":{page.until},"alive":{json.dumps(page.alive)},"next":{json.dumps(next_options)}'
         return Response(f'{{"attempts":[{",".join(texts)}],{suffix}}}', media_type="application/json")
 
     def _start_time(self, run: str) -> float:
-        """The time of the run's last recorded start, in seconds since the epoch; 0 if none was."""
+        """Return the time of the run's last recorded start, in seconds since the epoch. 0 if there is none."""
         submission = self._runs.attribute(run, labels.LEDGER_SUBMISSION) or {}
         return float(submission.get(labels.BEGUN, 0.0))
 
     def log(self, run: str, options: Options) -> Response:
-        """A piece of a log: the controller's while it has the file, otherwise from MLflow."""
-        alive, start, growing = self._runs.is_alive(run), _number(options, "from", 0), True
-        chosen = Chosen()
+        """Return a piece of a log, from the active controller if it has the log, or from MLflow."""
+        alive, start, is_growing = self._runs.is_alive(run), _integer(options, "from", 0), True
+        log_id = LogId()  # the controller's log
         if "trial" in options:
-            trial = _number(options, "trial", 0)
-            row = self._runs.attempt(run, trial, _number(options, "attempt", 1) if "attempt" in options else None)
+            trial = _integer(options, "trial", 0)
+            row = self._runs.attempt(run, trial, _integer(options, "attempt", 1) if "attempt" in options else None)
             if row is None:
                 raise Refusal(404, f"{run} has not started that attempt at trial {trial}")
-            worker = _number(options, "worker", 0) if "worker" in options else None
-            chosen, growing = Chosen(trial, row.attempt, row.first, worker), row.state is TrialState.RUNNING
+            worker = _integer(options, "worker", 0) if "worker" in options else None
+            log_id, is_growing = LogId(trial, row.attempt, row.first, worker), row.state is TrialState.RUNNING
         try:
-            piece = self._piece(run, chosen, start, alive=alive, growing=growing)
+            piece = self._piece(run, log_id, start, alive=alive, is_growing=is_growing)
         except NoLog as error:
-            raise Refusal(404, f"{chosen} is not there: {error}") from error
-        growing = (alive and growing) or len(piece.data) == logs.PIECE  # there may be more of it
-        progress = {"X-Trialplane-Next": str(piece.next), "X-Trialplane-Growing": str(int(growing))}
-        return Response(piece.data, headers=progress, media_type="text/plain")
+            raise Refusal(404, f"{log_id} is not there: {error}") from error
+        may_have_more = (alive and is_growing) or len(piece.data) == logs.PIECE
+        headers = {"X-Trialplane-Next": str(piece.next), "X-Trialplane-Growing": str(int(may_have_more))}
+        return Response(piece.data, headers=headers, media_type="text/plain")
 
-    def _piece(self, run: str, chosen: Chosen, start: int, *, alive: bool, growing: bool) -> Piece:
-        """A piece of a log.
+    def _piece(self, run: str, log_id: LogId, start: int, *, alive: bool, is_growing: bool) -> Piece:
+        """Return a piece of a log.
+
+        Args:
+            run: Name of the run.
+            log_id: Log.
+            start: Offset of the piece.
+            alive: Whether the run has an active controller.
+            is_growing: Whether the log may still grow, so that MLflow does not have it yet.
 
         Raises:
-            NoLog: neither the controller nor MLflow has it.
+            NoLog: Neither the controller nor MLflow has the log.
+            RunNotFound: There is no such run.
         """
-        job = self._runs.attribute(run, labels.LEDGER_JOB)  # raises for an unknown run
+        job = self._runs.attribute(run, labels.LEDGER_JOB)
         if alive:
             try:
-                if (piece := self._controllers.log(run, self._runs.token_digest(run), chosen, start)) is not None:
+                if (piece := self._controllers.log(run, self._runs.token_digest(run), log_id, start)) is not None:
                     return piece
             except OSError as error:
-                if growing:  # MLflow does not have it yet
+                if is_growing:
                     description = f"the controller of {run} does not answer: {errors.first_line(error):.200}"
                     raise NoLog(f"{description}; `platform status {run}` shows how it is") from error
-            if growing:
+            if is_growing:
                 raise NoLog(
-                    "it is empty so far" if chosen.worker is None else "no such worker, or it has printed nothing yet"
+                    "it is empty so far" if log_id.worker is None else "no such worker, or it has printed nothing yet"
                 )
         if self._mlflow is None:
             raise NoLog("its controller does not have it, and this gateway has no MLflow")
         submission = self._runs.attribute(run, labels.LEDGER_SUBMISSION) or {}
-        return self._mlflow.log(Address(self._namespace, run), str(job["name"]), submission, chosen, start)
+        return self._mlflow.log(Address(self._namespace, run), str(job["name"]), submission, log_id, start)
 
     def delete(self, run: str, options: Options) -> Response:
-        """Mark a run for removal by the operator. It stays known here until then, and the request may be repeated."""
+        """Mark a run for removal. The operator removes it later; until then, the request may be repeated."""
         self._runs.forget(run)
-        return as_json({"deleting": run})
+        return json_response({"deleting": run})
 
 
-def _mapped(do: Callable[[], T]) -> T | Response:
-    """Return the result of `do`, or the response for its error."""
+def _result_or_error_response(action: Callable[[], T]) -> T | Response:
+    """Return the result of an action, or the response for its error."""
     try:
-        return do()
+        return action()
     except Refusal as refusal:
-        return failed(refusal.code, str(refusal))
-    except callers.Unknown as error:
-        return failed(401 if error.again else 403, str(error))
-    except callers.Unchecked as error:
-        return failed(503, str(error), cluster.UNCHECKED)
+        return error_response(refusal.status, str(refusal))
+    except callers.TokenRefused as error:
+        return error_response(401 if error.is_renewable else 403, str(error))
+    except callers.TokenUnchecked as error:
+        return error_response(503, str(error), cluster.UNCHECKED)
     except errors.RunNotFound as error:
-        return failed(404, str(error))
+        return error_response(404, str(error))
     except errors.LedgerLocked as error:
-        return failed(409, str(error))
+        return error_response(409, str(error))
     except errors.LedgerError as error:
-        return failed(503, str(error))
+        return error_response(503, str(error))
     except archive.DATABASE_ERRORS as error:
-        return failed(503, f"the ledger's database does not answer: {archive.reason(error)}; all records are safe")
+        text = f"the ledger's database does not answer: {archive.reason(error)}; all records are safe"
+        return error_response(503, text)
 
 
-def _nowhere(namespace: str) -> Response:
-    return failed(404, f"no run can be in namespace {namespace:.63}: it is not one of the platform's")
+def _unknown_namespace_response(namespace: str) -> Response:
+    return error_response(404, f"no run can be in namespace {namespace:.63}: it is not one of the platform's")
 
 
-def _number(options: Options, name: str, default: int) -> int:
+def _integer(options: Options, name: str, default: int) -> int:
+    """Return an integer of the query. Raise Refusal for any other text."""
     if name not in options:
         return default
     text = options[name]
@@ -297,7 +315,8 @@ def _number(options: Options, name: str, default: int) -> int:
     return int(text)
 
 
-def _present(value: Any, run: str, column: str) -> Any:
+def _require(value: Any, run: str, column: str) -> Any:
+    """Return the value of a column. Raise Refusal if it is None."""
     if value is None:
         raise Refusal(404, f"the ledger has no {column} of {run}")
     return value
@@ -305,16 +324,16 @@ def _present(value: Any, run: str, column: str) -> Any:
 
 _NAMESPACE = "/namespaces/{namespace}"
 _RUN = f"{_NAMESPACE}/runs/{{run}}"
-# All that the gateway answers. The authority of controllers and trials is checked by `ledgers` and `mlflow`.
+# All routes of the gateway. `ledgers` checks the authority of controllers, and `mlflow` that of trials.
 ROUTES: tuple[Route, ...] = (
     Route("POST", f"{_RUN}/ledger", Authority.CONTROLLER, "One transaction of the run's ledger (`wire.ledger`)."),
     Route(routing.ANY, f"{_RUN}{mlflow.UI}", Authority.TRIAL, "MLflow, for the records of the run's namespace."),
-    # Before what it is an exception of.
+    # Before the route below, to which it is an exception.
     Route("GET", f"{_NAMESPACE}{mlflow.UI}/health", Authority.ANYONE, "Whether MLflow answers."),
     Route(routing.ANY, f"{_NAMESPACE}{mlflow.UI}", Authority.VIEWER, "MLflow, for the records of the namespace."),
-    Route("GET", "/health", Authority.ANYONE, "Whether the gateway answers.", lambda: as_json({"status": "ok"})),
-    Route("GET", "/openapi.json", Authority.ANYONE, "This document.", lambda: as_json(routing.document(ROUTES))),
-    Route("GET", f"{_NAMESPACE}/runs", Authority.VIEWER, "All runs, the newest first.", Gateway.all),
+    Route("GET", "/health", Authority.ANYONE, "Whether the gateway answers.", lambda: json_response({"status": "ok"})),
+    Route("GET", "/openapi.json", Authority.ANYONE, "This document.", lambda: json_response(routing.document(ROUTES))),
+    Route("GET", f"{_NAMESPACE}/runs", Authority.VIEWER, "All runs, the newest first.", Gateway.list_runs),
     Route("DELETE", _RUN, Authority.USER, "Have the operator remove a run.", Gateway.delete),
     Route("GET", f"{_RUN}/status", Authority.VIEWER, "The status, and the desired state.", Gateway.status),
     Route("GET", f"{_RUN}/job", Authority.VIEWER, "The job as resolved.", Gateway.job),
@@ -327,7 +346,7 @@ ROUTES: tuple[Route, ...] = (
         f"{_RUN}/whole",
         Authority.VIEWER,
         "A page of those that run or ended since a place, with Optuna's view.",
-        Gateway.whole,
+        Gateway.stored_attempts,
         ("after", "number", "until"),
     ),
     Route("GET", f"{_RUN}/curves", Authority.VIEWER, "A page of reports after a mark.", Gateway.curves, ("after", "limit")),

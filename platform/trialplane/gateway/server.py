@@ -1,12 +1,12 @@
-"""The gateway's HTTP: Starlette matches the route of `routes.ROUTES`, uvicorn serves it.
+"""The HTTP server of the gateway, with Starlette and uvicorn. `routes.ROUTES` has the routes.
 
-uvicorn's connection is extended by three things. It counts for its peer's address until a request has shown a token, within
-a tight limit of time and number, and then for the token's namespace: all laptops connect from the API server's address. The
-ledger that is opened on it is closed with it, which releases the run's lock. And while a ledger is open, the connection may
+A connection counts for its client's address, with tight limits of number and time, until a request has a valid token. Then
+it counts for the namespace of the token, because all laptops connect from the API server's address. A ledger that is opened
+on a connection is closed when the connection ends, which releases the run's lock. While a ledger is open, the connection may
 be idle without limit.
 
-Blocking calls run in threads: one for each connection with a ledger, as that has its own to the database, a few in which
-ledgers are opened, and others for laptops, of which a namespace may use half at a time. Requests for MLflow take none.
+Blocking calls run in threads: one for each connection with a ledger, because each has its own connection to the database; a
+few that open ledgers; and others for laptops, of which a namespace may use half at a time.
 """
 
 from __future__ import annotations
@@ -33,46 +33,46 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trialplane.gateway import ledgers as services
-from trialplane.gateway import routes
-from trialplane.gateway.answers import failed
+from trialplane.gateway import limits, routes
+from trialplane.gateway.answers import error_response
 from trialplane.gateway.ledgers import LedgerService
-from trialplane.gateway.limits import Admit, Limit, crowded
+from trialplane.gateway.limits import Admit, Limit
 from trialplane.gateway.mlflow import RECEIVE_SECONDS, MlflowProxy
 from trialplane.gateway.route import ANY, Authority, Route
 from trialplane.gateway.routes import Namespaces
 from trialplane.ledger import locking
 from trialplane.wire import cluster, ledger, mlflow
 
-IDLE_SECONDS = 60  # after which a quiet connection is closed, unless a ledger is open on it
-MAX_PER_NAMESPACE = 1024  # connections
-MAX_UNKNOWN = 64  # connections of one address that have shown no token yet
-UNKNOWN_SECONDS = 10.0  # for the first request of a connection to arrive
-REQUEST_SECONDS = RECEIVE_SECONDS  # for a controller's request to arrive, and for each piece of an answer to be taken
-STOP_SECONDS = 20  # for requests that are under way when the gateway stops
-THREADS = 512  # for laptops
-SHARE = 256  # requests of laptops, or for MLflow, that one namespace may have under way
-ADMISSIONS = 32  # threads for controllers that open a ledger, whatever the others do
+IDLE_SECONDS = 60  # time after which an idle connection is closed, unless a ledger is open on it
+MAX_PER_NAMESPACE = 1024  # limit of a namespace's connections
+MAX_UNKNOWN = 64  # limit of an address's connections without a valid token yet
+UNKNOWN_SECONDS = 10.0  # time limit for the first request of a connection to arrive
+REQUEST_SECONDS = RECEIVE_SECONDS  # time limit to receive a controller's request, and to send each piece of a response
+STOP_SECONDS = 20  # time limit of current requests when the gateway stops
+THREADS = 512  # threads for laptops
+SHARE = 256  # limit of a namespace's concurrent requests of laptops and for MLflow
+ADMISSIONS = 32  # threads that check controllers' tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class _Namespace:
-    """The holder of a connection whose request has shown a token."""
+    """A namespace for which connections are counted, in contrast to an address, which is a text."""
 
     name: str
 
 
 class Peer(H11Protocol):
-    """A connection.
+    """A connection of a client.
 
     Args:
-        service: opens ledgers.
-        holders: counts connections by address, as text, or by namespace.
-        given: uvicorn's.
+        service: State that all connections of controllers share.
+        holders: Counts of connections, by the text of an address or by `_Namespace`.
+        options: Arguments of uvicorn's protocol.
 
     Attributes:
-        ledger: the one that a controller at the other end has open.
-        uses_ledger: whether a request has asked for one.
-        on_ledger: is held while a request for that is answered, at whose end it may be closed.
+        ledger: Connection of a controller to its ledger.
+        uses_ledger: Whether a request has tried to open a ledger.
+        ledger_lock: Lock that is held during a request for the ledger, so that the ledger is closed only after it.
     """
 
     def __init__(self, service: LedgerService, holders: Limit, **options: Any) -> None:
@@ -81,33 +81,33 @@ class Peer(H11Protocol):
         self.ledger = services.Connection(service)
         self._holders = holders
         self._holder: str | _Namespace | None = None
-        self._changing = threading.Lock()
-        self.on_ledger = asyncio.Lock()
+        self._holder_lock = threading.Lock()
+        self.ledger_lock = asyncio.Lock()
         self.uses_ledger = False
 
     @property
-    def is_known(self) -> bool:
-        """Whether a request has shown a token."""
+    def is_admitted(self) -> bool:
+        """Whether a request had a valid token, so that the connection counts for a namespace."""
         return isinstance(self._holder, _Namespace)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Count the connection for its address, or refuse it."""
+        """Count a new connection for its address, or close it at the limit. See `asyncio.BaseProtocol`."""
         super().connection_made(transport)
         connection = transport.get_extra_info("socket")
         locking.keep_alive(connection)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does so for some listeners only
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it for some listeners only
         address = self.client[0] if self.client else ""
         if not self._holders.enter(address, MAX_UNKNOWN):
             transport.abort()
             return
         self._holder = address
-        self._expect_token()
-        self._expect_more()
+        self._schedule_token_check()
+        self._start_idle_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release the count and the ledger."""
+        """Stop counting the connection, and close its ledger. See `asyncio.BaseProtocol`."""
         super().connection_lost(exc)
-        with self._changing:
+        with self._holder_lock:
             holder, self._holder = self._holder, None
         if holder is not None:
             self._holders.leave(holder)
@@ -118,22 +118,26 @@ class Peer(H11Protocol):
         closing.add_done_callback(self.tasks.discard)
 
     def data_received(self, data: bytes) -> None:
-        """Bound the wait for the rest of a request's head, too."""
+        """Process received data. Unlike uvicorn, also limit the time for the rest of a request's head."""
         super().data_received(data)
         if self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete):
-            self._expect_more()
+            self._start_idle_timer()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close the connection when it was idle, or has not taken the last answer."""
+        """Close an idle connection without an open ledger, or one whose client has not read the last response."""
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         elif not self.ledger.is_open:
             super().timeout_keep_alive_handler()
 
     def admit(self, namespace: str) -> bool:
-        """Count the connection for a namespace from now on; False when that has as many as it may. From any thread."""
+        """Count the connection for a namespace instead of its address. Safe for several threads.
+
+        Returns:
+            Whether it is counted. False if the namespace has as many connections as it may.
+        """
         holder = _Namespace(namespace)
-        with self._changing:
+        with self._holder_lock:
             if self._holder is not None and self._holder != holder:
                 if not self._holders.enter(holder, MAX_PER_NAMESPACE):
                     return False
@@ -142,40 +146,43 @@ class Peer(H11Protocol):
         return True
 
     async def _close_ledger(self) -> None:
-        async with self.on_ledger:
+        """Close the ledger after the current request for it."""
+        async with self.ledger_lock:
             await asyncio.to_thread(self.ledger.close)
 
-    def _expect_more(self) -> None:
+    def _start_idle_timer(self) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
-    def _expect_token(self) -> None:
-        self.loop.call_later(UNKNOWN_SECONDS, self._end_unknown)
+    def _schedule_token_check(self) -> None:
+        self.loop.call_later(UNKNOWN_SECONDS, self._check_token_in_time)
 
-    def _end_unknown(self) -> None:
-        if self.is_known or self.transport.is_closing():
+    def _check_token_in_time(self) -> None:
+        """Close the connection if no request with a valid token has arrived in time."""
+        if self.is_admitted or self.transport.is_closing():
             return
         if self.cycle is None or self.cycle.response_complete:
             self.transport.abort()
-        else:  # the token is being checked
-            self._expect_token()
+        else:  # the token of a request is being checked
+            self._schedule_token_check()
 
 
-class _Answering:
-    """Every request and its answer: a line in the log, the end of a connection that has shown no token, bounded sending."""
+class _ResponseMiddleware:
+    """ASGI middleware that logs each response, limits the time to send it, and closes connections without a valid token."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on to the application, which sends its response with `send_response`. See ASGI."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         peer: Peer = scope["state"]["peer"]
 
-        async def answer(message: Message) -> None:
+        async def send_response(message: Message) -> None:
             if message["type"] == "http.response.start":
                 _log(scope, message["status"])
-                if not peer.is_known and not peer.cycle.more_body:  # else the rest of the request's body comes first
+                if not peer.is_admitted and not peer.cycle.more_body:  # an unread body must be received before the close
                     message["headers"] = [*message["headers"], (b"connection", b"close")]
             try:
                 async with asyncio.timeout(REQUEST_SECONDS):
@@ -183,92 +190,104 @@ class _Answering:
             except TimeoutError:
                 peer.transport.abort()
 
-        await self._app(scope, receive, answer)
+        await self._app(scope, receive, send_response)
 
 
-class _Requests:
-    """Answers the requests to all routes."""
+class _Endpoints:
+    """Starlette's endpoints for all routes.
+
+    Args:
+        laptops: Answers to laptops.
+        service: State that all connections of controllers share.
+        proxy: Proxy of MLflow.
+    """
 
     def __init__(self, laptops: Namespaces, service: LedgerService, proxy: MlflowProxy) -> None:
         self._laptops = laptops
         self._proxy = proxy
-        self._threads = anyio.CapacityLimiter(THREADS)
-        self._admissions = anyio.CapacityLimiter(ADMISSIONS)
-        self._ledger_threads = anyio.CapacityLimiter(service.most_runs * services.CONNECTIONS)
-        self._shares = Limit()  # by namespace
+        self._laptop_threads = anyio.CapacityLimiter(THREADS)
+        self._admission_threads = anyio.CapacityLimiter(ADMISSIONS)
+        self._ledger_threads = anyio.CapacityLimiter(service.max_runs * services.CONNECTIONS)
+        self._requests = Limit()  # by namespace
 
-    def route(self, route: Route) -> routing.Route:
-        """Return Starlette's route."""
+    def starlette_route(self, route: Route) -> routing.Route:
+        """Return Starlette's form of a route, with its endpoint."""
         if route.authority is Authority.CONTROLLER:
-            answer: Callable[[Request], Any] = self._ledger
+            endpoint: Callable[[Request], Any] = self._answer_controller
         elif route.answer is None:
-            answer = self._mlflow
+            endpoint = self._mlflow_application
+        elif route.authority is Authority.ANYONE:
+            endpoint = functools.partial(self._answer_anyone, route)
         else:
-            answer = functools.partial(self._anyone if route.authority is Authority.ANYONE else self._laptop, route)
+            endpoint = functools.partial(self._answer_laptop, route)
         path = f"{route.path}/{{target:path}}" if route.method == ANY else route.path
-        return routing.Route(path, answer, methods=route.methods)
+        return routing.Route(path, endpoint, methods=route.methods)
 
-    async def _anyone(self, route: Route, _request: Request) -> Response:
+    async def _answer_anyone(self, route: Route, _request: Request) -> Response:
+        """Return the response to a request that needs no token."""
         assert route.answer is not None
         return route.answer()
 
-    async def _laptop(self, route: Route, request: Request) -> Response:
+    async def _answer_laptop(self, route: Route, request: Request) -> Response:
+        """Return the response to a laptop, from a thread."""
+
         def answer() -> Response:
-            with self._admitting(request.state.peer) as admit:
+            with self._admission(request.state.peer) as admit:
                 token = request.headers.get(cluster.TOKEN_HEADER, "")
                 return self._laptops.answer(route, request.path_params, dict(request.query_params), token, admit)
 
-        return await anyio.to_thread.run_sync(answer, limiter=self._threads)
+        return await anyio.to_thread.run_sync(answer, limiter=self._laptop_threads)
 
-    async def _ledger(self, request: Request) -> Response:
-        """The answer to a controller; the request's body is read once its token is checked."""
+    async def _answer_controller(self, request: Request) -> Response:
+        """Return the response to a controller. The body of its request is read only after the token is checked."""
         peer, token = request.state.peer, request.headers.get(cluster.TOKEN_HEADER, "")
         address = ledger.Address(**request.path_params)
         if not ledger.is_name(address.run):
-            return failed(404, f"{address.run!r:.80} is not the name of a run")
+            return error_response(404, f"{address.run!r:.80} is not the name of a run")
         try:
-            async with peer.on_ledger:
+            async with peer.ledger_lock:
                 if peer.transport.is_closing():
                     raise ClientDisconnect
-                if not peer.ledger.is_of(address, token):
+                if not peer.ledger.is_admitted(address, token):
                     peer.uses_ledger = True
-                    await anyio.to_thread.run_sync(peer.ledger.admit, address, token, limiter=self._admissions)
+                    await anyio.to_thread.run_sync(peer.ledger.admit, address, token, limiter=self._admission_threads)
                 if not peer.admit(address.namespace):
-                    raise services.Failure(ledger.BUSY, crowded(address.namespace))
+                    raise services.Failure(ledger.BUSY, limits.limit_message(address.namespace))
                 body = await _body(request)
                 data = await anyio.to_thread.run_sync(peer.ledger.answer, body, limiter=self._ledger_threads)
                 return Response(data, media_type="application/json")
         except services.Failure as failure:
-            return failed(ledger.STATUSES[failure.code], str(failure), failure.code)
+            return error_response(ledger.STATUSES[failure.code], str(failure), failure.code)
         except ClientDisconnect:
-            return Response(status_code=400)  # to nobody
+            return Response(status_code=400)  # Starlette needs a response, although the client is gone
 
-    async def _mlflow(self, _request: Request) -> ASGIApp:
-        return self._pass_on
+    async def _mlflow_application(self, _request: Request) -> ASGIApp:
+        """Return the ASGI application that answers a request for MLflow. Starlette calls it as the response."""
+        return self._forward_to_mlflow
 
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on to MLflow, and its response back; an ASGI application."""
+    async def _forward_to_mlflow(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward a request to MLflow, and its response to the client. This is an ASGI application."""
         query = scope["query_string"]
         target = (scope["raw_path"] + (b"?" + query if query else b"")).decode("ascii")
         destination = mlflow.destination(target)
         if destination is None:
-            await failed(404, f"there is no {scope['method']} {target:.200}")(scope, receive, send)
+            await error_response(404, f"there is no {scope['method']} {target:.200}")(scope, receive, send)
             return
         request = Request(scope, receive)
         peer: Peer = request.state.peer
-        with self._admitting(peer) as admit:
+        with self._admission(peer) as admit:
             try:
                 await self._proxy.answer(destination, request, send, admit)
             except (httpx.HTTPError, ClientDisconnect):
-                peer.transport.abort()  # without the end of the body, by which the client notices
+                peer.transport.abort()  # the client then notices that the body is incomplete
 
     @contextlib.contextmanager
-    def _admitting(self, peer: Peer) -> Iterator[Admit]:
-        """Yield a function that counts a request for its namespace, until the request is answered."""
+    def _admission(self, peer: Peer) -> Iterator[Admit]:
+        """Yield the function that counts a request for the namespace of its token. The count ends with the block."""
         entered: list[str] = []
 
         def admit(namespace: str) -> bool:
-            if not peer.admit(namespace) or not self._shares.enter(namespace, SHARE):
+            if not peer.admit(namespace) or not self._requests.enter(namespace, SHARE):
                 return False
             entered.append(namespace)
             return True
@@ -277,31 +296,31 @@ class _Requests:
             yield admit
         finally:
             for namespace in entered:
-                self._shares.leave(namespace)
+                self._requests.leave(namespace)
 
 
 def server(
     laptops: Namespaces, service: LedgerService, proxy: MlflowProxy, host: str = "", port: int = 0, **options: Any
 ) -> uvicorn.Server:
-    """The server, not yet running.
+    """Return the server, which does not run yet.
 
     Args:
-        laptops: answers laptops.
-        service: answers controllers.
-        proxy: answers requests for MLflow.
-        host: to bind to, unless the server runs on sockets that exist; "" for all addresses.
-        port: to bind to.
-        options: further options of uvicorn.
+        laptops: Answers to laptops.
+        service: State that all connections of controllers share.
+        proxy: Proxy of MLflow.
+        host: Address to listen on, unless the server is run with existing sockets. "" for all addresses.
+        port: Port to listen on.
+        options: Further options of `uvicorn.Config`.
     """
-    requests = _Requests(laptops, service, proxy)
+    endpoints = _Endpoints(laptops, service, proxy)
     app = Starlette(
-        routes=[requests.route(route) for route in routes.ROUTES],
-        exception_handlers={HTTPException: _unrouted},
-        lifespan=functools.partial(_closing, proxy),
+        routes=[endpoints.starlette_route(route) for route in routes.ROUTES],
+        exception_handlers={HTTPException: _answer_unrouted},
+        lifespan=functools.partial(_lifespan, proxy),
     )
     app.router.redirect_slashes = False
     config = uvicorn.Config(
-        _Answering(app),
+        _ResponseMiddleware(app),
         host or "0.0.0.0",
         port,
         http=functools.partial(Peer, service, Limit()),  # type: ignore[arg-type]  # called as the class would be
@@ -321,16 +340,17 @@ def server(
 
 
 @contextlib.asynccontextmanager
-async def _closing(proxy: MlflowProxy, _app: Starlette) -> AsyncIterator[None]:
+async def _lifespan(proxy: MlflowProxy, _app: Starlette) -> AsyncIterator[None]:
+    """Close the proxy when the server stops. See Starlette's `lifespan`."""
     yield
     await proxy.close()
 
 
 async def _body(request: Request) -> bytes:
-    """The body of a controller's request.
+    """Return the body of a controller's request.
 
     Raises:
-        Failure: it is too large, or does not arrive in time.
+        Failure: The body is too large, or does not arrive in time.
     """
     too_large = services.Failure(ledger.TOO_LARGE, f"a request's body may have {ledger.MAX_BYTES} bytes")
     if int(request.headers.get("Content-Length", "0")) > ledger.MAX_BYTES:
@@ -347,16 +367,17 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-async def _unrouted(request: Request, error: Exception) -> Response:
-    """Answer a request to an address or with a method without a route."""
+async def _answer_unrouted(request: Request, error: Exception) -> Response:
+    """Return the response to a request whose path or method has no route."""
     assert isinstance(error, HTTPException)
-    return failed(error.status_code, f"there is no {request.method} {request.url.path}")
+    return error_response(error.status_code, f"there is no {request.method} {request.url.path}")
 
 
 def _log(scope: Scope, status: int) -> None:
+    """Log a response, except those to health checks and successful ones to runs, which are frequent."""
     target = (scope["raw_path"] + b"?" + scope["query_string"]).decode("ascii", "replace").removesuffix("?")
     destination = mlflow.destination(target)
-    of_a_run = ledger.address(scope["path"]) is not None or (destination is not None and destination.run)
-    if scope["path"] != "/health" and not (status == 200 and of_a_run):  # not each transaction of each run
+    is_from_run = ledger.address(scope["path"]) is not None or (destination is not None and destination.run)
+    if scope["path"] != "/health" and not (status == 200 and is_from_run):
         address = scope["client"][0] if scope["client"] else "-"
         sys.stderr.write(f'{address} "{scope["method"]} {target}" {status}\n')

@@ -1,6 +1,6 @@
-"""One namespace of a Kubernetes cluster, as plain JSON objects.
+"""Requests to the API server of a Kubernetes cluster, for the objects in one namespace, as plain JSON values.
 
-Requests are paths and JSON; `connections` has the credentials, `refusal` what the API server refuses.
+`connections` has the credentials, and `refusal` explains errors of the API server.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from trialplane.kube.kinds import ObjectKind
 from trialplane.wire import cluster as names
 from trialplane.wire import logs
 
-CONNECT = 5.0  # seconds until a connection must be established
-READ = 30.0  # seconds an answer may take
-# Seconds until Kubernetes counts a new kind of object: it notices the CRD within 30, and counts again every 300.
+CONNECT = 5.0  # time limit of a connection, in seconds
+READ = 30.0  # time limit of a response, in seconds
+# Time limit for Kubernetes to apply a quota to a new kind of object: it notices the CRD within 30 s, and counts every 300 s.
 QUOTA_PATIENCE = 360.0
 QUOTA_PAUSE = 2.0  # seconds between attempts
 _LOG = logging.getLogger(__name__)
-_POD = "this cluster"  # shown in a pod, which has no context
+_POD = "this cluster"  # name of the context in messages of a pod, which has no kubeconfig
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclasses.dataclass(frozen=True)
 class ApiResponse:
-    """Response of the API server; `headers` by lower-case name."""
+    """Response of the API server. The names of its `headers` are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -49,10 +49,10 @@ class ApiResponse:
         return 200 <= self.status < 300
 
     def json(self) -> Any:
-        """The body as JSON values.
+        """Return the body as JSON values.
 
         Raises:
-            TargetError: it is nested deeper than this Python takes it; the API server takes 10,000 levels.
+            TargetError: It is nested too deeply for Python. The API server accepts 10,000 levels.
         """
         try:
             return json.loads(self.data)
@@ -65,28 +65,34 @@ class ApiResponse:
 
 @dataclasses.dataclass(frozen=True)
 class Applied:
-    """An object after an apply, and whether that created it."""
+    """The result of a server-side apply: the object, and whether it was created."""
 
     thing: Mapping[str, Any]
     is_new: bool
 
 
 class Cluster:
-    """One context of the kubeconfig and one namespace. May be used from several threads.
+    """Client of a cluster's API server for one context of the kubeconfig and one namespace. Safe for several threads.
+
+    In a pod without a kubeconfig, it uses the pod's service account.
 
     Args:
-        context: of the kubeconfig, its current one when None.
-        namespace: the context's when None, "default" when it has none.
+        context: Context of the kubeconfig. None for its current context.
+        namespace: Namespace. None for that of the context, or "default".
+
+    Attributes:
+        context: Name of the context.
+        namespace: Name of the namespace.
 
     Raises:
-        InputError: there is no kubeconfig, or no such context in it.
-        TargetError: the credentials cannot be obtained.
+        InputError: There is no kubeconfig, or it has no such context.
+        TargetError: There are no valid credentials.
     """
 
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
-        chosen = kubeconfig.read(context)
-        if chosen is not None:
-            self.context, default_namespace = chosen.name, chosen.namespace
+        kube_context = kubeconfig.read(context)
+        if kube_context is not None:
+            self.context, default_namespace = kube_context.name, kube_context.namespace
         elif context is None and os.environ.get("KUBERNETES_SERVICE_HOST") and (_ACCOUNT / "token").exists():
             self.context, default_namespace = _POD, (_ACCOUNT / "namespace").read_text().strip()
         else:
@@ -95,7 +101,7 @@ class Cluster:
                 "machine with --local"
             )
         self.namespace = namespace or default_namespace or "default"
-        self._settings = connections.settings(chosen)
+        self._settings = connections.settings(kube_context)
         try:
             self._pool = connections.pool(self._settings)
         except ssl.SSLError as error:
@@ -107,16 +113,16 @@ class Cluster:
 
     @property
     def place(self) -> str:
-        """The namespace and the cluster, for messages."""
+        """Name of the namespace and the cluster, for messages."""
         return f"namespace {self.namespace} of {self.context}"
 
     @property
     def host(self) -> str:
-        """Address of the API server."""
+        """URL of the API server."""
         return str(self._settings.host)
 
     def authorization(self) -> dict[str, str]:
-        """The header of that name, or none; the package renews tokens when it is time."""
+        """Return the header `authorization`, or no header without a token. An expiring token is renewed."""
         setting = self._settings.auth_settings().get("BearerToken")
         return {"authorization": str(setting["value"])} if setting else {}
 
@@ -131,25 +137,25 @@ class Cluster:
         headers: Mapping[str, str] | None = None,
         timeout: float = READ,
     ) -> ApiResponse:
-        """Send one request; return the response, whatever its status.
+        """Send a request, and return the response, with any status.
 
         Args:
-            method: GET, PUT, …
-            path: with its leading /.
-            query: parameters after the ?.
-            body: plain JSON values, or None for none.
-            content: type of the body.
-            headers: additional ones.
-            timeout: seconds the response may take.
+            method: HTTP method.
+            path: Path, with its leading /.
+            query: Query, by name.
+            body: Plain JSON values. None for no body.
+            content: Content type of the body.
+            headers: Additional headers.
+            timeout: Time limit of the response, in seconds.
 
         Raises:
-            TargetError: the cluster cannot be reached.
+            TargetError: The cluster cannot be reached.
         """
-        answer = self._send(method, path, query, body, content, headers, timeout, whole=True)
+        answer = self._send(method, path, query, body, content, headers, timeout, preload=True)
         return ApiResponse(answer.status, {name.lower(): value for name, value in answer.headers.items()}, answer.data)
 
     def read(self, kind: ObjectKind, name: str) -> dict[str, Any] | None:
-        """One object, or None when there is none of that name."""
+        """Return an object, or None if there is no object of that name."""
         answer = self.call("GET", self._path(kind, name))
         if answer.status == 404 and refusal.is_about_an_object(answer.data):
             return None
@@ -159,14 +165,14 @@ class Cluster:
     def list(
         self, kind: ObjectKind, selector: str = "", fields: str = "", limit: int = 0, everywhere: bool = False
     ) -> list[dict[str, Any]]:
-        """The objects of a kind that match both selectors, in our namespace if they are namespaced.
+        """Return the objects of a kind that match both selectors.
 
         Args:
-            kind: of the objects.
-            selector: by labels: `a=b,c`.
-            fields: by fields: `type=Warning`.
-            limit: most objects to return; 0 is all.
-            everywhere: in all namespaces.
+            kind: Kind of the objects.
+            selector: Label selector, such as `a=b,c`.
+            fields: Field selector, such as `type=Warning`.
+            limit: Maximum number of objects. 0 for all.
+            everywhere: List all namespaces instead of this one.
         """
         query = {"labelSelector": selector, "fieldSelector": fields, "limit": str(limit) if limit else ""}
         path = self._path(dataclasses.replace(kind, namespaced=kind.namespaced and not everywhere))
@@ -175,12 +181,17 @@ class Cluster:
         return items
 
     def apply(self, thing: Mapping[str, Any], manager: str, *, force: bool) -> Applied | None:
-        """Server-side apply; None, and nothing changed, on a conflict with another field manager.
+        """Create or change an object by server-side apply.
+
+        A Run that Kubernetes refuses because it does not count Runs for the quota yet is applied again for some minutes.
 
         Args:
-            thing: the object.
-            manager: our field manager.
-            force: whether to override other managers.
+            thing: Object.
+            manager: Name of our field manager.
+            force: Override other field managers.
+
+        Returns:
+            The result. None if another field manager has set a field, and nothing was changed.
         """
         kind = kinds.APPLIED[thing["kind"]]
         path = self._path(kind, thing["metadata"]["name"])
@@ -189,7 +200,7 @@ class Cluster:
         warned = False
         while True:
             answer = self.call("PATCH", path, query=query, body=thing, content="application/apply-patch+yaml")
-            # Kubernetes counts a new kind of object only some time after the CRD, and refuses it until then.
+            # Kubernetes counts a new kind of object only some time after its CRD is created, and refuses it until then.
             if answer.status != 403 or b"status unknown for quota" not in answer.data or time.monotonic() > deadline:
                 break
             if not warned:
@@ -206,15 +217,26 @@ class Cluster:
         return Applied(self._checked(answer, "patch", kind).json(), answer.status == 201)
 
     def patch(self, kind: ObjectKind, name: str, body: Any, *, status: bool = False) -> dict[str, Any]:
-        """A JSON merge patch (a mapping) or a JSON patch (a list) of one object, or of its status."""
+        """Patch an object or its status, and return it.
+
+        Args:
+            kind: Kind of the object.
+            name: Name of the object.
+            body: JSON merge patch (a mapping) or JSON patch (a list).
+            status: Patch the status.
+        """
         content = "application/json-patch+json" if isinstance(body, list) else "application/merge-patch+json"
         path = self._path(kind, name) + ("/status" if status else "")
         answer = self.call("PATCH", path, body=body, content=content)
-        applied: dict[str, Any] = self._checked(answer, "patch", kind).json()
-        return applied
+        patched: dict[str, Any] = self._checked(answer, "patch", kind).json()
+        return patched
 
     def create(self, kind: ObjectKind, thing: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object; one of that name must not exist."""
+        """Create an object, and return it.
+
+        Raises:
+            TargetError: It exists.
+        """
         created: dict[str, Any] = self._checked(self.call("POST", self._path(kind), body=thing), "create", kind).json()
         return created
 
@@ -227,14 +249,20 @@ class Cluster:
         foreground: bool = False,
         only: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Delete an object, and in the background what it owns; False when there was none.
+        """Delete an object and the objects that it owns.
 
         Args:
-            kind: of the objects.
-            name: of it.
-            now: without a grace period for its processes.
-            foreground: it stays, being deleted, until what it owns is gone.
-            only: the object as it was read; one that was changed or replaced since is not deleted, which is an error.
+            kind: Kind of the object.
+            name: Name of the object.
+            now: Give its processes no grace period.
+            foreground: Keep the object, marked as deleted, until the objects that it owns are gone.
+            only: Object as it was read. If it was changed or replaced since, it is not deleted.
+
+        Returns:
+            Whether the object existed.
+
+        Raises:
+            TargetError: The object differs from `only`.
         """
         policy = "Foreground" if foreground else "Background"
         body: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy}
@@ -249,18 +277,22 @@ class Cluster:
         return True
 
     def pod_log(self, pod: str, *, container: str = "", follow: bool = False, previous: bool = False) -> Iterator[str]:
-        """Lines of a pod's log, with line ends; with `follow` as long as the container lives.
+        """Yield the lines of a pod's log, with their line ends.
 
-        While following there is no read timeout: TCP detects a lost connection.
+        Args:
+            pod: Name of the pod.
+            container: Name of the container. "" for the pod's default.
+            follow: Continue until the container ends. There is no time limit, because TCP detects a lost connection.
+            previous: Read the log of the container's previous instance.
         """
         query = {"container": container, "follow": "true" if follow else "", "previous": "true" if previous else ""}
         path = f"{self._path(kinds.POD, pod)}/log"
         present = {key: value for key, value in query.items() if value}
-        answer = self._send("GET", path, present, None, "", None, None if follow else READ, whole=False)
+        answer = self._send("GET", path, present, None, "", None, None if follow else READ, preload=False)
         try:
             if answer.status >= 300:
                 raise self.refused(ApiResponse(answer.status, {}, answer.read()), "get", "pods/log")
-            yield from logs.lines(self._guarded(answer))
+            yield from logs.lines(self._body_pieces(answer))
         finally:
             answer.release_conn()
 
@@ -277,7 +309,19 @@ class Cluster:
         timeout: float = READ,
         namespace: str = "",
     ) -> ApiResponse:
-        """One request to a service of this namespace, or of another one, through the API server's proxy; see `call`."""
+        """Send a request to a service through the API server's proxy, and return the response; see `call`.
+
+        Args:
+            name: Name of the service.
+            port: Port of the service.
+            method: HTTP method.
+            path: Path at the service.
+            query: Query, by name.
+            body: Plain JSON values. None for no body.
+            headers: Additional headers.
+            timeout: Time limit of the response, in seconds.
+            namespace: Namespace of the service. "" for this one.
+        """
         base = f"/api/v1/namespaces/{namespace or self.namespace}/services/http:{name}:{port}/proxy"
         return self.call(method, base + path, query=query, body=body, headers=headers, timeout=timeout)
 
@@ -285,33 +329,38 @@ class Cluster:
     def service_stream(
         self, name: str, port: int, method: str, path: str, body: bytes, headers: Mapping[str, str], namespace: str = ""
     ) -> Iterator[Any]:
-        """As `service`, with urllib3's response, whose body has not been read; that raises urllib3's errors."""
+        """Send a request to a service, and yield urllib3's response, whose body has not been read; see `service`.
+
+        Reading the body may raise errors of urllib3.
+        """
         url = f"/api/v1/namespaces/{namespace or self.namespace}/services/http:{name}:{port}/proxy{path}"
-        answer = self._send(method, url, None, body or None, "application/json", headers, READ, whole=False)
+        answer = self._send(method, url, None, body or None, "application/json", headers, READ, preload=False)
         with contextlib.ExitStack() as stack:
-            stack.callback(answer.close)  # a connection with the rest of an answer in it is of no use
+            stack.callback(answer.close)  # after an error, the connection has unread data and cannot be reused
             yield answer
             answer.drain_conn()
             stack.pop_all()
         answer.release_conn()
 
     def refused(self, answer: ApiResponse, verb: str, resource: str, namespace: str = "") -> Exception:
-        """The error for an unsuccessful response.
+        """Return the error for an unsuccessful response.
 
         Args:
-            answer: of `call` or `service`.
-            verb: of RBAC: get, list, create, …
-            resource: of RBAC: rayclusters, services/proxy, …
-            namespace: where, if not in this one.
+            answer: Response of `call` or `service`.
+            verb: RBAC verb of the request: get, list, create, …
+            resource: RBAC resource of the request: rayclusters, services/proxy, …
+            namespace: Namespace of the request. "" for this one.
         """
         return refusal.explain(answer.status, answer.data, verb, resource, namespace or self.namespace, self.context)
 
     def _checked(self, answer: ApiResponse, verb: str, kind: ObjectKind) -> ApiResponse:
+        """Return a successful response. Raise the error for any other."""
         if not answer.ok:
             raise self.refused(answer, verb, f"{kind.plural}.{kind.group}".rstrip("."))
         return answer
 
     def _path(self, kind: ObjectKind, name: str = "") -> str:
+        """Return the path of an object, or of all objects of a kind in this namespace."""
         base = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
         scope = f"/namespaces/{self.namespace}" if kind.namespaced else ""
         return f"{base}{scope}/{kind.plural}" + (f"/{urllib.parse.quote(name, safe='')}" if name else "")
@@ -326,13 +375,15 @@ class Cluster:
         headers: Mapping[str, str] | None,
         timeout: float | None,
         *,
-        whole: bool,
+        preload: bool,
     ) -> Any:
+        """Send a request, and return urllib3's response. With `preload`, its body has been read. See `call`."""
         url = self.host.rstrip("/") + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
-        sent = {"accept": "application/json, */*", "user-agent": names.MANAGER, **self.authorization(), **(headers or {})}
+        accept = {"accept": "application/json, */*", "user-agent": names.MANAGER}
+        all_headers = {**accept, **self.authorization(), **(headers or {})}
         if body is not None:
-            sent["content-type"] = content
-        # Reads may be repeated, and so may requests that were never sent.
+            all_headers["content-type"] = content
+        # By default, urllib3 repeats a request only if it was not sent, or if its method may be repeated.
         retries = urllib3.Retry(
             total=3, connect=2, read=1, redirect=0, status=2, status_forcelist=(429,), backoff_factor=0.2
         )
@@ -342,16 +393,20 @@ class Cluster:
                 method,
                 url,
                 body=body if body is None or isinstance(body, bytes) else json.dumps(body),
-                headers=sent,
+                headers=all_headers,
                 timeout=urllib3.Timeout(connect=CONNECT, read=timeout),
                 retries=retries,
-                preload_content=whole,
+                preload_content=preload,
             )
         except urllib3.exceptions.HTTPError as error:
             raise TargetError(refusal.unreachable(error, self.host, self.context)) from error
 
-    def _guarded(self, answer: Any) -> Iterator[bytes]:
-        """A body piece by piece; a broken connection becomes our error."""
+    def _body_pieces(self, answer: Any) -> Iterator[bytes]:
+        """Yield the body of a response in pieces.
+
+        Raises:
+            TargetError: The connection broke.
+        """
         try:
             yield from answer.stream(2**16, decode_content=True)
         except urllib3.exceptions.HTTPError as error:

@@ -1,6 +1,6 @@
-"""Credentials and connections of one context, as the `kubernetes` package makes them; the only module that imports it.
+"""Credentials and connections of a context, from the `kubernetes` package. No other module imports the package.
 
-The first `Cluster` imports the package, for that takes longer than a verb on this machine.
+The first `Cluster` imports it, because the import takes longer than a whole command that needs no cluster.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ from trialplane.kube.kubeconfig import KubeContext
 
 
 def settings(context: KubeContext | None) -> Any:
-    """The package's settings for a context, or with None for the cluster that this pod is in."""
-    from kubernetes import client, config  # takes a quarter of a second, which no verb on this machine needs
+    """Return the package's settings for a context, or with None for the cluster of this pod.
+
+    Raises:
+        TargetError: The kubeconfig is invalid, or its credential plugin gives no credentials.
+    """
+    from kubernetes import client, config  # slow: a quarter of a second
 
     settings, files = client.Configuration(), kubeconfig.names()
     try:
@@ -27,11 +31,11 @@ def settings(context: KubeContext | None) -> Any:
             return settings
         config.load_kube_config_from_dict(context.document(), client_configuration=settings, persist_config=False)
     except (config.ConfigException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        # The last three are what the package raises for an entry of another shape.
+        # The package raises the last three for an entry with an unexpected structure.
         raise TargetError(f"the kubeconfig {files} cannot be used: {type(error).__name__}: {error}") from error
-    if "tokenFile" in context.user:  # which the package reads only once
+    if "tokenFile" in context.user:  # the package reads the file only once
         settings.refresh_api_key_hook = lambda to: to.api_key.update(dict.fromkeys(to.api_key, f"Bearer {context.token()}"))
-    # The package logs why, and continues without a user.
+    # If a plugin fails, the package logs the reason and continues without credentials.
     if "exec" in context.user and not settings.api_key and not settings.cert_file:
         raise TargetError(
             f"the credential plugin of {context.name} in the kubeconfig {files} gave no credentials (the log line above "
@@ -41,50 +45,58 @@ def settings(context: KubeContext | None) -> Any:
 
 
 def pool(settings: Any) -> urllib3.PoolManager:
-    """Connections as the package makes them, through the proxy that it chooses.
+    """Return a pool of connections with the package's settings, through their proxy.
+
+    Args:
+        settings: Result of `settings`.
 
     Raises:
-        ssl.SSLError: a certificate or a key is none.
-        ImportError: a SOCKS proxy takes a package that is not installed.
+        ssl.SSLError: A certificate or a key is invalid.
+        ImportError: A SOCKS proxy needs a package that is not installed.
     """
-    from kubernetes.client import rest  # as in `settings`
+    from kubernetes.client import rest  # slow, see `settings`
 
     login = urllib3.util.parse_url(settings.proxy or "").auth
     settings.proxy_headers = urllib3.util.make_headers(proxy_basic_auth=login) if login else None
     pool: urllib3.PoolManager = rest.RESTClientObject(settings).pool_manager
     if settings.host.startswith("https:"):
         pool.connection_pool_kw["ssl_context"] = _tls(settings)
-        for key in ("cert_file", "key_file"):  # the context has them
+        for key in ("cert_file", "key_file"):  # the TLS context has loaded them
             pool.connection_pool_kw.pop(key, None)
     return pool
 
 
-class _Settled(ssl.SSLContext):
-    """A context that keeps what it was given first.
+class _FrozenContext(ssl.SSLContext):
+    """TLS context that ignores changes once it is frozen.
 
-    urllib3 loads the authorities and sets the protocols anew at each connection, while another thread may be making one with
-    the same context: OpenSSL then reads what was freed, and the process ends by SIGSEGV or SIGABRT. (It would also load a
-    client's certificate anew; `pool` gives it none.)
+    For each connection, urllib3 again loads the certificate authorities and sets the protocols of its context. If another
+    thread opens a connection with the same context at that time, OpenSSL reads freed memory, and the process ends by SIGSEGV
+    or SIGABRT. (urllib3 would also load a client certificate again, but `pool` removes it.)
     """
 
-    is_settled = False
+    is_frozen = False
 
     def load_verify_locations(self, *args: Any, **options: Any) -> None:
-        if not self.is_settled:
+        """Load certificate authorities, unless the context is frozen."""
+        if not self.is_frozen:
             super().load_verify_locations(*args, **options)
 
     def set_alpn_protocols(self, alpn_protocols: Iterable[str]) -> None:
-        if not self.is_settled:
+        """Set the protocols, unless the context is frozen."""
+        if not self.is_frozen:
             super().set_alpn_protocols(alpn_protocols)
 
 
 def _tls(settings: Any) -> ssl.SSLContext:
-    # As strict as kubectl and not more: the default context refuses the authorities of some clusters since Python 3.13.
-    context = _Settled(ssl.PROTOCOL_TLS_CLIENT)
+    """Return the frozen TLS context for the package's settings.
+
+    It is as strict as kubectl. Since Python 3.13, the default context refuses the certificate authorities of some clusters.
+    """
+    context = _FrozenContext(ssl.PROTOCOL_TLS_CLIENT)
     if not settings.verify_ssl:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the kubeconfig chooses it
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the user has disabled it in the kubeconfig
     elif settings.ssl_ca_cert:
         context.load_verify_locations(settings.ssl_ca_cert)
     else:
@@ -92,5 +104,5 @@ def _tls(settings: Any) -> ssl.SSLContext:
     if settings.cert_file:
         context.load_cert_chain(settings.cert_file, settings.key_file)
     context.set_alpn_protocols(["http/1.1"])
-    context.is_settled = True
+    context.is_frozen = True
     return context

@@ -1,4 +1,4 @@
-"""Table of the kinds of Kubernetes objects that the laptop reads or creates, as they are named in URLs."""
+"""The kinds of Kubernetes objects that trialplane uses, with their names in URLs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class ObjectKind:
-    """Kind of object: `plural` as in URLs; `group` is "" for the core."""
+    """A kind of Kubernetes object.
+
+    Attributes:
+        group: API group. "" for the core group.
+        version: API version.
+        plural: Name of the kind in URLs.
+        namespaced: Whether its objects are in namespaces.
+    """
 
     group: str
     version: str
@@ -35,7 +42,7 @@ SERVICE_ACCOUNT = ObjectKind("", "v1", "serviceaccounts")
 ROLE = ObjectKind("rbac.authorization.k8s.io", "v1", "roles")
 ROLE_BINDING = ObjectKind("rbac.authorization.k8s.io", "v1", "rolebindings")
 LEASE = ObjectKind("coordination.k8s.io", "v1", "leases")
-# For `apply`, by the `kind` of an object.
+# Kinds that `Cluster.apply` supports, by the `kind` of an object.
 APPLIED = {
     "Run": RUN,
     "ConfigMap": CONFIG_MAP,

@@ -1,8 +1,8 @@
-"""The kubeconfig as kubectl reads it: several files merged into one, and of that one context. Contacts nothing.
+"""The kubeconfig: files are read and merged as kubectl does it, and one context is chosen. No network access.
 
-The `kubernetes` package gives the credentials (see `cluster`), but it reads files without a bound, takes the current context
-of the last file, looks for the files of a user beside the cluster's, and goes on without a user or a server that is missing.
-So files are read, merged and checked here, and the package gets one context.
+The `kubernetes` package provides the credentials of a context (see `connections`). But it reads files of any size, uses the
+current context of the last file, looks for a user's files in the folder of the cluster's file, and ignores a missing user or
+server. So this module reads, merges and checks the files, and the package gets a single context.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from trialplane.errors import InputError, TargetError
 from trialplane.job import document
 from trialplane.kube import refusal
 
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a tenth of the time, where PyYAML was built with it
-_FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-_TEXTS = {"cluster", "user", "namespace", "server", "tls-server-name", "proxy-url", "token", "username", "password"}
-_TEXTS.update(_FILES, (f"{key}-data" for key in _FILES))
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # CSafeLoader is ten times faster, if PyYAML has it
+_FILE_KEYS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")  # their values are paths
+_TEXT_KEYS = {"cluster", "user", "namespace", "server", "tls-server-name", "proxy-url", "token", "username", "password"}
+_TEXT_KEYS.update(_FILE_KEYS, (f"{key}-data" for key in _FILE_KEYS))
 
 
 @dataclasses.dataclass(frozen=True)
 class KubeContext:
-    """One context; the paths in `cluster` and `user`, the entries that it names, are absolute.
+    """A context of the kubeconfig with its cluster and its user.
 
     Attributes:
-        name: of the context.
-        namespace: of the context, or "".
-        cluster, user: fields as in the file, without empty ones.
+        name: Name of the context.
+        namespace: Namespace of the context, or "".
+        cluster, user: Fields of the cluster and the user. Empty fields are left out, and paths are absolute.
     """
 
     name: str
@@ -43,10 +43,10 @@ class KubeContext:
     user: Mapping[str, Any]
 
     def document(self) -> dict[str, Any]:
-        """A kubeconfig of this context alone.
+        """Return a kubeconfig that contains only this context.
 
         Raises:
-            TargetError: the file of the token cannot be read.
+            TargetError: The file with the token cannot be read.
         """
         user = {**self.user, "token": self.token()} if "tokenFile" in self.user else self.user
         entries = {"cluster": self.cluster, "user": user, "context": {"cluster": self.name, "user": self.name}}
@@ -54,10 +54,10 @@ class KubeContext:
         return {"current-context": self.name, **lists}
 
     def token(self) -> str:
-        """Return the token that its file has now. Another program renews that file.
+        """Return the current token from the user's `tokenFile`, which another program renews.
 
         Raises:
-            TargetError: it cannot be read.
+            TargetError: The file cannot be read.
         """
         try:
             return document.content(Path(self.user["tokenFile"])).decode().strip()
@@ -66,18 +66,24 @@ class KubeContext:
 
 
 def names() -> str:
-    """The files, as KUBECONFIG names them."""
+    """Return the names of the kubeconfig's files, separated as in KUBECONFIG."""
     return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
 
 
 def read(context: str | None) -> KubeContext | None:
-    """The context of that name, the current one when None; None when there is no kubeconfig.
+    """Return a context of the kubeconfig.
 
-    Of two entries with one name, and two current contexts, the first counts.
+    If several files have entries of the same name, or a current context, the first one counts.
+
+    Args:
+        context: Name of the context. None for the current context.
+
+    Returns:
+        The context. None if there is no kubeconfig.
 
     Raises:
-        InputError: there is no such context.
-        TargetError: a file cannot be read or is something else, or the context names what is not there.
+        InputError: There is no such context, or no current one.
+        TargetError: A file is invalid or cannot be read, or the cluster or the user of the context is missing.
     """
     documents = {file: _document(file) for file in _files()}
     if not documents:
@@ -90,36 +96,37 @@ def read(context: str | None) -> KubeContext | None:
     contexts, clusters, users = (_entries(documents, kind) for kind in ("contexts", "clusters", "users"))
     if name not in contexts:
         raise InputError(refusal.no_context(name, list(contexts), names()))
-    chosen = _usable(*contexts[name])
+    context_fields = _checked_fields(*contexts[name])
     entries: dict[str, dict[str, Any]] = {"user": {}}
     for kind, entry_by_name in (("cluster", clusters), ("user", users)):
-        named = chosen.get(kind, "")
-        if named in entry_by_name:
-            entries[kind] = _usable(*entry_by_name[named])
-        elif named or kind == "cluster":
+        entry_name = context_fields.get(kind, "")
+        if entry_name in entry_by_name:
+            entries[kind] = _checked_fields(*entry_by_name[entry_name])
+        elif entry_name or kind == "cluster":
             raise TargetError(
-                f"the kubeconfig {names()} cannot be used: the {kind} {named!r} of the context {name} is not in it"
+                f"the kubeconfig {names()} cannot be used: the {kind} {entry_name!r} of the context {name} is not in it"
             )
     if not entries["cluster"].get("server", "").startswith(("http://", "https://")):
-        file = clusters[chosen["cluster"]][0]
+        file = clusters[context_fields["cluster"]][0]
         raise TargetError(f"the kubeconfig {file} cannot be used: the cluster of {name} has no server")
-    return KubeContext(name, chosen.get("namespace", ""), **entries)
+    return KubeContext(name, context_fields.get("namespace", ""), **entries)
 
 
 def _files() -> list[Path]:
-    """The existing files that KUBECONFIG names."""
-    loaded = []
+    """Return the kubeconfig's files that exist."""
+    existing_files = []
     for name in filter(None, names().split(os.pathsep)):
         try:
             file = Path(name).expanduser()
             if file.exists():
-                loaded.append(file)
-        except (OSError, RuntimeError) as error:  # a name too long, a closed folder; ~ of a user that is not there
+                existing_files.append(file)
+        except (OSError, RuntimeError) as error:  # the name is too long, a folder is closed, or the user of ~ is unknown
             raise TargetError(f"the kubeconfig {name} cannot be read: {_line(error)}") from error
-    return loaded
+    return existing_files
 
 
 def _document(file: Path) -> Mapping[str, Any]:
+    """Return the content of a file. Raise TargetError if it is not a mapping."""
     try:
         data = yaml.load(document.content(file), _LOADER)
     except (OSError, yaml.YAMLError) as error:
@@ -130,7 +137,7 @@ def _document(file: Path) -> Mapping[str, Any]:
 
 
 def _entries(documents: Mapping[Path, Mapping[str, Any]], kind: str) -> dict[str, tuple[Path, dict[str, Any]]]:
-    """The contexts, clusters or users of all files by name, each with its file."""
+    """Return the contexts, clusters or users of all files, by name, each with its file."""
     by_name: dict[str, tuple[Path, dict[str, Any]]] = {}
     for file, data in documents.items():
         try:
@@ -141,13 +148,18 @@ def _entries(documents: Mapping[Path, Mapping[str, Any]], kind: str) -> dict[str
     return by_name
 
 
-def _usable(file: Path, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an entry that are not empty, with absolute paths, once what they hold or name can be read."""
-    fields, folder = {key: value for key, value in entry.items() if value not in (None, "")}, file.parent.absolute()
-    for key in fields.keys() & _TEXTS:
+def _checked_fields(file: Path, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an entry that are not empty, with absolute paths.
+
+    Raises:
+        TargetError: A field has the wrong type, or is not base64, or its file cannot be read.
+    """
+    fields = {key: value for key, value in entry.items() if value not in (None, "")}
+    folder = file.parent.absolute()
+    for key in fields.keys() & _TEXT_KEYS:
         if not isinstance(fields[key], str):
             raise TargetError(f"the kubeconfig {file} cannot be used: {key} must be a string, in quotes")
-    for key in _FILES:
+    for key in _FILE_KEYS:
         try:
             if f"{key}-data" in fields:
                 base64.b64decode(fields[f"{key}-data"])
@@ -165,4 +177,5 @@ def _usable(file: Path, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _line(error: Exception) -> str:
+    """Return the message of an error in one line."""
     return " ".join(str(error).split()) or type(error).__name__

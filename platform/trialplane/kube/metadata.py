@@ -1,4 +1,4 @@
-"""Metadata of a Kubernetes object: its time of creation, its owner, and whether it is being deleted. Pure."""
+"""Metadata of a Kubernetes object: its creation time, its owners, and whether it is being deleted. Pure."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 
 def is_deleted(thing: Mapping[str, Any]) -> bool:
-    """Whether it is being deleted."""
+    """Whether an object is being deleted."""
     return bool(thing["metadata"].get("deletionTimestamp"))
 
 
 def is_owned(thing: Mapping[str, Any], uid: str | None) -> bool:
-    """Whether the object of that uid owns it."""
+    """Whether an object is owned by the object with this uid."""
     return uid in [owner.get("uid") for owner in thing["metadata"].get("ownerReferences") or []]
 
 
 def created(thing: Mapping[str, Any]) -> float:
-    """When it was made, in seconds since the epoch."""
+    """Return the creation time of an object, in seconds since the epoch. 0 if it is unknown."""
     return moment(thing["metadata"].get("creationTimestamp")) or 0.0
 
 
 def moment(text: str | None) -> float | None:
-    """A time as Kubernetes writes it, in seconds since the epoch."""
+    """Return a time in Kubernetes' format as seconds since the epoch. None for None or ""."""
     return datetime.datetime.fromisoformat(text).timestamp() if text else None

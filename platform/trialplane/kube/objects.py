@@ -1,6 +1,6 @@
-"""The objects of runs in one namespace that a user makes: a Run, and the ConfigMaps with its code.
+"""The objects of a run that a user creates: the Run, and the ConfigMaps with its code.
 
-What a run is made of, its pods among it, is made and removed by the operator, which follows the Run's spec.
+The operator creates and removes all other objects of the run, such as its pods, as the Run's spec says.
 """
 
 from __future__ import annotations
@@ -29,13 +29,19 @@ from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 from trialplane.wire.states import RunState
 
-PATIENCE = 120.0  # seconds for a Run to be removed, with its pods
-PAUSE = 0.5
+PATIENCE = 120.0  # time limit for the removal of a Run and its pods, in seconds
+PAUSE = 0.5  # seconds between checks of the removal
 
 
 @dataclasses.dataclass(frozen=True)
 class Submission:
-    """Submission of a run: its job, facts, and packed code."""
+    """Submission of a run.
+
+    Attributes:
+        job: Job of the run.
+        facts: Fields of the submission, by name.
+        code: Packed code.
+    """
 
     job: Job
     facts: Mapping[str, Any]
@@ -44,12 +50,12 @@ class Submission:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A Run as the API server has it.
+    """A Run of the API server.
 
     Attributes:
-        thing: the object.
-        read: its spec and its job, or why these cannot be read.
-        status: the operator's; of one that this version cannot read the state is Unknown.
+        thing: Object of the Run.
+        read: Spec and job of the Run, or the problems with them.
+        status: Status of the Run. Its state is Unknown if this version cannot read it.
     """
 
     thing: Mapping[str, Any]
@@ -58,76 +64,80 @@ class Run:
 
     @classmethod
     def of(cls, thing: Mapping[str, Any]) -> Run:
-        """Read a Run from its object."""
-        written = thing.get("status") or {}
+        """Return the Run of an object."""
+        status_fields = thing.get("status") or {}
         try:
-            status = Status.model_validate(written)
+            status = Status.model_validate(status_fields)
         except ValidationError:
-            status = Status(state="Unknown", reason=f"the operator reports {str(written.get('state'))[:40]}")
+            status = Status(state="Unknown", reason=f"the operator reports {str(status_fields.get('state'))[:40]}")
         return cls(thing, runs.read(thing), status)
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the Run."""
         return str(self.thing["metadata"]["name"])
 
     @property
     def created(self) -> float:
-        """When it was made, in seconds since the epoch."""
+        """Creation time, in seconds since the epoch."""
         return metadata.created(self.thing)
 
     @property
     def submitted(self) -> float:
-        """When it was submitted, in seconds since the epoch; one that nobody submitted was made."""
+        """Time of the submission, in seconds since the epoch. For a Run created without `platform submit`, its creation."""
         spec = self.read.spec
         submitted = spec.submission.get("submitted") if spec else None
         return float(submitted) if isinstance(submitted, (int, float)) else self.created
 
     @property
     def owner(self) -> str:
-        """Owner, as a username of the API server; "" if it was created without the admission policy."""
+        """Username of the owner at the API server. "" if the Run was created without the admission policy."""
         return self._annotation(names.OWNER)
 
     @property
     def changer(self) -> str:
-        """User who changed its spec last."""
+        """Username of the user who changed the spec last."""
         return self._annotation(names.CHANGED_BY) or self.owner
 
     def _annotation(self, name: str) -> str:
+        """Return the value of an annotation, or ""."""
         return str((self.thing["metadata"].get("annotations") or {}).get(name, ""))
 
     @property
     def is_deleted(self) -> bool:
-        """Whether it is being deleted."""
+        """Whether the Run is being deleted."""
         return metadata.is_deleted(self.thing)
 
     @property
-    def is_seen(self) -> bool:
-        """Whether its status is of its newest spec."""
+    def is_observed(self) -> bool:
+        """Whether the operator has written the status for the newest spec."""
         return self.status.observedGeneration >= int(self.thing["metadata"].get("generation") or 1)
 
     @property
     def is_started(self) -> bool:
-        """Whether it was started as often as its spec asks."""
+        """Whether the operator has started the run for the spec's newest `resumes`."""
         return self.read.spec is None or self.status.resumes >= self.read.spec.resumes
 
     @property
     def state(self) -> RunState:
-        """The run's according to the operator; one that cannot be started has failed."""
+        """State of the run in the status. A run that cannot be started has failed."""
         return RunState.FAILED if self.status.state == "Invalid" else RunState(self.status.state.upper())
 
     @property
     def is_settled(self) -> bool:
-        """Whether its newest spec was followed to the end: it has ended or is paused, and holds no pods."""
+        """Whether the run has ended or is paused, with its newest spec, so that it has no pods."""
         return self.is_observed and (self.state.is_ended or self.state is RunState.PAUSED)
 
 
 class Objects:
-    """The objects of runs in a cluster's namespace.
+    """The objects of runs in one namespace of a cluster.
 
     Args:
-        cluster: where they are.
-        pause: waits for a number of seconds.
+        cluster: Client of the cluster.
+        pause: Function that waits for a number of seconds.
+
+    Attributes:
+        cluster: See above.
     """
 
     def __init__(self, cluster: Cluster, pause: Callable[[float], None] = time.sleep) -> None:
@@ -136,15 +146,15 @@ class Objects:
 
     @functools.cached_property
     def site(self) -> Site:
-        """Installation of the chart.
+        """Description of the chart's installation for this namespace.
 
         Raises:
-            TargetError: the namespace is no team's, or the chart of another version.
+            TargetError: The namespace is not that of a team, or the chart has another version.
         """
         namespace, context = self.cluster.namespace, self.cluster.context
         try:
             config_map = self.cluster.read(kinds.CONFIG_MAP, names.SITE)
-        except TargetError as error:  # who may read nothing here may be in the wrong place
+        except TargetError as error:  # a user who may read nothing here may have chosen the wrong namespace
             teams = self.teams()
             if not teams or namespace in teams:
                 raise
@@ -156,7 +166,10 @@ class Objects:
         return Site.read(text, namespace)
 
     def teams(self) -> list[str]:
-        """Namespaces of teams, as far as this user may see them: by what the chart made in each, or by their own label."""
+        """Return the namespaces of teams that this user may see.
+
+        They are found by the chart's ConfigMap in each, or by the namespaces' label if the user may not list ConfigMaps.
+        """
         try:
             config_maps = self.cluster.list(kinds.CONFIG_MAP, fields=f"metadata.name={names.SITE}", everywhere=True)
             return sorted(
@@ -171,10 +184,10 @@ class Objects:
 
     @functools.cached_property
     def user(self) -> str:
-        """Username at the API server.
+        """Username of this user at the API server.
 
         Raises:
-            TargetError: it does not say.
+            TargetError: The API server does not return it.
         """
         kind = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         answer = self.cluster.call("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=kind)
@@ -183,30 +196,32 @@ class Objects:
         return str(answer.json()["status"]["userInfo"]["username"])
 
     def runs(self) -> list[Run]:
-        """All Runs."""
+        """Return all Runs in the namespace."""
         return [Run.of(thing) for thing in self.cluster.list(kinds.RUN)]
 
     def run(self, name: str) -> Run | None:
-        """The Run of that name, or None."""
+        """Return the Run of this name, or None if there is none."""
         thing = self.cluster.read(kinds.RUN, name)
         return None if thing is None else Run.of(thing)
 
     def apply(self, plan: Plan, submitted: float, *, state: RunState = RunState.RUNNING, resumes: int = 0) -> None:
-        """Create a Run with its code or neither; complete what the same submission has created before.
+        """Create a Run and the ConfigMaps with its code. If that fails, remove the Run.
+
+        If the same submission was interrupted before, the missing objects are created.
 
         Args:
-            plan: of the run.
-            submitted: seconds since the epoch.
-            state: the desired one.
-            resumes: of its spec.
+            plan: Plan of the run.
+            submitted: Time of the submission, in seconds since the epoch.
+            state: Desired state.
+            resumes: Value of the spec's `resumes`.
 
         Raises:
-            RunExists: the name is taken, by a concurrent submission or by an object of no run.
+            RunExists: The name is taken, by another submission or by an object that does not belong to a run.
         """
         thing, *code = runs.manifests(plan, self.cluster.namespace, submitted, self.user)
         thing["spec"] |= {"state": runs.state_name(state), **({"resumes": resumes} if resumes else {})}
         applied = self.cluster.apply(thing, _manager(thing), force=False)
-        uid = self._same(plan) if applied is None else str(applied.thing["metadata"]["uid"])
+        uid = self._existing_uid(plan) if applied is None else str(applied.thing["metadata"]["uid"])
         try:
             self._apply_code(plan, uid, code)
         except BaseException:
@@ -215,10 +230,14 @@ class Objects:
             raise
 
     def change(self, run: Run, **fields: Any) -> None:
-        """Set these fields of a Run's spec; None removes one. The Run then names this user as who changed it.
+        """Change fields of a Run's spec. The Run then names this user as the user who changed it last.
+
+        Args:
+            run: Run as it was read.
+            fields: New values, by field. None removes a field.
 
         Raises:
-            TargetError: the spec was changed since it was read.
+            TargetError: The spec was changed since it was read.
         """
         current_spec = run.thing["spec"]
         patch: list[dict[str, Any]] = [
@@ -232,15 +251,15 @@ class Objects:
         if run.changer != self.user:
             if not run.thing["metadata"].get("annotations"):
                 patch.append({"op": "add", "path": "/metadata/annotations", "value": {}})
-            place = names.CHANGED_BY.replace("/", "~1")
-            patch.append({"op": "add", "path": f"/metadata/annotations/{place}", "value": self.user})
+            escaped_name = names.CHANGED_BY.replace("/", "~1")  # as in a JSON pointer
+            patch.append({"op": "add", "path": f"/metadata/annotations/{escaped_name}", "value": self.user})
         self.cluster.patch(kinds.RUN, run.name, patch)
 
     def remove(self, name: str) -> None:
-        """Remove a Run with all that belongs to it, and wait until it is gone.
+        """Delete a Run and its objects, and wait until the Run is gone.
 
         Raises:
-            TargetError: it is not removed in time.
+            TargetError: It is not gone in time.
         """
         existed = self.cluster.delete(kinds.RUN, name)
         deadline = time.monotonic() + PATIENCE
@@ -253,10 +272,10 @@ class Objects:
             self._pause(PAUSE)
 
     def wait_for_pods(self, name: str) -> None:
-        """Wait until each pod of a run is gone, or ends.
+        """Wait until each pod of a run is gone or is being deleted.
 
         Raises:
-            TargetError: that takes too long.
+            TargetError: It takes too long.
         """
         deadline = time.monotonic() + PATIENCE
         while remaining := [pod for pod in self.pods(name) if not metadata.is_deleted(pod)]:
@@ -269,7 +288,7 @@ class Objects:
             self._pause(PAUSE)
 
     def submission(self, run: Run) -> Submission | None:
-        """Return the submission of a run, from its Run and its code. None if a part is missing or unreadable."""
+        """Return the submission of a run, from its Run and its ConfigMaps. None if a part is missing or unreadable."""
         if run.read.job is None or run.read.spec is None:
             return None
         code = run.read.spec.code
@@ -280,12 +299,12 @@ class Objects:
         return Submission(run.read.job, {**run.read.spec.submission, "code_hash": code.sha256}, b"".join(packed))
 
     def pods(self, run: str, role: str = "") -> list[dict[str, Any]]:
-        """The pods of a run, or those of one role, the newest first."""
+        """Return the pods of a run, or those of one role, the newest first."""
         selector = f"{names.RUN}={run}" + (f",{names.ROLE}={role}" if role else "")
         return sorted(self.cluster.list(kinds.POD, selector=selector), key=metadata.created, reverse=True)
 
     def trial_pods(self, run: str, role: str) -> list[str]:
-        """Names of the pods of one of a run's roles that are not being removed, the newest first."""
+        """Return the names of a run's trial pods with this role in the job, the newest first, without deleted ones."""
         run_pods = self.pods(run, names.TRIAL)
         return [
             pod["metadata"]["name"]
@@ -294,11 +313,11 @@ class Objects:
             and pod["metadata"]["labels"].get(names.GROUP_LABEL) == names.group(role)
         ]
 
-    def _same(self, plan: Plan) -> str:
-        """The uid of the existing Run, if that is of the same job and code.
+    def _existing_uid(self, plan: Plan) -> str:
+        """Return the uid of the existing Run, which must have the same job and code.
 
         Raises:
-            RunExists: it is of another submission.
+            RunExists: It has another job or code, or was deleted.
         """
         existing = self.run(plan.run)
         existing_spec = None if existing is None else existing.read.spec
@@ -314,33 +333,40 @@ class Objects:
         return str(existing.thing["metadata"]["uid"])
 
     def _apply_code(self, plan: Plan, uid: str, code: Sequence[Mapping[str, Any]]) -> None:
-        """Create those of the ConfigMaps with a run's code that are not there; users may not change any.
+        """Create the ConfigMaps with a run's code that do not exist. The Run owns them, so they are deleted with it.
 
-        Each says that it goes with its Run, as the operator also has it for those that were made otherwise.
+        Existing ones are not changed, because users may not change ConfigMaps.
+
+        Args:
+            plan: Plan of the run.
+            uid: Uid of the Run.
+            code: Manifests of the ConfigMaps.
 
         Raises:
-            RunExists: there are some with something else in them.
+            RunExists: The existing ones have other content.
         """
-        existing_parts = [self.cluster.read(kinds.CONFIG_MAP, part["metadata"]["name"]) for part in code]
-        present = [part["metadata"]["name"] for part in existing_parts if part is not None]
-        # Compared as one archive, and not part by part: builds of zlib differ.
-        parts = runs.parts([ours if part is None else part for part, ours in zip(existing_parts, code, strict=True)])
+        existing_maps = [self.cluster.read(kinds.CONFIG_MAP, manifest["metadata"]["name"]) for manifest in code]
+        existing_names = [existing["metadata"]["name"] for existing in existing_maps if existing is not None]
+        # All parts are compared at once, by the digest of the unpacked archive: builds of zlib compress differently.
+        maps = [manifest if existing is None else existing for existing, manifest in zip(existing_maps, code, strict=True)]
+        packed = b"".join(part or b"" for part in runs.parts(maps))
         try:
-            same = not present or packing.digest(b"".join(part or b"" for part in parts)) == plan.pack.sha256
+            is_same = not existing_names or packing.digest(packed) == plan.pack.sha256
         except InputError:
-            same = False
-        if not same:
-            name, where = present[0], f"kubectl --context {self.cluster.context} -n {self.cluster.namespace}"
+            is_same = False
+        if not is_same:
+            kubectl = f"kubectl --context {self.cluster.context} -n {self.cluster.namespace}"
             raise RunExists(
-                f"the name is taken: the ConfigMap {name} in {self.cluster.place} holds something else; choose another with "
-                f"--name, or have it removed if it is not needed: `{where} delete configmap {' '.join(present)}`"
+                f"the name is taken: the ConfigMap {existing_names[0]} in {self.cluster.place} holds something else; choose "
+                "another with --name, or have it removed if it is not needed: "
+                f"`{kubectl} delete configmap {' '.join(existing_names)}`"
             )
-        for part, ours in zip(existing_parts, code, strict=True):
-            if part is None:
+        for existing, manifest in zip(existing_maps, code, strict=True):
+            if existing is None:
                 owners = {"ownerReferences": [runs.owner_reference(plan.run, uid)]}
-                self.cluster.create(kinds.CONFIG_MAP, {**ours, "metadata": {**ours["metadata"], **owners}})
+                self.cluster.create(kinds.CONFIG_MAP, {**manifest, "metadata": {**manifest["metadata"], **owners}})
 
 
 def _manager(run: Mapping[str, Any]) -> str:
-    """The field manager of one submission, distinct so that a concurrent one of the same name is refused."""
+    """Return the field manager of a submission. Another submission has a different one, so its apply is refused."""
     return f"{names.MANAGER}-{hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:16]}"

@@ -1,6 +1,7 @@
-"""Whether a run fits a cluster, checked before anything starts: nodes, quota, priority class, queue. Pure.
+"""Checks before a start whether a run fits a cluster: its nodes, quotas, priority class and queue. Pure.
 
-What can never fit is an issue; what only has to wait is a warning. None stands for what we may not read.
+A run that can never fit has an issue, and one that only has to wait a warning. None stands for objects that the user may
+not read.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from trialplane.wire import cluster
 
 Thing = Mapping[str, Any]
 
-_AMOUNT = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)")
+_AMOUNT = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)")  # the number and the unit of a quantity
 _UNITS: dict[str, str | int] = {
     "": 1, "n": "1e-9", "u": "1e-6", "m": "0.001", "k": "1e3", "M": "1e6", "G": "1e9", "T": "1e12", "P": "1e15", "E": "1e18",
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
@@ -34,10 +35,10 @@ class ClusterSnapshot:
     """The resources of a cluster that this user may read.
 
     Attributes:
-        nodes: all of them, or None.
-        quotas: of the namespace, or None.
-        priority_classes: names, or None.
-        queues: names of Kueue's LocalQueues, or None; empty without Kueue.
+        nodes: All nodes, or None.
+        quotas: ResourceQuotas of the namespace, or None.
+        priority_classes: Names of the PriorityClasses, or None.
+        queues: Names of Kueue's LocalQueues in the namespace, or None. Empty without Kueue.
     """
 
     nodes: Sequence[Thing] | None = None
@@ -47,33 +48,38 @@ class ClusterSnapshot:
 
 
 def check(job: Job, ray_cluster: Thing, snapshot: ClusterSnapshot) -> tuple[list[Issue], list[str]]:
-    """Issues that prevent a run, and warnings."""
-    issues, warnings = _nodes(job, ray_cluster, snapshot.nodes)
-    more, notes = _quota(job, ray_cluster, snapshot.quotas)
-    issues += more
-    named = _priority_class(ray_cluster)
-    if named and snapshot.priority_classes is not None and named not in snapshot.priority_classes:
-        have = ", ".join(sorted(snapshot.priority_classes))
-        issues.append(Issue(("cluster", "priority_class"), f"there is no PriorityClass {named}; there are: {have}"))
+    """Return the issues and the warnings of a run in a cluster.
+
+    Args:
+        job: Resolved job.
+        ray_cluster: RayCluster of the run.
+        snapshot: Resources of the cluster.
+    """
+    node_issues, node_warnings = _check_nodes(job, ray_cluster, snapshot.nodes)
+    quota_issues, quota_warnings = _check_quotas(job, ray_cluster, snapshot.quotas)
+    issues = node_issues + quota_issues
+    priority_class = _priority_class(ray_cluster)
+    if priority_class and snapshot.priority_classes is not None and priority_class not in snapshot.priority_classes:
+        text = f"there is no PriorityClass {priority_class}; there are: {', '.join(sorted(snapshot.priority_classes))}"
+        issues.append(Issue(("cluster", "priority_class"), text))
     queue = ((ray_cluster["metadata"].get("labels")) or {}).get("kueue.x-k8s.io/queue-name")
     if queue and snapshot.queues is not None and queue not in snapshot.queues:
-        have = (
-            f"there are: {', '.join(sorted(snapshot.queues))}" if snapshot.queues else "there is none (is Kueue installed?)"
-        )
-        issues.append(Issue(("cluster", "queue"), f"there is no LocalQueue {queue} in the namespace; {have}"))
-    return issues, [*warnings, *notes]
+        existing_queues = ", ".join(sorted(snapshot.queues))
+        hint = f"there are: {existing_queues}" if existing_queues else "there is none (is Kueue installed?)"
+        issues.append(Issue(("cluster", "queue"), f"there is no LocalQueue {queue} in the namespace; {hint}"))
+    return issues, node_warnings + quota_warnings
 
 
 def data(job: Job, claim: str) -> list[Issue]:
-    """Issues of input files on the data volume when the chart has none.
+    """Return issues of input files that are on the data volume if the chart has no data volume.
 
     Args:
-        job: the resolved job.
-        claim: of the volume, or "".
+        job: Resolved job.
+        claim: PersistentVolumeClaim of the data volume. "" without one.
     """
-    if claim or job.cluster.image is not None:  # an image of the user's own may have files there
+    if claim or job.cluster.image is not None:  # the user's own image may contain the files
         return []
-    named_inputs = [(name, path) for name in job.inputs for path in _listed(job.params.get(name))]
+    named_inputs = [(name, path) for name in job.inputs for path in _as_list(job.params.get(name))]
     remedy = "helm upgrade --set data.enabled=true creates one, data.existingClaim names yours; see `platform docs storage`"
     return [
         Issue(("params", name), f"{path} is not available to the trials: the chart has no data volume; {remedy}")
@@ -83,11 +89,11 @@ def data(job: Job, claim: str) -> list[Issue]:
 
 
 def install(job: Job, is_allowed: bool) -> list[Issue]:
-    """Issues of a job that wants packages installed in its trial pods.
+    """Return the issue of a job that needs packages installed in its trial pods, if the chart does not allow it.
 
     Args:
-        job: the resolved job.
-        is_allowed: whether the chart lets pods do so.
+        job: Resolved job.
+        is_allowed: Whether the chart allows pods to install packages.
     """
     if is_allowed or not job.install:
         return []
@@ -100,7 +106,7 @@ def install(job: Job, is_allowed: bool) -> list[Issue]:
 
 
 def notify(job: Job) -> list[Issue]:
-    """Issues of notifications: whoever may read the team's Runs would read a URL with a password in it."""
+    """Return issues of notifications with a URL, which may contain a password: every reader of the Run could read it."""
     text = (
         f"must be secret:NAME on a cluster, with the URL as key NAME of the Secret {cluster.NOTIFY_SECRET}: "
         f"kubectl create secret generic {cluster.NOTIFY_SECRET} --from-literal=NAME=URL"
@@ -109,31 +115,31 @@ def notify(job: Job) -> list[Issue]:
 
 
 def shards(job: Job, has_volume: bool) -> list[Issue]:
-    """Issues of the output folder of a collection, as few folders outlive their pod.
+    """Return the issue of a collection's output folder that does not outlive its pod.
 
     Args:
-        job: the resolved job.
-        has_volume: whether the chart has a volume for checkpoints.
+        job: Resolved job.
+        has_volume: Whether the chart has a volume for checkpoints.
     """
-    to = job.output_location
-    if to is None or "://" in to:
+    folder = job.output_location
+    if folder is None or "://" in folder:
         return []
-    if PurePosixPath(to).is_relative_to(cluster.CHECKPOINTS) and has_volume:
+    if PurePosixPath(folder).is_relative_to(cluster.CHECKPOINTS) and has_volume:
         return []
-    below_data = PurePosixPath(to).is_relative_to(cluster.DATA)
-    reason = "is on the data volume, which is read-only" if below_data else "is a folder of the pod, and is lost with it"
-    below = f"a folder below {cluster.CHECKPOINTS}, " if has_volume else ""
-    return [Issue(("collect", "write", "to"), f"{to} {reason}; write {below}a URL (s3://bucket/path), or leave it out")]
+    is_on_data = PurePosixPath(folder).is_relative_to(cluster.DATA)
+    reason = "is on the data volume, which is read-only" if is_on_data else "is a folder of the pod, and is lost with it"
+    advice = f"write {f'a folder below {cluster.CHECKPOINTS}, ' if has_volume else ''}a URL (s3://bucket/path)"
+    return [Issue(("collect", "write", "to"), f"{folder} {reason}; {advice}, or leave it out")]
 
 
-def promotion(job: Job, has_place: bool) -> list[Issue]:
-    """Issues of a study whose paused trials continue in other pods.
+def promotion(job: Job, has_storage: bool) -> list[Issue]:
+    """Return the issue of a study with promotion if the chart has no storage for the checkpoints of paused trials.
 
     Args:
-        job: the resolved job.
-        has_place: whether the chart has a volume or a URL for checkpoints.
+        job: Resolved job.
+        has_storage: Whether the chart has a volume or a URL for checkpoints, which all pods can reach.
     """
-    if job.search.ladder is None or has_place or job.checkpoints.url:
+    if job.search.ladder is None or has_storage or job.checkpoints.url:
         return []
     advice = "run helm upgrade --set checkpoints.enabled=true, set checkpoints.url in the job, or write pruner: asha"
     return [
@@ -142,78 +148,84 @@ def promotion(job: Job, has_place: bool) -> list[Issue]:
 
 
 def placement(job: Job, site: Site) -> list[Issue]:
-    """Issues of priorities, nodes, labels and annotations that the chart's values do not allow."""
+    """Return issues of priorities, nodes, tolerations, labels and annotations that the chart's values do not allow."""
     allowed, requested = site.allowed, job.cluster
     issues: list[Issue] = []
-    if (named := requested.priority_class) not in (None, site.priority_class, *allowed.priority_classes):
-        issues.append(_refused(("cluster", "priority_class"), f"PriorityClass {named}", "priorityClasses"))
-    for place, role in {_place(job, role): role for role in job.roles()}.items():
+    if requested.priority_class not in (None, site.priority_class, *allowed.priority_classes):
+        item = f"PriorityClass {requested.priority_class}"
+        issues.append(_not_allowed(("cluster", "priority_class"), item, "priorityClasses"))
+    for path, role in {_placement_path(job, role): role for role in job.roles()}.items():
         for key, value in role.cluster.node_selector.items():
             if site.node_selector.get(key, value) != value:
                 text = f"trial pods of this namespace run on nodes with {key}={site.node_selector[key]}; leave it out"
-                issues.append(Issue((*place, "node_selector", key), text))
-        # Nodes are tainted by the name of the resource.
-        of_gpus = {"key": role.cluster.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}
-        enough = [*([of_gpus] if role.resources.gpus else []), *site.tolerations, *allowed.tolerations]
+                issues.append(Issue((*path, "node_selector", key), text))
+        # By convention, nodes with GPUs have a taint with the name of the resource.
+        gpu_toleration = {"key": role.cluster.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}
+        allowed_tolerations = [*([gpu_toleration] if role.resources.gpus else []), *site.tolerations, *allowed.tolerations]
         for number, toleration in enumerate(role.cluster.tolerations):
-            wanted = toleration.model_dump(exclude_none=True)
-            if not any(_covers(entry, wanted) for entry in enough):
-                taint = toleration.key or "of every key"
-                issues.append(_refused((*place, "tolerations", number), f"toleration of the taint {taint}", "tolerations"))
-    for field, values, keys in (
+            fields = toleration.model_dump(exclude_none=True)
+            if not any(_covers(entry, fields) for entry in allowed_tolerations):
+                item = f"toleration of the taint {toleration.key or 'of every key'}"
+                issues.append(_not_allowed((*path, "tolerations", number), item, "tolerations"))
+    for field, values, allowed_keys in (
         ("labels", requested.labels, allowed.labels),
         ("annotations", requested.annotations, allowed.annotations),
     ):
         for key in values:
-            if not any(key == entry or (entry.endswith("/") and key.startswith(entry)) for entry in keys):
-                issues.append(_refused(("cluster", field, key), f"{field.removesuffix('s')} {key}", field))
+            if not any(key == entry or (entry.endswith("/") and key.startswith(entry)) for entry in allowed_keys):
+                issues.append(_not_allowed(("cluster", field, key), f"{field.removesuffix('s')} {key}", field))
     return issues
 
 
-def _place(job: Job, role: Role) -> tuple[str, ...]:
-    """Path of the section with a role's node selector and tolerations."""
+def _placement_path(job: Job, role: Role) -> tuple[str, ...]:
+    """Return the path of the job's section with a role's node selector and tolerations."""
     return ("cluster",) if role.cluster == job.cluster else tuple(role.field.split(".")[:-1])
 
 
-def _refused(place: tuple[str | int, ...], item: str, key: str) -> Issue:
-    remedy = f"an administrator adds it to studies.allowed.{key}; see `platform docs teams`"
-    return Issue(place, f"the chart does not allow the {item} here; {remedy}")
+def _not_allowed(path: tuple[str | int, ...], item: str, value: str) -> Issue:
+    """Return the issue of an item that the chart does not allow. `value` is the chart's value that would allow it."""
+    remedy = f"an administrator adds it to studies.allowed.{value}; see `platform docs teams`"
+    return Issue(path, f"the chart does not allow the {item} here; {remedy}")
 
 
-def _covers(allowed: Thing, wanted: Thing) -> bool:
-    """Whether a toleration tolerates every taint that another one does. The chart's policy for pods decides alike."""
-    if allowed.get("key") and allowed["key"] != wanted.get("key"):
+def _covers(allowed: Thing, requested: Thing) -> bool:
+    """Whether an allowed toleration tolerates every taint that a requested one does. The chart's policy for pods agrees."""
+    if allowed.get("key") and allowed["key"] != requested.get("key"):
         return False
-    if allowed.get("effect") and allowed["effect"] != wanted.get("effect"):
+    if allowed.get("effect") and allowed["effect"] != requested.get("effect"):
         return False
     if allowed.get("operator") == "Exists":
         return True
-    return wanted.get("operator") != "Exists" and (allowed.get("value") or "") == (wanted.get("value") or "")
+    return requested.get("operator") != "Exists" and (allowed.get("value") or "") == (requested.get("value") or "")
 
 
-def _listed(value: Any) -> Sequence[Any]:
+def _as_list(value: Any) -> Sequence[Any]:
+    """Return a list unchanged, and any other value as a list of one."""
     return value if isinstance(value, list) else [value]
 
 
 def amount(text: Any) -> decimal.Decimal:
-    """A quantity as Kubernetes writes it (500m, 2Gi, 3) as a number; 0 if it is not one."""
+    """Return a Kubernetes quantity (500m, 2Gi, 3) as a number. 0 if it is not a quantity."""
     match = _AMOUNT.fullmatch(str(text).strip())
     if match is None or match.group(2) not in _UNITS:
         return decimal.Decimal(0)
     return decimal.Decimal(match.group(1)) * decimal.Decimal(_UNITS[match.group(2)])
 
 
-def lasting(pod: Thing) -> list[Thing]:
-    """The containers that a pod (template) has for as long as it lives: its own and sidecars."""
+def permanent_containers(pod: Thing) -> list[Thing]:
+    """Return the containers that run during the whole life of a pod (or pod template): its containers and sidecars."""
     spec = pod.get("spec") or {}
     sidecars = [container for container in spec.get("initContainers") or [] if container.get("restartPolicy") == "Always"]
     return [*(spec.get("containers") or []), *sidecars]
 
 
 def requests(pod: Thing) -> dict[str, decimal.Decimal]:
-    """The requests of a pod (template): the sum of its containers and sidecars; a limit alone counts as a request."""
+    """Return the requests of a pod (or pod template), by resource: the sum over its containers and sidecars.
+
+    As in Kubernetes, a limit without a request counts as a request.
+    """
     total: dict[str, decimal.Decimal] = {}
-    for container in lasting(pod):
+    for container in permanent_containers(pod):
         resources = container.get("resources") or {}
         requested = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
         for name, value in requested.items():
@@ -221,133 +233,146 @@ def requests(pod: Thing) -> dict[str, decimal.Decimal]:
     return total
 
 
-def _nodes(job: Job, ray_cluster: Thing, nodes: Sequence[Thing] | None) -> tuple[list[Issue], list[str]]:
+def _check_nodes(job: Job, ray_cluster: Thing, nodes: Sequence[Thing] | None) -> tuple[list[Issue], list[str]]:
+    """Return the issues and warnings of pods that fit no node."""
     if nodes is None:
         if any(role.resources.gpus for role in job.roles()):
             return [], ["nodes may not be listed, so it was not checked whether one has the GPUs of a trial"]
         return [], []
     issues: list[Issue] = []
     warnings: list[str] = []
-    looked: list[tuple[Resources, Cluster]] = []  # identical roles have one issue
+    checked: list[tuple[Resources, Cluster]] = []  # roles with the same pods have one issue
     for role, group in _groups(job, ray_cluster):
-        if (role.resources, role.cluster) in looked:
+        if (role.resources, role.cluster) in checked:
             continue
-        looked.append((role.resources, role.cluster))
-        node_issues, notes = _nodes_of(job, role, group["template"], nodes)
-        issues += node_issues
-        warnings += notes
+        checked.append((role.resources, role.cluster))
+        role_issues, role_warnings = _check_role_nodes(job, role, group["template"], nodes)
+        issues += role_issues
+        warnings += role_warnings
     return issues, warnings
 
 
-def _nodes_of(job: Job, role: Role, pod: Thing, nodes: Sequence[Thing]) -> tuple[list[Issue], list[str]]:
-    """Issues that prevent the pods of one role, and warnings."""
-    fitting = [node for node in nodes if _selects(pod["spec"].get("nodeSelector") or {}, node)]
-    if not fitting and nodes:
+def _check_role_nodes(job: Job, role: Role, pod: Thing, nodes: Sequence[Thing]) -> tuple[list[Issue], list[str]]:
+    """Return the issues and warnings of one role: no node fits one of its pods, or the nodes do not fit all of them."""
+    selected_nodes = [node for node in nodes if _selects(pod["spec"].get("nodeSelector") or {}, node)]
+    if not selected_nodes and nodes:
         labels = ", ".join(f"{key}={value}" for key, value in (pod["spec"].get("nodeSelector") or {}).items())
         return [], [f"no node has the labels {labels} now; {role.title} waits until one appears"]
     requested, gpu = requests(pod), role.cluster.gpu_resource
-    who = f"each pod of {role.title}" if role.gang else role.title
+    subject = f"each pod of {role.title}" if role.gang else role.title
     issues: list[Issue] = []
     warnings: list[str] = []
     for name, field in {"cpu": "cpus", "memory": "memory", gpu: "gpus"}.items():
         needed = requested.get(name, decimal.Decimal(0))
-        most = max((amount((node["status"].get("allocatable") or {}).get(name, 0)) for node in fitting), default=needed)
-        if needed <= most:
+        amounts = [amount((node["status"].get("allocatable") or {}).get(name, 0)) for node in selected_nodes]
+        largest = max(amounts, default=needed)
+        if needed <= largest:
             continue
-        if not most:  # a node autoscaler may make one
-            warnings.append(f"{who} requests {_show(name, needed)}, and no node has any now; it waits until one appears")
+        if not largest:  # an autoscaler of nodes may create such a node
+            text = f"{subject} requests {_format(name, needed)}, and no node has any now"
+            warnings.append(f"{text}; it waits until one appears")
             continue
-        message = f"{who} requests {_show(name, needed)}, and the largest node that it may run on has {_show(name, most)}"
+        largest_text = f"the largest node that it may run on has {_format(name, largest)}"
+        message = f"{subject} requests {_format(name, needed)}, and {largest_text}"
         if name == gpu:
-            remedy = job.gpu_advice(role.field, int(most), -(-int(needed) * role.nodes // int(most)))
+            remedy = job.gpu_advice(role.field, int(largest), -(-int(needed) * role.nodes // int(largest)))
             issues.append(Issue((role.field, field), f"{message}; {remedy}"))
-        else:  # a node autoscaler may make a larger one
+        else:  # an autoscaler of nodes may create a larger node
             warnings.append(f"{message}; it waits until a larger one appears")
-    if role.nodes > 1 and fitting and not issues and not warnings:
-        room = sum(_room(node, requested) for node in fitting)
+    if role.nodes > 1 and selected_nodes and not issues and not warnings:
+        room = sum(_capacity(node, requested) for node in selected_nodes)
         if room < role.nodes:
             warnings.append(
-                f"{who} starts when all {role.nodes} are ready, and the nodes have room for {room}; it waits for more"
+                f"{subject} starts when all {role.nodes} are ready, and the nodes have room for {room}; it waits for more"
             )
     return issues, warnings
 
 
-def _room(node: Thing, requested: Mapping[str, decimal.Decimal]) -> int:
-    """Return the number of these pods that fit an empty node."""
-    has = node["status"].get("allocatable") or {}
-    return min((int(amount(has.get(name, 0)) / needed) for name, needed in requested.items() if needed), default=0)
+def _capacity(node: Thing, requested: Mapping[str, decimal.Decimal]) -> int:
+    """Return the number of pods with these requests that fit an empty node."""
+    allocatable = node["status"].get("allocatable") or {}
+    counts = (int(amount(allocatable.get(name, 0)) / needed) for name, needed in requested.items() if needed)
+    return min(counts, default=0)
 
 
-def _quota(job: Job, ray_cluster: Thing, quotas: Sequence[Thing] | None) -> tuple[list[Issue], list[str]]:
-    """One replica of each role must fit the whole quota; all of them should fit the rest of it."""
+def _check_quotas(job: Job, ray_cluster: Thing, quotas: Sequence[Thing] | None) -> tuple[list[Issue], list[str]]:
+    """Return an issue if one replica of each role exceeds a quota, and a warning if all replicas exceed its unused rest."""
     issues: list[Issue] = []
     warnings: list[str] = []
     head = requests(ray_cluster["spec"]["headGroupSpec"]["template"])
     roles = [(role, requests(group["template"])) for role, group in _groups(job, ray_cluster)]
-    who = ", ".join(role.title if role.replicas == 1 else f"one {role.name}" for role, _ in roles)
+    subject = ", ".join(role.title if role.replicas == 1 else f"one {role.name}" for role, _ in roles)
     for quota in quotas or []:
         name = quota["metadata"]["name"]
         hard = (quota.get("status") or {}).get("hard") or (quota.get("spec") or {}).get("hard") or {}
         used = (quota.get("status") or {}).get("used") or {}
         for key, limit in hard.items():
             resource = key.removeprefix("requests.")
-            of_head = head.get(resource, decimal.Decimal(0))
-            needs = [(role, pod.get(resource, decimal.Decimal(0))) for role, pod in roles]
-            if key == "pods":  # the head's, and one for each node
-                of_head, needs = decimal.Decimal(1), [(role, decimal.Decimal(1)) for role, _ in roles]
-            elif key.startswith("limits.") or not any(each for _, each in needs):
+            head_need = head.get(resource, decimal.Decimal(0))
+            pod_needs = [(role, pod.get(resource, decimal.Decimal(0))) for role, pod in roles]
+            if key == "pods":  # the quota counts pods: the head's, and one for each node
+                head_need, pod_needs = decimal.Decimal(1), [(role, decimal.Decimal(1)) for role, _ in roles]
+            elif key.startswith("limits.") or not any(need for _, need in pod_needs):
                 continue
-            whole, remaining = amount(limit), amount(limit) - amount(used.get(key, 0))
-            least = of_head + sum(each * role.nodes for role, each in needs)
-            if least > whole:
-                message = (
-                    f"{who} and the controller request {_show(resource, least)}, and {name} allows {_show(resource, whole)}"
-                )
-                issues.append(Issue(("resources",), f"{message} in the namespace; request less, or have the quota raised"))
-            elif of_head + sum(each * role.pods for role, each in needs) > remaining:
-                begun = f"the quota {name} has {_show(resource, remaining)} left"
+            total, remaining = amount(limit), amount(limit) - amount(used.get(key, 0))
+            minimum = head_need + sum(need * role.nodes for role, need in pod_needs)
+            request_text = f"controller request {_format(resource, minimum)}"
+            if minimum > total:
+                text = f"{subject} and the {request_text}, and {name} allows {_format(resource, total)} in the namespace"
+                issues.append(Issue(("resources",), f"{text}; request less, or have the quota raised"))
+            elif head_need + sum(need * role.pods for role, need in pod_needs) > remaining:
+                text = f"the quota {name} has {_format(resource, remaining)} left"
                 if job.width_option:
-                    warnings.append(f"{begun}, {_fewer(job, needs, remaining - of_head)}")
+                    warnings.append(f"{text}, {_partial_fit(job, pod_needs, remaining - head_need)}")
                 else:
-                    ask = f"{who} and its controller request {_show(resource, least)}"
-                    warnings.append(f"{begun}, and {ask}: it waits until others have ended")
+                    warnings.append(f"{text}, and {subject} and its {request_text}: it waits until others have ended")
     return issues, warnings
 
 
-def _fewer(job: Job, needs: Sequence[tuple[Role, decimal.Decimal]], remaining: decimal.Decimal) -> str:
-    """The part of a run that there is room for, and what to type to request no more."""
-    (role, each), *others = needs
-    room = remaining - sum(amount * other.pods for other, amount in others)
-    if room < 0:  # not even for the other roles; always so if these request nothing
-        return f"too little for {' and '.join(other.title for other, _ in others)}: the run waits until others have ended"
-    fit = max(0, int(room / (each * role.nodes)))
-    beside = f" beside {' and '.join(other.title for other, _ in others)}" if others else " at a time"
-    some = f"enough for {fit} of {errors.counted(role.replicas, role.name)}{beside}"
-    return f"{some}; the others wait ({job.width_option} {max(fit, 1)})"
+def _partial_fit(job: Job, pod_needs: Sequence[tuple[Role, decimal.Decimal]], remaining: decimal.Decimal) -> str:
+    """Return the text about a run that fits the rest of a quota only in part, and the option that makes it smaller.
+
+    Args:
+        job: Resolved job, whose first role has the option.
+        pod_needs: Roles of the job, each with the amount that a pod needs.
+        remaining: Unused amount of the quota, which is less than the roles need.
+    """
+    (role, need), *others = pod_needs
+    other_titles = " and ".join(other.title for other, _ in others)
+    room = remaining - sum(other_need * other.pods for other, other_need in others)
+    if room < 0:  # the other roles alone do not fit; so it is if the first role needs nothing
+        return f"too little for {other_titles}: the run waits until others have ended"
+    fitting = max(0, int(room / (need * role.nodes)))
+    suffix = f" beside {other_titles}" if others else " at a time"
+    text = f"enough for {fitting} of {errors.counted(role.replicas, role.name)}{suffix}"
+    return f"{text}; the others wait ({job.width_option} {max(fitting, 1)})"
 
 
 def _groups(job: Job, ray_cluster: Thing) -> Iterator[tuple[Role, Thing]]:
-    """The roles of a job, each with its worker group."""
+    """Yield the roles of a job, each with its worker group."""
     yield from zip(job.roles(), ray_cluster["spec"]["workerGroupSpecs"], strict=True)
 
 
 def _priority_class(ray_cluster: Thing) -> str:
+    """Return the name of the PriorityClass of a RayCluster's pods, or ""."""
     head = ray_cluster["spec"]["headGroupSpec"]
     return str(head["template"]["spec"].get("priorityClassName") or "")
 
 
 def _selects(selector: Mapping[str, str], node: Thing) -> bool:
+    """Whether a node has the labels of a node selector."""
     labels = node["metadata"].get("labels") or {}
     return all(labels.get(key) == value for key, value in selector.items())
 
 
-def _show(name: str, value: decimal.Decimal) -> str:
-    if name == "memory":
+def _format(resource: str, value: decimal.Decimal) -> str:
+    """Return an amount of a resource with its unit, for messages."""
+    if resource == "memory":
         return f"{value / 2**30:.3g} GiB"
-    noun = {"cpu": "core", "pods": "pod"}.get(name, name)
-    return f"{value.normalize():f} {noun}{'s' if noun != name and value != 1 else ''}"
+    noun = {"cpu": "core", "pods": "pod"}.get(resource, resource)
+    return f"{value.normalize():f} {noun}{'s' if noun != resource and value != 1 else ''}"
 
 
 def names(things: Iterable[Thing]) -> frozenset[str]:
-    """The names of objects."""
+    """Return the names of objects."""
     return frozenset(thing["metadata"]["name"] for thing in things)

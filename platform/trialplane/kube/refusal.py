@@ -1,6 +1,6 @@
-"""Explains an API server's refusal, and what to do about it. Pure; every such message is made here.
+"""Messages about refusals of an API server, with what to do about them. Pure.
 
-Kubernetes answers with a `Status` object: a message for people, a reason for programs.
+Kubernetes answers with a `Status` object, which contains a message for people and a reason for programs.
 """
 
 from __future__ import annotations
@@ -16,33 +16,36 @@ from trialplane.errors import InputError, TargetError, TrialplaneError
 INSTALL = "helm install platform charts/platform --namespace trialplane --create-namespace"
 _RUNS = "runs.trialplane.io"
 _RAY = "rayclusters.ray.io"
-# All that an API server says of a JSON patch whose test failed.
-_UNTESTED = "the server rejected our request due to an error in our request"
-_WHO = re.compile(r'User "([^"]+)"')
-_POLICY = re.compile(
+# The API server's message about a JSON patch whose test operation failed.
+_FAILED_TEST = "the server rejected our request due to an error in our request"
+_USER = re.compile(r'User "([^"]+)"')
+_POLICY = re.compile(  # the message of an admission policy or a webhook
     r"(?:ValidatingAdmissionPolicy '[^']*' with binding '[^']*' denied request: |denied the request: )(.*)", re.S
 )
 
 
 def is_about_an_object(data: bytes) -> bool:
-    """Whether a 404 means that one object is missing, not that its kind is unknown to the server."""
+    """Whether the body of a 404 response says that an object is missing, and not that the server does not know its kind."""
     return bool(_status(data).get("details", {}).get("name"))
 
 
 def explain(status: int, data: bytes, verb: str, resource: str, namespace: str, context: str) -> TrialplaneError:
-    """The error for an unsuccessful response.
+    """Return the error for an unsuccessful response.
 
     Args:
-        status: of HTTP.
-        data: the body.
-        verb: the attempted verb of RBAC: get, list, patch, …
-        resource: rayclusters.ray.io, pods/log, …
-        namespace: where.
-        context: of the kubeconfig.
+        status: HTTP status.
+        data: Body of the response.
+        verb: RBAC verb of the request: get, list, patch, …
+        resource: RBAC resource of the request: rayclusters.ray.io, pods/log, …
+        namespace: Namespace of the request.
+        context: Context of the kubeconfig.
+
+    Returns:
+        An InputError if another request of the user may succeed, else a TargetError.
     """
     answer = _status(data)
     message = str(answer.get("message") or data[:300].decode(errors="replace").strip() or f"HTTP {status}")
-    place = f"namespace {namespace} of {context}"
+    target = f"namespace {namespace} of {context}"
     if status == 401:
         return TargetError(
             f"the cluster {context} does not accept your credentials, which may have expired; log in again as for kubectl: "
@@ -51,7 +54,7 @@ def explain(status: int, data: bytes, verb: str, resource: str, namespace: str, 
     if status == 403 and "cannot" in message and "denied" not in message:
         return TargetError(_forbidden(message, verb, resource, namespace, context))
     if status == 403 or (status == 422 and _POLICY.search(message)):
-        return InputError(f"{place} refuses the request: {denial(message)}")
+        return InputError(f"{target} refuses the request: {denial(message)}")
     if status == 404 and resource == _RAY and not is_about_an_object(data):
         return TargetError(
             f"the cluster {context} does not know {resource}: the KubeRay operator (1.6 or newer) is not installed; a "
@@ -65,17 +68,17 @@ def explain(status: int, data: bytes, verb: str, resource: str, namespace: str, 
         )
     if status == 404 and answer.get("details", {}).get("kind") == "namespaces":
         return InputError(f"there is no namespace {namespace} in {context}; choose another with --namespace")
-    if status == 409 or (status == 422 and message.startswith(_UNTESTED)):
-        return TargetError(f"{place}: {message}; it was changed concurrently: try again")
+    if status == 409 or (status == 422 and message.startswith(_FAILED_TEST)):
+        return TargetError(f"{target}: {message}; it was changed concurrently: try again")
     if status == 422:
-        return InputError(f"{place} rejects the request: {_invalid(message)}")
+        return InputError(f"{target} rejects the request: {_field_errors(message)}")
     if status in (429, 500, 502, 503, 504):
         return TargetError(f"the cluster {context} could not answer ({status}: {message}); try again in a moment")
-    return TargetError(f"{place}: {verb} {resource} failed ({status}): {message}")
+    return TargetError(f"{target}: {verb} {resource} failed ({status}): {message}")
 
 
 def denial(message: str) -> str:
-    """The message of an admission policy, a webhook or a quota, without the API server's wrapping."""
+    """Return the message of an admission policy, a webhook or a quota, without the API server's text around it."""
     match = _POLICY.search(message)
     if match:
         return match.group(1).strip()
@@ -90,17 +93,23 @@ def denial(message: str) -> str:
     return message
 
 
-def _invalid(message: str) -> str:
-    """The API server's complaints about an object, without its wrapping: `spec.parallel: Invalid value: …`."""
+def _field_errors(message: str) -> str:
+    """Return the part of the API server's message with the invalid fields: `spec.parallel: Invalid value: …`."""
     return message.partition(" is invalid: ")[2] or message
 
 
 def unreachable(error: Exception, host: str, context: str) -> str:
-    """The message for a cluster that does not answer at all."""
+    """Return the message for a cluster that does not answer.
+
+    Args:
+        error: Error of urllib3.
+        host: URL of the API server.
+        context: Context of the kubeconfig.
+    """
     cause = getattr(error, "reason", None) or error
     text = errors.first_line(cause if isinstance(cause, Exception) else error)
-    text = re.sub(r"^<?[\w.]*(?:HTTPS?Connection|object)[^>]*>: ?", "", text)
-    if "alert certificate" in text or "alert unknown ca" in text:  # sent by the server
+    text = re.sub(r"^<?[\w.]*(?:HTTPS?Connection|object)[^>]*>: ?", "", text)  # without urllib3's repr of its connection
+    if "alert certificate" in text or "alert unknown ca" in text:  # TLS alerts of the server
         return f"the cluster {context} ({host}) rejects the certificate of your kubeconfig ({text}); get a new kubeconfig"
     if "CERTIFICATE_VERIFY_FAILED" in text or "certificate" in text.lower():
         return (
@@ -114,13 +123,13 @@ def unreachable(error: Exception, host: str, context: str) -> str:
 
 
 def no_team(namespace: str, context: str, namespaces: Sequence[str] = (), *, installed: bool = True) -> str:
-    """The message for a namespace that is no team's.
+    """Return the message for a namespace that is not that of a team.
 
     Args:
-        namespace: the one.
-        context: of the kubeconfig.
-        namespaces: visible namespaces of teams.
-        installed: whether the platform may be there; whoever sees no team of it may not be allowed to.
+        namespace: Namespace.
+        context: Context of the kubeconfig.
+        namespaces: Namespaces of teams that the user may see.
+        installed: Whether the cluster has the platform, perhaps with teams that the user may not see.
     """
     listed = f" ({', '.join(namespaces)})" if namespaces else ""
     text = (
@@ -136,13 +145,20 @@ def no_team(namespace: str, context: str, namespaces: Sequence[str] = (), *, ins
 
 
 def no_context(context: str, contexts: Sequence[str], files: str) -> str:
-    """The message for a context that the kubeconfig does not have."""
+    """Return the message for a context that the kubeconfig does not have.
+
+    Args:
+        context: Name of the context.
+        contexts: Names of the existing contexts.
+        files: Names of the kubeconfig's files.
+    """
     return f"there is no context {context!r} in {files}; {errors.nearest(context, contexts) or 'it has none'}"
 
 
 def _forbidden(message: str, verb: str, resource: str, namespace: str, context: str) -> str:
-    who = _WHO.search(message)
-    name = who.group(1) if who else "you"
+    """Return the message for a request that RBAC does not allow; see `explain`."""
+    user = _USER.search(message)
+    name = user.group(1) if user else "you"
     text = (
         f"{name} may not {verb} {resource} in namespace {namespace} of {context}; an administrator grants it by "
         f"adding {name} to `users` of your team in the chart's values, and `helm upgrade`, see `platform docs teams`"
@@ -151,6 +167,7 @@ def _forbidden(message: str, verb: str, resource: str, namespace: str, context: 
 
 
 def _status(data: bytes) -> dict[str, Any]:
+    """Return the `Status` object in a body. Empty for any other body."""
     try:
         body = json.loads(data)
     except ValueError:

@@ -1,8 +1,8 @@
-"""The four policies: one module each, with the same interface.
+"""The four policies. Each is a module with the same interface.
 
-The docstring of each has Rule, Why, Enforced where and Test. `ENV` has the variables for a trial's process and pod.
-`apply()` enforces the policy in this process; call it before other imports. `check()` raises a PolicyError with a remedy if
-the policy is not enforced. The import needs only the standard library.
+The docstring of each module has the sections Rule, Why, Enforced where and Test. `ENV` has the environment variables of a
+trial's process and pod. `apply()` enforces the policy in this process; call it before other imports. `check()` raises a
+PolicyError with a remedy if the policy is not enforced. The modules import only the standard library.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from trialplane import errors
 LIMIT = "TRIALPLANE_PICKLE_LIMIT"
 ENV = {LIMIT: str(1 << 20)}
 
-_original_dump = reduction.dump
+_multiprocessing_dump = reduction.dump
 
 
 def limit() -> int:
@@ -107,7 +107,7 @@ def check_dataset(dataset: Any) -> None:
 def _guarded_dump(obj: Any, file: Any, protocol: int | None = None) -> None:
     """Pickle as `multiprocessing.reduction.dump` does, but refuse an object over the limit before it is sent."""
     buffer = io.BytesIO()
-    _original_dump(obj, buffer, protocol)
+    _multiprocessing_dump(obj, buffer, protocol)
     is_process = isinstance(obj, multiprocessing.process.BaseProcess)
     _refuse_large(buffer.tell(), f"the arguments of {obj.name}" if is_process else type(obj).__name__)
     file.write(buffer.getbuffer())

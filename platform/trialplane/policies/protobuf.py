@@ -55,5 +55,5 @@ def implementation() -> str | None:
 
 
 def controller_env(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` for the controller: without the slow implementation for trials."""
+    """Return the environment variables for the controller: without the variable if it selects the slow implementation."""
     return {name: value for name, value in environ.items() if (name, value) != (VARIABLE, ENV[VARIABLE])}

@@ -43,10 +43,10 @@ def apply() -> None:
         os.environ.setdefault(name, value)
     if multiprocessing.get_start_method(allow_none=True) is None:
         multiprocessing.set_start_method(os.environ[START_METHOD])
-    if _DATASET in sys.modules:
+    if _DATASET in sys.modules:  # imported before; otherwise it is guarded when it is imported
         _guard(sys.modules[_DATASET])
-    elif _WATCH not in sys.meta_path:
-        sys.meta_path.insert(0, _WATCH)
+    elif _IMPORT_HOOK not in sys.meta_path:
+        sys.meta_path.insert(0, _IMPORT_HOOK)
 
 
 def check() -> None:
@@ -75,7 +75,7 @@ def reasons_not_to_map() -> list[str]:
     reasons = _rank_reasons() + _cuda_reasons()
     multiprocess = sys.modules.get("multiprocess")
     if multiprocess is None or multiprocess.get_start_method(allow_none=True) not in _FORK_FREE:
-        reasons += _thread_reasons()
+        reasons += _thread_reasons()  # other threads only endanger processes that are forked
     return reasons
 
 
@@ -140,7 +140,7 @@ def _guard(dataset: ModuleType) -> None:
 
 
 def _guard_method(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that raises PolicyError where its processes could fail or hang."""
+    """Return a method that raises PolicyError if it would start processes that could fail or hang."""
     import inspect  # not needed without `datasets`
 
     position = list(inspect.signature(method).parameters).index("num_proc")
@@ -162,7 +162,7 @@ def _guard_method(method: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-class _Watch(importlib.abc.MetaPathFinder):
+class _ImportHook(importlib.abc.MetaPathFinder):
     """Import hook that guards `datasets` when it is imported."""
 
     def find_spec(
@@ -176,6 +176,7 @@ class _Watch(importlib.abc.MetaPathFinder):
             execute = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
+                """Execute the module, and guard its methods."""
                 execute(module)
                 _guard(module)
 
@@ -183,4 +184,4 @@ class _Watch(importlib.abc.MetaPathFinder):
         return spec
 
 
-_WATCH = _Watch()
+_IMPORT_HOOK = _ImportHook()

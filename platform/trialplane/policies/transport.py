@@ -132,9 +132,10 @@ def size_of(packed: Array) -> int:
         raise errors.TransportError(
             f"{packed.nbytes} bytes are too few for a packed result, which starts with {_HEAD} bytes"
         )
-    size, header = (int.from_bytes(packed[at : at + 8].tobytes(), "little") for at in (0, 8))
-    if header > size - _HEAD:
-        raise errors.TransportError(f"not a packed result: its header would have {header} of {size} bytes")
+    size = int.from_bytes(packed[:8].tobytes(), "little")
+    header_size = int.from_bytes(packed[8:_HEAD].tobytes(), "little")
+    if header_size > size - _HEAD:
+        raise errors.TransportError(f"not a packed result: its header would have {header_size} of {size} bytes")
     if size > packed.nbytes:
         raise errors.TransportError(f"a packed result of {size} bytes was truncated to {packed.nbytes}")
     return size
@@ -167,7 +168,19 @@ def unpack(packed: Array, *, copy: bool = False) -> Any:
 
 
 def _views(packed: Array, start: int, code: str, shape: list[int], offset: int, count: int) -> Iterator[Array]:
-    """Yield `count` consecutive arrays of one dtype and shape."""
+    """Yield consecutive arrays of one dtype and shape, as views of a packed buffer.
+
+    Args:
+        packed: Packed buffer.
+        start: Position of the first array of the buffer, in bytes.
+        code: dtype, in numpy's form or "bfloat16".
+        shape: Shape of each array.
+        offset: Position of the first of these arrays, from `start`, in bytes.
+        count: Number of arrays.
+
+    Raises:
+        ValueError: The dtype is not supported, or the arrays exceed the buffer.
+    """
     import numpy as np
 
     if code != _BFLOAT16 and not _DTYPE.fullmatch(code):
@@ -175,13 +188,13 @@ def _views(packed: Array, start: int, code: str, shape: list[int], offset: int, 
     dtype = np.dtype(np.uint16 if code == _BFLOAT16 else code)
     if dtype.hasobject:
         raise ValueError(f"a dtype of Python objects: {code!r}")
-    step = _padded(dtype.itemsize * math.prod(shape))
+    size = _padded(dtype.itemsize * math.prod(shape))
     begin = start + offset
-    # Checked here, because numpy gives a meaning to negative dimensions.
-    if min(offset, count, *shape) < 0 or begin + step * count > packed.nbytes or not (step or count == 1):
-        raise ValueError(f"{count} arrays of {step} bytes at {offset} exceed the buffer")
-    for at in range(begin, begin + step * count, step) if step else [0]:
-        yield np.ndarray(shape, dtype, packed, at)
+    # Negative dimensions are checked here, because numpy gives them a meaning.
+    if min(offset, count, *shape) < 0 or begin + size * count > packed.nbytes or not (size or count == 1):
+        raise ValueError(f"{count} arrays of {size} bytes at {offset} exceed the buffer")
+    for position in range(begin, begin + size * count, size) if size else [0]:  # an empty array has no position
+        yield np.ndarray(shape, dtype, packed, position)
 
 
 def _padded(size: int) -> int:
@@ -197,7 +210,7 @@ class _Leaves:
         name: Name of the tree, for errors.
 
     Attributes:
-        arrays: Arrays of the tree, in order. Tensors on a GPU are copied to pinned memory, all at the same time.
+        arrays: Arrays of the tree, in order. Tensors on a GPU are copied to pinned host memory concurrently.
         kinds: For each array, the name of a dtype that numpy lacks, or "".
         rest: The tree with markers instead of its arrays, for JSON.
 
@@ -213,7 +226,7 @@ class _Leaves:
         self._torch = sys.modules.get("torch")
         self._devices: set[Any] = set()  # devices with unfinished copies
         self.rest = self._strip(tree)
-        for device in self._devices:
+        for device in self._devices:  # wait for the copies
             assert self._torch is not None
             self._torch.cuda.current_stream(device).synchronize()
 
@@ -222,7 +235,7 @@ class _Leaves:
         kind = type(node)
         if kind in (float, bool, str) or node is None:
             return node
-        if self._took_array(node):
+        if self._collect_array(node):
             return {_ARRAY: len(self.arrays) - 1}
         if isinstance(node, int):
             if node.bit_length() > _MAX_BITS:
@@ -242,6 +255,7 @@ class _Leaves:
         )
 
     def _strip_dict(self, node: Mapping[Any, Any]) -> dict[str, Any]:
+        """Return a dict with markers instead of its arrays."""
         for key in node:
             if not isinstance(key, str) or key in (_ARRAY, _ARRAYS):
                 raise self._refusal_error(f"has the key {key!r}; keys must be strings other than {_ARRAY!r} and {_ARRAYS!r}")
@@ -254,7 +268,7 @@ class _Leaves:
         return stripped
 
     def _strip_list(self, node: Sequence[Any]) -> Any:
-        """Return a list with markers, or a single marker if it has only arrays."""
+        """Return a list with markers instead of its arrays, or a single marker if it contains only arrays."""
         first = len(self.arrays)
         self._descend()
         stripped = []
@@ -272,8 +286,8 @@ class _Leaves:
             raise self._refusal_error(f"is {_MAX_DEPTH} levels deep, which is not allowed. Does it contain itself?")
         self._path.append("")
 
-    def _took_array(self, node: Any) -> bool:
-        """Add the node to `arrays` if it is an array; return whether it is."""
+    def _collect_array(self, node: Any) -> bool:
+        """Add a node to `arrays` if it is an array or a tensor. Return whether it is."""
         import numpy as np
 
         if isinstance(node, (np.ndarray, np.generic)):
@@ -290,7 +304,11 @@ class _Leaves:
         return True
 
     def _special_dtype(self, dtype: np.dtype[Any], node: Any) -> str:
-        """Return the name of a dtype that numpy lacks; "" for one of numpy's.
+        """Return the name of a dtype that numpy lacks, or "" for one of numpy's.
+
+        Args:
+            dtype: dtype of the node.
+            node: Array or scalar.
 
         Raises:
             TransportError: An array of this dtype cannot be sent.
@@ -306,7 +324,11 @@ class _Leaves:
         return _BFLOAT16 if dtype.isbuiltin == 2 else ""
 
     def _from_tensor(self, tensor: Any, torch: Any) -> tuple[Array, str]:
-        """Return a tensor as an array, and the name of its dtype if numpy lacks it, or ""."""
+        """Return a tensor as an array, and the name of its dtype if numpy lacks it, or "".
+
+        Raises:
+            TransportError: numpy cannot represent the tensor.
+        """
         if tensor.layout is not torch.strided:
             raise self._refusal_error("is a sparse tensor; return its indices and values")
         kind = _BFLOAT16 if tensor.dtype is torch.bfloat16 else ""
@@ -337,7 +359,15 @@ class _Leaves:
 
 
 def _restore(rest: Any, arrays: Sequence[Any]) -> Any:
-    """Return the tree with the arrays instead of their markers."""
+    """Return a tree with the arrays instead of their markers.
+
+    Args:
+        rest: Tree with markers.
+        arrays: All arrays of the tree, in order.
+
+    Raises:
+        LookupError: A marker names arrays that do not exist.
+    """
     if isinstance(rest, dict):
         if _ARRAY in rest:
             return arrays[rest[_ARRAY]]

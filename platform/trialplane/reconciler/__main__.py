@@ -1,8 +1,8 @@
-"""`python -m trialplane.reconciler`: watches Runs and what they are made of, and reconciles those where something happens.
+"""`python -m trialplane.reconciler`: the operator. It watches Runs and their objects, and reconciles Runs that may need it.
 
-kopf watches; its handlers only put names into a queue. They are all handlers of events: kopf's others would write
-annotations and a finalizer into each Run, to know what they have done, and the reconciler needs to know no such thing. Every
-replica watches, and the one that holds the Lease works.
+kopf watches the objects, and its handlers only put names of Runs into a queue. They are all event handlers: kopf's other
+handlers would record their progress in annotations and a finalizer of each Run, which the reconciler does not need. Every
+replica of the operator watches, and the one that holds the Lease reconciles.
 """
 
 from __future__ import annotations
@@ -38,24 +38,25 @@ from trialplane.reconciler.workqueue import WorkQueue
 from trialplane.wire import cluster as names
 from trialplane.wire import env
 
-WORKERS = 4  # Runs at the same time; as many as the ledger has connections
-SWEEP = 2.0  # seconds between looks for deleted runs
-AGAIN = 60.0  # seconds between looks for the site of a namespace that had none, and between tries to watch one
-BACKOFFS = (1.0, 2.0, 5.0, 10.0, 30.0, *[AGAIN] * 60)  # seconds between tries of kopf's, which then begin anew
-SOON = 1.0  # seconds in which events of a run's pods, which come in crowds, are one
-DEEPEST = 25_000  # Python's recursion limit: the API server takes objects of 10,000 levels, each of two calls of `_Deep`
-STACK = 32 << 20  # bytes of a thread's, for as many calls
-PORT = 8081  # of the liveness probe
-_KOPFS = (HTTPStatus.GONE, HTTPStatus.TOO_MANY_REQUESTS)  # kopf begins with a new list, or waits as long as it is told
+WORKERS = 4  # limit of Runs that are reconciled at the same time: the number of connections to the ledger
+SWEEP = 2.0  # seconds between searches for deleted runs
+AGAIN = 60.0  # seconds between checks of a namespace without a site, and between attempts to watch a namespace
+BACKOFFS = (1.0, 2.0, 5.0, 10.0, 30.0, *[AGAIN] * 60)  # pauses between kopf's attempts to watch, in seconds
+SOON = 1.0  # seconds in which the frequent events of a run's pods are combined
+# Python's recursion limit. The API server accepts objects of 10,000 levels, and `_DeepDecoder` needs two calls for each.
+RECURSION_LIMIT = 25_000
+STACK = 32 << 20  # stack of a thread in bytes, for as many calls
+PORT = 8081  # port of the liveness probe
+_HANDLED_BY_KOPF = (HTTPStatus.GONE, HTTPStatus.TOO_MANY_REQUESTS)  # kopf lists the objects again, or waits
 _logger = logging.getLogger("trialplane.reconciler")
 
 
 class RestartNeeded(Exception):
-    """This process is to end, and the next one to begin with what is there now."""
+    """The operator must restart, to serve other namespaces."""
 
 
 class Name(NamedTuple):
-    """Name of a Run."""
+    """Name of a Run, with its namespace."""
 
     namespace: str
     run: str
@@ -65,12 +66,12 @@ class Name(NamedTuple):
 
 
 def handlers(queue: WorkQueue[Name]) -> kopf.OperatorRegistry:
-    """Kopf's handlers: whatever happens to a Run, its RayCluster or its pods brings its name into the queue.
+    """Return kopf's handlers, which queue the name of a Run after each event of the Run, its RayCluster or its pods.
 
-    ConfigMaps are not watched: a watch begins with all there are, each with up to 1 MiB of some run's code.
+    ConfigMaps are not watched, because a watch begins with a list of them, and each may contain 1 MiB of code.
     """
     registry = kopf.OperatorRegistry()
-    labelled: dict[str, Any] = {"labels": {names.RUN: kopf.PRESENT}, "registry": registry}
+    run_label: dict[str, Any] = {"labels": {names.RUN: kopf.PRESENT}, "registry": registry}
 
     @kopf.on.login(registry=registry)
     async def login(**settings: Any) -> kopf.AiohttpSession | None:
@@ -78,49 +79,58 @@ def handlers(queue: WorkQueue[Name]) -> kopf.OperatorRegistry:
         return _session(credentials, lambda: _credentials(**settings)) if credentials else None
 
     @kopf.on.event("trialplane.io", "v1alpha1", "runs", registry=registry)
-    async def of_run(namespace: str | None, name: str, **_: Any) -> None:
+    async def queue_run(namespace: str | None, name: str, **_: Any) -> None:
         queue.add(Name(namespace or "", name))
 
-    @kopf.on.event("ray.io", "v1", "rayclusters", **labelled)
-    async def of_object(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+    @kopf.on.event("ray.io", "v1", "rayclusters", **run_label)
+    async def queue_run_of_cluster(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
         queue.add(Name(namespace or "", labels[names.RUN]))
 
-    @kopf.on.event("", "v1", "pods", **labelled)
-    async def of_pod(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+    @kopf.on.event("", "v1", "pods", **run_label)
+    async def queue_run_of_pod(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
         queue.add_after(Name(namespace or "", labels[names.RUN]), SOON)
 
     @kopf.on.event("", "v1", "pods", labels={names.REMOVES: kopf.PRESENT}, registry=registry)
-    async def of_removal(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+    async def queue_removed_run(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
         queue.add(Name(namespace or "", labels[names.REMOVES]))
 
     return registry
 
 
-class _NoDiffs(kopf.DiffBaseStorage):
-    """Keep nothing of objects. kopf would copy each at each event, for handlers that do not exist here.
+class _EmptyDiffStorage(kopf.DiffBaseStorage):
+    """Storage of kopf's for the last state of objects that stores nothing, because no handler needs differences.
 
-    A copy takes three calls for each level that the object is nested, and Python refuses those of a deep Run.
+    kopf's own storage copies an object at each event. A copy needs three nested calls for each level of the object, which
+    exceeds Python's recursion limit for a deeply nested Run.
     """
 
     def build(self, *, body: kopf.Body, extra_fields: Iterable[Any] | None = None) -> kopf.BodyEssence:
+        """Return an empty state."""
         return kopf.BodyEssence()
 
     def fetch(self, *, body: kopf.Body) -> None:
-        return None
+        """Return no state."""
+        return
 
     def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        """Store nothing."""
         return
 
 
 def _credentials(**settings: Any) -> kopf.ConnectionInfo | None:
+    """Return credentials of the pod's service account, or of the kubeconfig. None without either."""
     return kopf.login_with_service_account(**settings) or kopf.login_with_kubeconfig(**settings)
 
 
 def _session(credentials: kopf.ConnectionInfo, read: Callable[[], kopf.ConnectionInfo | None]) -> kopf.AiohttpSession:
-    """The connections of kopf's watches, for as long as it runs.
+    """Return the session of kopf's requests, which lasts as long as kopf runs.
 
-    kopf logs in again at a 401, and closes its session for that. Requests of other watches break off, at some points with an
-    error that ends kopf. So it sees no 401, and its credentials do not expire.
+    After a response with status 401, kopf would log in again and close the session. That interrupts the other watches, at
+    some points with an error that ends kopf. So the session renews the credentials itself, and kopf gets no 401.
+
+    Args:
+        credentials: Credentials at the start.
+        read: Function that returns the current credentials.
     """
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=credentials.as_ssl_context()),
@@ -137,26 +147,33 @@ def _session(credentials: kopf.ConnectionInfo, read: Callable[[], kopf.Connectio
 
 
 class _Authorization:
-    """Sends each request with the newest credentials, and again with others when they are refused."""
+    """Middleware that adds the credentials to a request, and repeats it with new ones while they are refused.
+
+    Args:
+        credentials: Credentials at the start.
+        read: Function that returns the current credentials.
+    """
 
     def __init__(self, credentials: kopf.ConnectionInfo, read: Callable[[], kopf.ConnectionInfo | None]) -> None:
         self._credentials = credentials
         self._read = read
-        self._renewing = asyncio.Lock()
+        self._renewal_lock = asyncio.Lock()
 
     async def __call__(self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        """Send a request, and return its response, which has another status than 401."""
         while True:
-            used = self._credentials
-            request.headers.update(used.as_http_headers())
+            credentials = self._credentials
+            request.headers.update(credentials.as_http_headers())
             answer = await send(request)
             if answer.status != HTTPStatus.UNAUTHORIZED:
                 return answer
             answer.release()
-            async with self._renewing:
-                if self._credentials is used:  # else another request has renewed them
+            async with self._renewal_lock:
+                if self._credentials is credentials:  # otherwise another request has renewed them
                     await self._renew()
 
     async def _renew(self) -> None:
+        """Replace the credentials by the current ones. If they are the same, log an error, and read them again later."""
         renewed = self._read()
         if renewed is None or renewed == self._credentials:
             _logger.error(
@@ -167,28 +184,32 @@ class _Authorization:
             )
             await asyncio.sleep(AGAIN)
             renewed = self._read()
-        self._credentials = renewed or dataclasses.replace(self._credentials)
+        self._credentials = renewed or dataclasses.replace(self._credentials)  # a new object, so that others do not renew it
 
 
 async def _keep_watching(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Send a request; one that is refused for a namespace fails as if its connection had broken.
+    """Send a request, and return its response. Middleware.
 
-    Then kopf tries again for ever. At any other error, as where a RoleBinding or the whole namespace was deleted, it would
-    end, and with it the watches of all namespaces.
+    If the API server refuses a request for a namespace, for example after its RoleBinding was deleted, kopf would end, and
+    with it the watches of all namespaces. So the error is logged and replaced by a connection error, after which kopf
+    repeats the request forever.
+
+    Raises:
+        ClientConnectionError: The API server refused the request, or closed the connection.
     """
     try:
         answer = await send(request)
     except aiohttp.ClientOSError as error:
-        if "APPLICATION_DATA_AFTER_CLOSE_NOTIFY" in str(error):  # for which kopf too would close its session
+        if "APPLICATION_DATA_AFTER_CLOSE_NOTIFY" in str(error):  # kopf would close its session after this error, too
             raise aiohttp.ClientConnectionError("the API server closed a TLS connection") from error
         raise
-    _, _, below = request.url.path.partition("/namespaces/")
-    if not below or answer.status < HTTPStatus.BAD_REQUEST or answer.status in _KOPFS:
+    _, _, namespaced_path = request.url.path.partition("/namespaces/")
+    if not namespaced_path or answer.status < HTTPStatus.BAD_REQUEST or answer.status in _HANDLED_BY_KOPF:
         return answer
-    namespace, _, kind = below.partition("/")
+    namespace, _, kind = namespaced_path.partition("/")
     try:
         reason = json.loads(await answer.text())["message"]
-    except (ValueError, TypeError, KeyError):  # a proxy's
+    except (ValueError, TypeError, KeyError):  # the response of a proxy
         reason = answer.reason or ""
     advice = ""
     if answer.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
@@ -210,42 +231,43 @@ async def _keep_watching(request: aiohttp.ClientRequest, send: aiohttp.ClientHan
 
 
 async def watch(queue: WorkQueue[Name], namespaces: Sequence[str], liveness: str | None = None) -> None:
-    """Bring the names of Runs of these namespaces into the queue until SIGTERM.
+    """Watch namespaces, and queue the names of their Runs, until SIGTERM.
 
     Args:
-        queue: for the names.
-        namespaces: each is watched on its own; one that cannot be is tried again, and told of in the log.
-        liveness: URL at which a liveness probe is answered.
+        queue: Queue for the names.
+        namespaces: Namespaces. If one cannot be watched, this is logged and repeated.
+        liveness: URL of the liveness probe. None for no probe.
     """
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
-    settings.scanning.disabled = True  # which would need rights in the whole cluster
+    settings.scanning.disabled = True  # a scan needs rights in the whole cluster
     settings.networking.error_backoffs = BACKOFFS
-    settings.persistence.diffbase_storage = _NoDiffs()
+    settings.persistence.diffbase_storage = _EmptyDiffStorage()
     await kopf.operator(
         registry=handlers(queue), settings=settings, standalone=True, namespaces=namespaces, liveness_endpoint=liveness
     )
 
 
 async def operate(
-    reconcilers: Mapping[str, Reconciler], lease: Lease, also: Sequence[Coroutine[Any, Any, None]] = ()
+    reconcilers: Mapping[str, Reconciler], lease: Lease, extra_tasks: Sequence[Coroutine[Any, Any, None]] = ()
 ) -> None:
-    """Watch and works until SIGTERM. Ends the process where it stands when the Lease is lost: another one may work now.
+    """Watch and reconcile Runs until SIGTERM. If the Lease is lost, end the process at once.
 
     Args:
-        reconcilers: by the namespace of their Runs.
-        lease: whoever holds it works.
-        also: what is done beside that; the end of one ends all.
+        reconcilers: Reconcilers, by namespace.
+        lease: Lease, which is needed to reconcile.
+        extra_tasks: Further tasks. When one of them ends, the operator ends.
     """
     queue: WorkQueue[Name] = WorkQueue(lambda name: name.namespace)
     leads = asyncio.Event()
 
     async def work() -> None:
+        """Reconcile queued Runs."""
         await leads.wait()
         await workqueue.work(queue, lambda name: reconcilers[name.namespace].reconcile(name.run), threads)
 
     async def sweep(namespace: str, reconciler: Reconciler) -> None:
-        """Queue runs without events: deleted ones, and those whose Run was missed."""
+        """Queue runs of which there are no events: those whose users deleted them, and whose Run was deleted unnoticed."""
         await leads.wait()
         await workqueue.sweep(queue, lambda: [Name(namespace, run) for run in reconciler.admitted()], threads)
         while True:
@@ -256,15 +278,16 @@ async def operate(
     watching = watch(queue, list(reconcilers), f"http://0.0.0.0:{PORT}/healthz")
     sweeping = [sweep(namespace, reconciler) for namespace, reconciler in reconcilers.items()]
     try:
-        await leases.led(lease, leads, [watching, *sweeping, *also, *(work() for _ in range(WORKERS))], threads)
+        tasks = [watching, *sweeping, *extra_tasks, *(work() for _ in range(WORKERS))]
+        await leases.run_with_lease(lease, leads, tasks, threads)
     except errors.LeaseLost as error:
         _logger.error("%s; this operator ends, and its successor waits", error)
         logging.shutdown()
-        os._exit(errors.EXIT_PLATFORM)  # here: a thread may be at work, and whatever waits for it gives it time
+        os._exit(errors.EXIT_PLATFORM)  # an ordinary exit would wait for threads, and another operator may work now
 
 
 def reconcilers(ledgers: Ledgers) -> dict[str, Reconciler]:
-    """Those of the namespaces with a site; what the others lack holds up nobody else."""
+    """Return the reconcilers of all namespaces with a site, by namespace. Other namespaces are left out."""
     by_namespace: dict[str, Reconciler] = {}
     for namespace in ledgers.namespaces:
         cluster, archive = Cluster(namespace=namespace), ledgers.of(namespace)
@@ -274,7 +297,7 @@ def reconcilers(ledgers: Ledgers) -> dict[str, Reconciler]:
 
 
 def _site(cluster: Cluster) -> Site | None:
-    """Return the chart's installation in a namespace. None, and a line in the log, if it cannot be read."""
+    """Return the description of the chart's installation in a namespace. If it cannot be read, log it and return None."""
     try:
         return Objects(cluster).site
     except errors.TrialplaneError as error:
@@ -282,58 +305,67 @@ def _site(cluster: Cluster) -> Site | None:
         return None
 
 
-async def serve_more(lacking: Sequence[str], pause: float = AGAIN) -> None:
-    """Look for the sites of the namespaces that had none.
+async def await_sites(namespaces: Sequence[str], pause: float = AGAIN) -> None:
+    """Wait until one of the namespaces without a site gets one.
+
+    Args:
+        namespaces: Namespaces without a site.
+        pause: Pause between checks, in seconds.
 
     Raises:
-        RestartNeeded: one of them has one now; which namespaces are watched is decided at the start.
+        RestartNeeded: A namespace has a site now. The watched namespaces are chosen when the operator starts.
     """
     while True:
         await asyncio.sleep(pause)
-        for namespace in lacking:
+        for namespace in namespaces:
             if await asyncio.to_thread(_site, Cluster(namespace=namespace)) is not None:
                 raise RestartNeeded(
                     f"namespace {namespace} can be served now; this operator ends, to be started anew with it"
                 )
 
 
-class _Deep(json.JSONDecoder):
-    """Reads in Python what is nested too deep for the decoder in C, which has a limit of its own since Python 3.12."""
+class _DeepDecoder(json.JSONDecoder):
+    """JSON decoder that reads deeply nested values with Python code. Since Python 3.12, the C code has its own limit."""
 
     def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
+        """Return a value and the position after it; see `json.JSONDecoder`."""
         try:
             return super().raw_decode(s, idx)
         except RecursionError:
-            slow: Any = json.JSONDecoder()
-            parts: Any = json.decoder
-            slow.parse_object, slow.parse_array = parts.JSONObject, parts.JSONArray
-            slow.scan_once = parts.scanner.py_make_scanner(slow)
-            return cast("tuple[Any, int]", slow.raw_decode(s, idx))
+            decoder: Any = json.JSONDecoder()
+            implementation: Any = json.decoder
+            decoder.parse_object, decoder.parse_array = implementation.JSONObject, implementation.JSONArray
+            decoder.scan_once = implementation.scanner.py_make_scanner(decoder)
+            return cast("tuple[Any, int]", decoder.raw_decode(s, idx))
 
 
 def read_deep_objects() -> None:
-    """Allow this process to read objects as deep as the API server takes them. `plan.run.read` refuses them.
+    """Allow this process to parse objects that are nested as deeply as the API server allows.
 
-    Reading one must not end the watch, which would begin anew with the same Run for ever.
+    `plan.run.read` refuses such Runs. But an error while parsing one would end the watch, which would then start again with
+    the same Run, forever.
     """
-    cast("Any", json)._default_decoder = _Deep()  # of kopf, of aiohttp and ours
-    sys.setrecursionlimit(DEEPEST)
+    cast("Any", json)._default_decoder = _DeepDecoder()  # kopf, aiohttp and trialplane use it
+    sys.setrecursionlimit(RECURSION_LIMIT)
     threading.stack_size(STACK)
 
 
-def _words(text: str) -> Sequence[str]:
+def _split(text: str) -> Sequence[str]:
+    """Return the words of a text, which are separated by commas."""
     return [word for word in text.split(",") if word]
 
 
 def main() -> int:
-    """Work as the operator; its Lease is in the namespace that the pod is in, or that the kubeconfig names."""
+    """Run the operator until SIGTERM. Its Lease is in the namespace of the pod or of the kubeconfig."""
     parser = argparse.ArgumentParser(prog="python -m trialplane.reconciler", description=__doc__)
-    parser.add_argument("--lease", default="trialplane-operator", help="the Lease that the operator which works holds")
-    parser.add_argument("--namespaces", type=_words, help="those that Runs are in: a,b; by default the operator's own")
+    parser.add_argument("--lease", default="trialplane-operator", help="name of the Lease that the working operator holds")
+    parser.add_argument(
+        "--namespaces", type=_split, help="namespaces of Runs, separated by commas; by default the operator's own"
+    )
     arguments = parser.parse_args()
     kopf.configure()
     read_deep_objects()
-    for name in ("aiohttp.access", "kopf.objects"):  # each probe, each event
+    for name in ("aiohttp.access", "kopf.objects"):  # they log each probe and each event
         logging.getLogger(name).setLevel(logging.WARNING)
     url = os.environ.get(env.LEDGER, "")
     if not url:
@@ -350,11 +382,11 @@ def main() -> int:
     by_namespace = reconcilers(ledgers)
     if not by_namespace:
         return errors.EXIT_PLATFORM
-    lacking = [namespace for namespace in ledgers.namespaces if namespace not in by_namespace]
+    unserved_namespaces = [namespace for namespace in ledgers.namespaces if namespace not in by_namespace]
     lease = Lease(cluster, arguments.lease, f"{socket.gethostname()}-{os.getpid()}")
     code = errors.EXIT_OK
     try:
-        asyncio.run(operate(by_namespace, lease, [serve_more(lacking)] if lacking else []))
+        asyncio.run(operate(by_namespace, lease, [await_sites(unserved_namespaces)] if unserved_namespaces else []))
     except RestartNeeded as error:
         _logger.error("%s", error)
         code = errors.EXIT_PLATFORM

@@ -1,10 +1,10 @@
-"""Decisions on a Run: its phase and its goal choose steps from a table, and steps are actions. Pure.
+"""Decisions on a Run: a table has the steps for its phase and its goal, and a step is a function that returns actions. Pure.
 
-Upkeep comes with any phase and goal. `OUTSIDE` lists what the operator does without a decision of this module.
+Some upkeep is done in any phase and for any goal. `OUTSIDE` lists what the operator does without a decision of this module.
 
-Each action may be done twice. Between any two actions the reconciler may be killed; what it then observes makes it go on.
-So a start is recorded before its RayCluster is made, the RayCluster is made last, and a stop is in the ledger before
-anything is removed. A stop that was begun is completed before the run goes on.
+Each action may be repeated, and the operator may be killed between any two actions: after a new observation, the remaining
+actions follow. So a start is recorded before its RayCluster is created, the RayCluster is created last, and a stop is
+recorded in the ledger before anything is removed. A stop is completed before the run continues.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ TABLE: Mapping[Phase, Mapping[Goal, tuple[Step, ...]]] = {
 
 
 def goal(observed: Observation) -> Goal:
-    """The goal for a Run."""
+    """Return the goal for a Run."""
     if observed.read.spec is None:
         return Goal.REFUSE
     if observed.spec.desired is not RunState.RUNNING:
@@ -213,10 +213,10 @@ def is_due(observed: Observation) -> bool:
 
 
 def decide(observed: Observation) -> tuple[Action, ...]:
-    """Return the actions that are due now. None if all is as it should be, or if something must happen first."""
+    """Return the actions that are due now. Empty if nothing is to be done, or if something else must happen first."""
     actions: list[Action] = []
     if not observed.is_deleted:
-        # A change first, as what follows from it may be refused.
+        # A change is noted first, because the API server may refuse the following actions.
         actions += [*_note_change(observed), *_enclose(observed)]
         for step in TABLE[observed.phase][goal(observed)]:
             actions += _STEPS[step](observed)
@@ -224,11 +224,13 @@ def decide(observed: Observation) -> tuple[Action, ...]:
 
 
 def _note_change(observed: Observation) -> tuple[Action, ...]:
+    """Return the action that notes a change of the spec, if the ledger does not have it."""
     change = spec_changes.change(observed)
     return () if change is None else (NoteChange(change),)
 
 
 def _enclose(observed: Observation) -> tuple[Action, ...]:
+    """Return the action that renews the network policies, if they differ from those of the chart's values."""
     if observed.own_cluster is None or metadata.is_deleted(observed.own_cluster):
         return ()
     annotations = observed.own_cluster["metadata"].get("annotations") or {}
@@ -236,22 +238,27 @@ def _enclose(observed: Observation) -> tuple[Action, ...]:
 
 
 def _keep_images(observed: Observation) -> tuple[Action, ...]:
-    if observed.recorded is None or not observed.is_recorded:
+    """Return the action that writes digests of images to the ledger, if it lacks some."""
+    if observed.record is None or not observed.is_recorded:
         return ()
-    recorded = observed.recorded.images
-    images = tuple(image for image in observed.images if image.digest not in recorded.get(image.image, ()))
+    recorded_images = observed.record.images
+    images = tuple(image for image in observed.images if image.digest not in recorded_images.get(image.image, ()))
     return (KeepImages(images),) if images else ()
 
 
 def _revoke(observed: Observation) -> tuple[Action, ...]:
-    works = observed.alive or observed.phase in (Phase.STARTING, Phase.OPENING, Phase.LOST)
-    has_token = observed.recorded is not None and observed.recorded.token is not None
-    return (Revoke(),) if has_token and not works else ()
+    """Return the action that revokes the run's token, if no controller works or may still start."""
+    needs_token = observed.is_alive or observed.phase in (Phase.STARTING, Phase.OPENING, Phase.LOST)
+    has_token = observed.record is not None and observed.record.token is not None
+    return (Revoke(),) if has_token and not needs_token else ()
+
+
+# The following functions are the steps, as `STEPS` describes them. Each returns the actions that are due now.
 
 
 def _start(observed: Observation) -> tuple[Action, ...]:
     desire = Desire({"state": RunState.RUNNING, "parallel": observed.spec.parallel})
-    return (Record(new=observed.recorded is None), desire, Adopt(), Describe(), Admit(), Start())
+    return (Record(new=observed.record is None), desire, Adopt(), Describe(), Admit(), Start())
 
 
 def _restore(observed: Observation) -> tuple[Action, ...]:
@@ -259,23 +266,23 @@ def _restore(observed: Observation) -> tuple[Action, ...]:
 
 
 def _follow(observed: Observation) -> tuple[Action, ...]:
-    if observed.recorded is None:
+    if observed.record is None:
         return ()
-    if observed.recorded.desired.parallel != observed.spec.parallel:
+    if observed.record.desired.parallel != observed.spec.parallel:
         return (Desire({"parallel": observed.spec.parallel}),)
-    patch = _resized(observed)
+    patch = _resize_patch(observed)
     return (Resize(tuple(patch)),) if patch else ()
 
 
 def _desire_stop(observed: Observation) -> tuple[Action, ...]:
-    if observed.recorded is None or observed.desired in (None, observed.spec.desired, RunState.CANCELLED):
+    if observed.record is None or observed.desired_state in (None, observed.spec.desired, RunState.CANCELLED):
         return ()
-    has_ended = observed.is_current and observed.recorded.status.state.is_ended
+    has_ended = observed.is_status_current and observed.record.status.state.is_ended
     return () if has_ended else (Desire({"state": observed.spec.desired}),)
 
 
 def _desire_failure(observed: Observation) -> tuple[Action, ...]:
-    return () if observed.desired is RunState.FAILED else (Desire({"state": RunState.FAILED}),)
+    return () if observed.desired_state is RunState.FAILED else (Desire({"state": RunState.FAILED}),)
 
 
 def _remove(observed: Observation) -> tuple[Action, ...]:
@@ -283,15 +290,18 @@ def _remove(observed: Observation) -> tuple[Action, ...]:
 
 
 def _expire(observed: Observation) -> tuple[Action, ...]:
-    """Remove what is left of an ended run, whatever its spec says by now, once its end is in its status."""
+    """Return the removal of an ended run's objects after its time to live, which begins when its status has the end.
+
+    The time to live is that of the job of the last start, even if the spec is invalid now.
+    """
     status = observed.status
-    if not status.since or status.resumes != observed.start or status.state not in _ENDS:
+    if not status.since or status.resumes != observed.cluster_resumes or status.state not in _ENDS:
         return ()
     ttl = 0.0
     if observed.read.job is not None:
         ttl = observed.started_job.cluster.ttl
-    elif observed.recorded is not None:
-        ttl = observed.recorded.job.cluster.ttl
+    elif observed.record is not None:
+        ttl = observed.record.job.cluster.ttl
     return (Remove(),) if observed.now >= (metadata.moment(status.since) or 0.0) + ttl else ()
 
 
@@ -316,13 +326,16 @@ _STEPS: Mapping[Step, Callable[[Observation], tuple[Action, ...]]] = {
 }
 
 
-def _resized(observed: Observation) -> list[dict[str, Any]]:
-    """The JSON patch by which the first role's pods become as many as they should be; nothing if they are, or must wait.
+def _resize_patch(observed: Observation) -> list[dict[str, Any]]:
+    """Return the JSON patch that gives the job's first role the number of pods in the spec.
 
-    A pod with a slot may run a trial. So fewer pods wait until the controller reports that many slots, and which pods have
-    one.
+    A pod with a slot may run a trial. So pods are removed only after the controller has reported the new number of slots,
+    and only pods without a slot.
+
+    Returns:
+        The patch. Empty if the number is right, or if the removal of pods must wait.
     """
-    if observed.ray_cluster is None or observed.recorded is None:
+    if observed.ray_cluster is None or observed.record is None:
         return []
     spec = observed.ray_cluster["spec"]
     job = observed.started_job
@@ -331,25 +344,25 @@ def _resized(observed: Observation) -> list[dict[str, Any]]:
     group = spec["workerGroupSpecs"][0]
     if group["groupName"] != names.group(role.name):
         return []
-    status, pods = observed.recorded.status, observed.pods
+    status, pods = observed.record.status, observed.pods
     if len(pods) > role.pods and status.parallel != width and not observed.spec.now:
         return []
-    spare = [pod for pod in pods if observed.spec.now or pod not in status.nodes]
-    surplus = spare[: max(0, len(pods) - role.pods)]
-    # Ray's autoscaler too would remove a pod with a trial for a lower bound, when all have one.
+    removable = [pod for pod in pods if observed.spec.now or pod not in status.nodes]
+    surplus = removable[: max(0, len(pods) - role.pods)]
+    # Not below the number of pods with a slot, because Ray's autoscaler would remove a pod with a trial, too.
     count = role.pods if observed.spec.now else max(role.pods, len(pods) - len(surplus))
-    autoscale = bool(spec.get("enableInTreeAutoscaling"))
-    target = raycluster.Replicas.of(count, autoscale)
-    fields = {"maxReplicas": target.maximum}
-    if not autoscale:  # else Ray chooses: a pod that has not started, then the one that is idle the longest
-        fields |= {"minReplicas": target.minimum, "replicas": target.initial}
+    has_autoscaler = bool(spec.get("enableInTreeAutoscaling"))
+    replicas = raycluster.Replicas.of(count, has_autoscaler)
+    fields = {"maxReplicas": replicas.maximum}
+    if not has_autoscaler:  # the autoscaler itself removes pods that have not started, and then idle ones
+        fields |= {"minReplicas": replicas.minimum, "replicas": replicas.initial}
     if all(group.get(name) == value for name, value in fields.items()):
         return []
-    place = "/spec/workerGroupSpecs/0"
-    # The test fails if another group has taken its place.
-    patch: list[dict[str, Any]] = [{"op": "test", "path": f"{place}/groupName", "value": names.group(role.name)}]
-    patch += [{"op": "add", "path": f"{place}/{name}", "value": value} for name, value in fields.items()]
-    if not autoscale:
-        # Otherwise KubeRay would choose without knowing which pods have a trial; it also keeps the previous list.
-        patch.append({"op": "add", "path": f"{place}/scaleStrategy", "value": {"workersToDelete": surplus}})
+    group_path = "/spec/workerGroupSpecs/0"
+    # The test fails if the RayCluster has another group at this position now.
+    patch: list[dict[str, Any]] = [{"op": "test", "path": f"{group_path}/groupName", "value": names.group(role.name)}]
+    patch += [{"op": "add", "path": f"{group_path}/{name}", "value": value} for name, value in fields.items()]
+    if not has_autoscaler:
+        # Without this list, KubeRay would choose pods by itself, even those with a trial. An old list is replaced.
+        patch.append({"op": "add", "path": f"{group_path}/scaleStrategy", "value": {"workersToDelete": surplus}})
     return patch

@@ -1,8 +1,9 @@
-"""Which of several operators works: the one that holds a Lease, as Kubernetes' own controllers have it.
+"""Leader election: of several operators, the one that holds a Lease works, as with Kubernetes' own controllers.
 
-A Lease is a lock in the API server: taking it over is one patch that fails if anybody changed it since it was read. (kopf's
-peering is none: peers announce themselves and pause, for a while both of them, and it needs a CRD of its own.) Clocks are
-not compared: a Lease has run out when it did not change for its time on the clock of whoever waits.
+A Lease is a lock in the API server. It is taken over by a patch that fails if another operator has changed it since it was
+read. Clocks are not compared: a Lease has expired if it has not changed for its duration on the clock of the waiting
+operator. (kopf's peering is not used, because it is not a lock: two peers may work, or pause, at the same time. It also
+needs its own CRD.)
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ from trialplane.errors import LeaseLost, TrialplaneError
 from trialplane.kube import kinds
 from trialplane.kube.cluster import Cluster
 
-DURATION = 15  # seconds after which a Lease that is not renewed may be taken over
-RENEWAL = 10.0  # seconds after which a holder that could not renew it stops; less than that, so that two never work
-PAUSE = 2.0  # seconds between tries
+DURATION = 15  # seconds without a renewal after which another operator may take over a Lease
+RENEWAL = 10.0  # seconds without a renewal after which the holder stops; below DURATION, so that two never work
+PAUSE = 2.0  # seconds between attempts to renew or to take it
 _logger = logging.getLogger(__name__)
 
 
 class Lease:
-    """One Lease as one of its candidates sees it.
+    """A Lease, for one of the operators that compete for it.
 
     Args:
-        cluster: its namespace.
-        name: of the Lease.
-        holder: name of this candidate, unlike any other's.
-        clock: seconds, monotonic.
+        cluster: Client of the cluster for the namespace of the Lease.
+        name: Name of the Lease.
+        holder: Unique name of this operator.
+        clock: Monotonic clock, in seconds.
+
+    Attributes:
+        cluster: See above.
     """
 
     def __init__(self, cluster: Cluster, name: str, holder: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,14 +44,17 @@ class Lease:
         self._name = name
         self._holder = holder
         self._clock = clock
-        self._version = ""  # its version when it was seen to change last, and when that was
-        self._changed = 0.0
+        self._version = ""  # last observed version of the object
+        self._changed_at = 0.0  # time at which this version was first observed
 
     def hold(self) -> bool:
-        """Take or renew it; False while another one has it.
+        """Take or renew the Lease.
+
+        Returns:
+            Whether this operator holds it. False if another one does.
 
         Raises:
-            TargetError: the API server could not be reached, or another one was quicker.
+            TargetError: The API server cannot be reached, or another operator has changed the Lease in the meantime.
         """
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {"holderIdentity": self._holder, "leaseDurationSeconds": DURATION, "renewTime": now}
@@ -58,8 +65,8 @@ class Lease:
             return True
         version, holder = lease["metadata"]["resourceVersion"], (lease.get("spec") or {}).get("holderIdentity")
         if version != self._version:
-            self._version, self._changed = version, self._clock()
-        if holder and holder != self._holder and self._clock() - self._changed < DURATION:
+            self._version, self._changed_at = version, self._clock()
+        if holder and holder != self._holder and self._clock() - self._changed_at < DURATION:
             return False
         if holder != self._holder:
             spec["acquireTime"] = now
@@ -67,7 +74,7 @@ class Lease:
         return True
 
     def release(self) -> None:
-        """Give it up at once, if it is held."""
+        """Give up the Lease if this operator holds it, so that another one can take it at once."""
         lease = self.cluster.read(kinds.LEASE, self._name)
         if lease is not None and (lease.get("spec") or {}).get("holderIdentity") == self._holder:
             version = lease["metadata"]["resourceVersion"]
@@ -76,68 +83,86 @@ class Lease:
             )
 
 
-async def led(
+async def run_with_lease(
     lease: Lease,
     leads: asyncio.Event,
     tasks: Sequence[Coroutine[Any, Any, None]],
     threads: Executor,
     pause: float | None = None,
 ) -> None:
-    """Run tasks, of which the first that ends ends all, and hold the Lease until their threads have ended too.
+    """Run tasks until one of them ends, cancel the others, and hold the Lease until the threads of all have ended.
+
+    Args:
+        lease: Lease, which is taken and renewed.
+        leads: Event that is set when the Lease is held. Tasks that must not work without the Lease wait for it.
+        tasks: Tasks.
+        threads: Executor whose threads the tasks use. It is shut down at the end.
+        pause: Pause between attempts to renew the Lease, in seconds. None for `PAUSE`.
 
     Raises:
-        LeaseLost: it was held and is no more; threads may still work, and must be stopped at once.
-        Exception: a task's.
+        LeaseLost: The Lease was held and then lost. Threads may still work, so the process must end at once.
+        Exception: Error of the task that ended.
     """
-    holder = asyncio.ensure_future(lead(lease, leads, PAUSE if pause is None else pause))
-    running = [asyncio.ensure_future(task) for task in tasks]
+    holder = asyncio.ensure_future(hold_lease(lease, leads, PAUSE if pause is None else pause))
+    running_tasks = [asyncio.ensure_future(task) for task in tasks]
     try:
-        ended, _ = await asyncio.wait([holder, *running], return_when=asyncio.FIRST_COMPLETED)
-        for task in running:
+        ended_tasks, _ = await asyncio.wait([holder, *running_tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in running_tasks:
             task.cancel()
-        # Futures, and no tasks: when kopf is cancelled, it cancels the tasks that were begun after it.
-        closed: asyncio.Future[Any] = asyncio.gather(*running, return_exceptions=True)
-        await _unless_lost(holder, closed)
-        # A cancelled task leaves its thread at work.
-        await _unless_lost(holder, asyncio.get_running_loop().run_in_executor(None, threads.shutdown))
-        for task in ended:
+        # Futures instead of tasks: when kopf is cancelled, it cancels all tasks that were created after its start.
+        cancellation: asyncio.Future[Any] = asyncio.gather(*running_tasks, return_exceptions=True)
+        await _wait_with_lease(holder, cancellation)
+        # The threads of cancelled tasks still work.
+        await _wait_with_lease(holder, asyncio.get_running_loop().run_in_executor(None, threads.shutdown))
+        for task in ended_tasks:
             task.result()
     finally:
         holder.cancel()
 
 
-async def _unless_lost(holder: asyncio.Task[None], future: asyncio.Future[Any]) -> None:
-    """Wait for a future while the Lease is held. Raises LeaseLost."""
+async def _wait_with_lease(holder: asyncio.Task[None], future: asyncio.Future[Any]) -> None:
+    """Wait for a future while the Lease is held. Raise LeaseLost if it is lost before.
+
+    Args:
+        holder: Task of `hold_lease`, which ends only with an error.
+        future: Future.
+    """
     if not holder.done():
         await asyncio.wait([holder, future], return_when=asyncio.FIRST_COMPLETED)
     if holder.done():
         holder.result()
 
 
-async def lead(lease: Lease, leads: asyncio.Event, pause: float = PAUSE, renewal: float = RENEWAL) -> None:
-    """Set `leads` when the Lease is held, and renew it for ever.
+async def hold_lease(lease: Lease, leads: asyncio.Event, pause: float = PAUSE, renewal: float = RENEWAL) -> None:
+    """Take the Lease, set `leads`, and renew the Lease forever.
+
+    Args:
+        lease: Lease.
+        leads: Event that is set when the Lease is held.
+        pause: Pause between attempts, in seconds.
+        renewal: Time limit of a renewal, in seconds.
 
     Raises:
-        LeaseLost: it was held and is no more; whoever works must stop at once.
+        LeaseLost: The Lease was held and then lost. The operator must stop at once.
     """
     loop = asyncio.get_running_loop()
     clock = loop.time
-    renewed = clock()
+    renewed_at = clock()
     while True:
-        begun = clock()
+        attempted_at = clock()
         try:
-            # A future, and no task: when kopf ends, it cancels the tasks that were begun after it.
-            held = await asyncio.wait_for(loop.run_in_executor(None, lease.hold), renewal)
+            # A future instead of a task: when kopf ends, it cancels all tasks that were created after its start.
+            is_held = await asyncio.wait_for(loop.run_in_executor(None, lease.hold), renewal)
         except (TrialplaneError, TimeoutError) as error:
             _logger.warning("the Lease could not be %s: %s", "renewed" if leads.is_set() else "taken", error)
         else:
-            if held:
-                renewed = begun
+            if is_held:
+                renewed_at = attempted_at
                 if not leads.is_set():
                     _logger.info("this operator leads")
                     leads.set()
             elif leads.is_set():
                 raise LeaseLost("another operator holds the Lease")
-        if leads.is_set() and clock() - renewed >= renewal:
+        if leads.is_set() and clock() - renewed_at >= renewal:
             raise LeaseLost(f"the Lease was not renewed for {renewal:.0f} s")
         await asyncio.sleep(pause)

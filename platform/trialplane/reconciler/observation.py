@@ -1,8 +1,8 @@
-"""Observation of one Run at one moment: the Run, its RayCluster, its record in the ledger, and the phase that follows. Pure.
+"""Observation of one Run at one moment: the Run, its RayCluster, its record in the ledger, and the resulting phase. Pure.
 
-A Run is started once for each number of `spec.resumes`. The RayCluster names the one that it was made for, and
-`status.resumes` and `status.started` keep it when the RayCluster is gone. The ledger has when a start was begun, so a status
-is of this start if it was written after that. Only the ledger says that a run is over.
+A Run is started once for each value of `spec.resumes`. The RayCluster has an annotation with the value for which it was
+created; after it is deleted, `status.resumes` and `status.started` still have the last start. The ledger has the time of the
+last start, so a status in the ledger belongs to this start if it is newer. Only the ledger tells whether a run has ended.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from trialplane.wire.states import RunState
 
 Thing = Mapping[str, Any]
 
-WORKED = "worked"  # seconds for which it had worked when its last start was recorded; see `RunStatus`
+WORKED = "worked"  # field of a submission: `RunStatus.worked` at the last start, in seconds
 
 
 class Phase(enum.StrEnum):
-    """Phase of a Run, from what exists in the cluster and what the ledger says; its spec has no part in it."""
+    """Phase of a Run, from its objects in the cluster and its record in the ledger. It does not depend on the spec."""
 
     ABSENT = "Absent"
     LEAVING = "Leaving"
@@ -58,7 +58,7 @@ PHASES: Mapping[Phase, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Reason why nothing is started: `reason` in one word, `message` for people."""
+    """Reason why a Run is not started: `reason` in one word for programs, and `message` for people."""
 
     reason: str
     message: str
@@ -69,36 +69,36 @@ class Observation:
     """Snapshot of a Run.
 
     Attributes:
-        run: the object.
-        read: its spec and job, or what is wrong with them.
-        ray_cluster: of its name, whosever it is.
-        recorded: its record in the ledger, or that of an earlier Run of its name.
-        pods: names of the pods of its first role that stay, the newest first.
-        pulled: the images of its pods' containers, with the digests that their nodes pulled.
-        controller_runs: whether the controller's container runs, with or without the ledger.
-        is_locked_out: whether the token in the run's Secret is not the one that the ledger takes, or there is none.
-        leftovers: names of pods of a former RayCluster of its name, which are still being removed.
-        has_spec: whether the ConfigMap with its spec is there.
-        waits: why not all of its pods run, or "".
-        blocked: what was found wrong when it was to be started.
-        code: the ConfigMaps with its code, as the Run names them, when it is to be started; None for one that is not there.
-        has_orphans: whether one of them is not this Run's yet.
-        network: the digest of the network policies that its pods should have.
-        now: seconds since the epoch.
+        run: Object of the Run.
+        read: Spec and job of the Run, or the problems with them.
+        ray_cluster: RayCluster of the Run's name, even if it belongs to another Run. None without one.
+        record: Record of the Run's name in the ledger, even if it belongs to an earlier Run. None without one.
+        pods: Names of the pods of the job's first role, the newest first, without pods that are being deleted.
+        pulled_images: Images of its pods' containers, with the digests that their nodes have pulled.
+        controller_runs: Whether the controller's container runs. It may not have opened the ledger.
+        is_locked_out: Whether the ledger does not accept the token in the run's Secret, or there is no token.
+        leftovers: Names of pods of an earlier RayCluster of its name that are not removed yet.
+        has_spec: Whether the ConfigMap with its spec exists.
+        wait_reason: Reason why not all of its pods run, or "".
+        start_problem: Problem that was found before a start, or None.
+        code: ConfigMaps with its code, in the order of the spec, if it is to be started. None for a missing one.
+        has_orphans: Whether the Run is not yet the owner of one of these ConfigMaps.
+        network: Digest of the network policies that its pods should have.
+        now: Time of the observation, in seconds since the epoch.
     """
 
     run: Thing
     read: ParsedRun
     ray_cluster: Thing | None = None
-    recorded: Snapshot | None = None
+    record: Snapshot | None = None
     pods: tuple[str, ...] = ()
-    pulled: tuple[Image, ...] = ()
+    pulled_images: tuple[Image, ...] = ()
     controller_runs: bool = False
     is_locked_out: bool = False
     leftovers: tuple[str, ...] = ()
     has_spec: bool = False
-    waits: str = ""
-    blocked: Problem | None = None
+    wait_reason: str = ""
+    start_problem: Problem | None = None
     code: tuple[Thing | None, ...] = ()
     has_orphans: bool = False
     network: str = ""
@@ -106,46 +106,54 @@ class Observation:
 
     @property
     def name(self) -> str:
-        """The run's."""
+        """Name of the Run."""
         return str(self.run["metadata"]["name"])
 
     @property
     def uid(self) -> str:
-        """The Run's."""
+        """Uid of the Run."""
         return str(self.run["metadata"]["uid"])
 
     @property
     def owner(self) -> str:
-        """The Run's user, as its annotation names them, or ""."""
+        """Username of the Run's owner, from its annotation, or ""."""
         return str((self.run["metadata"].get("annotations") or {}).get(names.OWNER, ""))
 
     @property
     def generation(self) -> int:
-        """Generation of its spec."""
+        """Generation of the Run's spec."""
         return int(self.run["metadata"].get("generation") or 0)
 
     @property
     def is_deleted(self) -> bool:
-        """Whether it is being deleted."""
+        """Whether the Run is being deleted."""
         return metadata.is_deleted(self.run)
 
     @property
     def spec(self) -> RunSpec:
-        """The spec of a Run without a problem."""
+        """Spec of the Run.
+
+        Raises:
+            ValueError: The spec is invalid.
+        """
         if self.read.spec is None:
             raise ValueError(f"the spec of {self.name} cannot be read")
         return self.read.spec
 
     @property
     def job(self) -> Job:
-        """The job of a Run without a problem."""
+        """Job of the Run.
+
+        Raises:
+            ValueError: The job is invalid.
+        """
         if self.read.job is None:
             raise ValueError(f"the job of {self.name} cannot be read")
         return self.read.job
 
     @functools.cached_property
     def status(self) -> Status:
-        """The last one that was written; an empty one if it cannot be read."""
+        """Last status that the operator has written. An empty one if this version cannot read it."""
         try:
             return Status.model_validate(self.run.get("status") or {})
         except ValidationError:
@@ -153,135 +161,137 @@ class Observation:
 
     @property
     def started_job(self) -> Job:
-        """The job that its pods work on: as it was started, whatever its spec says since."""
-        return self.recorded.job if self.recorded is not None and self.is_ignored else self.job
+        """Job of the last start, which its pods work on, even if the spec has another one since."""
+        return self.record.job if self.record is not None and self.has_unapplied_job else self.job
 
     @property
     def own_cluster(self) -> Thing | None:
-        """The RayCluster, if it is this Run's."""
+        """RayCluster of the Run. None if there is none, or if it belongs to another Run."""
         if self.ray_cluster is None:
             return None
         return self.ray_cluster if metadata.is_owned(self.ray_cluster, self.uid) else None
 
     @property
-    def start(self) -> int | None:
-        """The `resumes` that its RayCluster was made for; None without one."""
+    def cluster_resumes(self) -> int | None:
+        """Value of `resumes` for which its RayCluster was created. None without one."""
         if self.own_cluster is None:
             return None
         text = (self.own_cluster["metadata"].get("annotations") or {}).get(runs.RESUMES, "0")
         return int(text) if str(text).isdecimal() else 0
 
     @property
-    def started(self) -> str | None:
-        """When it was started last."""
+    def started_at(self) -> str | None:
+        """Time of the last start, in Kubernetes' format. None before the first one."""
         return self.status.started if self.own_cluster is None else self.own_cluster["metadata"].get("creationTimestamp")
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """The images that its pods have run, each once for each digest."""
-        return tuple(dict.fromkeys((*self.status.images, *self.pulled)))
+        """Images that its pods have run, now or before, each with its digest."""
+        return tuple(dict.fromkeys((*self.status.images, *self.pulled_images)))
 
     @property
-    def resumes(self) -> int:
-        """The number that it was started for last."""
-        return max(self.status.resumes, self.start or 0)
+    def last_resumes(self) -> int:
+        """Value of `resumes` for which it was started last."""
+        return max(self.status.resumes, self.cluster_resumes or 0)
 
     @property
     def is_superseded(self) -> bool:
-        """Whether its spec asks for a later start than the last one."""
-        return self.spec.resumes != self.start if self.own_cluster is not None else self.spec.resumes > self.status.resumes
+        """Whether `resumes` in its spec was raised since the last start."""
+        if self.own_cluster is None:
+            return self.spec.resumes > self.status.resumes
+        return self.spec.resumes != self.cluster_resumes
 
     @property
-    def is_anothers(self) -> bool:
-        """Whether the ledger's record is of a Run of its name that another user owned."""
-        submission = {} if self.recorded is None else self.recorded.submission
+    def is_record_of_another(self) -> bool:
+        """Whether the record belongs to an earlier Run of its name with another owner."""
+        submission = {} if self.record is None else self.record.submission
         return submission.get(labels.UID) != self.uid and submission.get(labels.OWNER, "") not in ("", self.owner)
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the ledger's record is of this Run, or of an earlier one of its name that this one resumes."""
-        if self.recorded is None or self.is_anothers:
+        """Whether the record belongs to this Run, or to an earlier one of its name that this one resumes."""
+        if self.record is None or self.is_record_of_another:
             return False
-        resumes = self.read.spec is not None and self.read.spec.resumes > 0
-        return resumes or self.recorded.submission.get(labels.UID) == self.uid
+        is_resumed = self.read.spec is not None and self.read.spec.resumes > 0
+        return is_resumed or self.record.submission.get(labels.UID) == self.uid
 
     @property
-    def begun(self) -> float:
-        """When its last start was recorded, in seconds since the epoch; 0 if none was."""
-        if not self.is_recorded or self.recorded is None:
+    def last_start_time(self) -> float:
+        """Time of the last start, from the record, in seconds since the epoch. 0 if it was never started."""
+        if not self.is_recorded or self.record is None:
             return 0.0
-        return float(self.recorded.submission.get(labels.BEGUN, 0.0))
+        return float(self.record.submission.get(labels.BEGUN, 0.0))
 
     @property
-    def desired(self) -> RunState | None:
-        """Its desired state in the ledger; None if it is not recorded."""
-        return self.recorded.desired.state if self.recorded is not None and self.is_recorded else None
+    def desired_state(self) -> RunState | None:
+        """Desired state in the record. None if the Run has no record."""
+        return self.record.desired.state if self.record is not None and self.is_recorded else None
 
     @property
-    def alive(self) -> bool:
-        """Whether a controller works on it."""
-        return self.recorded is not None and self.recorded.alive
+    def is_alive(self) -> bool:
+        """Whether a controller works on the run."""
+        return self.record is not None and self.record.alive
 
     @property
-    def is_current(self) -> bool:
-        """Whether the ledger's status is of the last start: its controller has written one since and lives, or has ended."""
-        record, since = self.recorded, self.begun
+    def is_status_current(self) -> bool:
+        """Whether the status in the record belongs to the last start: it is newer, and its controller works or has ended."""
+        record, since = self.record, self.last_start_time
         return record is not None and record.status.updated >= since and (record.alive or record.status.has_ended(since))
 
     @property
     def has_begun(self) -> bool:
-        """Whether a controller has worked on it since its last start was recorded."""
-        started = None if self.recorded is None else self.recorded.status.started
-        return started is not None and started >= self.begun
+        """Whether a controller has worked on the run since its last start."""
+        controller_start = None if self.record is None else self.record.status.started
+        return controller_start is not None and controller_start >= self.last_start_time
 
     @functools.cached_property
-    def overdue(self) -> str:
-        """Which of its deadlines is over, for people; "" if none is, or if the run has ended."""
-        if self.read.job is None or not self.begun or self.spec.resumes > self.resumes:
+    def passed_deadline(self) -> str:
+        """Description of a deadline of the job that has passed. "" if none has, or if the run has ended or is resumed."""
+        if self.read.job is None or not self.last_start_time or self.spec.resumes > self.last_resumes:
             return ""
-        if self.recorded is None or self.recorded.status.has_ended(self.begun):
+        if self.record is None or self.record.status.has_ended(self.last_start_time):
             return ""
-        limits, waited = self.started_job.cluster, self.now - self.begun
-        if limits.deadline is not None and waited > limits.deadline:
+        limits, seconds = self.started_job.cluster, self.now - self.last_start_time
+        if limits.deadline is not None and seconds > limits.deadline:
             return f"it has not ended within {limits.deadline:g} s (cluster.deadline)"
-        has_worked = self.recorded.status.worked > float(self.recorded.submission.get(WORKED, 0.0))
-        if limits.pending_deadline is not None and waited > limits.pending_deadline and not has_worked:
+        has_worked = self.record.status.worked > float(self.record.submission.get(WORKED, 0.0))
+        if limits.pending_deadline is not None and seconds > limits.pending_deadline and not has_worked:
             return f"no trial could start within {limits.pending_deadline:g} s (cluster.pending_deadline)"
         return ""
 
     @property
-    def is_ignored(self) -> bool:
-        """Whether the job was changed since the start, without a resume."""
-        if self.own_cluster is None or self.start != self.spec.resumes:
+    def has_unapplied_job(self) -> bool:
+        """Whether the spec's job was changed since the last start. The change applies only when the run is resumed."""
+        if self.own_cluster is None or self.cluster_resumes != self.spec.resumes:
             return False
         annotations = self.own_cluster["metadata"].get("annotations") or {}
         return bool(annotations.get(names.SPEC_HASH) != planning.spec_hash(self.job))
 
     @property
     def is_failing(self) -> bool:
-        """Whether a deadline is over, or the ledger has that it is to fail, which a resume revokes."""
-        return bool(self.overdue) or self.desired is RunState.FAILED
+        """Whether the run must fail, because a deadline has passed or the desired state is FAILED. A resume revokes it."""
+        return bool(self.passed_deadline) or self.desired_state is RunState.FAILED
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the ledger has that it is to stop, which nothing revokes before it has."""
-        return self.desired in (RunState.PAUSED, RunState.CANCELLED)
+        """Whether the desired state is a stop. A stop is completed before anything else happens to the run."""
+        return self.desired_state in (RunState.PAUSED, RunState.CANCELLED)
 
     @functools.cached_property
     def phase(self) -> Phase:
-        """The phase that it is in."""
+        """Phase of the Run."""
         if self.own_cluster is None:
-            if self.ray_cluster is not None or self.leftovers or self.alive:
+            if self.ray_cluster is not None or self.leftovers or self.is_alive:
                 return Phase.LEAVING
-            record = self.recorded
-            has_ended = record is not None and self.is_current and (self.is_recorded or record.status.state.is_ended)
+            record = self.record
+            has_ended = record is not None and self.is_status_current and (self.is_recorded or record.status.state.is_ended)
             return Phase.GONE if has_ended else Phase.ABSENT
         if metadata.is_deleted(self.own_cluster):
             return Phase.LEAVING
-        if self.alive:
+        if self.is_alive:
             return Phase.RUNNING
-        if self.is_current:
+        if self.is_status_current:
             return Phase.ENDED
-        if self.controller_runs:  # without the lock while the gateway is away
+        if self.controller_runs:  # it starts, or it has lost the lock because the gateway is unavailable
             return Phase.OPENING
         return Phase.LOST if self.has_begun else Phase.STARTING

@@ -1,4 +1,4 @@
-"""Reads what there is of a Run: its RayCluster and pods, its record, its code, its Secret; and what is wrong with them."""
+"""Reads the objects of a Run: its RayCluster and pods, its record, its code and its Secret; and finds problems with them."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from trialplane.reconciler.observation import Observation, Phase, Problem
 from trialplane.wire import cluster as names
 from trialplane.wire import ledger
 
-_EVENTS = 500  # the newest that the API server returns; enough for the pods of a wide run
-_EVENTS_AGE = 5.0  # seconds for which one list of them serves all runs: reading it costs as much as the rest of a look
-_SETTLING = 30.0  # seconds of a RayCluster in which its pods are made, or refused, which only events say
-_CONTAINERS = ("ray-head", "ray-worker", names.CONTROLLER)  # of which an administrator or a job names the image
+_EVENTS = 500  # limit of the events that are read; enough for the pods of a large run
+_EVENTS_AGE = 5.0  # time for which all runs share one list of events: reading it takes as long as the rest of an observation
+_NEW_SECONDS = 30.0  # age of a RayCluster up to which its pods may still be created or refused
+_CONTAINERS = ("ray-head", "ray-worker", names.CONTROLLER)  # containers whose images an administrator or a job chooses
 _DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})")
 
 
 class Observer:
-    """Looks at the Runs of one namespace, and changes nothing.
+    """Reader of the Runs in one namespace. It changes nothing.
 
     Args:
-        cluster: the namespace.
-        archive: the ledger.
-        site: what the chart installed there.
-        clock: seconds since the epoch.
+        cluster: Client of the cluster for the namespace.
+        archive: Ledgers of the namespace.
+        site: Description of the chart's installation.
+        clock: Clock, in seconds since the epoch.
     """
 
     def __init__(self, cluster: Cluster, archive: Archive, site: Site, clock: Callable[[], float]) -> None:
@@ -46,81 +46,98 @@ class Observer:
         self._archive = archive
         self._site = site
         self._clock = clock
-        self._events: tuple[float, list[dict[str, Any]]] = 0.0, []  # when they were listed
+        self._events: tuple[float, list[dict[str, Any]]] = 0.0, []  # the time of the list, and the events
 
     def look(self, observed: Observation) -> Observation:
-        """Everything that the next decision needs; the Run itself as it was read."""
-        name, site = observed.name, self._site
+        """Return a new observation for the next decision. The Run itself is not read again.
+
+        Args:
+            observed: Observation with the Run.
+        """
+        name = observed.name
         ray_cluster = self._cluster.read(kinds.RAY_CLUSTER, name)
         observation = dataclasses.replace(
-            observed, ray_cluster=ray_cluster, recorded=self._archive.snapshot(name), blocked=None, waits=""
+            observed, ray_cluster=ray_cluster, record=self._archive.snapshot(name), start_problem=None, wait_reason=""
         )
         if ray_cluster is None:
-            spec = self._cluster.read(kinds.CONFIG_MAP, names.spec_map(name))
-            observation = dataclasses.replace(observation, has_spec=owns(observation, spec), pods=(), leftovers=())
-            if decisions.is_due(observation):
-                # KubeRay would take them for pods of the new RayCluster, and they have another token.
-                if leftovers := tuple(pod["metadata"]["name"] for pod in self._pods(name)):
-                    return dataclasses.replace(observation, leftovers=leftovers)
-                code = tuple(
-                    self._cluster.read(kinds.CONFIG_MAP, map_name) for map_name in observation.spec.code.config_maps
-                )
-                orphans = any(
-                    config_map is not None and not owns(observation, config_map) and is_free(config_map, name)
-                    for config_map in code
-                )
-                taken = self._taken(observation, code)
-                blocked = Problem("NameTaken", taken) if taken else self._blocked(observation, site, code)
-                return dataclasses.replace(observation, blocked=blocked, code=code, has_orphans=orphans)
-            return dataclasses.replace(observation, has_orphans=False)
+            return self._without_ray_cluster(observation)
         if observation.own_cluster is not None and metadata.is_deleted(observation.own_cluster):
-            # It goes with its last pod, and one on a lost node stays until somebody removes it.
-            return dataclasses.replace(observation, leftovers=tuple(pod["metadata"]["name"] for pod in self._pods(name)))
+            # The RayCluster stays until its last pod is gone, and a pod on a lost node until somebody removes it.
+            return dataclasses.replace(observation, leftovers=self._pod_names(name))
         if observation.own_cluster is None:
             return observation
-        cluster_pods = [
-            pod for pod in self._pods(name) if metadata.is_owned(pod, observation.own_cluster["metadata"].get("uid"))
-        ]
-        policies = network.policies(ray_cluster, site)
-        observation = dataclasses.replace(observation, network=network.digest(policies))
+        return self._with_ray_cluster(observation, observation.own_cluster)
+
+    def _without_ray_cluster(self, observation: Observation) -> Observation:
+        """Return the observation of a Run without a RayCluster, with the code and the problems of a start that is due."""
+        name = observation.name
+        spec = self._cluster.read(kinds.CONFIG_MAP, names.spec_map(name))
+        observation = dataclasses.replace(observation, has_spec=owns(observation, spec), pods=(), leftovers=())
+        if not decisions.is_due(observation):
+            return dataclasses.replace(observation, has_orphans=False)
+        # KubeRay would mistake old pods for pods of the new RayCluster, and they have another token.
+        if leftovers := self._pod_names(name):
+            return dataclasses.replace(observation, leftovers=leftovers)
+        code = tuple(self._cluster.read(kinds.CONFIG_MAP, map_name) for map_name in observation.spec.code.config_maps)
+        has_orphans = any(
+            config_map is not None and not owns(observation, config_map) and is_free(config_map, name) for config_map in code
+        )
+        name_conflict = self._name_conflict(observation, code)
+        problem = Problem("NameTaken", name_conflict) if name_conflict else self._start_problem(observation, code)
+        return dataclasses.replace(observation, start_problem=problem, code=code, has_orphans=has_orphans)
+
+    def _with_ray_cluster(self, observation: Observation, ray_cluster: Mapping[str, Any]) -> Observation:
+        """Return the observation of a Run that has a RayCluster, with the state of its pods, token and network policies."""
+        name = observation.name
+        cluster_pods = [pod for pod in self._pods(name) if metadata.is_owned(pod, ray_cluster["metadata"].get("uid"))]
         observation = dataclasses.replace(
             observation,
+            network=network.digest(network.policies(ray_cluster, self._site)),
             controller_runs=any(_runs(pod, names.CONTROLLER) for pod in cluster_pods),
-            pulled=images(cluster_pods),
+            pulled_images=images(cluster_pods),
         )
         if observation.read.job is None or observation.phase is Phase.ENDED:
             return observation
-        if not observation.alive:
+        if not observation.is_alive:
             observation = dataclasses.replace(
                 observation,
                 has_spec=owns(observation, self._cluster.read(kinds.CONFIG_MAP, names.spec_map(name))),
                 is_locked_out=self._is_locked_out(observation),
             )
-        role = names.group(observation.started_job.roles()[0].name)
-        staying = [pod["metadata"] for pod in cluster_pods if not metadata.is_deleted(pod)]
-        first = tuple(pod["name"] for pod in staying if pod["labels"].get(names.GROUP_LABEL) == role)
-        status = observation.recorded.status if observation.recorded is not None else None
-        complete = observation.alive and status is not None and status.slots_ready >= status.slots
-        return dataclasses.replace(observation, pods=first, waits="" if complete else self._waits(ray_cluster, cluster_pods))
+        group = names.group(observation.started_job.roles()[0].name)
+        lasting_pods = [pod["metadata"] for pod in cluster_pods if not metadata.is_deleted(pod)]
+        pod_names = tuple(pod["name"] for pod in lasting_pods if pod["labels"].get(names.GROUP_LABEL) == group)
+        status = observation.record.status if observation.record is not None else None
+        is_complete = observation.is_alive and status is not None and status.slots_ready >= status.slots
+        wait_reason = "" if is_complete else self._wait_reason(ray_cluster, cluster_pods)
+        return dataclasses.replace(observation, pods=pod_names, wait_reason=wait_reason)
 
-    def _taken(self, observed: Observation, code: Sequence[Mapping[str, Any] | None]) -> str:
-        """Say which object of somebody else has the name of one that the run's start makes or takes; "" if none has."""
+    def _name_conflict(self, observed: Observation, code: Sequence[Mapping[str, Any] | None]) -> str:
+        """Return the text about an existing object that has a name which the start needs, but does not belong to the run.
+
+        Args:
+            observed: Observation of a Run that is to be started.
+            code: ConfigMaps with its code.
+
+        Returns:
+            The text for the first such object. "" if there is none.
+        """
         run, site = observed.name, self._site
-        wanted = [
+        needed = [
             (kinds.CONFIG_MAP, "ConfigMap", names.spec_map(run)),
             (kinds.SECRET, "Secret", names.token_secret(run)),
             (kinds.SECRET, "Secret", names.ray_secret(run)),
-            # KubeRay takes these three as they are when they are there.
+            # If the following three exist, KubeRay uses them unchanged.
             (kinds.SERVICE, "Service", names.head_service(run)),
             (kinds.ROLE, "Role", run),
             (kinds.ROLE_BINDING, "RoleBinding", run),
         ]
         if pods.autoscales(observed.job, site):
-            wanted.append((kinds.SERVICE_ACCOUNT, "ServiceAccount", names.autoscaler_account(run)))
+            needed.append((kinds.SERVICE_ACCOUNT, "ServiceAccount", names.autoscaler_account(run)))
         if site.network.enabled:
-            wanted += [(kinds.NETWORK_POLICY, "NetworkPolicy", policy) for policy in network.names(run)]
+            needed += [(kinds.NETWORK_POLICY, "NetworkPolicy", policy) for policy in network.names(run)]
         objects: list[tuple[str, str, Mapping[str, Any] | None]] = []
-        objects += [(word, name, self._cluster.read(kind, name)) for kind, word, name in wanted]
+        objects += [(word, name, self._cluster.read(kind, name)) for kind, word, name in needed]
         objects += [
             ("ConfigMap", config_map["metadata"]["name"], config_map) for config_map in code if config_map is not None
         ]
@@ -130,10 +147,13 @@ class Observer:
         return ""
 
     def _is_locked_out(self, observed: Observation) -> bool:
-        """Whether the Secret of its token, which somebody may have deleted, does not open the ledger, as after a restore."""
+        """Whether the run needs a new token: its Secret is missing, or the ledger does not accept the token in it.
+
+        The latter happens if the database was restored from a backup.
+        """
         secret = self._cluster.read(kinds.SECRET, names.token_secret(observed.name))
         if secret is not None and not is_free(secret, observed.name):
-            return False  # somebody else's, which is left as it is
+            return False  # another Secret of this name, which is left unchanged
         if not owns(observed, secret):
             return True
         try:
@@ -142,37 +162,49 @@ class Observer:
             return True
         return (
             not token
-            or observed.recorded is None
-            or not archive.is_same_digest(observed.recorded.token, ledger.token_digest(token))
+            or observed.record is None
+            or not archive.is_same_digest(observed.record.token, ledger.token_digest(token))
         )
 
     def _pods(self, run: str) -> list[dict[str, Any]]:
-        """The pods of a run, the newest first."""
-        pods = self._cluster.list(kinds.POD, selector=f"{names.RUN}={run}")
-        return sorted(pods, key=metadata.created, reverse=True)
+        """Return the pods of a run, the newest first."""
+        run_pods = self._cluster.list(kinds.POD, selector=f"{names.RUN}={run}")
+        return sorted(run_pods, key=metadata.created, reverse=True)
 
-    def _waits(self, ray_cluster: Mapping[str, Any], pods: list[dict[str, Any]]) -> str:
-        """Return why not all pods run."""
-        listed, events = self._events
+    def _pod_names(self, run: str) -> tuple[str, ...]:
+        """Return the names of a run's pods, the newest first."""
+        return tuple(pod["metadata"]["name"] for pod in self._pods(run))
+
+    def _wait_reason(self, ray_cluster: Mapping[str, Any], pods: list[dict[str, Any]]) -> str:
+        """Return the reason why not all pods of a RayCluster run, or "".
+
+        The events of the namespace are listed again if the last list is too old, or may lack those of a new RayCluster.
+        """
+        listed_at, events = self._events
         now = self._clock()
-        if is_new(ray_cluster, now) or not listed <= now < listed + _EVENTS_AGE:
+        if is_new(ray_cluster, now) or not listed_at <= now < listed_at + _EVENTS_AGE:
             events = self._cluster.list(kinds.EVENT, limit=_EVENTS)
             self._events = now, events
         workload = self._workload(ray_cluster) if (ray_cluster.get("spec") or {}).get("suspend") else None
         return waiting.reason(ray_cluster, pods, events, workload, now)
 
     def _workload(self, ray_cluster: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Kueue's workload for a RayCluster."""
+        """Return Kueue's Workload for a RayCluster. None without one."""
         try:
             workloads = self._cluster.list(kinds.WORKLOAD)
-        except TargetError:  # there is no Kueue
+        except TargetError:  # Kueue is not installed
             return None
         uid = ray_cluster["metadata"].get("uid")
         return next((workload for workload in workloads if metadata.is_owned(workload, uid)), None)
 
-    def _blocked(self, observed: Observation, site: Site, code: Sequence[Mapping[str, Any] | None]) -> Problem | None:
-        """Return the problem of a run that is to be started: its code, or that it does not fit the site."""
-        spec, job = observed.spec, observed.job
+    def _start_problem(self, observed: Observation, code: Sequence[Mapping[str, Any] | None]) -> Problem | None:
+        """Return the reason why a run cannot be started: the chart does not allow its job, or its code is not complete.
+
+        Args:
+            observed: Observation of a Run that is to be started.
+            code: ConfigMaps with its code. None for a missing one.
+        """
+        site, job = self._site, observed.job
         issues = [
             *preflight.placement(job, site),
             *preflight.install(job, site.install.enabled),
@@ -181,81 +213,88 @@ class Observer:
         ]
         if issues:
             return Problem("Invalid", str(SpecError([issue.below("spec", "job") for issue in issues])))
-        maps, parts = spec.code.config_maps, runs.parts(code)
-        lacking = [
+        maps, parts = observed.spec.code.config_maps, runs.parts(code)
+        missing = [
             f"{name} with {packing.part_name(names.CODE_KEY, number)}"
             for number, (name, part) in enumerate(zip(maps, parts, strict=True))
             if part is None
         ]
-        if lacking:
-            missing = f"the ConfigMap {lacking[0]} is" if len(lacking) == 1 else f"the ConfigMaps {', '.join(lacking)} are"
-            remedy = "`kubectl apply` it beside the Run" if len(lacking) == 1 else "`kubectl apply` them beside the Run"
-            return Problem(runs.CODE_MISSING, f"{missing} not there yet; {remedy}")
-        packed = b"".join(part for part in parts if part is not None)
-        where = f"the ConfigMap {maps[0]}" if len(maps) == 1 else f"the ConfigMaps {', '.join(maps)}"
-        try:
-            digest = packing.digest(packed)
-        except InputError as error:
-            return Problem("CodeMismatch", f"{names.CODE_KEY} in {where}: {error}; submit the run again")
-        if digest != spec.code.sha256:
-            return Problem(
-                "CodeMismatch",
-                f"the code in {where} is {digest[:12]}…, and spec.code.sha256 says {spec.code.sha256[:12]}…; delete the "
-                "Run, with which its code goes, and submit the run again",
-            )
-        wanted = len(Pack(packed, digest, ()).parts)
-        if wanted != len(maps):  # the pods mount as many as it takes
-            return Problem(
-                "CodeMismatch",
-                f"spec.code.configMaps names {len(maps)}, and the code takes {wanted} of 1 MiB; submit the run again",
-            )
-        return None
+        if missing:
+            subject = f"the ConfigMap {missing[0]} is" if len(missing) == 1 else f"the ConfigMaps {', '.join(missing)} are"
+            remedy = "`kubectl apply` it beside the Run" if len(missing) == 1 else "`kubectl apply` them beside the Run"
+            return Problem(runs.CODE_MISSING, f"{subject} not there yet; {remedy}")
+        return _code_mismatch(observed, b"".join(part for part in parts if part is not None))
+
+
+def _code_mismatch(observed: Observation, packed: bytes) -> Problem | None:
+    """Return the problem if the packed code is not the code that the spec names."""
+    code = observed.spec.code
+    maps = code.config_maps
+    where = f"the ConfigMap {maps[0]}" if len(maps) == 1 else f"the ConfigMaps {', '.join(maps)}"
+    try:
+        digest = packing.digest(packed)
+    except InputError as error:
+        return Problem("CodeMismatch", f"{names.CODE_KEY} in {where}: {error}; submit the run again")
+    if digest != code.sha256:
+        return Problem(
+            "CodeMismatch",
+            f"the code in {where} is {digest[:12]}…, and spec.code.sha256 says {code.sha256[:12]}…; delete the Run, with "
+            "which its code goes, and submit the run again",
+        )
+    part_count = len(Pack(packed, digest, ()).parts)
+    if part_count != len(maps):  # the number of parts follows from the code's size, and the pods mount as many ConfigMaps
+        return Problem(
+            "CodeMismatch",
+            f"spec.code.configMaps names {len(maps)}, and the code takes {part_count} of 1 MiB; submit the run again",
+        )
+    return None
 
 
 def images(pods: Iterable[Mapping[str, Any]]) -> tuple[Image, ...]:
-    """The images of Ray's and the controller's containers, each with the digest that its node pulled.
+    """Return the images of Ray's and the controller's containers, each with the digest that its node has pulled.
 
-    Left out is an image that the node has under another name, as those that `kind load` brings.
+    An image that the node knows only by another name is left out, for example one that `kind load` has loaded.
     """
-    pulled: list[Image] = []
+    pulled_images: list[Image] = []
     for pod in pods:
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
-        boxes = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
-        named = {box["name"]: str(box.get("image", "")) for box in boxes}  # a node may know the image by another name
-        for box in [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]:
-            image, image_id = named.get(box["name"], ""), str(box.get("imageID") or "")
+        containers = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
+        image_names = {container["name"]: str(container.get("image", "")) for container in containers}
+        for container in [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]:
+            image, image_id = image_names.get(container["name"], ""), str(container.get("imageID") or "")
             repository = re.sub(r"(?<!/)(?:@.*|:[^/]*)$", "", image)
             is_same = f"/{image_id.partition('@')[0]}".endswith(f"/{repository}")
             digest = image_id and (_DIGEST.search(image) or (is_same and _DIGEST.search(image_id)))
-            if digest and box["name"] in _CONTAINERS:
-                pulled.append(Image(image=image, digest=digest[1]))
-    return tuple(dict.fromkeys(pulled))
+            if digest and container["name"] in _CONTAINERS:
+                pulled_images.append(Image(image=image, digest=digest[1]))
+    return tuple(dict.fromkeys(pulled_images))
 
 
 def owns(observed: Observation, thing: Mapping[str, Any] | None) -> bool:
-    """Whether an object is there and is this Run's."""
+    """Whether an object exists and the observed Run owns it."""
     return thing is not None and metadata.is_owned(thing, observed.uid)
 
 
 def _runs(pod: Mapping[str, Any], container: str) -> bool:
-    """Whether a container of a pod runs, as far as its node said last."""
+    """Whether a container of a pod runs, according to the pod's status."""
     status = pod.get("status") or {}
     statuses = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
     return any(item.get("name") == container and "running" in (item.get("state") or {}) for item in statuses)
 
 
 def is_free(thing: Mapping[str, Any], run: str) -> bool:
-    """Whether a Run of that name may have an object: it is that of a Run of its name, or code that waits for its Run.
+    """Whether a Run of this name may take over an object.
 
-    Of a Run that is gone, Kubernetes is about to remove it, or its next owner is named first.
+    It may if the owners of the object are a Run or a RayCluster of this name, even earlier ones: Kubernetes then removes the
+    object soon, or it gets the new owner before. And it may if the object is code without an owner that is labeled with the
+    run.
     """
-    owners = [(owner.get("kind"), owner.get("name")) for owner in thing["metadata"].get("ownerReferences") or []]
-    of_kuberay = {("RayCluster", run), (runs.KIND, run)}
+    owners = {(owner.get("kind"), owner.get("name")) for owner in thing["metadata"].get("ownerReferences") or []}
     if owners:
-        return set(owners) <= of_kuberay
+        return owners <= {("RayCluster", run), (runs.KIND, run)}
     return "binaryData" in thing and (thing["metadata"].get("labels") or {}).get(names.RUN) == run
 
 
 def is_new(ray_cluster: Mapping[str, Any], now: float) -> bool:
-    """Whether a RayCluster's pods are perhaps still being made, or refused."""
-    return now < metadata.created(ray_cluster) + _SETTLING
+    """Whether a RayCluster is so new that its pods may still be created or refused."""
+    return now < metadata.created(ray_cluster) + _NEW_SECONDS

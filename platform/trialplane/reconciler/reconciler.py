@@ -1,7 +1,7 @@
-"""Reads all there is of a Run, does what is to be done, and writes its status.
+"""Observes a Run, does the actions that are due, and writes its status.
 
-`reconcile` may be called at any time and as often as one likes, and may be killed at any moment: what it does is decided by
-what there is, never by what it did before.
+`reconcile` may be called at any time and any number of times, and may be killed at any moment: its actions depend only on
+the observation, and not on earlier calls.
 """
 
 from __future__ import annotations
@@ -54,29 +54,33 @@ from trialplane.wire import cluster as names
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import Change
 
-REMOVING = 2.0  # seconds until a run whose files are being removed is looked at again
-LIVING = 10.0  # seconds until a run that works, or is to, is looked at again
-WAITING = 20.0  # seconds until one is looked at again whose pods have waited for some time
-PATIENT = (
-    300.0  # seconds until one is looked at again whose problem has stayed the same for long; its changes are seen at once
-)
-ARRIVING = 1.0  # seconds until a Run that was made before its code is looked at again
-_DELETED = "Deleted"  # what a Run that is gone asks for, in the record of its changes
-_ARRIVAL = 30.0  # seconds in which the code of a new Run is expected
+# Seconds until a Run is reconciled again without an event.
+REMOVING = 2.0  # if its files are being removed
+LIVING = 10.0  # if it works, or is to work
+WAITING = 20.0  # if its pods have waited for some time
+PATIENT = 300.0  # if it has had the same problem for a long time
+ARRIVING = 1.0  # if its code is missing and it is new
+_DELETED = "Deleted"  # state of a deleted Run in the record of its changes
+_ARRIVAL = 30.0  # seconds after a Run's creation in which its code may be created
 _LEDGER_AWAY: tuple[type[Exception], ...] = (LedgerError, archive.DATABASE_ERRORS)
-_ROUNDS = 4  # of looking and doing in one call; what is left then comes with the next
-_FILES = RunPaths(Path())  # for the names of files only
+_ROUNDS = 4  # limit of observations and decisions in one call
+_FILES = RunPaths(Path())  # only for the names of files
 _logger = logging.getLogger(__name__)
 
 
 class Reconciler:
-    """The operator's hands in one namespace.
+    """The reconciliation of the Runs in one namespace.
 
     Args:
-        cluster: the namespace.
-        archive: the ledger.
-        site: what the chart installed there.
-        clock: seconds since the epoch.
+        cluster: Client of the cluster for the namespace.
+        archive: Ledgers of the namespace.
+        site: Description of the chart's installation.
+        clock: Clock, in seconds since the epoch.
+
+    Attributes:
+        cluster: See above.
+        clock: See above.
+        observer: Reader of the Runs.
     """
 
     def __init__(self, cluster: Cluster, archive: Archive, site: Site, clock: Callable[[], float] = time.time) -> None:
@@ -86,42 +90,37 @@ class Reconciler:
         self.clock = clock
         self.observer = Observer(cluster, archive, site, lambda: self.clock())
         self._removal = Removal(cluster, archive, site, lambda: self.clock())
-        self._problems: dict[str, tuple[Problem, int]] = {}  # by run, and how often it was found in turn
+        self._problems: dict[str, tuple[Problem, int]] = {}  # by run: its last problem, and how often it was repeated
 
     def forgotten(self) -> list[str]:
-        """Names of the runs that their users have deleted, and that are not gone yet."""
+        """Return the names of the runs that their users have deleted and that are not removed yet."""
         return sorted(self._archive.forgotten())
 
     def admitted(self) -> list[str]:
-        """Names of runs that a token opens; their Runs may have been deleted while no operator worked."""
+        """Return the names of runs with a valid token. Their Runs may have been deleted while no operator worked."""
         return self._archive.admitted()
 
     def reconcile(self, name: str) -> float | None:
-        """Reconcile the Run of that name with its spec, as far as that is possible now.
+        """Reconcile the Run of this name with its spec, as far as possible now.
 
         Returns:
-            Seconds after which to call again even if nothing is seen to change; None for never.
+            Seconds until it must be reconciled again even without an event. None for never.
 
         Raises:
-            TargetError: the API server could not be reached, or refuses what the Run's status was told.
-            SQLAlchemyError: the Run is gone, and the database is away.
+            TargetError: The API server cannot be reached, or refuses an action; the Run's status has the reason.
+            InputError: The API server refuses an action; the Run's status has the reason.
+            SQLAlchemyError: The Run was deleted, and the database is unavailable.
         """
         run = self.cluster.read(kinds.RUN, name)
         if run is None:
-            self._problems.pop(name, None)
-            if self._removal.step(name):
-                return REMOVING
-            self._archive.revoke(name)  # the Run's Secret is gone with it
-            self._note_deletion(name, "its Run was deleted")  # by whom, the API server does not keep
-            self._removal.sweep(name)
-            return None
+            return self._reconcile_deleted(name)
         if metadata.is_deleted(run):
             return None
         observed = Observation(run, runs.read(run), now=self.clock())
         try:
-            if leftover := self._removal.step(name, observed.uid):  # of an earlier Run of its name
-                text = f"an earlier run of this name was deleted, and its files are being removed: {leftover}"
-                self._write(observed, run_status.explained(observed, "FormerRun", text, self.clock()))
+            if reason := self._removal.step(name, observed.uid):
+                text = f"an earlier run of this name was deleted, and its files are being removed: {reason}"
+                self._explain(observed, "FormerRun", text)
                 return REMOVING
             observed = self.observer.look(observed)
             for _ in range(_ROUNDS):
@@ -131,30 +130,42 @@ class Reconciler:
                 for action in actions:
                     self._do(observed, action)
                 observed = self.observer.look(observed)
-        except LedgerCorrupt as error:  # only its record; other Runs go on
-            self._write(observed, run_status.explained(observed, "LedgerUnreadable", str(error), self.clock()))
+        except LedgerCorrupt as error:  # the record of this run is damaged, not those of others
+            self._explain(observed, "LedgerUnreadable", str(error))
             return self._patience(observed, Problem("LedgerUnreadable", str(error)))
         except errors.LedgerLocked as error:  # by a controller that is about to end
-            self._write(observed, run_status.explained(observed, "LedgerLocked", str(error), self.clock()))
+            self._explain(observed, "LedgerLocked", str(error))
             return LIVING
         except LedgerFull as error:
-            self._write(observed, run_status.explained(observed, "BudgetSpent", str(error), self.clock()))
-            return self._patience(observed, Problem("BudgetSpent", ""))  # the amounts in the text may change
+            self._explain(observed, "BudgetSpent", str(error))
+            return self._patience(observed, Problem("BudgetSpent", ""))  # without the text, whose amounts may change
         except _LEDGER_AWAY as error:
-            text = f"the ledger's database does not answer: {archive.reason(error)}"
-            self._write(
-                observed, run_status.explained(observed, "LedgerAway", f"{text}; all records are safe", self.clock())
-            )
+            text = f"the ledger's database does not answer: {archive.reason(error)}; all records are safe"
+            self._explain(observed, "LedgerAway", text)
             return LIVING
-        except (TargetError, InputError) as error:  # of the API server: a quota, an admission policy, a conflict
-            self._write(observed, run_status.explained(observed, "Refused", str(error), self.clock()))
+        except (TargetError, InputError) as error:  # a quota, an admission policy or a conflict
+            self._explain(observed, "Refused", str(error))
             raise
         status = run_status.status(observed, self.clock())
         self._write(observed, status)
-        return self._next(observed, status)
+        return self._pause(observed, status)
+
+    def _reconcile_deleted(self, name: str) -> float | None:
+        """Reconcile a Run that does not exist any more: remove its files if its user wants it, and revoke its token."""
+        self._problems.pop(name, None)
+        if self._removal.step(name):
+            return REMOVING
+        self._archive.revoke(name)
+        self._note_deletion(name, "its Run was deleted")  # the API server does not record who deleted it
+        self._removal.sweep(name)
+        return None
+
+    def _explain(self, observed: Observation, reason: str, text: str) -> None:
+        """Write the old status with the reason why the Run cannot be observed or reconciled; see `run_status.explained`."""
+        self._write(observed, run_status.explained(observed, reason, text, self.clock()))
 
     def _do(self, observed: Observation, action: Action) -> None:
-        """One action."""
+        """Do an action. For each action, see its class in `decisions`."""
         name = observed.name
         _logger.info("%s: %s", name, type(action).__name__.lower())
         match action:
@@ -178,7 +189,7 @@ class Reconciler:
             case Admit():
                 self._admit(observed)
             case NoteChange(change=change):
-                self._post(observed, change)
+                self._post_event(observed, change)
                 self._archive.note(name, change)
             case Enclose():
                 if observed.own_cluster is not None:
@@ -202,24 +213,24 @@ class Reconciler:
                 self._archive.keep_images(name, [(image.image, image.digest) for image in images])
             case Remove():
                 if observed.own_cluster is not None:
-                    # Until its pods and its token are gone, so that the next one of the name gets none of them.
+                    # It stays until its pods and its token are gone, so that a new RayCluster does not get them.
                     self.cluster.delete(kinds.RAY_CLUSTER, name, foreground=True)
                 if owns(observed, self.cluster.read(kinds.CONFIG_MAP, names.spec_map(name))):
                     self.cluster.delete(kinds.CONFIG_MAP, names.spec_map(name))
 
     def _note_deletion(self, name: str, text: str) -> None:
-        """Record once that a Run is gone, if its record stays; the record of a run that never started has nothing of it."""
+        """Record the deletion of a Run as a change, unless that is done, or the record has no changes."""
         with contextlib.suppress(LedgerCorrupt):
-            recorded = self._archive.snapshot(name)
-            last = None if recorded is None else recorded.change
+            record = self._archive.snapshot(name)
+            last = None if record is None else record.change
             if last is not None and last.requested.get("state") != _DELETED:
-                desired = {**last.requested, "state": _DELETED}
-                self._archive.note(name, Change(self.clock(), "", text, last.uid, last.generation + 1, desired))
+                requested = {**last.requested, "state": _DELETED}
+                self._archive.note(name, Change(self.clock(), "", text, last.uid, last.generation + 1, requested))
 
-    def _post(self, observed: Observation, change: Change) -> None:
-        """Say a change as an Event of the Run, which has one name however often it is made."""
-        when, who = run_status.moment(change.at), f" by {change.by}" if change.by else ""
-        about = {"apiVersion": runs.API_VERSION, "kind": runs.KIND, "name": observed.name, "uid": observed.uid}
+    def _post_event(self, observed: Observation, change: Change) -> None:
+        """Create the Event of a change. Its name is always the same, so that there is one Event if this is repeated."""
+        time_text, suffix = run_status.moment(change.at), f" by {change.by}" if change.by else ""
+        run_reference = {"apiVersion": runs.API_VERSION, "kind": runs.KIND, "name": observed.name, "uid": observed.uid}
         event = {
             "apiVersion": "v1",
             "kind": "Event",
@@ -227,42 +238,42 @@ class Reconciler:
                 "name": f"{observed.name}.{observed.uid[:13]}.{change.generation}",
                 "namespace": self.cluster.namespace,
             },
-            "involvedObject": {**about, "namespace": self.cluster.namespace},
+            "involvedObject": {**run_reference, "namespace": self.cluster.namespace},
             "reason": "Changed",
-            "message": f"{change.description}{who}",
+            "message": f"{change.description}{suffix}",
             "type": "Normal",
             "source": {"component": "trialplane-operator"},
-            "firstTimestamp": when,
-            "lastTimestamp": when,
+            "firstTimestamp": time_text,
+            "lastTimestamp": time_text,
             "count": 1,
         }
         try:
             self.cluster.apply(event, names.MANAGER, force=True)
-        except (TargetError, InputError) as error:  # a quota; the ledger has it all the same, and the run goes on
+        except (TargetError, InputError) as error:  # for example a quota; the ledger has the change anyway
             _logger.warning("%s: the Event of a change could not be made: %s", observed.name, error)
 
     def _admit(self, observed: Observation) -> None:
-        """Give the controller a token of its own, with which it opens the run at the gateway."""
+        """Create a new token, with which the controller opens the run at the gateway, and its Secret."""
         token = secrets.token_urlsafe(32)
         self._apply(observed, _secret(names.token_secret(observed.name), names.TOKEN_KEY, token))
         self._archive.admit(observed.name, token)
 
     def _enclose(self, observed: Observation, ray_cluster: Mapping[str, Any]) -> str:
-        """Apply the network policies of a RayCluster's pods, as the site allows. Return their digest."""
+        """Apply the network policies of a RayCluster's pods, and return their digest."""
         policies = network.policies(ray_cluster, self._site)
         for policy in policies:
             self._apply(observed, policy)
-        if not policies:  # those of a run that was started while the chart had some would still hold
+        if not policies:  # the chart's values had policies when the run was started, but have none now
             for policy_name in network.names(observed.name):
                 if owns(observed, self.cluster.read(kinds.NETWORK_POLICY, policy_name)):
                     self.cluster.delete(kinds.NETWORK_POLICY, policy_name)
         return network.digest(policies)
 
     def _ray_cluster(self, observed: Observation) -> dict[str, Any]:
-        """The RayCluster for this start: as wide as the Run asks for."""
+        """Return the manifest of the RayCluster for a start, with the number of pods in the spec."""
         plan = _plan(observed)
-        wide = dataclasses.replace(plan, job=plan.job.widened(observed.spec.parallel or plan.job.width))
-        ray_cluster = raycluster.raycluster(wide, self._site)
+        resized_plan = dataclasses.replace(plan, job=plan.job.widened(observed.spec.parallel or plan.job.width))
+        ray_cluster = raycluster.raycluster(resized_plan, self._site)
         annotations = {
             **ray_cluster["metadata"]["annotations"],
             names.SPEC_HASH: planning.spec_hash(plan.job),
@@ -274,88 +285,102 @@ class Reconciler:
         }
 
     def _apply(self, observed: Observation, thing: Mapping[str, Any]) -> None:
-        """Make an object of the Run, or make it what it should be."""
+        """Create or change an object that the Run owns."""
         owned = {**thing, "metadata": {**self._metadata(observed, pods.labels(_plan(observed))), **thing["metadata"]}}
         self.cluster.apply(owned, names.MANAGER, force=True)
 
     def _metadata(self, observed: Observation, labels: Mapping[str, str]) -> dict[str, Any]:
-        where = {"name": observed.name, "namespace": self.cluster.namespace}
-        return {**where, "labels": dict(labels), "ownerReferences": [runs.owner_reference(observed.name, observed.uid)]}
+        """Return the metadata of an object that the Run owns and that has its name."""
+        identity = {"name": observed.name, "namespace": self.cluster.namespace}
+        return {**identity, "labels": dict(labels), "ownerReferences": [runs.owner_reference(observed.name, observed.uid)]}
 
     def _write(self, observed: Observation, status: Status) -> None:
-        """Write a status that differs from what the Run has."""
+        """Write the status of the Run if it has changed."""
         if status != observed.status:
-            # Refused when another Run has its name by now.
+            # With the uid, the API server refuses to write it to a new Run of the same name.
             body = {"metadata": {"uid": observed.uid}, "status": status.model_dump(mode="json")}
             self.cluster.patch(kinds.RUN, observed.name, body, status=True)
 
-    def _next(self, observed: Observation, status: Status) -> float | None:
+    def _pause(self, observed: Observation, status: Status) -> float | None:
+        """Return the seconds until the Run must be reconciled again, or None for never. Delete it if it is too old.
+
+        Args:
+            observed: Observation after which no action is due.
+            status: Its status.
+        """
         problem = problems.problem(observed)
         is_missing = problem is not None and problem.reason == runs.CODE_MISSING
         if is_missing and self.clock() - metadata.created(observed.run) < _ARRIVAL:
             return ARRIVING
-        ended = next(
-            (condition for condition in status.conditions if condition.type == runs.ENDED and condition.status == "True"),
-            None,
-        )
-        if ended is None or observed.ray_cluster is not None:
-            resting = status.state == "Paused" or bool(observed.read.issues)
-            if resting and observed.ray_cluster is None:
-                return None
-            if observed.ray_cluster is None and problem is not None:
-                return self._patience(observed, problem)
-            self._problems.pop(observed.name, None)
-            return WAITING if self._has_waited(observed) else LIVING
+        ends = (condition for condition in status.conditions if condition.type == runs.ENDED and condition.status == "True")
+        end = next(ends, None)
+        if end is not None and observed.ray_cluster is None:
+            return self._expire(observed, metadata.moment(end.lastTransitionTime) or 0.0)
+        if observed.ray_cluster is None and (status.state == "Paused" or observed.read.issues):
+            return None
+        if observed.ray_cluster is None and problem is not None:
+            return self._patience(observed, problem)
+        self._problems.pop(observed.name, None)
+        return WAITING if self._has_waited(observed) else LIVING
+
+    def _expire(self, observed: Observation, ended_at: float) -> float | None:
+        """Delete a Run if the chart's `operator.runTtl` has passed since its end, in seconds since the epoch.
+
+        Returns:
+            Seconds until then. None if the Run was deleted, or is never deleted.
+        """
         if not self._site.run_ttl:
             return None
-        seconds_left = (metadata.moment(ended.lastTransitionTime) or 0.0) + self._site.run_ttl - self.clock()
+        seconds_left = ended_at + self._site.run_ttl - self.clock()
         if seconds_left > 0:
             return seconds_left
-        # As it was read: it may have been resumed since, or another Run may have its name.
+        # With `only`, a Run that was resumed since, or a new one of the same name, is not deleted.
         if self.cluster.delete(kinds.RUN, observed.name, only=observed.run):
             self._note_deletion(observed.name, "its Run was removed by the operator, long after the end (operator.runTtl)")
         return None
 
     def _patience(self, observed: Observation, problem: Problem) -> float:
-        """Seconds until a Run with a problem is looked at again: twice as long each time that it has stayed the same."""
-        before, times = self._problems.get(observed.name, (None, 0))
-        times = times + 1 if problem == before else 0
-        self._problems[observed.name] = problem, times
-        return backoff.pause(times + 1, PATIENT, first=LIVING)
+        """Return the seconds until a Run with a problem is reconciled again. They double while the problem is the same."""
+        last_problem, repetitions = self._problems.get(observed.name, (None, 0))
+        repetitions = repetitions + 1 if problem == last_problem else 0
+        self._problems[observed.name] = problem, repetitions
+        return backoff.pause(repetitions + 1, PATIENT, first=LIVING)
 
     def _has_waited(self, observed: Observation) -> bool:
-        """Whether its pods have waited for some time.
+        """Whether the Run's pods have waited for some time, so that it may be reconciled less often.
 
-        A pod that changes is seen at once, but a refusal only in events, and that a controller works only in the ledger.
+        Until then it is reconciled often, because not all that happens to new pods causes an event of the watch: KubeRay's
+        refusal of a pod is only in Events, and the start of a controller's work only in the ledger.
         """
-        if observed.own_cluster is None or observed.phase not in (Phase.STARTING, Phase.LOST) or not observed.waits:
+        if observed.own_cluster is None or observed.phase not in (Phase.STARTING, Phase.LOST) or not observed.wait_reason:
             return False
         return not is_new(observed.own_cluster, self.clock())
 
 
 def _plan(observed: Observation) -> Plan:
-    """The plan that the Run was made of; its code, which was compared with the Run, only when that is to be started."""
+    """Return the plan of the Run. It contains the code only if the Run is to be started."""
     packed = b"".join(part or b"" for part in runs.parts(observed.code))
     return Plan(observed.name, observed.job, Pack(packed, observed.spec.code.sha256, ()), Provenance("", "", ""))
 
 
 def _secret(name: str, key: str, value: str) -> dict[str, Any]:
+    """Return the manifest of a Secret with one key."""
     data = {key: base64.b64encode(value.encode()).decode()}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": "Opaque", "data": data}
 
 
 def _facts(observed: Observation) -> dict[str, Any]:
-    """The facts of the submission as the ledger and the pods have them."""
+    """Return the fields of the submission for the ledger and the pods."""
     spec, job = observed.spec, observed.job
     created = metadata.created(observed.run)
     submission = {"submitted": created, **spec.submission}
     if not isinstance(submission["submitted"], (int, float)) or isinstance(submission["submitted"], bool):
         submission["submitted"] = created
-    # Later than what a former controller wrote, whose clock may be ahead. The new one keeps these facts in the ledger.
-    last = None if observed.recorded is None else observed.recorded.status
-    before, worked = (0.0, 0.0) if last is None else (last.updated, last.worked)
-    start = {labels.UID: observed.uid, labels.BEGUN: max(observed.now, before + 0.001), WORKED: worked}
-    # Of these the Run's spec says nothing: what is in MLflow is whose record this is.
-    record = "" if observed.recorded is None else str(observed.recorded.submission.get(labels.RECORD_UID, ""))
-    whose = {labels.RECORD_UID: record or observed.uid, labels.OWNER: observed.owner}
-    return {**submission, "code_hash": spec.code.sha256, "spec_hash": planning.spec_hash(job), **start, **whose}
+    # The start must be later than the last status of a former controller, whose clock may be ahead.
+    last_status = None if observed.record is None else observed.record.status
+    last_update, worked = (0.0, 0.0) if last_status is None else (last_status.updated, last_status.worked)
+    start = {labels.UID: observed.uid, labels.BEGUN: max(observed.now, last_update + 0.001), WORKED: worked}
+    # These do not come from the spec, which a user can write: they decide which records in MLflow belong to the run.
+    record_uid = "" if observed.record is None else str(observed.record.submission.get(labels.RECORD_UID, ""))
+    identity = {labels.RECORD_UID: record_uid or observed.uid, labels.OWNER: observed.owner}
+    return {**submission, "code_hash": spec.code.sha256, "spec_hash": planning.spec_hash(job), **start, **identity}

@@ -1,8 +1,8 @@
-"""Removes the files of a run that its user has deleted, from the claims of the namespace, and then its record.
+"""Removes the files of a run that its user has deleted from the volumes of the namespace, and then its record.
 
-The record says that it is to go, so no Run and no finalizer is needed for it, and it stays until the files are gone. Each
-claim gets a short-lived pod, named after that one removal: a pod of an earlier run of the name does not count. `step` may be
-called at any time and be killed at any moment.
+The record has a mark that the run is to be removed, and it stays until the files are gone. So neither a Run nor a finalizer
+is needed. For each volume there is a short-lived pod, whose name contains the mark, so that pods of an earlier removal are
+not mistaken for it. `step` may be called at any time, and may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 from trialplane.wire.paths import RunPaths
 
-SECONDS = 900  # for which a pod may work
-PATIENCE = 60.0  # seconds after which a pod that failed makes way for another
-_VOLUME = "/volume"
-# Neither follows links, and rm succeeds where there is nothing. Some caches are of folders that nobody may write to.
+SECONDS = 900  # time limit of a pod
+PATIENCE = 60.0  # age in seconds at which a failed pod is replaced
+_VOLUME = "/volume"  # mount path of the volume
+# Neither command follows links, and rm succeeds if there is no folder. The chmod is for caches with read-only folders.
 _REMOVE = 'chmod -Rf u+rwX -- "$0"; exec rm -rf -- "$0"'
 _logger = logging.getLogger(__name__)
 
 
 class Removal:
-    """Removes runs in one namespace.
+    """The removal of runs in one namespace.
 
     Args:
-        cluster: the namespace.
-        archive: the ledger.
-        site: has the claims.
-        clock: seconds since the epoch.
+        cluster: Client of the cluster for the namespace.
+        archive: Ledgers of the namespace.
+        site: Description of the chart's installation, with its volumes.
+        clock: Clock, in seconds since the epoch.
     """
 
     def __init__(self, cluster: Cluster, archive: Archive, site: Site, clock: Callable[[], float] = time.time) -> None:
@@ -48,12 +48,15 @@ class Removal:
         self._clock = clock
 
     def step(self, run: str, uid: str = "") -> str:
-        """Do what is to be done next; "" once nothing is left, or if the run is not to go, else what it waits for.
+        """Do the next step of a removal, if the run is to be removed.
 
         Args:
-            run: its name.
-            uid: of the Run of that name; "" when there is none. While its Run is there a run is not removed: whoever may
-                reach the gateway may ask for it, and only its owner may delete the Run.
+            run: Name of the run.
+            uid: Uid of the Run of this name. "" without a Run. A run is not removed while its Run exists: everybody who can
+                reach the gateway may request a removal, but only its owner may delete the Run.
+
+        Returns:
+            The reason why the removal is not complete. "" if it is complete, or if the run is not to be removed.
         """
         mark = self._archive.forgotten().get(run)
         if mark is None:
@@ -64,67 +67,87 @@ class Removal:
         ray_cluster = self._cluster.read(kinds.RAY_CLUSTER, run)
         is_ours = ray_cluster is not None and (ray_cluster["metadata"].get("labels") or {}).get(names.RUN) == run
         if ray_cluster is not None and is_ours and not metadata.is_deleted(ray_cluster):
-            self._cluster.delete(kinds.RAY_CLUSTER, run, foreground=True)  # of a Run that went without it
+            self._cluster.delete(kinds.RAY_CLUSTER, run, foreground=True)  # the Run was deleted without its RayCluster
         if is_ours or self._cluster.list(kinds.POD, selector=f"{names.RUN}={run}"):
-            return "its pods are ending"  # which may write
-        existing = {pod["metadata"]["name"]: pod for pod in self._pods(run)}
-        problems = [
-            self._look(run, pod, existing.get(pod["metadata"]["name"])) for pod in removal_pods(run, mark, self._site)
+            return "its pods are ending"  # they may still write files
+        existing_pods = {pod["metadata"]["name"]: pod for pod in self._pods(run)}
+        reasons = [
+            self._remove_files(run, pod, existing_pods.get(pod["metadata"]["name"]))
+            for pod in removal_pods(run, mark, self._site)
         ]
-        if any(problems):
-            return next(filter(None, problems))
+        if any(reasons):
+            return next(filter(None, reasons))
         try:
             self._archive.delete(run)
-        except errors.LedgerLocked as error:  # by a controller whose end the database has not noticed
+        except errors.LedgerLocked as error:  # the database has not detected the end of the controller yet
             return str(error)
         _logger.info("%s: forgotten, with its files", run)
         self.sweep(run)
         return ""
 
     def sweep(self, run: str) -> None:
-        """Delete pods of removals that are over."""
+        """Delete the pods of completed removals of a run."""
         for pod in self._pods(run):
             if not metadata.is_deleted(pod):
                 self._cluster.delete(kinds.POD, pod["metadata"]["name"])
 
     def _pods(self, run: str) -> list[dict[str, Any]]:
+        """Return the pods that remove files of a run."""
         return self._cluster.list(kinds.POD, selector=f"{names.REMOVES}={run}")
 
-    def _look(self, run: str, wanted: Mapping[str, Any], existing: Mapping[str, Any] | None) -> str:
-        """Return why a pod has not done its work, or "". Create it, or make way for another one."""
-        name = wanted["metadata"]["name"]
+    def _remove_files(self, run: str, manifest: Mapping[str, Any], existing: Mapping[str, Any] | None) -> str:
+        """Create a pod that removes files, or delete it if it failed some time ago, so that it is created again.
+
+        Args:
+            run: Name of the run.
+            manifest: Manifest of the pod.
+            existing: The pod, if it exists.
+
+        Returns:
+            The reason why the files are not removed yet, or "".
+        """
+        name = manifest["metadata"]["name"]
         if existing is None:
             _logger.info("%s: its files are being removed by the pod %s", run, name)
-            self._cluster.create(kinds.POD, wanted)
+            self._cluster.create(kinds.POD, manifest)
             return f"the pod {name} is being made"
         phase = (existing.get("status") or {}).get("phase")
         if phase == "Failed" and not metadata.is_deleted(existing) and self._clock() - metadata.created(existing) > PATIENCE:
             _logger.warning(
                 "%s: the pod %s could not remove its files: %s; another one tries", run, name, waiting.last_message(existing)
             )
-            with contextlib.suppress(errors.TargetError):  # it is not there any more
+            with contextlib.suppress(errors.TargetError):  # the next call tries again
                 self._cluster.delete(kinds.POD, name)
         return "" if phase == "Succeeded" else f"the pod {name} is {phase or 'Pending'}"
 
 
 def removal_pods(run: str, mark: str, site: Site) -> Iterator[dict[str, Any]]:
-    """The pods that remove a run's files: one for each claim, which may lie on another node.
+    """Yield the manifests of the pods that remove a run's files: one for each volume, because volumes may need other nodes.
 
-    Each mounts the whole of one claim, as a folder is removed from the one above it, and nothing else: no token, no Secret.
+    Each pod mounts one whole volume, because the run's folder itself is removed, and no token or Secret.
 
     Args:
-        run: its name.
-        mark: of its record, by which this removal is told from others.
-        site: has the claims.
+        run: Name of the run.
+        mark: Mark in the run's record, which identifies this removal.
+        site: Description of the chart's installation, with its volumes.
     """
     home = Path(names.HOME)
-    files = RunPaths.of(home, run).root.relative_to(home)  # as head pods mount it
-    for volume, claim, folder in (("runs", site.runs.claim, files), ("checkpoints", site.checkpoints.claim, run)):
+    run_folder = RunPaths.of(home, run).root.relative_to(home)
+    for volume, claim, folder in (("runs", site.runs.claim, run_folder), ("checkpoints", site.checkpoints.claim, run)):
         if claim:
             yield _pod(run, f"{run}-{volume}-{mark}", claim, f"{_VOLUME}/{folder}", site)
 
 
 def _pod(run: str, name: str, claim: str, folder: str, site: Site) -> dict[str, Any]:
+    """Return the manifest of a pod that removes a folder from a volume.
+
+    Args:
+        run: Name of the run.
+        name: Name of the pod.
+        claim: PersistentVolumeClaim of the volume.
+        folder: Path of the folder in the pod.
+        site: Description of the chart's installation.
+    """
     container = {
         "name": names.VOLUMES,
         "image": site.images.controller,
@@ -145,7 +168,7 @@ def _pod(run: str, name: str, claim: str, folder: str, site: Site) -> dict[str, 
         "terminationGracePeriodSeconds": 0,
         "securityContext": pods.pod_security(),
         **({"imagePullSecrets": secrets} if secrets else {}),
-        # Where a claim is bound to a node of trial pods, it must be able to go there.
+        # If the volume is on a node for trial pods, the pod must tolerate the taints of the node.
         **({"tolerations": [dict(toleration) for toleration in site.tolerations]} if site.tolerations else {}),
         "containers": [container],
         "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": claim}}],

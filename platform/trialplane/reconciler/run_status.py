@@ -17,35 +17,37 @@ from trialplane.reconciler import problems
 from trialplane.reconciler.observation import Observation, Phase
 from trialplane.wire.records import RunStatus
 
-LONGEST = 2000  # characters of a reason, which a controller may have chosen; of a condition the API server takes 32,768
-Holds = Literal["True", "False"]
+LONGEST = 2000  # limit of a reason's characters, which a controller may choose; the API server allows 32,768 in a condition
+ConditionValue = Literal["True", "False"]
 _ENDED = ("Succeeded", "Failed", "Cancelled")
 
 
 def status(observed: Observation, now: float) -> Status:
-    """The status that the Run should have.
+    """Return the status that the Run should have.
 
     Args:
-        observed: of the Run, when there is nothing left to do.
-        now: seconds since the epoch.
+        observed: Observation after which no action is due.
+        now: Current time, in seconds since the epoch.
     """
     state, reason = _state(observed)
-    before = observed.status
-    recorded = observed.recorded.status if observed.is_recorded and observed.recorded is not None else None
-    job, current = observed.read.job, recorded if observed.is_current else None
-    total = current.trials if current else job.trials if job else before.total
-    ended = recorded.ended_trials if recorded else before.ended
     reason = reason[:LONGEST]
+    old_status, job = observed.status, observed.read.job
+    recorded_status = observed.record.status if observed.is_recorded and observed.record is not None else None
+    ended = recorded_status.ended_trials if recorded_status else old_status.ended
+    if recorded_status and observed.is_status_current:
+        total = recorded_status.trials
+    else:
+        total = job.trials if job else old_status.total
     return Status(
         state=state,
         reason=reason,
         ended=ended,
         total=total,
         progress=f"{ended}/{total}" if total else "",
-        best=(_best(recorded) if recorded else before.best)[:LONGEST],
-        since=before.since if before.since and before.state == state else moment(now),
-        started=observed.started,
-        resumes=observed.resumes,
+        best=(_best(recorded_status) if recorded_status else old_status.best)[:LONGEST],
+        since=old_status.since if old_status.since and old_status.state == state else moment(now),
+        started=observed.started_at,
+        resumes=observed.last_resumes,
         observedGeneration=observed.generation,
         images=observed.images,
         conditions=tuple(_conditions(observed, state, reason, now)),
@@ -53,13 +55,13 @@ def status(observed: Observation, now: float) -> Status:
 
 
 def explained(observed: Observation, reason: str, message: str, now: float) -> Status:
-    """The status as it was, with what keeps the reconciler from knowing more or doing more.
+    """Return the old status with the reason why the Run cannot be observed or reconciled at the moment.
 
     Args:
-        observed: of the Run.
-        reason: in one word.
-        message: for people.
-        now: seconds since the epoch.
+        observed: Observation of the Run, which may be incomplete.
+        reason: Reason in one word, for programs.
+        message: Message for people.
+        now: Current time, in seconds since the epoch.
     """
     other_conditions = [condition for condition in observed.status.conditions if condition.type != runs.READY]
     ready = _condition(observed, runs.READY, "False", reason, message, now)
@@ -74,7 +76,7 @@ def explained(observed: Observation, reason: str, message: str, now: float) -> S
 
 
 def moment(seconds: float) -> str:
-    """A time as Kubernetes writes it."""
+    """Return a time in Kubernetes' format, from seconds since the epoch."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -83,97 +85,108 @@ def _state(observed: Observation) -> tuple[State, str]:
     problem = problems.problem(observed)
     if problem is not None and observed.own_cluster is None and not observed.is_recorded:
         return "Pending" if problem.reason == runs.CODE_MISSING else "Invalid", problem.message
-    if observed.recorded is not None:
-        waits = observed.waits
+    if observed.record is not None:
+        wait_reason = observed.wait_reason
         if observed.own_cluster is None:
-            waits = "" if observed.recorded.status.reason else "its pods are gone, and its controller is ending"
-        status = ledger_status.reported(_ledger(observed, observed.recorded), waits)
+            wait_reason = "" if observed.record.status.reason else "its pods are gone, and its controller is ending"
+        status = ledger_status.reported(_ledger_view(observed, observed.record), wait_reason)
         if status is not None:
             return cast(State, status.state.value.title()), status.reason
     if observed.read.spec is None or observed.read.job is None:
         return (observed.status.state if observed.status.started else "Invalid"), problem.message if problem else ""
     if observed.is_failing and (observed.own_cluster is not None or observed.spec.state == "Running"):
-        return _overdue(observed)
+        return _failed_state(observed)
     if observed.own_cluster is not None:
-        return _of_ray_cluster(observed)
+        return _ray_cluster_state(observed)
     if observed.spec.state != "Running":
         return observed.spec.state, ledger_status.stopped(observed.name, observed.spec.desired)
     if problem is None and observed.leftovers:
-        return "Pending", _leaving("the pods of its former start are being removed", observed.leftovers)
+        return "Pending", _removal_text("the pods of its former start are being removed", observed.leftovers)
     return "Pending", problem.message if problem else "its pods are about to be made"
 
 
-def _ledger(observed: Observation, recorded: Snapshot) -> LedgerView:
-    """Return the ledger's view of the run, with the state that its Run asks for."""
-    if observed.own_cluster is not None or observed.read.spec is None:  # it stops when its pods are gone
-        return LedgerView(recorded.status, alive=recorded.alive, begun=observed.begun)
-    # A paused run is about to start again. Whether it is at all, a new Run of its name decides.
-    again = not observed.is_recorded or observed.is_superseded or observed.is_stopping or observed.is_failing
-    begun = math.inf if again and not recorded.status.state.is_ended and not recorded.alive else observed.begun
-    return LedgerView(recorded.status, observed.spec.desired, recorded.alive, begun)
+def _ledger_view(observed: Observation, record: Snapshot) -> LedgerView:
+    """Return the ledger's view of the run. Without pods, it includes the desired state of the spec."""
+    if observed.own_cluster is not None or observed.read.spec is None:  # the run stops only when its pods are gone
+        return LedgerView(record.status, alive=record.alive, begun=observed.last_start_time)
+    # If a new start is due, every status in the ledger is older than it. An ended run is not started again by itself.
+    is_start_due = not observed.is_recorded or observed.is_superseded or observed.is_stopping or observed.is_failing
+    is_outdated = is_start_due and not record.status.state.is_ended and not record.alive
+    return LedgerView(
+        record.status, observed.spec.desired, record.alive, math.inf if is_outdated else observed.last_start_time
+    )
 
 
-def _of_ray_cluster(observed: Observation) -> tuple[State, str]:
-    """Return the state of a run that has a RayCluster and whose controller has reported nothing yet."""
+def _ray_cluster_state(observed: Observation) -> tuple[State, str]:
+    """Return the state, and its reason, of a run with a RayCluster whose controller has not reported a status yet."""
     if observed.own_cluster is not None and metadata.is_deleted(observed.own_cluster):
         if observed.spec.state == "Running":
-            return "Pending", _leaving("the pods of its former start are being removed", observed.leftovers)
-        return observed.spec.state, _leaving("its pods are being removed", observed.leftovers)
-    return "Pending", observed.waits or ("the controller is restarting" if observed.has_begun else ledger_status.STARTING)
+            return "Pending", _removal_text("the pods of its former start are being removed", observed.leftovers)
+        return observed.spec.state, _removal_text("its pods are being removed", observed.leftovers)
+    if observed.wait_reason:
+        return "Pending", observed.wait_reason
+    return "Pending", "the controller is restarting" if observed.has_begun else ledger_status.STARTING
 
 
-def _overdue(observed: Observation) -> tuple[State, str]:
-    """The state of a run whose deadline is over, with what it waited for."""
-    before = observed.status
-    if before.state == "Failed":
-        return "Failed", before.reason
-    waited = f"at last: {before.reason}" if before.state == "Pending" and before.reason else ""
-    return "Failed", ledger_status.joined(observed.overdue, waited, f"`platform resume {observed.name}` starts it again")
+def _failed_state(observed: Observation) -> tuple[State, str]:
+    """Return the state of a run that failed because of a deadline, and its reason, with what the run last waited for."""
+    old_status = observed.status
+    if old_status.state == "Failed":
+        return "Failed", old_status.reason
+    waiting_for = f"at last: {old_status.reason}" if old_status.state == "Pending" and old_status.reason else ""
+    remedy = f"`platform resume {observed.name}` starts it again"
+    return "Failed", ledger_status.joined(observed.passed_deadline, waiting_for, remedy)
 
 
 def _conditions(observed: Observation, state: State, reason: str, now: float) -> Iterator[Condition]:
-    """The conditions in the order of their names."""
+    """Yield the conditions of the status, ordered by their types.
+
+    Args:
+        observed: Observation of the Run.
+        state: State of the run.
+        reason: Reason for the state.
+        now: Current time, in seconds since the epoch.
+    """
     problem = problems.problem(observed)
     if problem is not None:
         yield _condition(observed, runs.ACCEPTED, "False", problem.reason, problem.message, now)
-    elif observed.read.job is not None and observed.is_ignored:
+    elif observed.read.job is not None and observed.has_unapplied_job:
         message = "spec.job was changed while the run works; the change counts when spec.resumes is raised"
         yield _condition(observed, runs.ACCEPTED, "False", "NeedsResume", message, now)
     else:
         yield _condition(observed, runs.ACCEPTED, "True", "Accepted", "", now)
-    ended = state in _ENDED
-    yield _condition(observed, runs.ENDED, "True" if ended else "False", state, reason if ended else "", now)
-    recorded = observed.recorded.status if observed.recorded is not None else None
-    is_working = observed.alive and observed.is_current and not observed.waits
-    if is_working and recorded is not None and recorded.slots_ready >= recorded.slots:
+    is_ended = state in _ENDED
+    yield _condition(observed, runs.ENDED, "True" if is_ended else "False", state, reason if is_ended else "", now)
+    recorded_status = observed.record.status if observed.record is not None else None
+    is_working = observed.is_alive and observed.is_status_current and not observed.wait_reason
+    if is_working and recorded_status is not None and recorded_status.slots_ready >= recorded_status.slots:
         yield _condition(observed, runs.READY, "True", "Working", "", now)
     else:
-        waits = observed.waits and observed.phase in (Phase.STARTING, Phase.OPENING, Phase.RUNNING, Phase.LOST)
-        suspended = waits and (observed.own_cluster or {}).get("spec", {}).get("suspend")
-        word = "Queued" if suspended else "PodsWaiting" if waits else state
+        is_waiting = observed.wait_reason and observed.phase in (Phase.STARTING, Phase.OPENING, Phase.RUNNING, Phase.LOST)
+        is_suspended = is_waiting and (observed.own_cluster or {}).get("spec", {}).get("suspend")
+        word = "Queued" if is_suspended else "PodsWaiting" if is_waiting else state
         yield _condition(observed, runs.READY, "False", word, reason, now)
 
 
-def _condition(observed: Observation, kind: str, holds: Holds, reason: str, message: str, now: float) -> Condition:
-    before = next((condition for condition in observed.status.conditions if condition.type == kind), None)
-    changed = moment(now) if before is None or before.status != holds else before.lastTransitionTime
-    fields: dict[str, Any] = {"lastTransitionTime": changed, "observedGeneration": observed.generation}
-    return Condition(type=kind, status=holds, reason=reason, message=message, **fields)
+def _condition(observed: Observation, kind: str, value: ConditionValue, reason: str, message: str, now: float) -> Condition:
+    """Return a condition. Its transition time is `now` if its value differs from that in the old status."""
+    old = next((condition for condition in observed.status.conditions if condition.type == kind), None)
+    transition_time = moment(now) if old is None or old.status != value else old.lastTransitionTime
+    fields: dict[str, Any] = {"lastTransitionTime": transition_time, "observedGeneration": observed.generation}
+    return Condition(type=kind, status=value, reason=reason, message=message, **fields)
 
 
-def _best(recorded: RunStatus) -> str:
-    if recorded.best is None:
+def _best(status: RunStatus) -> str:
+    """Return the objectives of the best trial in words, or ""."""
+    if status.best is None:
         return ""
-    pairs = zip(recorded.objectives, recorded.best.values, strict=False)
+    pairs = zip(status.objectives, status.best.values, strict=False)
     return ", ".join(f"{name}={value:.5g}" for name, value in pairs)
 
 
-def _leaving(text: str, pods: Sequence[str]) -> str:
-    """Return a text about pods that are being removed."""
+def _removal_text(text: str, pods: Sequence[str]) -> str:
+    """Return a text about pods that are being removed, with up to three of their names."""
     if not pods:
         return text
-    return f"{text}: {_some(pods)}; `kubectl delete pod NAME --force` removes one whose node is lost"
-
-
-def _some(pods: Sequence[str]) -> str:
-    return ", ".join(pods[:3]) + (", …" if len(pods) > 3 else "")
+    pod_names = ", ".join(pods[:3]) + (", …" if len(pods) > 3 else "")
+    return f"{text}: {pod_names}; `kubectl delete pod NAME --force` removes one whose node is lost"

@@ -15,32 +15,33 @@ from trialplane.wire.records import Change
 
 
 def change(observed: Observation) -> Change | None:
-    """The change of its spec that the ledger has not; None if it has the newest.
+    """Return the newest change of the spec. None if the ledger has it, or if the Run has no record.
 
-    Changes that follow each other before they are seen are one, by who made the last, and it says how many they were.
+    If there were several changes since the last observation, this is one change by the user who made the last of them. Its
+    description has their number.
     """
-    if observed.recorded is None or not observed.is_recorded or observed.read.spec is None:
+    if observed.record is None or not observed.is_recorded or observed.read.spec is None:
         return None
-    last = observed.recorded.change
-    before = last if last is not None and last.uid == observed.uid else None
-    last_generation = 0 if before is None else before.generation
-    if observed.generation <= last_generation:
+    last = observed.record.change
+    last_of_run = last if last is not None and last.uid == observed.uid else None
+    last_generation = 0 if last_of_run is None else last_of_run.generation
+    change_count = observed.generation - last_generation
+    if change_count <= 0:
         return None
-    state = _requested(observed.spec, observed.read.job)
-    if before is not None:
-        text = ", ".join(_differences(before.requested, state)) or "fields without effect"
+    requested = _requested_fields(observed.spec, observed.read.job)
+    if last_of_run is not None:
+        text = ", ".join(_differences(last_of_run.requested, requested)) or "fields without effect"
     else:
         text = "submitted" if not observed.spec.resumes else "resumed, as a new Run"
-    if observed.generation - last_generation > 1:
-        since = "it was made" if before is None else "then"
-        text += f" (the last of {observed.generation - last_generation} changes since {since})"
+    if change_count > 1:
+        text += f" (the last of {change_count} changes since {'it was made' if last_of_run is None else 'then'})"
     annotations = observed.run["metadata"].get("annotations") or {}
-    who = str(annotations.get(names.CHANGED_BY) or observed.owner)
-    return Change(_changed(observed.run), who, text, observed.uid, observed.generation, state)
+    user = str(annotations.get(names.CHANGED_BY) or observed.owner)
+    return Change(_change_time(observed.run), user, text, observed.uid, observed.generation, requested)
 
 
-def _requested(spec: RunSpec, job: Job | None) -> dict[str, Any]:
-    """Return the fields of a Run that changes compare; the job by its digest."""
+def _requested_fields(spec: RunSpec, job: Job | None) -> dict[str, Any]:
+    """Return the fields of a spec whose changes are described, by name. The job is replaced by its digest."""
     return {
         "state": spec.state,
         "parallel": spec.parallel,
@@ -51,7 +52,7 @@ def _requested(spec: RunSpec, job: Job | None) -> dict[str, Any]:
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    """Return the changes in words."""
+    """Yield the differences of two specs' fields in words."""
     if after["resumes"] != before.get("resumes"):
         yield "resumed"
     if after["state"] != before.get("state"):
@@ -64,11 +65,11 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterato
         yield "job changed"
 
 
-def _changed(run: Thing) -> float:
-    """When the spec of a Run was written last, in seconds since the epoch, as the API server noted it."""
-    writers = [
+def _change_time(run: Thing) -> float:
+    """Return the time of the last change of a Run's spec by the API server's records, in seconds since the epoch."""
+    write_times = [
         entry.get("time")
         for entry in run["metadata"].get("managedFields") or []
         if not entry.get("subresource") and "f:spec" in (entry.get("fieldsV1") or {})
     ]
-    return max((metadata.moment(time) or 0.0 for time in writers), default=0.0) or metadata.created(run)
+    return max((metadata.moment(time) or 0.0 for time in write_times), default=0.0) or metadata.created(run)

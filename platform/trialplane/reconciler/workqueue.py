@@ -1,4 +1,4 @@
-"""Names of Runs that wait to be reconciled, each at most once and none twice at the same time; fair to namespaces."""
+"""Queue of the Runs that wait to be reconciled. A Run is in it at most once, and namespaces have equal shares of work."""
 
 from __future__ import annotations
 
@@ -15,116 +15,118 @@ from trialplane.wire import backoff
 
 K = TypeVar("K", bound=Hashable)
 
-SLOWEST = 60.0  # seconds after which a Run that failed again and again is tried again
+SLOWEST = 60.0  # maximum pause before a failed Run is reconciled again, in seconds
 _logger = logging.getLogger(__name__)
 
 
 class WorkQueue(Generic[K]):
-    """A queue of names for one event loop.
+    """A queue of names, for use in one event loop. Each name is processed by at most one worker at a time.
 
     Args:
-        group: what shares a part of the work: of those that wait, the one is next on whose names the least work is done.
+        group: Function that returns the group of a name, such as its namespace. The next name is one of the group with the
+            fewest names in process.
     """
 
     def __init__(self, group: Callable[[K], Hashable]) -> None:
         self._group = group
-        self._ready: dict[Hashable, collections.deque[K]] = {}  # by group, in turn
-        self._added = asyncio.Semaphore(0)  # as many as are ready
-        self._waiting: set[K] = set()
-        self._active: set[K] = set()
-        self._again: set[K] = set()
-        self._later: dict[K, asyncio.TimerHandle] = {}
+        self._queued_by_group: dict[Hashable, collections.deque[K]] = {}  # groups in the order of their turns
+        self._queued_count = asyncio.Semaphore(0)
+        self._queued: set[K] = set()
+        self._active: set[K] = set()  # taken, and not done yet
+        self._changed_while_active: set[K] = set()
+        self._timers: dict[K, asyncio.TimerHandle] = {}  # timers that will add names
 
     def add(self, name: K) -> None:
-        """Queue a name, to be taken as soon as possible, and again after the work on it that is under way."""
-        handle = self._later.pop(name, None)
-        if handle is not None:
-            handle.cancel()
+        """Queue a name. If it is active, it is queued when it is done."""
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
         if name in self._active:
-            self._again.add(name)
-        elif name not in self._waiting:
-            self._waiting.add(name)
-            self._ready.setdefault(self._group(name), collections.deque()).append(name)
-            self._added.release()
+            self._changed_while_active.add(name)
+        elif name not in self._queued:
+            self._queued.add(name)
+            self._queued_by_group.setdefault(self._group(name), collections.deque()).append(name)
+            self._queued_count.release()
 
     def add_after(self, name: K, seconds: float) -> None:
-        """Queue a name, to be taken after that time, unless it is queued for an earlier one."""
+        """Queue a name after some seconds, unless it is queued or will be queued earlier."""
         loop = asyncio.get_running_loop()
-        planned = self._later.get(name)
-        if name in self._waiting or (planned is not None and planned.when() <= loop.time() + seconds):
+        timer = self._timers.get(name)
+        if name in self._queued or (timer is not None and timer.when() <= loop.time() + seconds):
             return
-        if planned is not None:
-            planned.cancel()
-        self._later[name] = loop.call_later(seconds, self.add, name)
+        if timer is not None:
+            timer.cancel()
+        self._timers[name] = loop.call_later(seconds, self.add, name)
 
     async def take(self) -> K:
-        """The next name; `done` must follow."""
-        await self._added.acquire()
-        at_work = collections.Counter(map(self._group, self._active))
-        group = min(self._ready, key=lambda waiting_group: at_work[waiting_group])  # the first of those with the least
-        names = self._ready.pop(group)
+        """Wait for a queued name, and return it. It is active until the caller calls `done`."""
+        await self._queued_count.acquire()
+        active_counts = collections.Counter(map(self._group, self._active))
+        # Of several groups with the fewest active names, min returns the first, whose turn it is.
+        group = min(self._queued_by_group, key=lambda queued_group: active_counts[queued_group])
+        names = self._queued_by_group.pop(group)
         name = names.popleft()
         if names:
-            self._ready[group] = names  # behind the others
-        self._waiting.remove(name)
+            self._queued_by_group[group] = names  # behind the other groups
+        self._queued.remove(name)
         self._active.add(name)
         return name
 
     def done(self, name: K) -> None:
-        """End the work on a name."""
+        """End the work on a name. Queue it if it was added in the meantime."""
         self._active.remove(name)
-        if name in self._again:
-            self._again.remove(name)
+        if name in self._changed_while_active:
+            self._changed_while_active.remove(name)
             self.add(name)
 
 
 async def sweep(queue: WorkQueue[K], names: Callable[[], Iterable[K]], threads: Executor, pause: float = SLOWEST) -> None:
-    """Add names once, as soon as they can be had.
+    """Queue all names that a function returns. If the function fails, repeat it.
 
     Args:
-        queue: of names.
-        names: called in a thread.
-        threads: where it is called.
-        pause: seconds between tries.
+        queue: Queue.
+        names: Function that returns the names.
+        threads: Executor in which the function is called.
+        pause: Pause before the function is repeated, in seconds.
     """
     while True:
         try:
             all_names = await asyncio.get_running_loop().run_in_executor(threads, names)
             break
-        except Exception as error:  # noqa: BLE001  it is logged, and tried again
-            _complain("the names of Runs that may have ended cannot be read", error, pause)
+        except Exception as error:  # noqa: BLE001  logged, and repeated
+            _log_failure("the names of Runs that may have ended cannot be read", error, pause)
             await asyncio.sleep(pause)
     for name in all_names:
         queue.add(name)
 
 
 async def work(queue: WorkQueue[K], reconcile: Callable[[K], float | None], threads: Executor) -> None:
-    """Take names for ever. One that fails is tried again, later each time, and holds up no other.
+    """Take names from a queue and reconcile them, forever. After a failure, repeat the name later, with growing pauses.
 
     Args:
-        queue: of names.
-        reconcile: called in a thread; gives the seconds after which the name is to come again, or None.
-        threads: where it is called; what runs there goes on when this is cancelled.
+        queue: Queue.
+        reconcile: Function that returns the seconds after which the name must be reconciled again, or None.
+        threads: Executor in which the function is called. If this coroutine is cancelled, a running call continues.
     """
     loop = asyncio.get_running_loop()
-    failures: dict[K, int] = {}
+    failures: dict[K, int] = {}  # consecutive failures, by name
     while True:
         name = await queue.take()
         try:
-            after = await loop.run_in_executor(threads, reconcile, name)
+            pause = await loop.run_in_executor(threads, reconcile, name)
             failures.pop(name, None)
-        except Exception as error:  # noqa: BLE001  it is logged, and tried again
+        except Exception as error:  # noqa: BLE001  logged, and repeated
             failures[name] = failures.get(name, 0) + 1
-            after = backoff.pause(failures[name], SLOWEST, first=2.0)
-            _complain(name, error, after)
+            pause = backoff.pause(failures[name], SLOWEST, first=2.0)
+            _log_failure(name, error, pause)
         finally:
             queue.done(name)
-        if after is not None:
-            queue.add_after(name, after)
+        if pause is not None:
+            queue.add_after(name, pause)
 
 
-def _complain(subject: object, error: Exception, seconds: float) -> None:
-    """Log an error, with its traceback if nobody expected it."""
+def _log_failure(subject: object, error: Exception, seconds: float) -> None:
+    """Log an error and the seconds until the next attempt. An unexpected error is logged with its traceback."""
     unexpected = None if isinstance(error, (TrialplaneError, DATABASE_ERRORS)) else error
-    said = error if isinstance(error, TrialplaneError) else reason(error)
-    _logger.error("%s: %s; tried again in %.0f s", subject, said, seconds, exc_info=unexpected)
+    text = error if isinstance(error, TrialplaneError) else reason(error)
+    _logger.error("%s: %s; tried again in %.0f s", subject, text, seconds, exc_info=unexpected)
