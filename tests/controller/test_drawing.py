@@ -101,7 +101,7 @@ def test_choices_are_not_compared_each_with_each(opened: Opened, monkeypatch: py
         count += 1
         return same(one, other)
 
-    monkeypatch.setattr(space, "same", counted)
+    monkeypatch.setattr(space, "is_same", counted)
     assert len(drawn(opened.open(of))) == 3
     assert count < 10 * 500
 
