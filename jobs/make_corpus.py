@@ -1,13 +1,13 @@
-"""Makes the Chinese lines that `cnm-bert` ships, the same bytes every time, and larger files of the same kind.
+"""Writes the Chinese lines of `cnm-bert`, always with the same bytes, and larger files of the same kind.
 
     python jobs/make_corpus.py                                # writes jobs/cnm-bert/synthetic.txt
     python jobs/make_corpus.py --check                        # writes nothing; exit code 1 when the file differs
     python jobs/make_corpus.py --lines 14800000 --out FILE    # as large as you like; lines repeat where N is large
 
-Nobody wrote these lines: they are sentences put together by rule from word lists made for this purpose, and free of anyone's
-rights. They exist so that a masked character can be guessed from its neighbours. Things come in kinds whose names share a
-radical (fishes, trees, birds, metals, illnesses, foods), and each kind has its own verbs, places and measure words, so that
-a model that sees the components of a rare character knows more of it than one that does not. Standard library only.
+Nobody wrote these lines. They are sentences that rules combine from word lists made for this purpose, and nobody has rights
+in them. A masked character can be guessed from its neighbors. The names of things of a kind (fish, trees, birds, metals,
+illnesses, food) share a radical, and each kind has its own verbs, places and measure words. So a model with the components
+of a rare character knows more about it than a model without them. Standard library only.
 """
 
 from __future__ import annotations
@@ -96,12 +96,12 @@ LINES = [
 
 
 def lines(seed: int) -> Iterator[str]:
-    """Sentences without end."""
+    """Yield sentences without end."""
     draw = random.Random(seed)
     kinds = list(KINDS.values())
     while True:
         names, measure, like, does, place = draw.choice(kinds)
-        # Of each kind the first names are frequent and the last rare, as words are.
+        # The first names of a kind are frequent and the last ones are rare, like the words of a language.
         name, other = (names[int(len(names) * draw.random() ** 2)] for _ in range(2))
         words = {slot: draw.choice(choices) for slot, choices in SLOTS.items()}
         yield draw.choice(LINES).format(
@@ -116,7 +116,7 @@ def lines(seed: int) -> Iterator[str]:
 
 
 def shipped() -> str:
-    """The shipped file's text: lines that all differ."""
+    """Return the text of the file in the repository, whose lines all differ."""
     distinct: dict[str, None] = {}
     for line in lines(SEED):
         distinct[line] = None
@@ -126,7 +126,7 @@ def shipped() -> str:
 
 
 def main() -> int:
-    """Write the file, compare it, or write another."""
+    """Write or check the file, or write another one. Return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare with the file that is there")
     parser.add_argument("--lines", type=int, default=COUNT, help="how many, with --out")

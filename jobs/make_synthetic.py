@@ -1,12 +1,12 @@
-"""Makes the synthetic data that the text jobs in English ship, the same bytes every time.
+"""Writes the synthetic data of the English text jobs, always with the same bytes.
 
     python jobs/make_synthetic.py             # writes jobs/<job>/synthetic.{csv,jsonl}
     python jobs/make_synthetic.py --check     # writes nothing; exit code 1 when a file differs
 
-Nobody wrote these posts: they are clauses put together by rule, around nine criteria worded after DSM-5's for a
+Nobody wrote these posts. They are clauses that rules combine, around nine criteria worded after those of DSM-5 for a
 depressive episode. They say nothing about how people write or feel, and nothing learned from them may be used on people.
-They exist so that a search has something to search: whether a criterion is met hangs on negation, on who is meant and on
-which criterion is asked for, not on one word, and one label in thirty is wrong, so that no model reaches 1.0.
+They give a search something to find: whether a criterion is met depends on negation, on the person and on the criterion,
+not on one word. One label in thirty is wrong, so that no model reaches 1.0.
 Standard library only.
 """
 
@@ -164,12 +164,12 @@ JOINTS = [", and ", ", but ", " while "]
 
 
 def fill(draw: random.Random, template: str) -> str:
-    """`template` with every {slot} drawn."""
+    """Return a template with a random word for each {slot}."""
     return template.format_map({slot: draw.choice(words) for slot, words in FILLERS.items()})
 
 
 def clause(draw: random.Random, criterion: str, met: bool) -> tuple[str, str]:
-    """A clause about `criterion`, and the part of it that is the evidence (empty when the criterion is not met)."""
+    """Return a clause about a criterion, and the part of it that is the evidence, "" if the criterion is not met."""
     meets, opposite = CRITERIA[criterion]
     if met:
         core = fill(draw, draw.choice(meets))
@@ -180,12 +180,12 @@ def clause(draw: random.Random, criterion: str, met: bool) -> tuple[str, str]:
 
 
 def sentence(text: str) -> str:
-    """`text` as a sentence of its own."""
+    """Return a text as a sentence."""
     return text[0].upper() + text[1:] + "."
 
 
 def pairs(count: int, seed: int) -> str:
-    """CSV of (post, criterion, label): one sentence of one or two clauses, asked about one criterion."""
+    """Return CSV of (post, criterion, label): a sentence of one or two clauses, and a criterion."""
     draw = random.Random(seed)
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
@@ -194,10 +194,10 @@ def pairs(count: int, seed: int) -> str:
     while len(rows) < count:
         criterion_name = draw.choice(list(CRITERIA))
         label = int(draw.random() < 0.45)
-        about = criterion_name
+        clause_criterion = criterion_name
         if not label and draw.random() < 0.5:  # an easy negative: another criterion is met
-            about = draw.choice([name for name in CRITERIA if name != criterion_name])
-        text, _ = clause(draw, about, met=bool(label) or about != criterion_name)
+            clause_criterion = draw.choice([name for name in CRITERIA if name != criterion_name])
+        text, _ = clause(draw, clause_criterion, met=bool(label) or clause_criterion != criterion_name)
         if draw.random() < 0.4:
             parts = [text, fill(draw, draw.choice(NEUTRAL))]
             draw.shuffle(parts)
@@ -205,13 +205,13 @@ def pairs(count: int, seed: int) -> str:
         if (text, criterion_name) in rows:
             continue
         rows.add((text, criterion_name))
-        wrong = draw.random() < WRONG_LABELS
-        table.writerow([sentence(text), criterion_name, 1 - label if wrong else label, "synthetic"])
+        is_wrong = draw.random() < WRONG_LABELS
+        table.writerow([sentence(text), criterion_name, 1 - label if is_wrong else label, "synthetic"])
     return out.getvalue()
 
 
 def posts(count: int, seed: int) -> str:
-    """JSONL of (post, criterion, label, spans): two or three sentences; spans are [start, end) offsets of the evidence."""
+    """Return JSONL of (post, criterion, label, spans): two or three sentences, with the evidence as [start, end) offsets."""
     draw = random.Random(seed)
     lines: dict[str, str] = {}
     while len(lines) < count:
@@ -235,7 +235,7 @@ def posts(count: int, seed: int) -> str:
                 start = len(post) + text.index(evidence)
                 spans.append([start, start + len(evidence)])
             post += sentence(text)
-        if spans and draw.random() < WRONG_LABELS:  # the annotator overlooked it
+        if spans and draw.random() < WRONG_LABELS:  # as if the annotator had overlooked it
             label, spans = 0, []
         row = {"post": post, "criterion": criterion_name, "label": label, "spans": spans, "source": "synthetic"}
         lines.setdefault(post + criterion_name, json.dumps(row))
@@ -243,7 +243,7 @@ def posts(count: int, seed: int) -> str:
 
 
 def notes(count: int, seed: int) -> str:
-    """JSONL of (text, label): two or three sentences, one of which meets a criterion; the label is that criterion's name."""
+    """Return JSONL of (text, label): two or three sentences, one of which meets the criterion that is the label."""
     draw = random.Random(seed)
     lines: dict[str, str] = {}
     while len(lines) < count:
@@ -254,13 +254,13 @@ def notes(count: int, seed: int) -> str:
             parts.append(clause(draw, other, met=False)[0])
         draw.shuffle(parts)
         text = " ".join(map(sentence, parts))
-        said = label if draw.random() > WRONG_LABELS else other
-        lines.setdefault(text, json.dumps({"text": text, "label": said, "source": "synthetic"}))
+        final_label = label if draw.random() > WRONG_LABELS else other
+        lines.setdefault(text, json.dumps({"text": text, "label": final_label, "source": "synthetic"}))
     return "".join(line + "\n" for line in lines.values())
 
 
 def files() -> dict[Path, str]:
-    """Every file this script makes, with its text."""
+    """Return the text of each file that this script writes."""
     return {
         JOBS / "criteria" / "synthetic.csv": pairs(1500, seed=1),
         JOBS / "evidence" / "synthetic.jsonl": posts(800, seed=2),
@@ -271,7 +271,7 @@ def files() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Write the files, or compare them."""
+    """Write the files, or check them. Return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare with the files that are there")
     check = parser.parse_args().check

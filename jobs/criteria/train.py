@@ -5,7 +5,7 @@
     python jobs/criteria/train.py                                    # one trial alone, defaults of job.yaml
     python jobs/criteria/train.py --set lr=1e-3 --set epochs=2
 
-Data: CSV or JSONL with the columns post, criterion, label (0 or 1). What ships is synthetic, see jobs/make_synthetic.py.
+Data: CSV or JSONL with the columns post, criterion, label (0 or 1). The file in the repository is synthetic.
 Metrics: macro_f1 and pr_auc on the held-out fold, the best epoch's, and its loss.
 """
 
@@ -26,10 +26,11 @@ COLUMNS = ("post", "criterion", "label")
 
 
 class PairClassifier(nn.Module):
-    """An encoder, its pooled states, a linear layer.
+    """A classifier of pairs: an encoder, a pooling of its states, and a linear layer.
 
-    Pooling `cls` takes the first token's state, `mean` the mean over all, and `pair` the means over the criterion and over
-    the sentence with their product and distance, which shows the head directly whether the two belong together.
+    The pooling `cls` is the state of the first token, and `mean` the mean of all states. `pair` is the means over the
+    criterion and over the sentence, with their product and distance, from which the linear layer can see directly whether
+    they match.
     """
 
     def __init__(self, encoder, pooling, dropout):
@@ -39,7 +40,7 @@ class PairClassifier(nn.Module):
         self.head = nn.Linear(encoder.config.hidden_size * (4 if pooling == "pair" else 1), 2)
 
     def forward(self, ids, mask, segments):
-        """Logits of shape (batch, 2) from ids, attention mask and segments of shape (batch, tokens)."""
+        """Return logits of shape (batch, 2) for ids, attention mask and segments of shape (batch, tokens)."""
         states = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
         if self.pooling == "cls":
             pooled = states[:, 0]
@@ -52,24 +53,24 @@ class PairClassifier(nn.Module):
 
 
 def loss_of(logits, labels, positive_weight, gamma):
-    """Weighted cross-entropy; with gamma > 0 focal: what is classified well already counts less."""
+    """Return the weighted cross-entropy. With gamma > 0 it is focal: rows that are already classified well count less."""
     weight = torch.tensor([1.0, positive_weight], device=logits.device)
-    each = nn.functional.cross_entropy(logits.float(), labels, weight=weight, reduction="none")
+    losses = nn.functional.cross_entropy(logits.float(), labels, weight=weight, reduction="none")
     if gamma > 0:
-        sure = logits.float().softmax(-1).gather(1, labels[:, None]).squeeze(1)
-        each = each * (1 - sure) ** gamma
-    return each.mean()
+        confidence = logits.float().softmax(-1).gather(1, labels[:, None]).squeeze(1)
+        losses = losses * (1 - confidence) ** gamma
+    return losses.mean()
 
 
 def run(ctx):
-    """One trial."""
+    """Run one trial."""
     p = ctx.params
     torch.set_num_threads(ctx.cpus)
     set_seed(ctx.seed)
     accelerator = Accelerator(mixed_precision=p["precision"], gradient_accumulation_steps=p["accumulate"])
 
     # -------------------------------------------------------------------------------------------------------------
-    # data: tokenized once, as two tensors; each batch is cut to its own longest row
+    # data: tokenized once, as tensors; each batch is cut to its longest row
 
     path = ctx.path("data")
     rows = tables.read_rows(path, COLUMNS)[: p["max_rows"]]
@@ -94,11 +95,11 @@ def run(ctx):
     # train; score after each epoch
 
     gamma = p["focal_gamma"] if p["loss"] == "focal" else 0.0
-    best, best_table, done = {}, None, 0
-    if state := ctx.restored:  # of a trial that was paused, or lost
+    best, best_table, first_epoch = {}, None, 0
+    if state := ctx.restored:  # the trial was paused or lost
         encoders.load_training_state(accelerator, state, model, optimizer, schedule)
-        best, best_table, done = state["best"], state["best_table"], state["step"] + 1
-    for epoch in range(done, p["epochs"]):
+        best, best_table, first_epoch = state["best"], state["best_table"], state["step"] + 1
+    for epoch in range(first_epoch, p["epochs"]):
         model.train()
         for ids, mask, parts, label in loader:
             longest = int(mask.sum(1).max())
@@ -118,7 +119,7 @@ def run(ctx):
         state = encoders.training_state(accelerator, model, optimizer, schedule)
         ctx.save(epoch, {**state, "best": best, "best_table": best_table})
 
-    if os.environ.get("MLFLOW_TRACKING_URI"):  # the trial's store, or one that you have named
+    if os.environ.get("MLFLOW_TRACKING_URI"):  # that of the trial's store, or of another MLflow
         import mlflow
 
         mlflow.log_dict({"rows": "truth 0, 1", "columns": "predicted 0, 1", "counts": best_table}, "confusion.json")
@@ -127,7 +128,7 @@ def run(ctx):
 
 @torch.no_grad()
 def predict(model, dataset, device):
-    """Logits of all rows, on the CPU."""
+    """Return the logits of all rows, on the CPU."""
     model.eval()
     logits = []
     for *batch, _ in DataLoader(dataset, batch_size=256):
@@ -137,7 +138,7 @@ def predict(model, dataset, device):
 
 
 def evaluate(logits, labels):
-    """Metrics and confusion counts."""
+    """Return metrics and confusion counts."""
     truth, guess = labels.numpy(), logits.argmax(-1).numpy()
     metrics = {
         "macro_f1": scores.macro_f1(truth, guess),

@@ -6,7 +6,7 @@
     python jobs/evidence/train.py --set lr=1e-3 --set epochs=2
 
 Data: CSV or JSONL with the columns post, criterion, spans ([[start, end], ...] in characters; empty when there is no
-evidence). What ships is synthetic, see jobs/make_synthetic.py.
+evidence). The file in the repository is synthetic.
 Metrics on the held-out fold, the best epoch's: span_f1 (both ends exact); macro_f1 and pr_auc of "this sentence holds
 evidence", a sentence scoring as its best token; loss.
 """
@@ -27,10 +27,10 @@ COLUMNS = ("post", "criterion", "spans")
 
 
 class SpanTagger(nn.Module):
-    """An encoder and a linear layer per token.
+    """A tagger of tokens: an encoder, and a linear layer for each token.
 
-    With `condition: product` a token's state is joined by its product with the criterion's mean state, which shows the
-    head directly whether the two belong together; with `none` the encoder's attention has to carry that alone.
+    With `condition: product`, the state of a token is extended by its product with the mean state of the criterion, from
+    which the linear layer can see directly whether they match. With `none`, only the encoder's attention combines the two.
     """
 
     def __init__(self, encoder, condition, dropout):
@@ -40,7 +40,7 @@ class SpanTagger(nn.Module):
         self.head = nn.Linear(encoder.config.hidden_size * (2 if condition == "product" else 1), 3)
 
     def forward(self, ids, mask, segments):
-        """Logits of shape (batch, tokens, 3) from ids, attention mask and segments of shape (batch, tokens)."""
+        """Return logits of shape (batch, tokens, 3) for ids, attention mask and segments of shape (batch, tokens)."""
         states = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
         if self.condition == "product":
             criterion = encoders.mean_over(states, segments == pairs.FIRST)
@@ -49,25 +49,25 @@ class SpanTagger(nn.Module):
 
 
 def loss_of(logits, tags, evidence_weight, gamma):
-    """Cross-entropy over the post's tokens, evidence weighted; with gamma > 0 focal."""
+    """Return the cross-entropy of the post's tokens, with a weight for evidence. With gamma > 0 it is focal."""
     weight = torch.tensor([1.0, evidence_weight, evidence_weight], device=logits.device)
     logits, tags = logits.float().flatten(0, 1), tags.flatten()
-    each = nn.functional.cross_entropy(logits, tags, weight=weight, reduction="none", ignore_index=spans.IGNORED)
+    losses = nn.functional.cross_entropy(logits, tags, weight=weight, reduction="none", ignore_index=spans.IGNORED)
     if gamma > 0:
-        sure = logits.softmax(-1).gather(1, tags.clamp(min=0)[:, None]).squeeze(1)
-        each = each * (1 - sure) ** gamma
-    return each.sum() / (tags != spans.IGNORED).sum().clamp(min=1)
+        confidence = logits.softmax(-1).gather(1, tags.clamp(min=0)[:, None]).squeeze(1)
+        losses = losses * (1 - confidence) ** gamma
+    return losses.sum() / (tags != spans.IGNORED).sum().clamp(min=1)
 
 
 def run(ctx):
-    """One trial."""
+    """Run one trial."""
     p = ctx.params
     torch.set_num_threads(ctx.cpus)
     set_seed(ctx.seed)
     accelerator = Accelerator(mixed_precision=p["precision"], gradient_accumulation_steps=p["accumulate"])
 
     # -------------------------------------------------------------------------------------------------------------
-    # data: tokenized once, as tensors; each batch is cut to its own longest row
+    # data: tokenized once, as tensors; each batch is cut to its longest row
 
     path = ctx.path("data")
     rows = tables.read_rows(path, COLUMNS)[: p["max_rows"]]
@@ -96,11 +96,11 @@ def run(ctx):
     # train; score after each epoch
 
     gamma = p["focal_gamma"] if p["loss"] == "focal" else 0.0
-    best, best_found, done = {}, None, 0
-    if state := ctx.restored:  # of a trial that was paused, or lost
+    best, best_spans, first_epoch = {}, None, 0
+    if state := ctx.restored:  # the trial was paused or lost
         encoders.load_training_state(accelerator, state, model, optimizer, schedule)
-        best, best_found, done = state["best"], state["best_found"], state["step"] + 1
-    for epoch in range(done, p["epochs"]):
+        best, best_spans, first_epoch = state["best"], state["best_spans"], state["step"] + 1
+    for epoch in range(first_epoch, p["epochs"]):
         model.train()
         for batch in loader:
             longest = int(batch[1].sum(1).max())
@@ -116,17 +116,17 @@ def run(ctx):
         metrics, predicted = evaluate(logits, validation.tensors, offsets, posts, truth)
         ctx.report(epoch, **metrics)
         if not best or metrics["span_f1"] > best["span_f1"]:
-            best, best_found = metrics, predicted
+            best, best_spans = metrics, predicted
         state = encoders.training_state(accelerator, model, optimizer, schedule)
-        ctx.save(epoch, {**state, "best": best, "best_found": best_found})
+        ctx.save(epoch, {**state, "best": best, "best_spans": best_spans})
 
-    spans.log_examples(posts, truth, best_found)
+    spans.log_examples(posts, truth, best_spans)
     return best
 
 
 @torch.no_grad()
 def predict(model, dataset, device):
-    """Logits of all rows, (rows, tokens, 3), on the CPU."""
+    """Return the logits of all rows, of shape (rows, tokens, 3), on the CPU."""
     model.eval()
     longest_row = dataset.tensors[0].shape[1]
     padded = []
@@ -138,7 +138,7 @@ def predict(model, dataset, device):
 
 
 def evaluate(logits, tensors, offsets, posts, truth):
-    """Metrics, and the spans found in each post."""
+    """Return metrics, and the predicted spans of each post."""
     inside = (tensors[2] == pairs.SECOND).numpy()
     guess = np.where(inside, logits.argmax(-1).numpy(), spans.IGNORED)
     chance = np.where(inside, 1 - logits.softmax(-1)[..., spans.OUTSIDE].numpy(), 0.0)
@@ -146,11 +146,11 @@ def evaluate(logits, tensors, offsets, posts, truth):
     sentences = [
         pair for row, post in enumerate(posts) for pair in spans.sentence_scores(post, truth[row], chance[row], offsets[row])
     ]
-    holds, score = np.array([held for held, _ in sentences]), np.array([value for _, value in sentences])
+    labels, score = np.array([is_evidence for is_evidence, _ in sentences]), np.array([value for _, value in sentences])
     metrics = {
         "span_f1": scores.span_f1([set(gold) for gold in truth], predicted),
-        "macro_f1": scores.macro_f1(holds, score > 0.5),
-        "pr_auc": scores.average_precision(holds, score),
+        "macro_f1": scores.macro_f1(labels, score > 0.5),
+        "pr_auc": scores.average_precision(labels, score),
         "loss": float(loss_of(logits, tensors[3], 1.0, 0.0)),
     }
     return metrics, predicted

@@ -1,4 +1,4 @@
-"""Fine-tuning of a causal language model or a text classifier, which keeps snapshots of how the model changes.
+"""Fine-tuning of a causal language model or a text classifier, with snapshots that show how the model changes.
 
     platform submit train finetune --local                                # a tiny GPT-2 on the notes shipped, two cores
     platform submit train finetune --local --set params.task=sequence     # the same as a classifier
@@ -26,43 +26,44 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import get_scheduler
 
-from textjobs import heads, samples
+from textjobs import heads, samples, training_state
 from trialplane import errors, standalone
 from trialplane.training import batches, checkpoint, final_model, mapping, progress, snapshots
 from trialplane.training.snapshots import report
 
-FOR_VOCABULARY = 20_000  # texts that a preset's tokenizer is made from
-IGNORED = -100  # a target that counts for nothing
+FOR_VOCABULARY = 20_000  # texts for the tokenizer of a preset
+IGNORED = -100  # a target without a loss
 
 
 def run(ctx):
-    """One fine-tuning; every rank runs this."""
+    """Run one fine-tuning. Every rank runs this."""
     p = ctx.params
-    causal = heads.is_causal(p["task"])
+    is_causal = heads.is_causal(p["task"])
 
     # -------------------------------------------------------------------------------------------------------------
-    # data: mapped once, on all cores, in processes that are clean whatever this one has; read from memory-mapped files
+    # data: mapped once, on all cores, in new processes without the state of this one; read from memory-mapped files
 
-    rows = mapping.table(ctx.path("data"), [p["text"]] if causal else [p["text"], p["label"]], cache=ctx.cache)
-    texts = samples.strings(rows, p["text"], FOR_VOCABULARY)
+    rows = mapping.table(ctx.path("data"), [p["text"]] if is_causal else [p["text"], p["label"]], cache=ctx.cache)
+    texts = samples.first_texts(rows, p["text"], FOR_VOCABULARY)
     folder, tokenizer = heads.load_tokenizer(p["tokenizer"] or p["model"], ctx.cache, texts)
-    labels = () if causal else samples.names(rows.unique(p["label"]), p["label"])
-    if causal:
+    labels = () if is_causal else samples.class_names(rows.unique(p["label"]), p["label"])
+    if is_causal:
         end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
         function = samples.Pieces(str(folder), p["text"], p["max_length"], end, p["held_out"])
     else:
-        function = samples.Labelled(str(folder), p["text"], p["label"], labels, p["max_length"], p["held_out"])
-    columns = rows.column_names
-    data = mapping.mapped(rows, function, cache=ctx.cache, processes=ctx.cpus, batched=True, remove_columns=columns)
-    away = np.array(data["held_out"])
-    inside, outside = np.flatnonzero(~away), np.flatnonzero(away)
+        function = samples.LabeledTexts(str(folder), p["text"], p["label"], labels, p["max_length"], p["held_out"])
+    column_names = rows.column_names
+    data = mapping.mapped(rows, function, cache=ctx.cache, processes=ctx.cpus, batched=True, remove_columns=column_names)
+    is_held_out = np.array(data["held_out"])
+    training_rows, held_out_rows = np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
     data = data.remove_columns("held_out")
-    collated = functools.partial(collate, pad=tokenizer.pad_token_id)
-    if not len(outside):
+    collate_rows = functools.partial(collate, pad=tokenizer.pad_token_id)
+    if not len(held_out_rows):
         raise errors.InputError(f"no text of {len(rows):,} is held out: give more of them, or a larger params.held_out")
 
-    # The global batch of a step is the same whatever the number of ranks; a rank cuts its share into what fits its device.
-    order = batches.BatchOrder(len(inside), p["batch"], seed=ctx.seed)
+    # The global batch of a step does not depend on the number of ranks. A rank divides its share into parts that fit its
+    # device.
+    order = batches.BatchOrder(len(training_rows), p["batch"], seed=ctx.seed)
     share = order.share(ctx.world_size)
     micro = max(size for size in range(1, p["per_device"] + 1) if share % size == 0)
     total = p["max_steps"] or order.steps_per_epoch * p["epochs"]
@@ -82,121 +83,93 @@ def run(ctx):
 
     checkpoint.reseed(ctx.seed, 0, 0)  # the same new weights in all ranks ...
     model = heads.load_model(p["task"], p["model"], tokenizer, labels=labels, dropout=p["dropout"])
-    checkpoint.reseed(ctx.seed, ctx.rank, 0)  # ... and a dropout of its own in each
-    decayed = [parameter for parameter in model.parameters() if parameter.ndim > 1]
-    plain = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
-    groups = [{"params": decayed, "weight_decay": p["weight_decay"]}, {"params": plain, "weight_decay": 0.0}]
+    checkpoint.reseed(ctx.seed, ctx.rank, 0)  # ... and another dropout in each
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]  # they decay
+    vectors = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": p["weight_decay"]}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=p["lr"], fused=True)
-    schedule = get_scheduler("linear", optimizer, int(p["warmup"] * total), total)  # counts optimizer steps: not prepared
+    schedule = get_scheduler("linear", optimizer, int(p["warmup"] * total), total)  # not prepared: counts optimizer steps
     model, optimizer = accelerator.prepare(model, optimizer)
-    bare = accelerator.unwrap_model(model)
+    raw_model = accelerator.unwrap_model(model)
 
     # -------------------------------------------------------------------------------------------------------------
-    # where to go on
+    # checkpoints, and the step to continue from
 
     saves = checkpoint.Checkpoints(ctx.checkpoints, keep_last=p["keep_last"], keep_best=p["keep_best"])
-    start = 0
-    resumed = saves.resume(rank=ctx.rank, world_size=ctx.world_size, like=bare, otherwise=ctx.resume_from)
-    if resumed is not None:
-        start = order.start(resumed.state["order"])
-        if start > total:
-            raise errors.InputError(
-                f"{resumed.saved.location} has done {start:,} steps, and this training has {total:,}: raise "
-                "params.max_steps or params.epochs, or give it another location for its checkpoints"
-            )
-        bare.load_state_dict(resumed.state["model"])
-        optimizer.load_state_dict(resumed.state["optimizer"])
-        schedule.load_state_dict(resumed.state["schedule"])
-        if accelerator.scaler is not None and resumed.state["scaler"]:
-            accelerator.scaler.load_state_dict(resumed.state["scaler"])
-        if resumed.rank_state is not None:
-            checkpoint.set_rng_state(resumed.rank_state["rng"])
-        else:
-            checkpoint.reseed(ctx.seed, ctx.rank, start)
-        for note in resumed.notes if ctx.is_main else ():
-            print(note, flush=True)
+    state = training_state.TrainingState(ctx, saves, order, accelerator, raw_model, optimizer, schedule)
+    start, location = state.resume(total)
 
-    def save(step, metric=None):
-        state = {
-            "model": bare.state_dict(),
-            "optimizer": optimizer.state_dict(),
-            "schedule": schedule.state_dict(),
-            "scaler": accelerator.scaler.state_dict() if accelerator.scaler is not None else {},
-            "order": order.state_dict(step),
-        }
-        rank_state = {"rng": checkpoint.rng_state()}
-        saves.save(step, state, rank_state=rank_state, metric=metric, rank=ctx.rank, world_size=ctx.world_size)
-
-    # The snapshots lie beside the checkpoints, and outlive an attempt as these do.
+    # The snapshots are in the folder of the checkpoints, so that they outlive an attempt, too.
     store = snapshots.Snapshots(f"{ctx.checkpoints}/snapshots", keep=p["snapshots"], max_bytes=p["snapshot_bytes"])
 
-    def look(step):
-        """The model's metrics, and itself as a snapshot."""
-        scores = evaluate(bare, data, outside, p["per_device"], collated, accelerator, ctx)
+    def evaluate_and_snapshot(step):
+        """Return the metrics of the model, and save them with a snapshot of the model."""
+        scores = evaluate(raw_model, data, held_out_rows, p["per_device"], collate_rows, accelerator, ctx)
         if step:  # reports begin with the first step
             ctx.report(step, **{f"eval_{name}": value for name, value in scores.items()})
         if ctx.is_main:
-            store.save(step, bare, scores)
+            store.save(step, raw_model, scores)
         return scores
 
     # -------------------------------------------------------------------------------------------------------------
     # train
 
     sampler = batches.ResumableSampler(order, ctx.rank, ctx.world_size, start, total, micro)
-    chosen = (inside[batch].tolist() for batch in sampler)
-    # A loader draws its workers' seed: from a generator of its own, not from the one that a checkpoint has brought back.
+    batches_of_rows = (training_rows[batch].tolist() for batch in sampler)
+    # The loader draws a seed for its workers. It must not use the default generator, whose state a checkpoint restores.
     options = {"num_workers": p["workers"], "pin_memory": gpu, "generator": torch.Generator()}
-    read = iter(DataLoader(data, sampler=chosen, batch_size=None, collate_fn=collated, **options))
+    batch_iterator = iter(DataLoader(data, sampler=batches_of_rows, batch_size=None, collate_fn=collate_rows, **options))
     meter = progress.Meter(ctx, total_steps=total, start=start, every_steps=p["report_every"])
-    # How it begins is the first snapshot. All ranks must agree whether to look, so none lists what rank 0 may be writing.
-    begins = resumed is None or not resumed.saved.location.startswith(f"{saves.location}/")
-    scores = look(start) if begins or start == total else {}
+    # The first snapshot is that of the initial model. All ranks decide this alike, without reading the snapshots, which rank
+    # 0 may be writing.
+    is_first_attempt = not location.startswith(f"{saves.location}/")
+    scores = evaluate_and_snapshot(start) if is_first_attempt or start == total else {}
     model.train()
     for step in range(start, total):
         with meter.own_work():
-            parts = [next(read) for _ in range(sampler.per_step)]
-            length = sum(int(part["attention_mask"].sum()) for part in parts)
-            parts = [to(part, accelerator.device) for part in parts]
-        # The loss is the mean over all that is predicted in the global batch, not a mean of the means of ranks and parts,
-        # in which there are different numbers of it: that makes 8 ranks of 4 the same training as 1 rank of 32.
+            parts = [next(batch_iterator) for _ in range(sampler.per_step)]
+            token_count = sum(int(part["attention_mask"].sum()) for part in parts)
+            parts = [move_to(part, accelerator.device) for part in parts]
+        # The loss is the mean over the predictions of the global batch, not the mean of the means of ranks and parts, which
+        # have different numbers of them. So 8 ranks with 4 texts are the same training as 1 rank with 32.
         count = sum((part["targets"] != IGNORED).sum() for part in parts)
         tally = accelerator.reduce(torch.stack([count, torch.tensor(ctx.stopping, device=count.device)]))
-        # By the tally all ranks learn in the same step that one of them was requested to stop. It is read here, where making
-        # it has waited for the GPU anyway, and not behind what the step gives the GPU to do.
-        stops = bool(tally[1])
-        summed = torch.zeros((), device=accelerator.device)
+        # All ranks stop at the same step if one of them was requested to stop. The tally is read here, because its reduction
+        # has waited for the GPU anyway.
+        should_stop = bool(tally[1])
+        loss_sum = torch.zeros((), device=accelerator.device)
         for number, part in enumerate(parts):
-            alone = number < len(parts) - 1  # gradients are exchanged with the last part only
-            with accelerator.no_sync(model) if alone else contextlib.nullcontext():
+            is_partial = number < len(parts) - 1  # ranks exchange gradients only with the last part
+            with accelerator.no_sync(model) if is_partial else contextlib.nullcontext():
                 with meter.own_work():
-                    loss = loss_of(model, part)[0]
-                accelerator.backward(loss * ctx.world_size / tally[0])  # DDP takes the mean over ranks
-            summed += loss.detach()
-        norm = accelerator.clip_grad_norm_(model.parameters(), p["clip"])
+                    loss = batch_loss(model, part)[0]
+                accelerator.backward(loss * ctx.world_size / tally[0])  # DDP computes the mean over ranks
+            loss_sum += loss.detach()
+        grad_norm = accelerator.clip_grad_norm_(model.parameters(), p["clip"])
         optimizer.step()
-        rate = schedule.get_last_lr()[0]
+        current_lr = schedule.get_last_lr()[0]
         schedule.step()
         optimizer.zero_grad()
 
         done = step + 1
-        mean = accelerator.reduce(summed) / tally[0]
-        meter.step(done, samples=share, tokens=length, loss=mean, lr=rate, grad_norm=norm)
+        mean = accelerator.reduce(loss_sum) / tally[0]
+        meter.step(done, samples=share, tokens=token_count, loss=mean, lr=current_lr, grad_norm=grad_norm)
         scores = {}
         if snapshots.is_due(done, total, every=p["snapshot_every"], steps=p["snapshot_steps"]):
-            scores = look(done)
-        if scores or stops or done % p["save_every"] == 0:
-            save(done, scores.get("loss"))
-        if stops and done < total:
+            scores = evaluate_and_snapshot(done)
+        if scores or should_stop or done % p["save_every"] == 0:
+            state.save(done, scores.get("loss"))
+        if should_stop and done < total:
             saves.close()
             raise ctx.stopped(done)
     saves.close()
 
     # -------------------------------------------------------------------------------------------------------------
-    # the model, as transformers loads it, with the report of its evolution
+    # the model, in the format of transformers, with a report on its snapshots
 
     if ctx.is_main:
         target = Path(p["output_dir"]) if p["output_dir"] else ctx.workdir / "model"
-        bare.save_pretrained(target)
+        raw_model.save_pretrained(target)
         tokenizer.save_pretrained(target)
         evolution = report.write(store.location, target / "evolution")
         final_model.export_model(target, register=p["register"] or "", tags={"job": "finetune"})
@@ -205,7 +178,7 @@ def run(ctx):
 
 
 def collate(rows, pad):
-    """Tensors of a batch: tokens padded to its longest, and what is to be predicted, for each token or for each row."""
+    """Return the tensors of a batch: tokens, padded to the longest row, and the targets of each token or each row."""
     ids = [torch.tensor(row) for row in rows["input_ids"]]
     mask = nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in ids], batch_first=True)
     ids = nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=pad)
@@ -213,40 +186,40 @@ def collate(rows, pad):
     return {"input_ids": ids, "attention_mask": mask, "targets": targets}
 
 
-def to(part, device):
-    """The batch's tensors on the device."""
+def move_to(part, device):
+    """Return the tensors of a batch on a device."""
     return {name: tensor.to(device, non_blocking=True) for name, tensor in part.items()}
 
 
-def loss_of(model, part):
-    """The summed loss of a batch, the predictions, and what they should be."""
+def batch_loss(model, part):
+    """Return the sum of the losses of a batch, the predictions, and the targets."""
     logits = model(input_ids=part["input_ids"], attention_mask=part["attention_mask"]).logits.float()
     targets = part["targets"]
-    if targets.ndim == 2:  # each token's logits are about the next one
+    if targets.ndim == 2:  # the logits of a token predict the next token
         logits, targets = logits[:, :-1].flatten(0, 1), targets.flatten()
     return nn.functional.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum"), logits.argmax(-1), targets
 
 
 @torch.no_grad()
-def evaluate(model, data, numbers, size, collated, accelerator, ctx):
-    """Metrics on the held-out samples; each rank does a share."""
-    causal = "label" not in data.column_names
+def evaluate(model, data, numbers, size, collate_rows, accelerator, ctx):
+    """Return metrics on the held-out samples. Each rank evaluates a share."""
+    is_causal = "label" not in data.column_names
     own_numbers = numbers[ctx.rank :: ctx.world_size]
-    classes = 1 if causal else model.config.num_labels
+    classes = 1 if is_causal else model.config.num_labels
     sums = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
-    table = torch.zeros(classes * classes, dtype=torch.float64, device=accelerator.device)  # of true and guessed labels
+    table = torch.zeros(classes * classes, dtype=torch.float64, device=accelerator.device)  # of true and predicted labels
     model.eval()
     for first in range(0, len(own_numbers), size):
-        part = to(collated(data[own_numbers[first : first + size].tolist()]), accelerator.device)
-        loss, guessed, targets = loss_of(model, part)
+        part = move_to(collate_rows(data[own_numbers[first : first + size].tolist()]), accelerator.device)
+        loss, predicted, targets = batch_loss(model, part)
         counts = targets != IGNORED
-        sums += torch.stack([loss.double(), (guessed == targets)[counts].sum().double(), counts.sum().double()])
-        if not causal:
-            table += torch.bincount(targets * classes + guessed, minlength=len(table))
+        sums += torch.stack([loss.double(), (predicted == targets)[counts].sum().double(), counts.sum().double()])
+        if not is_causal:
+            table += torch.bincount(targets * classes + predicted, minlength=len(table))
     model.train()
     loss, correct, count = accelerator.reduce(sums).tolist()
     metrics = {"loss": loss / count, "accuracy": correct / count}
-    if causal:
+    if is_causal:
         return {**metrics, "perplexity": math.exp(min(loss / count, 700))}
     table = accelerator.reduce(table).reshape(classes, classes)
     f1 = 2 * table.diagonal() / (table.sum(0) + table.sum(1)).clamp(min=1)

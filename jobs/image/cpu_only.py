@@ -1,15 +1,15 @@
-"""Makes the torch of a Python that has just installed it alone (`pip install --no-deps torch`) fit for CPUs only.
+"""Removes the GPU part of torch, after `pip install --no-deps torch`, for images without GPUs.
 
-The wheels of PyPI for Linux are made for CUDA and bring 4 GB of libraries. A CPU's process maps some of them because
-torch's own libraries name them, and calls none. So that an image for CPUs can be without them:
+The wheels of PyPI for Linux need 4 GB of CUDA's libraries. On a CPU, a process loads some of them, because torch's own
+libraries name them, but calls none. This script makes them unnecessary:
 
-1. torch's metadata no longer asks for them; only the CUDA runtime and the profiler's library, which torch calls when it
-   is imported, are installed (8 MB).
-2. All others that torch's libraries name are replaced by one made here, with the same functions and versions, which raise
-   a RuntimeError. `torch.cuda.is_available()` is False in such an image and little gets as far as to call them.
-3. Symbol tables and C++ headers are removed, and the GPU's machine code becomes zeros, which take no room in a registry.
+1. It removes them from torch's metadata. Only the CUDA runtime and the profiler's library, which torch calls when it is
+   imported, are installed (8 MB).
+2. It replaces the others that torch's libraries name by one library with the same functions and versions, which raise a
+   RuntimeError. In such an image, `torch.cuda.is_available()` is False, so almost nothing calls them.
+3. It removes symbol tables and C++ headers, and replaces the GPU's machine code by zeros, which take no space in a registry.
 
-A torch without CUDA, as an index of wheels for CPUs has it (PIP_INDEX_URL), is left as it is. Needs gcc and its binutils.
+A torch without CUDA, from an index of wheels for CPUs (PIP_INDEX_URL), is not changed. The script needs gcc and binutils.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ extern void _ZSt21__throw_runtime_errorPKc(const char *);  /* std::__throw_runti
 
 
 def main() -> None:
-    """Do all three steps and print what it saved."""
+    """Change the torch of this Python, and print what was done."""
     distribution = importlib.metadata.distribution("torch")
     metadata = Path(str(distribution.locate_file(f"torch-{distribution.version}.dist-info/METADATA")))
     torch = Path(str(distribution.locate_file("torch")))
@@ -61,18 +61,18 @@ def main() -> None:
     for path in unused:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     libraries = sorted((torch / "lib").glob("*.so*"))
-    stand_in(libraries, {path.name for path in nvidia.rglob("*.so*")}, torch / "lib")
+    build_stand_in(libraries, {path.name for path in nvidia.rglob("*.so*")}, torch / "lib")
     for library in libraries:
-        empty(library)
+        remove_gpu_code(library)
 
 
-def stand_in(libraries: list[Path], present: set[str], folder: Path) -> None:
-    """Make one library with all functions of CUDA that others ask for in vain, under the name of each that is missing.
+def build_stand_in(libraries: list[Path], present: set[str], folder: Path) -> None:
+    """Build a library with all missing functions of CUDA that other libraries use, and link it under each missing name.
 
     Args:
-        libraries: torch's own.
-        present: names of CUDA's that are there.
-        folder: where it goes.
+        libraries: Libraries of torch.
+        present: Names of CUDA's libraries that are installed.
+        folder: Folder of the new library.
     """
     absent = {name for library in libraries for name in _NEEDED.findall(_read("readelf", "-dW", library))} - present
     absent -= {library.name for library in libraries}
@@ -97,8 +97,8 @@ def stand_in(libraries: list[Path], present: set[str], folder: Path) -> None:
     print(f"{sum(map(len, functions.values()))} functions stand in for those of {', '.join(sorted(absent))}")
 
 
-def empty(library: Path) -> None:
-    """Remove symbol tables, and make zeros of the GPU's machine code."""
+def remove_gpu_code(library: Path) -> None:
+    """Remove symbol tables, and replace the GPU's machine code by zeros."""
     subprocess.run(["strip", library], check=True)
     ranges = [(int(offset, 16), int(size, 16)) for offset, size in _FATBIN.findall(_read("readelf", "-SW", library))]
     with library.open("r+b") as file:

@@ -1,10 +1,10 @@
-"""Lists what the images install of pyproject.toml, so that layers of dependencies do not change with the code.
+"""Lists the requirements of pyproject.toml for the images, so that layers of dependencies do not change with the code.
 
     python requirements.py pyproject.toml FOLDER
 
-writes into FOLDER: `shared.txt` (what both images have), `controller.txt` and `trial.txt` (the rest of each) and
-`torch.txt` (torch alone, of which the images have different builds where trials use GPUs). The kubernetes client is in the
-controller's alone: of the pods only the operator's, which is of that image, talks to an API server.
+writes to FOLDER: `shared.txt` (for both images), `controller.txt` and `trial.txt` (the rest for each), and `torch.txt` (only
+torch, whose build depends on whether trials use GPUs). Only the controller's image has the kubernetes client, because of all
+pods only the operator's, which has this image, calls an API server.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import sys
 import tomllib
 from pathlib import Path
 
-OPERATORS_ONLY = {"kubernetes"}
+OPERATOR_ONLY = {"kubernetes"}
 
 
 def name(requirement: str) -> str:
-    """The distribution a requirement is about, normalized."""
+    """Return the normalized name of the distribution of a requirement."""
     match = re.match(r"[A-Za-z0-9._-]+", requirement)
     assert match, f"pyproject.toml holds a requirement without a name: {requirement!r}"
     return re.sub(r"[-_.]+", "-", match.group()).lower()
 
 
 def lists(pyproject: str) -> dict[str, list[str]]:
-    """The requirements of each layer, sorted.
+    """Return the requirements of each layer, sorted.
 
     Args:
-        pyproject: the text of pyproject.toml.
+        pyproject: Text of pyproject.toml.
     """
     project = tomllib.loads(pyproject)["project"]
     everywhere = set(project["dependencies"])
-    base = {r for r in everywhere if name(r) not in OPERATORS_ONLY}
+    base = {r for r in everywhere if name(r) not in OPERATOR_ONLY}
     extras = project["optional-dependencies"]
     others = {r for r in (*extras["operator"], *extras["mlflow"]) if name(r) != "trialplane"}  # of the controller's image
     controller = set(extras["controller"]) | others | (everywhere - base)

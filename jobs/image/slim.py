@@ -1,6 +1,6 @@
-"""Deletes from this Python what no pod ever loads: tests that come with libraries, headers, and Ray's Java workers.
+"""Deletes files of this Python that no pod loads: tests of libraries, headers, and Ray's Java workers.
 
-Run in the layer that installed them. Named one by one: other packages import from folders that are called tests.
+It must run in the layer that installed them. The libraries are listed, because others import from their folders `tests`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     python jobs/joint/train.py                                       # one trial alone, defaults of job.yaml
     python jobs/joint/train.py --set lr=1e-3 --set agreement=0.5
 
-Data: CSV or JSONL with the columns post, criterion, label (0 or 1), spans ([[start, end], ...] in characters). What ships
-is synthetic, see jobs/make_synthetic.py.
+Data: CSV or JSONL with the columns post, criterion, label (0 or 1), spans ([[start, end], ...] in characters). The
+file in the repository is synthetic, see jobs/make_synthetic.py.
 The loss is the label's + the tags' + agreement x the gap between the label's chance and the strongest token's. The label
 that counts is the mean of both chances. Metrics on the held-out fold, of the best epoch: score (mean of macro_f1 and
 span_f1, what the study maximizes), macro_f1 and pr_auc of the label, span_f1 (both ends exact), loss.
@@ -28,7 +28,7 @@ COLUMNS = ("post", "criterion", "label", "spans")
 
 
 class TwoEncoders(nn.Module):
-    """A labelling encoder and a tagging one, each over its own tokens of the same texts."""
+    """An encoder for labels and an encoder for tags, each with its own tokens of the same texts."""
 
     def __init__(self, labeller, tagger, dropout):
         super().__init__()
@@ -38,7 +38,12 @@ class TwoEncoders(nn.Module):
         self.tag_head = nn.Linear(tagger.config.hidden_size * 2, 3)
 
     def forward(self, label_inputs, tag_inputs):
-        """Logits of labels (batch, 2) and of tags (batch, tokens, 3) from two (ids, mask, segments)."""
+        """Return logits of labels, of shape (batch, 2), and of tags, of shape (batch, tokens, 3).
+
+        Args:
+            label_inputs: Ids, mask and segments for the label encoder.
+            tag_inputs: The same for the tag encoder.
+        """
         ids, mask, segments = label_inputs
         states = self.labeller(input_ids=ids, attention_mask=mask).last_hidden_state
         criterion, post = (encoders.mean_over(states, segments == part) for part in (pairs.FIRST, pairs.SECOND))
@@ -50,13 +55,13 @@ class TwoEncoders(nn.Module):
 
 
 def chances(by_label, by_tag, segments):
-    """The probability that the criterion is met, from the label head and from the post's strongest token: (batch,)."""
+    """Return the probabilities, of shape (batch,), that the criterion is met: by label head, and by strongest token."""
     evidence = 1 - by_tag.float().softmax(-1)[..., spans.OUTSIDE]
     return by_label.float().softmax(-1)[:, 1], evidence.masked_fill(segments != pairs.SECOND, 0.0).amax(-1)
 
 
 def loss_of(by_label, by_tag, segments, labels, tags, agreement, evidence_weight):
-    """The sum of both tasks' cross-entropies and of the squared gap between their chances."""
+    """Return the sum of both cross-entropies and of the weighted squared difference of both probabilities."""
     weight = torch.tensor([1.0, evidence_weight, evidence_weight], device=by_tag.device)
     tag_loss = nn.functional.cross_entropy(
         by_tag.float().flatten(0, 1), tags.flatten(), weight=weight, ignore_index=spans.IGNORED
@@ -67,7 +72,7 @@ def loss_of(by_label, by_tag, segments, labels, tags, agreement, evidence_weight
 
 
 def run(ctx):
-    """One trial."""
+    """Run one trial."""
     p = ctx.params
     torch.set_num_threads(ctx.cpus)
     set_seed(ctx.seed)
@@ -107,11 +112,11 @@ def run(ctx):
     # -------------------------------------------------------------------------------------------------------------
     # train; score after each epoch
 
-    best, best_found, done = {}, None, 0
-    if state := ctx.restored:  # of a trial that was paused, or lost
+    best, best_spans, first_epoch = {}, None, 0
+    if state := ctx.restored:  # the trial was paused or lost
         encoders.load_training_state(accelerator, state, model, optimizer, schedule)
-        best, best_found, done = state["best"], state["best_found"], state["step"] + 1
-    for epoch in range(done, p["epochs"]):
+        best, best_spans, first_epoch = state["best"], state["best_spans"], state["step"] + 1
+    for epoch in range(first_epoch, p["epochs"]):
         model.train()
         for batch in loader:
             label_inputs, tag_inputs, tag, label = cut(batch)
@@ -128,16 +133,16 @@ def run(ctx):
         metrics, predicted = evaluate(by_label, by_tag, validation.tensors, offsets, posts, truth, p["agreement"])
         ctx.report(epoch, **metrics)
         if not best or metrics["score"] > best["score"]:
-            best, best_found = metrics, predicted
+            best, best_spans = metrics, predicted
         state = encoders.training_state(accelerator, model, optimizer, schedule)
-        ctx.save(epoch, {**state, "best": best, "best_found": best_found})
+        ctx.save(epoch, {**state, "best": best, "best_spans": best_spans})
 
-    spans.log_examples(posts, truth, best_found)
+    spans.log_examples(posts, truth, best_spans)
     return best
 
 
 def cut(batch):
-    """A batch without the columns where every row is padding: label inputs, tag inputs, tags, labels."""
+    """Return label inputs, tag inputs, tags and labels of a batch, without columns in which all rows are padding."""
     label_longest, tag_longest = int(batch[1].sum(1).max()), int(batch[4].sum(1).max())
     label_inputs = [part[:, :label_longest] for part in batch[0:3]]
     tag_inputs = [part[:, :tag_longest] for part in batch[3:6]]
@@ -146,20 +151,20 @@ def cut(batch):
 
 @torch.no_grad()
 def predict(model, dataset, device):
-    """Logits of labels (rows, 2) and of tags (rows, tokens, 3), on the CPU."""
+    """Return logits of labels, of shape (rows, 2), and of tags, of shape (rows, tokens, 3), on the CPU."""
     model.eval()
-    whole = dataset.tensors[3].shape[1]
+    width = dataset.tensors[3].shape[1]
     labels, tags = [], []
     for batch in DataLoader(dataset, batch_size=256):
         label_inputs, tag_inputs, _, _ = cut([part.to(device) for part in batch])
         by_label, by_tag = model(label_inputs, tag_inputs)
         labels.append(by_label.float().cpu())
-        tags.append(nn.functional.pad(by_tag.float().cpu(), (0, 0, 0, whole - by_tag.shape[1])))
+        tags.append(nn.functional.pad(by_tag.float().cpu(), (0, 0, 0, width - by_tag.shape[1])))
     return torch.cat(labels), torch.cat(tags)
 
 
 def evaluate(by_label, by_tag, tensors, offsets, posts, truth, agreement):
-    """Metrics, and the spans found in each post."""
+    """Return metrics, and the predicted spans of each post."""
     segments, tags, labels = tensors[5:]
     label_chance, tag_chance = chances(by_label, by_tag, segments)
     chance = ((label_chance + tag_chance) / 2).numpy()

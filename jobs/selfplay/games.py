@@ -1,4 +1,4 @@
-"""One game of self-play, from its seed to its record; many are played at once, independently."""
+"""A game of self-play, from its seed to its record. Many games are played at the same time, independently."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _WORTH = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5, chess.
 
 
 class Game:
-    """A game that plays itself.
+    """A game of self-play.
 
     Args:
-        p: parameters of the job.
-        seed: all that the game draws depends on it alone.
+        p: Parameters of the job.
+        seed: Seed of all random numbers of the game.
 
     Attributes:
-        search: that of the next move.
-        over: the game's outcome for White (1, 0, -1) and why it ended; None while it is played.
+        search: Search for the next move.
+        over: Outcome for White (1, 0, -1) and termination of the game; None while it is played.
     """
 
     def __init__(self, p, seed: int) -> None:
@@ -53,7 +53,7 @@ class Game:
         self.over: tuple[int, str] | None = None
 
     def move(self) -> None:
-        """Make the most visited move; in the first moves of a game one by chance, in proportion to its visits."""
+        """Make the most visited move. In the first moves of a game, draw one in proportion to its visits instead."""
         root = self.search.root
         early = len(self._actions) < self._p["temperature_moves"]
         index = choice(root, self._rng) if early else int(root.visits.argmax())
@@ -67,7 +67,7 @@ class Game:
         self.over = ending(self._line, len(self._actions), self._p)
 
     def record(self) -> dict:
-        """The game's record; see README.md."""
+        """Return the record of the game, as in README.md."""
         outcome, termination = self.over
         return {
             "states": encoding.planes(self._views),
@@ -82,23 +82,23 @@ class Game:
 
 
 def choice(root: Node, rng: np.random.Generator, temperature: float = 1.0) -> int:
-    """The index of a move drawn by its visits; the lower the temperature, the more often it is the most visited one."""
-    likely = (root.visits / root.visits.max()) ** (1 / temperature)
-    return int(rng.choice(len(likely), p=likely / likely.sum()))
+    """Return the index of a move drawn by its visits. A low temperature prefers the most visited one."""
+    weights = (root.visits / root.visits.max()) ** (1 / temperature)
+    return int(rng.choice(len(weights), p=weights / weights.sum()))
 
 
 def ending(line: encoding.Line, half_moves: int, p) -> tuple[int, str] | None:
-    """The outcome for White and why, or None when the game goes on.
+    """Return the outcome for White and the termination; None if the game goes on.
 
     Args:
-        line: the game.
-        half_moves: that were played in it.
-        p: parameters of the job.
+        line: Game.
+        half_moves: Number of half-moves that were played.
+        p: Parameters of the job.
     """
     board = line.board
     if not any(board.legal_moves):
         return ((-1 if board.turn else 1), "checkmate") if board.is_check() else (0, "stalemate")
-    if rule := line.drawn():
+    if rule := line.draw_rule():
         return 0, rule
     if half_moves < p["max_half_moves"]:
         return None
@@ -109,7 +109,7 @@ def ending(line: encoding.Line, half_moves: int, p) -> tuple[int, str] | None:
 
 
 def board_of(actions) -> chess.Board:
-    """The final position of a game, with all its moves."""
+    """Return the final position of a game, with all of its moves."""
     board = chess.Board()
     for action in actions:
         board.push(encoding.move_of(int(action), board))
@@ -117,7 +117,7 @@ def board_of(actions) -> chess.Board:
 
 
 def pgn_of(board: chess.Board, outcome: int, termination: str, **headers: str) -> str:
-    """The game as PGN, which any chess program opens."""
+    """Return the game as PGN, the format of chess programs."""
     game = chess.pgn.Game.from_board(board)
     game.headers.update({"Event": "self-play", "White": "network", "Black": "network", **headers})
     game.headers["Result"] = {1: "1-0", 0: "1/2-1/2", -1: "0-1"}[outcome]

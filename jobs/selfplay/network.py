@@ -17,7 +17,7 @@ _PIECES = 12  # the first planes: pieces on the board now
 
 
 class Block(nn.Module):
-    """Two convolutions beside the way straight through."""
+    """A residual block: two convolutions, whose result is added to the input."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -33,12 +33,12 @@ class Block(nn.Module):
 
 
 class Network(nn.Module):
-    """Policy and value.
+    """The network with its heads for policy and value.
 
     Args:
-        channels: width of the tower.
-        blocks: its height.
-        dropout: of what the value takes from the tower.
+        channels: Width of the tower.
+        blocks: Number of blocks of the tower.
+        dropout: Dropout between the tower and the head for the value.
     """
 
     def __init__(self, channels: int, blocks: int, dropout: float) -> None:
@@ -52,7 +52,7 @@ class Network(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits (rows, 4672) and values (rows,) between -1 and 1."""
+        """Return logits of shape (rows, 4672) and values of shape (rows,) between -1 and 1."""
         pieces = x[:, :_PIECES].sum((2, 3))
         x = self.tower(torch.relu(self.stem_norm(self.stem(x))))
         logits = self.policy(x).permute(0, 2, 3, 1).flatten(1)  # an action is square · 73 + kind
@@ -61,11 +61,11 @@ class Network(nn.Module):
 
 
 def build(p, weights=None) -> Network:
-    """A network with these weights, or with the first ones of all, which are the same in all processes.
+    """Return a network with these weights, or with initial ones, which are the same in all processes.
 
     Args:
-        p: parameters of the job.
-        weights: what `weights_of` gave.
+        p: Parameters of the job.
+        weights: Result of `weights_of`; None for initial weights.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(p["first_weights"])
@@ -76,42 +76,42 @@ def build(p, weights=None) -> Network:
 
 
 def weights_of(network: Network) -> dict[str, np.ndarray]:
-    """The weights as numpy arrays, by name; copies."""
+    """Return copies of the weights as numpy arrays, by name."""
     return {name: tensor.numpy(force=True).copy(order="C") for name, tensor in network.state_dict().items()}
 
 
 def device() -> torch.device:
-    """The GPU if there is one."""
+    """Return the GPU if there is one, or else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 class Evaluator:
-    """Asks a network about any number of positions, always `rows` at a time; what is missing of the last rows is zeros.
+    """A network that evaluates any number of positions, always in batches of `rows`, padded with zeros.
 
-    The sum of a convolution is taken in another order when the batch has another size, and the last bits of a float differ
-    then. With one size a position's answer is the same whatever else is asked along with it, and so is a game.
+    With another batch size, a convolution adds in another order, and the last bits of a float differ. With one batch size,
+    the result of a position, and so the game, does not depend on the other positions of its batch.
 
     Args:
-        network: is switched to evaluation.
-        rows: positions of one call of the network.
+        network: Network, which is switched to evaluation.
+        rows: Number of positions of a batch.
     """
 
     def __init__(self, network: Network, rows: int) -> None:
         self._network, self._rows = network.eval(), rows
         self._device = next(network.parameters()).device
-        if self._device.type == "cuda":  # the algorithm, too, is to be the same each time
+        if self._device.type == "cuda":  # the algorithm must be the same each time, too
             torch.backends.cudnn.benchmark = False
             torch.backends.cudnn.deterministic = True
 
     @torch.inference_mode()
     def __call__(self, views: list[encoding.View]) -> tuple[np.ndarray, np.ndarray]:
-        """Logits (positions, 4672) and values (positions,), float32."""
+        """Return logits of shape (positions, 4672) and values of shape (positions,), float32."""
         logits, values = [], []
         for first in range(0, len(views), self._rows):
             part = views[first : first + self._rows]
-            filled = np.zeros((self._rows, encoding.PLANES, 8, 8), dtype=np.float32)
-            filled[: len(part)] = encoding.planes(part)
-            batch = torch.from_numpy(filled).to(self._device).contiguous(memory_format=torch.channels_last)
+            padded = np.zeros((self._rows, encoding.PLANES, 8, 8), dtype=np.float32)
+            padded[: len(part)] = encoding.planes(part)
+            batch = torch.from_numpy(padded).to(self._device).contiguous(memory_format=torch.channels_last)
             policy, value = self._network(batch)
             logits.append(policy[: len(part)].cpu().numpy())
             values.append(value[: len(part)].cpu().numpy())

@@ -1,4 +1,4 @@
-"""The gain in strength of new weights: a match with both colours from each opening, and Elo from its score."""
+"""The gain in strength of new weights: a match with both colors from each opening, and the Elo of its score."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import math
 import encoding
 import games
 import numpy as np
-from search import Search, together
+from search import Search, simulate_all
 
 _NORMAL_95 = 1.96
 _TEMPERATURE = 0.25
 
 
 class Pairing:
-    """One game between two networks.
+    """A game between two networks.
 
     Args:
-        p: parameters of the job.
-        opening: seed of all chance in it; the first half-moves are nothing else.
-        white: which network, 0 or 1, has White.
+        p: Parameters of the job.
+        opening: Seed of all random numbers of the game. Its first half-moves are random.
+        white: Number of the network with White, 0 or 1.
     """
 
     def __init__(self, p, opening: int, white: int) -> None:
@@ -35,20 +35,20 @@ class Pairing:
 
     @property
     def player(self) -> int:
-        """The network that is to move."""
+        """The number of the network that is to move."""
         return self._white if self.line.board.turn else 1 - self._white
 
     @property
     def points(self) -> float:
-        """The points of network 0, once the game is over: 1, 0.5 or 0."""
+        """The points of network 0 after the end of the game: 1, 0.5 or 0."""
         outcome = self.over[0]
         return (1 + (outcome if self._white == 0 else -outcome)) / 2
 
     def move(self) -> None:
         """Make a move of the network that is to move.
 
-        By chance, but the most visited one nearly always where the search is sure. Where it is not, always taking that one
-        would have two beginners move their rooks to and fro until the game is a draw by repetition.
+        The move is drawn, but it is nearly always the most visited one if the search is sure. If the most visited move were
+        always made, two beginners would move their rooks to and fro until the game is a draw by repetition.
         """
         root = self.searches[self.player].root
         move = root.moves[games.choice(root, self._rng, temperature=_TEMPERATURE)]
@@ -60,38 +60,38 @@ class Pairing:
 
 
 def match(new, old, p, seed) -> list[float]:
-    """The new network's points in each game, two games from each opening.
+    """Return the points of the new network in each game, with two games from each opening.
 
     Args:
-        new: an Evaluator.
-        old: another.
-        p: parameters of the job.
-        seed: a whole number or several, for all chance in the games.
+        new: Evaluator of the new network.
+        old: Evaluator of the old network.
+        p: Parameters of the job.
+        seed: Seed of all random numbers, one integer or several.
     """
     openings = np.random.SeedSequence(seed).generate_state(math.ceil(p["match_games"] / 2))
-    played = [Pairing(p, int(opening), white) for opening in openings for white in (0, 1)]
-    while running := [game for game in played if game.over is None]:
+    pairings = [Pairing(p, int(opening), white) for opening in openings for white in (0, 1)]
+    while running := [game for game in pairings if game.over is None]:
         for player, evaluate in enumerate((new, old)):
-            together([game.searches[player] for game in running if game.player == player], evaluate)
+            simulate_all([game.searches[player] for game in running if game.player == player], evaluate)
         for game in running:
             if game.searches[game.player].done:
                 game.move()
-    return [game.points for game in played]
+    return [game.points for game in pairings]
 
 
 def elo(points: list[float]) -> tuple[float, float, float]:
-    """The difference in Elo that a score means, and its 95 % interval, by the normal approximation.
+    """Return the difference in Elo of a score, and its 95 % interval by the normal approximation.
 
-    A won and a lost game are added: so a match that was won to nil has a number (20 of 20: 529), and one in which all was
-    drawn has an interval.
+    A won and a lost game are added. So a match that was won completely has a finite number (20 of 20: 529), and a match with
+    only draws has an interval.
     """
-    counted = [*points, 1.0, 0.0]
-    mean = sum(counted) / len(counted)
-    spread = math.sqrt(sum((point - mean) ** 2 for point in counted)) / len(counted)
-    edge = 0.25 / len(counted)
+    all_points = [*points, 1.0, 0.0]
+    mean = sum(all_points) / len(all_points)
+    standard_error = math.sqrt(sum((point - mean) ** 2 for point in all_points)) / len(all_points)
+    limit = 0.25 / len(all_points)
 
     def difference(score: float) -> float:
-        score = min(max(score, edge), 1 - edge)
+        score = min(max(score, limit), 1 - limit)
         return 400 * math.log10(score / (1 - score))
 
-    return difference(mean), difference(mean - _NORMAL_95 * spread), difference(mean + _NORMAL_95 * spread)
+    return difference(mean), difference(mean - _NORMAL_95 * standard_error), difference(mean + _NORMAL_95 * standard_error)

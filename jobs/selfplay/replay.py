@@ -1,4 +1,4 @@
-"""The positions that one iteration is trained on: a bounded number, packed, in an order that hangs on the seed alone."""
+"""The positions on which one iteration trains: a bounded number, packed, in an order that only depends on the seed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _BITS = np.delete(np.arange(encoding.PLANES), encoding.COUNTS)  # planes of zero
 
 
 class Replay:
-    """Positions of some games; one takes about 1 KiB, where its planes are 30.
+    """The positions of some games. A position takes about 1 KiB, while its planes take 30.
 
     Args:
-        per_game: of a longer game so many positions are drawn.
+        per_game: Maximum number of positions of a game. Of a longer game, this many are drawn.
     """
 
     def __init__(self, per_game: int) -> None:
@@ -24,11 +24,11 @@ class Replay:
         self._games: dict[int, tuple[np.ndarray, ...]] = {}
 
     def add(self, unit: int, game: Mapping[str, Any]) -> None:
-        """Take what is needed of a game's record.
+        """Add positions of a game.
 
         Args:
-            unit: its number; also what the choice of positions is seeded with.
-            game: the record.
+            unit: Number of the game, which is the seed for drawing positions.
+            game: Record of the game.
         """
         count = game["move_count"]
         rows = np.arange(count)
@@ -52,13 +52,13 @@ class Replay:
         return sum(len(game[0]) for game in self._games.values())
 
     def batches(self, size: int, rng: np.random.Generator) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """All positions once, in batches: planes, visits as shares of 1 over the 4672 actions, outcome for the side to move.
+        """Yield all positions once, in batches: planes, shares of visits of each action, and outcomes for the side to move.
 
         Args:
-            size: of a batch; the last one may be smaller.
-            rng: for the order.
+            size: Size of a batch. The last batch may be smaller.
+            rng: Generator for the order.
         """
-        # By number: the order in which games arrive is chance, and must not be in what is learned.
+        # Games are ordered by number, because the order of their arrival is random, and the training must not depend on it.
         bits, counts, values, widths, actions, shares = map(
             np.concatenate, zip(*(self._games[unit] for unit in sorted(self._games)), strict=True)
         )
@@ -70,7 +70,7 @@ class Replay:
             states[:, _BITS] = np.unpackbits(bits[rows], axis=1, count=len(_BITS) * 64).reshape(len(rows), -1, 8, 8)
             states[:, encoding.COUNTS] = counts[rows][:, :, None, None]
             policies = np.zeros((len(rows), encoding.ACTIONS), dtype=np.float32)
-            for place, row in enumerate(rows):
-                part = slice(starts[row], starts[row + 1])
-                policies[place, actions[part]] = shares[part]
+            for index, row in enumerate(rows):
+                span = slice(starts[row], starts[row + 1])
+                policies[index, actions[span]] = shares[span]
             yield torch.from_numpy(states), torch.from_numpy(policies), torch.from_numpy(values[rows])

@@ -20,30 +20,30 @@ import numpy as np
 import rating
 import torch
 from replay import Replay
-from search import together
+from search import simulate_all
 
 from trialplane import standalone
 
-KEPT = ("outcome", "termination", "move_count", "legal_move_rate")  # of each game, beside its positions
+GAME_FIELDS = ("outcome", "termination", "move_count", "legal_move_rate")  # of each game, for statistics
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# a worker: as many games at once as its batch holds
+# a worker, which plays many games at once
 
 
 def play(ctx):
-    """Play games until the iteration has enough of them; every worker runs this."""
+    """Play games until the iteration has enough of them. Every worker runs this."""
     p = ctx.params
     torch.set_num_threads(ctx.cpus)
     evaluate = network.Evaluator(network.build(p, ctx.weights), p["batch"])
-    running = []  # of units and games
+    running = []  # unit and game
     while True:
         free = p["games_at_once"] - len(running)
         units = ctx.take(free, wait=not running) if free else ()
         running += [(unit, games.Game(p, unit.seed)) for unit in units]
         if not running:
             return
-        together([game.search for _, game in running], evaluate)
+        simulate_all([game.search for _, game in running], evaluate)
         for _, game in running:
             if game.search.done:
                 game.move()
@@ -55,21 +55,23 @@ def play(ctx):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the learner: learns from an iteration's games
+# the learner, which learns from the games of an iteration
 
 
 def learn(ctx, results):
-    """Train on the games as they came from the workers; its weights are what the next iteration plays with."""
+    """Train on the games of an iteration, and return metrics and the weights for the next iteration."""
     p = ctx.params
     torch.set_num_threads(ctx.cpus)
 
-    # What is kept of a game is copied: its arrays lie in memory that the next games need.
+    # The fields of a game are copied, because its arrays are in shared memory that the next games need.
     replay, by_number = Replay(max(1, p["max_positions"] // results.expected)), {}
     for result in results:
         replay.add(result.unit, result.value)
-        by_number[result.unit] = {name: result.value[name] for name in KEPT} | {"actions": result.value["actions"].tolist()}
-    played = [by_number[number] for number in sorted(by_number)]  # the order in which they came is chance
-    if not played:
+        by_number[result.unit] = {name: result.value[name] for name in GAME_FIELDS} | {
+            "actions": result.value["actions"].tolist()
+        }
+    game_records = [by_number[number] for number in sorted(by_number)]  # the order of their arrival is random
+    if not game_records:
         raise ValueError("no game of this iteration came to its end; see the workers' logs")
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -78,10 +80,10 @@ def learn(ctx, results):
     model = network.build(p, ctx.weights)
     optimizer = torch.optim.AdamW(model.parameters(), lr=p["lr"], weight_decay=p["weight_decay"])
     if ctx.state is not None:
-        restore(optimizer, ctx.state["optimizer"])
+        restore_optimizer(optimizer, ctx.state["optimizer"])
     done = ctx.state["steps"] if ctx.state is not None else 0
     rng = np.random.default_rng([ctx.seed, ctx.iteration])
-    torch.manual_seed(int(rng.integers(2**63)))  # of the dropout
+    torch.manual_seed(int(rng.integers(2**63)))  # for the dropout
     model.train()
     first, sums = None, np.zeros(3)
     for _ in range(p["epochs"]):
@@ -89,7 +91,7 @@ def learn(ctx, results):
         for states, policies, values in replay.batches(p["train_batch"], rng):
             states, policies, values = (tensor.to(network.device()) for tensor in (states, policies, values))
             logits, guessed = model(states.contiguous(memory_format=torch.channels_last))
-            # Of all 4672 actions, legal or not: the network is to know the rules too.
+            # The loss is over all 4672 actions, legal or not, so that the network learns the rules, too.
             policy_loss = torch.nn.functional.cross_entropy(logits, policies)
             value_loss = torch.nn.functional.mse_loss(guessed, values)
             loss = policy_loss + p["value_weight"] * value_loss
@@ -105,12 +107,12 @@ def learn(ctx, results):
     weights = network.weights_of(model)
 
     # -----------------------------------------------------------------------------------------------------------------
-    # what it is worth
+    # strength of the new weights
 
     new, old = (network.Evaluator(network.build(p, tree), p["batch"]) for tree in (weights, ctx.weights))
     points = rating.match(new, old, p, [ctx.seed, ctx.iteration])
     elo, low, high = rating.elo(points)
-    show(played[: p["pictures"]], ctx.iteration)
+    log_games(game_records[: p["pictures"]], ctx.iteration)
     return {
         "elo": elo,
         "elo_low": low,
@@ -119,32 +121,32 @@ def learn(ctx, results):
         "loss_before": first["loss"],
         **means,
         "positions": len(replay),
-        **of_games(played),
+        **game_statistics(game_records),
         "weights": weights,
         "state": {"optimizer": optimizer_arrays(optimizer), "steps": done},
     }
 
 
-def of_games(played):
-    """Statistics of an iteration's games: shares and means."""
-    outcomes, endings = [game["outcome"] for game in played], [game["termination"] for game in played]
-    lengths = [game["move_count"] for game in played]
+def game_statistics(game_records):
+    """Return shares and means over the games of an iteration."""
+    outcomes, endings = [game["outcome"] for game in game_records], [game["termination"] for game in game_records]
+    lengths = [game["move_count"] for game in game_records]
     return {
-        "white_wins": outcomes.count(1) / len(played),
-        "black_wins": outcomes.count(-1) / len(played),
-        **{f"ended_{name}": endings.count(name) / len(played) for name in games.TERMINATIONS},
+        "white_wins": outcomes.count(1) / len(game_records),
+        "black_wins": outcomes.count(-1) / len(game_records),
+        **{f"ended_{name}": endings.count(name) / len(game_records) for name in games.TERMINATIONS},
         "move_count": float(np.mean(lengths)),
-        "legal_move_rate": float(np.average([game["legal_move_rate"] for game in played], weights=lengths)),
+        "legal_move_rate": float(np.average([game["legal_move_rate"] for game in game_records], weights=lengths)),
     }
 
 
 def optimizer_arrays(optimizer):
-    """The optimizer's numbers for each parameter, in the order of the parameters."""
+    """Return the optimizer's arrays for each parameter, in the order of the parameters."""
     return [{name: tensor.numpy(force=True) for name, tensor in entry.items()} for entry in optimizer.state.values()]
 
 
-def restore(optimizer, entries):
-    """Give the optimizer back what `optimizer_arrays` took."""
+def restore_optimizer(optimizer, entries):
+    """Restore the result of `optimizer_arrays`."""
     for parameter, entry in zip(optimizer.param_groups[0]["params"], entries, strict=True):
         numbers = {name: torch.tensor(array) for name, array in entry.items()}
         optimizer.state[parameter] = {
@@ -152,13 +154,13 @@ def restore(optimizer, entries):
         }
 
 
-def show(played, iteration):
-    """The final position of some games as a picture, and the games as PGN, in the iteration's run in MLflow."""
-    if not os.environ.get("MLFLOW_TRACKING_URI"):  # neither in a trial, nor is a store named
+def log_games(game_records, iteration):
+    """Log the final positions of some games as pictures, and the games as PGN, to the iteration's run in MLflow."""
+    if not os.environ.get("MLFLOW_TRACKING_URI"):  # not in a trial, and no other MLflow is set
         return
     import mlflow
 
-    for number, game in enumerate(played):
+    for number, game in enumerate(game_records):
         board = games.board_of(game["actions"])
         last, check = board.peek(), board.king(board.turn) if board.is_check() else None
         mlflow.log_text(chess.svg.board(board, lastmove=last, check=check, size=400), f"games/{number:02}.svg")

@@ -5,8 +5,8 @@
     python jobs/share/train.py                                       # one trial alone, defaults of job.yaml
     python jobs/share/train.py --set lr=1e-3 --set span_weight=0.7
 
-Data: CSV or JSONL with the columns post, criterion, label (0 or 1), spans ([[start, end], ...] in characters). What ships
-is synthetic, see jobs/make_synthetic.py.
+Data: CSV or JSONL with the columns post, criterion, label (0 or 1), spans ([[start, end], ...] in characters). The
+file in the repository is synthetic, see jobs/make_synthetic.py.
 The loss is (1 - span_weight) x the label's + span_weight x the tags'. Two objectives pull at it, so the study's answer is a
 Pareto front: macro_f1 of the label and span_f1 (both ends exact) on the held-out fold, of the epoch where their mean was
 best; beside them pr_auc of the label, and loss.
@@ -28,10 +28,10 @@ COLUMNS = ("post", "criterion", "label", "spans")
 
 
 class SharedEncoder(nn.Module):
-    """An encoder under a label head (pooled states) and a tag head (each token's state).
+    """An encoder with a head for labels, on the pooled states, and a head for tags, on the state of each token.
 
-    Both heads see the product of what was said with the criterion's mean state, which shows them directly whether the two
-    belong together.
+    Both heads also get the product of the states with the mean state of the criterion, from which they can see directly
+    whether they match.
     """
 
     def __init__(self, encoder, dropout):
@@ -42,16 +42,16 @@ class SharedEncoder(nn.Module):
         self.tag_head = nn.Linear(encoder.config.hidden_size * 2, 3)
 
     def forward(self, ids, mask, segments):
-        """Logits of labels (batch, 2) and of tags (batch, tokens, 3)."""
+        """Return logits of labels, of shape (batch, 2), and of tags, of shape (batch, tokens, 3)."""
         states = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
         criterion = encoders.mean_over(states, segments == pairs.FIRST)
-        met = torch.cat([states, states * criterion[:, None]], dim=-1)
-        post = encoders.mean_over(met, segments == pairs.SECOND)
-        return self.label_head(self.dropout(post)), self.tag_head(self.dropout(met))
+        conditioned = torch.cat([states, states * criterion[:, None]], dim=-1)
+        post = encoders.mean_over(conditioned, segments == pairs.SECOND)
+        return self.label_head(self.dropout(post)), self.tag_head(self.dropout(conditioned))
 
 
 def loss_of(label_logits, tag_logits, labels, tags, span_weight, evidence_weight):
-    """The joint loss: a weighted mean of both heads' cross-entropies."""
+    """Return the joint loss: the weighted mean of the cross-entropies of both heads."""
     weight = torch.tensor([1.0, evidence_weight, evidence_weight], device=tag_logits.device)
     by_tag = nn.functional.cross_entropy(
         tag_logits.float().flatten(0, 1), tags.flatten(), weight=weight, ignore_index=spans.IGNORED
@@ -60,14 +60,14 @@ def loss_of(label_logits, tag_logits, labels, tags, span_weight, evidence_weight
 
 
 def run(ctx):
-    """One trial."""
+    """Run one trial."""
     p = ctx.params
     torch.set_num_threads(ctx.cpus)
     set_seed(ctx.seed)
     accelerator = Accelerator(mixed_precision=p["precision"], gradient_accumulation_steps=p["accumulate"])
 
     # -------------------------------------------------------------------------------------------------------------
-    # data: tokenized once, as tensors; each batch is cut to its own longest row
+    # data: tokenized once, as tensors; each batch is cut to its longest row
 
     path = ctx.path("data")
     rows = tables.read_rows(path, COLUMNS)[: p["max_rows"]]
@@ -96,11 +96,11 @@ def run(ctx):
     # -------------------------------------------------------------------------------------------------------------
     # train; score after each epoch
 
-    best, best_found, done = {}, None, 0
-    if state := ctx.restored:  # of a trial that was paused, or lost
+    best, best_spans, first_epoch = {}, None, 0
+    if state := ctx.restored:  # the trial was paused or lost
         encoders.load_training_state(accelerator, state, model, optimizer, schedule)
-        best, best_found, done = state["best"], state["best_found"], state["step"] + 1
-    for epoch in range(done, p["epochs"]):
+        best, best_spans, first_epoch = state["best"], state["best_spans"], state["step"] + 1
+    for epoch in range(first_epoch, p["epochs"]):
         model.train()
         for *batch, label in loader:
             longest = int(batch[1].sum(1).max())
@@ -117,30 +117,30 @@ def run(ctx):
         metrics, predicted = evaluate(by_label, by_tag, validation.tensors, offsets, posts, truth, p["span_weight"])
         ctx.report(epoch, **metrics)
         if not best or metrics["macro_f1"] + metrics["span_f1"] > best["macro_f1"] + best["span_f1"]:
-            best, best_found = metrics, predicted
+            best, best_spans = metrics, predicted
         state = encoders.training_state(accelerator, model, optimizer, schedule)
-        ctx.save(epoch, {**state, "best": best, "best_found": best_found})
+        ctx.save(epoch, {**state, "best": best, "best_spans": best_spans})
 
-    spans.log_examples(posts, truth, best_found)
+    spans.log_examples(posts, truth, best_spans)
     return best
 
 
 @torch.no_grad()
 def predict(model, dataset, device):
-    """Logits of labels (rows, 2) and of tags (rows, tokens, 3), on the CPU."""
+    """Return logits of labels, of shape (rows, 2), and of tags, of shape (rows, tokens, 3), on the CPU."""
     model.eval()
-    whole = dataset.tensors[0].shape[1]
+    width = dataset.tensors[0].shape[1]
     labels, tags = [], []
     for batch in DataLoader(dataset, batch_size=256):
         longest = int(batch[1].sum(1).max())
         by_label, by_tag = model(*(part[:, :longest].to(device) for part in batch[:3]))
         labels.append(by_label.float().cpu())
-        tags.append(nn.functional.pad(by_tag.float().cpu(), (0, 0, 0, whole - longest)))
+        tags.append(nn.functional.pad(by_tag.float().cpu(), (0, 0, 0, width - longest)))
     return torch.cat(labels), torch.cat(tags)
 
 
 def evaluate(by_label, by_tag, tensors, offsets, posts, truth, span_weight):
-    """Metrics, and the spans found in each post."""
+    """Return metrics, and the predicted spans of each post."""
     _, _, segments, tags, labels = tensors
     guess = np.where((segments == pairs.SECOND).numpy(), by_tag.argmax(-1).numpy(), spans.IGNORED)
     predicted = [spans.decode(guess[row], offsets[row], post) for row, post in enumerate(posts)]

@@ -110,7 +110,7 @@ class TestCpuOnly:
         file = folder / "libtorch.so"
         before = file.read_bytes()
         assert b"\1" + bytes(1 << 19) in before
-        cpu_only.empty(file)
+        cpu_only.remove_gpu_code(file)
         assert b"hidden" in before
         assert b"hidden" not in file.read_bytes(), "a static function is in the symbol table alone"
         code = (
@@ -123,14 +123,14 @@ class TestCpuOnly:
     def test_a_library_that_is_there_is_kept(self, folder, cpu_only) -> None:
         kept = (folder / "libcublas.so.13").read_bytes()
         (folder / "libnccl.so.2").unlink()
-        cpu_only.stand_in([folder / "libtorch.so"], {"libcublas.so.13"}, folder)
+        cpu_only.build_stand_in([folder / "libtorch.so"], {"libcublas.so.13"}, folder)
         assert (folder / "libcublas.so.13").read_bytes() == kept
         assert run(folder, "assert t.multiply_on_gpu() == 0 and t.add(2, 3) == 5").returncode == 0
 
     def test_a_stand_in_loads_and_says_what_it_is_when_it_is_called(self, folder, cpu_only) -> None:
         (folder / "libcublas.so.13").unlink()
         (folder / "libnccl.so.2").unlink()
-        cpu_only.stand_in([folder / "libtorch.so"], set(), folder)
+        cpu_only.build_stand_in([folder / "libtorch.so"], set(), folder)
         done = run(folder, "assert t.add(2, 3) == 5")
         assert (done.returncode, done.stderr) == (0, ""), "with the versions that the loader looks for"
         for function, name in (("multiply_on_gpu", "cublasCreate"), ("send", "ncclSend")):

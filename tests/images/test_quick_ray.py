@@ -75,7 +75,7 @@ def test_nobody_there_is_not_healthy(listener) -> None:
 
 def test_a_server_that_only_takes_connections_is_not_healthy(quick_ray, listener, monkeypatch) -> None:
     monkeypatch.setattr(quick_ray, "_PATIENCE", 0.2)
-    assert not quick_ray.answers(*listener.getsockname())
+    assert not quick_ray.speaks_http2(*listener.getsockname())
 
 
 @pytest.mark.parametrize("said", [b"", b"\0\0\0\4", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
@@ -88,7 +88,7 @@ def test_a_server_of_another_kind_is_not_healthy(quick_ray, listener, said) -> N
 
     other = threading.Thread(target=serve)
     other.start()
-    assert not quick_ray.answers(*listener.getsockname())
+    assert not quick_ray.speaks_http2(*listener.getsockname())
     other.join()
 
 

@@ -168,9 +168,9 @@ def test_pieces_leave_nothing_out_and_mix_nothing(cache):
 @pytest.mark.parametrize("name", ["tiny-deberta", "tiny-gpt2", "characters"])
 def test_labelled_texts_are_tokenized_as_transformers_does(cache, name):
     rows = [json.loads(line) for line in (JOB / "synthetic.jsonl").read_text().splitlines()[:50]]
-    texts, labels = [row["text"] for row in rows], samples.names([row["label"] for row in rows], "label")
+    texts, labels = [row["text"] for row in rows], samples.class_names([row["label"] for row in rows], "label")
     folder, tokenizer = heads.load_tokenizer(name, cache, texts)
-    labelled = samples.Labelled(str(folder), "text", "label", labels, 12, 0.5)
+    labelled = samples.LabeledTexts(str(folder), "text", "label", labels, 12, 0.5)
     made = labelled({"text": texts, "label": [row["label"] for row in rows]})
     assert made["input_ids"] == tokenizer(texts, truncation=True, max_length=12)["input_ids"]
     assert [labels[number] for number in made["label"]] == [row["label"] for row in rows]
@@ -183,9 +183,9 @@ def test_labelled_texts_are_tokenized_as_transformers_does(cache, name):
 
 
 def test_names_of_labels_have_an_order():
-    assert samples.names([10, 2, 1], "label") == ("1", "2", "10")
-    assert samples.names(["b", "a"], "label") == ("a", "b")
-    assert samples.names(["b", 1], "label") == ("1", "b")
+    assert samples.class_names([10, 2, 1], "label") == ("1", "2", "10")
+    assert samples.class_names(["b", "a"], "label") == ("a", "b")
+    assert samples.class_names(["b", 1], "label") == ("1", "b")
 
 
 # -- the job's file

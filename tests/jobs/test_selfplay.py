@@ -90,8 +90,8 @@ def test_a_game_is_the_same_whatever_games_are_beside_it(playing):
 def test_a_worker_keeps_its_batch_full(playing, monkeypatch):
     """A game that ends makes room for the next at once; the last ones are played to their end."""
     busy = []
-    plain = playing.train.together
-    monkeypatch.setattr(playing.train, "together", lambda found, ask: (busy.append(len(found)), plain(found, ask)))
+    plain = playing.train.simulate_all
+    monkeypatch.setattr(playing.train, "simulate_all", lambda found, ask: (busy.append(len(found)), plain(found, ask)))
     playing.play(units(9), games_at_once=3, max_half_moves=4)
     assert set(busy) == {3}
 
@@ -156,7 +156,7 @@ def searched(fen, simulations, evaluate=None, **options):
     line = encoding.Line(chess.Board(fen))
     found = search.Search(line, simulations=simulations, exploration=1.25, **options)
     while not found.done:
-        search.together([found], evaluate or know_nothing)
+        search.simulate_all([found], evaluate or know_nothing)
     assert line.board.fen() == fen
     return found
 

@@ -174,8 +174,8 @@ def test_repetitions_and_quiet_moves_are_counted():
     assert (seen(twice)[4 * 14 + 12] == 1).all()
     assert np.allclose(seen(twice)[118], 0.08)
     assert np.allclose(seen(twice)[113], 0.05)
-    assert once.drawn() is None
-    assert twice.drawn() == "threefold_repetition"
+    assert once.draw_rule() is None
+    assert twice.draw_rule() == "threefold_repetition"
 
 
 @settings(deadline=None, max_examples=40)
@@ -214,7 +214,7 @@ def test_a_move_taken_back_leaves_no_trace(seed, half_moves, more):
     for _ in range(made):
         other.pop()
     assert np.array_equal(seen(line), seen(other))
-    assert line.drawn() == other.drawn()
+    assert line.draw_rule() == other.draw_rule()
 
 
 # -- how games end

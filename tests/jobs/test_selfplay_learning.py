@@ -69,7 +69,7 @@ def test_an_optimizer_comes_back_as_it_was(playing):
     optimizer.step()
     entries = transport.unpack(transport.pack(playing.train.optimizer_arrays(optimizer)), copy=True)
     other = torch.optim.AdamW(model.parameters())
-    playing.train.restore(other, entries)
+    playing.train.restore_optimizer(other, entries)
     before, after = optimizer.state_dict()["state"], other.state_dict()["state"]
     assert before.keys() == after.keys()
     for number, entry in before.items():

@@ -110,11 +110,11 @@ def test_a_sample_without_a_word_has_no_targets(tokenizer):
 @pytest.mark.parametrize("world_size", [1, 2, 8])
 def test_all_ranks_together_read_what_one_rank_reads(masked, world_size):
     order = BatchOrder(len(LINES) - 10, 32, seed=1)
-    whole = [key for batch in masking.Keyed(ResumableSampler(order, 0, 1, 0, 6), offset=10) for key in batch]
+    whole = [key for batch in masking.KeyedBatches(ResumableSampler(order, 0, 1, 0, 6), offset=10) for key in batch]
     ranks = [
         [
             key
-            for batch in masking.Keyed(ResumableSampler(order, rank, world_size, 0, 6, micro=4), offset=10)
+            for batch in masking.KeyedBatches(ResumableSampler(order, rank, world_size, 0, 6, micro=4), offset=10)
             for key in batch
         ]
         for rank in range(world_size)
@@ -125,7 +125,7 @@ def test_all_ranks_together_read_what_one_rank_reads(masked, world_size):
     assert {epoch for epoch, _ in whole} == {0, 1, 2}
     assert min(number for _, number in whole) >= 10
     assert max(number for _, number in whole) < len(LINES)
-    later = masking.Keyed(ResumableSampler(order, 0, 1, 4, 6), offset=10)
+    later = masking.KeyedBatches(ResumableSampler(order, 0, 1, 4, 6), offset=10)
     assert [key for batch in later for key in batch] == whole[4 * 32 :]
 
 

@@ -1,4 +1,4 @@
-"""The preset `characters`: a BERT tokenizer whose vocabulary is the characters of the text at hand.
+"""The preset `characters`: a BERT tokenizer whose vocabulary is the characters of the job's text.
 
 It splits as `bert-base-chinese` does: a Chinese character is a token; letters and digits are pieces of one character,
 `##` before all but a word's first. Nothing is lower-cased. The same text gives the same vocabulary, byte for byte.
@@ -17,16 +17,16 @@ NAME = "characters"
 VOCABULARY = 21_128  # of bert-base-chinese
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-# What BERT takes for a Chinese character, each a word of its own; kana and Hangul are not among them.
+# Characters that BERT treats as Chinese, each as a word of its own. Kana and Hangul are not among them.
 _CHINESE = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002ceaf\U0002f800-\U0002fa1f"
 _WORD = re.compile(rf"[^\W_{_CHINESE}]{{2,}}")
 
 
 def vocabulary(corpus: Iterable[str], size: int = VOCABULARY) -> dict[str, int]:
-    """Ids of the most frequent characters: the special tokens, then by frequency, equal ones by code point.
+    """Return the ids of the special tokens and of the most frequent characters, equally frequent ones by code point.
 
     Raises:
-        InputError: the text holds no character.
+        InputError: The text has no characters.
     """
     counts: Counter[str] = Counter()
     for line in corpus:
@@ -37,12 +37,12 @@ def vocabulary(corpus: Iterable[str], size: int = VOCABULARY) -> dict[str, int]:
         del counts[char]
     if not counts:
         raise errors.InputError(f"the tokenizer {NAME!r} found no characters in the text it was given; look at params.data")
-    most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[: size - len(SPECIAL)]
-    return {token: number for number, token in enumerate([*SPECIAL, *(token for token, _ in most)])}
+    ranked_tokens = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[: size - len(SPECIAL)]
+    return {token: number for number, token in enumerate([*SPECIAL, *(token for token, _ in ranked_tokens)])}
 
 
 def write(corpus: Iterable[str], folder: Path) -> None:
-    """Write the tokenizer of this text to `folder`, as `from_pretrained` reads it."""
+    """Write a tokenizer of this text to a folder, for `from_pretrained`."""
     from transformers import BertTokenizer
 
     tokenizer = BertTokenizer(vocab=vocabulary(corpus), do_lower_case=False, strip_accents=False, model_max_length=512)

@@ -1,15 +1,15 @@
-"""BERT for masked-language-model training whose embedding knows what Chinese characters are put together from.
+"""BERT for masked-language-model training whose embedding includes the components of Chinese characters.
 
-A token's embedding is its own, as in BERT, fused with the pooled embeddings of its components (`components.py` gives their
-ids, which are part of the model: a buffer of shape (vocabulary, places), saved and loaded with the weights). Characters that
-share a component share what is learned of it, which is most worth where characters are rare.
+The embedding of a token, as in BERT, is fused with the pooled embeddings of its components. Their ids (`components.py`) are
+part of the model: a buffer of shape (vocabulary, places), saved and loaded with the weights. Characters with a common
+component share what is learned about it, which helps most for rare characters.
 
     pooled = sum_i a_i C[i]        a: equal weights, or a softmax over a learned score of each component
     gate:    word + sigmoid(G [word; pooled]) * pooled
     concat:  word + W [word; pooled]
 
-Both start near plain BERT, so weights of one (`bert-base-chinese`) can be gone on with. The output layer stays tied to the
-token's own embeddings. Imported by who trains or loads such a model only: torch and transformers come at import.
+Both start near plain BERT, so its weights (`bert-base-chinese`) can be trained further. The output layer is tied to the
+token's own embeddings. Importing this module imports torch and transformers.
 """
 
 from __future__ import annotations
@@ -39,14 +39,17 @@ FUSIONS = ("gate", "concat")
 
 
 class ComponentBertConfig(BertConfig):  # type: ignore[misc]  # transformers has no types
-    """BERT's settings, and those of the components.
+    """The settings of BERT, and those of the components.
 
     Args:
-        component_count: number of component ids, with that of the empty place.
-        component_places: components a token may have.
+        component_count: Number of component ids, with that of the empty place.
+        component_places: Maximum number of components of a token.
         component_pooling: `mean` or `attention`.
         component_fusion: `gate` or `concat`.
-        **others: BERT's own.
+        **others: Settings of BERT.
+
+    Raises:
+        InputError: There is no such pooling or fusion.
     """
 
     model_type = "component-bert"
@@ -72,7 +75,7 @@ class ComponentBertConfig(BertConfig):  # type: ignore[misc]  # transformers has
 
 
 class ComponentEmbeddings(modeling_bert.BertEmbeddings):  # type: ignore[misc]
-    """BERT's embeddings, each token's own fused with the pooled ones of its components."""
+    """BERT's embeddings, in which that of each token is fused with the pooled ones of its components."""
 
     def __init__(self, config: ComponentBertConfig) -> None:
         super().__init__(config)
@@ -87,24 +90,25 @@ class ComponentEmbeddings(modeling_bert.BertEmbeddings):  # type: ignore[misc]
         )
 
     def forward(self, input_ids: torch.Tensor | None = None, inputs_embeds: torch.Tensor | None = None, **rest: Any) -> Any:
-        """States of shape (batch, tokens, hidden); `inputs_embeds` are taken as they are, for they name no token."""
+        """Return states of shape (batch, tokens, hidden). `inputs_embeds` are used unchanged: they do not name tokens."""
         if inputs_embeds is None:
             word_states = self.word_embeddings(input_ids)
             pooled = self.pool(self.component_ids[input_ids].flatten(0, 1)).view_as(word_states)
-            together = self.fusion(torch.cat([word_states, pooled], dim=-1))
-            inputs_embeds = word_states + (torch.sigmoid(together) * pooled if self.gated else together)
+            fused = self.fusion(torch.cat([word_states, pooled], dim=-1))
+            inputs_embeds = word_states + (torch.sigmoid(fused) * pooled if self.gated else fused)
         return super().forward(inputs_embeds=inputs_embeds, **rest)
 
     def pool(self, ids: torch.Tensor) -> torch.Tensor:
-        """Pooled embeddings of shape (tokens, hidden) from component ids of shape (tokens, places); zeros for none.
+        """Return pooled embeddings of shape (tokens, hidden) for component ids of shape (tokens, places).
 
-        embedding_bag never holds (tokens, places, hidden), which would be the largest tensor of the model.
+        They are zeros without components. embedding_bag needs no tensor of shape (tokens, places, hidden), which would be
+        the largest of the model.
         """
         table = self.component_embeddings.weight
         if self.component_scores is None:
             return nn.functional.embedding_bag(ids, table, mode="mean", padding_idx=components.EMPTY)
         scores = nn.functional.embedding(ids, self.component_scores.unsqueeze(-1)).squeeze(-1).float()
-        # Not -inf: a token without components would get NaN. Its weights meet the padding row, which counts as nothing.
+        # Not -inf, which would give NaN for a token without components. Its weights multiply the padding row of zeros.
         weights = scores.masked_fill(ids == components.EMPTY, torch.finfo(scores.dtype).min).softmax(-1).to(table.dtype)
         return nn.functional.embedding_bag(ids, table, mode="sum", per_sample_weights=weights, padding_idx=components.EMPTY)
 
@@ -125,11 +129,11 @@ class ComponentBertModel(BertModel):  # type: ignore[misc]
             with torch.no_grad():
                 initialization.zeros_(module.component_ids)
                 if module.component_scores is not None:
-                    initialization.zeros_(module.component_scores)  # all components count alike at first
+                    initialization.zeros_(module.component_scores)  # at first, all components have the same weight
 
 
 class ComponentBertForMaskedLM(BertForMaskedLM):  # type: ignore[misc]
-    """The encoder and the masked-language-model head."""
+    """The encoder with the head for masked-language-model training."""
 
     config_class = ComponentBertConfig
 
@@ -146,14 +150,14 @@ class ComponentBertForMaskedLM(BertForMaskedLM):  # type: ignore[misc]
         positions: torch.Tensor | None = None,
         **rest: Any,
     ) -> Any:
-        """As BERT's; with `positions`, logits of these alone.
+        """Return BERT's output, or with `positions` only the logits of these.
 
         Args:
-            input_ids: (batch, tokens).
-            attention_mask: (batch, tokens).
-            positions: (chosen,), counted through the whole batch: row * tokens + column. The output layer is as large as
-                two layers of the encoder, and seven of eight tokens have no loss.
-            **rest: as BERT's.
+            input_ids: Ids of shape (batch, tokens).
+            attention_mask: Mask of shape (batch, tokens).
+            positions: Positions of shape (chosen,), counted through the whole batch: row * tokens + column. They save work:
+                the output layer is as large as two layers of the encoder, and seven of eight tokens have no loss.
+            **rest: Further arguments of BERT.
 
         Returns:
             MaskedLMOutput with logits of shape (batch, tokens, vocabulary), or (chosen, vocabulary).
@@ -164,10 +168,13 @@ class ComponentBertForMaskedLM(BertForMaskedLM):  # type: ignore[misc]
         return modeling_outputs.MaskedLMOutput(logits=self.cls(states.flatten(0, 1)[positions]))
 
     def set_components(self, ids: npt.NDArray[Any]) -> None:
-        """Take the component ids of the vocabulary, of shape (vocabulary, places).
+        """Set the component ids of the vocabulary.
+
+        Args:
+            ids: Ids of shape (vocabulary, places).
 
         Raises:
-            ValueError: another shape, or ids that the embedding does not have.
+            ValueError: The shape is another, or the embedding lacks an id.
         """
         buffer = self.bert.embeddings.component_ids
         if ids.shape != tuple(buffer.shape) or not 0 <= ids.min() <= ids.max() < self.config.component_count:
@@ -178,7 +185,7 @@ class ComponentBertForMaskedLM(BertForMaskedLM):  # type: ignore[misc]
         buffer.copy_(torch.from_numpy(ids))
 
 
-# So that transformers' Auto classes load one, wherever this module was imported.
+# For transformers' Auto classes, after an import of this module.
 AutoConfig.register(ComponentBertConfig.model_type, ComponentBertConfig, exist_ok=True)
 AutoModel.register(ComponentBertConfig, ComponentBertModel, exist_ok=True)
 AutoModelForMaskedLM.register(ComponentBertConfig, ComponentBertForMaskedLM, exist_ok=True)

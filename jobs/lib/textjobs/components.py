@@ -1,11 +1,11 @@
-"""Which components a token's character is put together from, as ids for an embedding.
+"""The components of Chinese characters, as ids for an embedding.
 
-A table says of each character what it is made of, one level deep (`湖` is `水` and `胡`); this module follows it down,
-breadth first, so that a character is known by its components of every level (`水 胡 古 月 十 口`), the large ones first.
-A character that others are made of is its own first component: what is learned of `水` in `江` holds for `水` itself.
+A table has the direct parts of each character (`湖` is `水` and `胡`). This module follows it breadth first, so that a
+character has the components of every level (`水 胡 古 月 十 口`), the large ones first. A character that is part of others
+is its own first component: what is learned about `水` in `江` then also holds for `水` itself.
 
-Ids are those of the table alone, whatever the tokenizer: 0 for an empty place, then the components by how many characters
-hold them. Knows nothing of torch.
+Ids do not depend on the tokenizer: 0 is an empty place, and the components follow, most frequent first. This module does not
+import torch.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Components:
     """The components of characters.
 
     Attributes:
-        parts: what each character is made of, one level deep.
-        ids: of the components that count; 0 is none's.
+        parts: Direct parts of each character.
+        ids: Id of each component that has one; ids begin at 1.
     """
 
     parts: Mapping[str, str]
@@ -37,33 +37,33 @@ class Components:
 
     @property
     def count(self) -> int:
-        """The number of ids, with that of padding."""
+        """The number of ids, with that of an empty place."""
         return len(self.ids) + 1
 
     def of(self, token: str, most: int) -> list[str]:
-        """The components of a token, at most `most`, large ones first; none when it is not one character.
+        """Return the components of a token, large ones first; none if it is not a single character.
 
         Args:
-            token: as the tokenizer's vocabulary has it; `##` in front is passed over.
-            most: how many to give.
+            token: Token of the tokenizer's vocabulary. `##` in front is ignored.
+            most: Maximum number of components.
         """
         char = token.removeprefix("##")
         if len(char) != 1:
             return []
         components: list[str] = []
-        visited, ahead = {char}, deque([char])
-        while ahead and len(components) < most:
-            part = ahead.popleft()
+        visited, queue = {char}, deque([char])
+        while queue and len(components) < most:
+            part = queue.popleft()
             if part in self.ids:
                 components.append(part)
             for component in self.parts.get(part, ""):
                 if component not in visited:
                     visited.add(component)
-                    ahead.append(component)
+                    queue.append(component)
         return components
 
     def of_vocabulary(self, tokens: Sequence[str], most: int) -> npt.NDArray[np.int32]:
-        """Ids of shape (tokens, most), filled up with `EMPTY`."""
+        """Return the component ids of all tokens, of shape (tokens, most), padded with `EMPTY`."""
         table = np.full((len(tokens), most), EMPTY, dtype=np.int32)
         for row, token in enumerate(tokens):
             ids = [self.ids[part] for part in self.of(token, most)]
@@ -72,14 +72,15 @@ class Components:
 
 
 def read(path: Path, *, min_uses: int = 2) -> Components:
-    """Read a table: a line per character, its parts after a tab; lines that begin with `#` are comments.
+    """Read a table. It has a line for each character, with its parts after a tab. Lines that begin with `#` are comments.
 
     Args:
         path: UTF-8 text.
-        min_uses: a component that fewer characters hold directly tells nothing that its character does not, and gets no id.
+        min_uses: Minimum number of characters with a component, for it to get an id. A component of a single character tells
+            nothing that the character itself does not.
 
     Raises:
-        InputError: the file is not there or is no such table.
+        InputError: The file cannot be read, or is not such a table.
     """
     parts: dict[str, str] = {}
     try:
@@ -89,14 +90,14 @@ def read(path: Path, *, min_uses: int = 2) -> Components:
     for number, line in enumerate(lines, start=1):
         if line.startswith("#"):
             continue
-        char, tab, made_of = line.partition("\t")
-        if not tab or len(char) != 1 or not made_of:
+        char, tab, char_parts = line.partition("\t")
+        if not tab or len(char) != 1 or not char_parts:
             raise errors.InputError(
                 f"component table {path}, line {number}: {line[:40]!r} is not a character, a tab and its parts"
             )
-        parts[char] = made_of
-    uses = Counter(part for made_of in parts.values() for part in set(made_of))
-    counted = sorted((-count, part) for part, count in uses.items() if count >= min_uses)
-    if not counted:
+        parts[char] = char_parts
+    uses = Counter(part for char_parts in parts.values() for part in set(char_parts))
+    ranked_parts = sorted((-count, part) for part, count in uses.items() if count >= min_uses)
+    if not ranked_parts:
         raise errors.InputError(f"component table {path} holds no component that {min_uses} characters share")
-    return Components(parts, {part: number for number, (_, part) in enumerate(counted, start=EMPTY + 1)})
+    return Components(parts, {part: number for number, (_, part) in enumerate(ranked_parts, start=EMPTY + 1)})

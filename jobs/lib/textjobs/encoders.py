@@ -1,4 +1,4 @@
-"""Encoders for jobs: pretrained ones by name or folder, and the preset of `tiny_deberta.py`; how they are trained.
+"""Encoders for jobs: pretrained ones by name or folder, and the preset of `tiny_deberta.py`; and their training.
 
 Heavy libraries are imported inside the functions. Must not import optuna or kubernetes.
 """
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def load_encoder(name: str, tokenizer: PreTrainedTokenizerBase, *, seed: int, dropout: float) -> PreTrainedModel:
-    """The encoder `name` in float32 on the CPU, without a head.
+    """Return an encoder in float32 on the CPU, without a head.
 
     Args:
-        name: hub name, local folder, or `tiny-deberta`.
-        tokenizer: the one loaded by the same name; gives the size of the tiny vocabulary.
-        seed: of the weights that are drawn; sets torch's generator.
-        dropout: probability for hidden states and attention, in place of the checkpoint's.
+        name: Name in the hub, local folder, or `tiny-deberta`.
+        tokenizer: Tokenizer of the same name. It gives the size of the vocabulary of `tiny-deberta`.
+        seed: Seed of torch's generator, which draws new weights.
+        dropout: Probability for hidden states and attention, instead of that of the checkpoint.
 
     Raises:
-        InputError: the hub or the folder does not give a model of that name.
+        InputError: Neither the hub nor a folder has a model of this name.
     """
     loading.quiet()
     import torch
@@ -42,15 +42,15 @@ def load_encoder(name: str, tokenizer: PreTrainedTokenizerBase, *, seed: int, dr
         config = AutoConfig.from_pretrained(name, **rates)
         return AutoModel.from_pretrained(name, config=config, dtype=torch.float32)
     except (OSError, ValueError, ImportError) as error:
-        first = str(error).strip().split("\n", 1)[0]
+        reason = str(error).strip().split("\n", 1)[0]
         raise errors.InputError(
-            f"the encoder {name!r} could not be loaded: {first}; give a local folder or a hub name that this machine "
+            f"the encoder {name!r} could not be loaded: {reason}; give a local folder or a hub name that this machine "
             f"reaches or has downloaded (HF_HOME), or the preset {tiny_deberta.NAME}"
         ) from error
 
 
 def mean_over(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Mean of shape (batch, size) over the tokens where the mask, (batch, tokens), is set."""
+    """Return the mean, of shape (batch, size), of the states of tokens in the mask, of shape (batch, tokens)."""
     weight = mask.unsqueeze(-1).to(states.dtype)
     return (states * weight).sum(1) / weight.sum(1).clamp(min=1)
 
@@ -65,11 +65,11 @@ def prepare(
     """Prepare the model, AdamW with a learning rate per layer, the loader of rows, and the schedule with accelerate.
 
     Args:
-        accelerator: of the trial.
-        model: the whole model.
-        rates: for each encoder inside `model`, the learning rate of its topmost layer.
-        rows: what is trained on.
-        p: the trial's parameters: lr, layer_decay, head_lr, weight_decay, batch, accumulate, epochs, schedule, warmup.
+        accelerator: Accelerator of the trial.
+        model: Model with its heads.
+        rates: Learning rate of the top layer of each encoder in `model`.
+        rows: Training rows.
+        p: Parameters of the trial: lr, layer_decay, head_lr, weight_decay, batch, accumulate, epochs, schedule, warmup.
     """
     import torch
     from transformers import get_scheduler
@@ -84,13 +84,13 @@ def prepare(
 
 
 def training_state(accelerator: Accelerator, *objects: Any) -> dict[str, Any]:
-    """The state of what `prepare` returned, for `ctx.save`: the model first, then optimizer and schedule."""
+    """Return the states of objects that `prepare` returned, for `ctx.save`: the model first, then optimizer and schedule."""
     model, *others = objects
     return {"model": accelerator.unwrap_model(model).state_dict(), "others": [stateful.state_dict() for stateful in others]}
 
 
 def load_training_state(accelerator: Accelerator, state: Mapping[str, Any], *objects: Any) -> None:
-    """Continue from `training_state`, with the same objects."""
+    """Restore a state of `training_state` in the same objects."""
     model, *others = objects
     accelerator.unwrap_model(model).load_state_dict(state["model"])
     for stateful, saved in zip(others, state["others"], strict=True):
@@ -100,17 +100,17 @@ def load_training_state(accelerator: Accelerator, state: Mapping[str, Any], *obj
 def parameter_groups(
     rates: Mapping[PreTrainedModel, float], model: torch.nn.Module, *, decay: float, head_lr: float, weight: float
 ) -> list[dict[str, Any]]:
-    """Parameter groups with a learning rate per layer, as AdamW takes them.
+    """Return parameter groups for AdamW, with a learning rate for each layer.
 
-    The top layer of each encoder learns at its rate, each one below at `decay` times the one above, embeddings slowest,
-    and every parameter outside the encoders at `head_lr`. Biases and norms get no weight decay.
+    The rate of a layer is that of the layer above it times `decay`, and that of the embeddings is the lowest. Biases and
+    norms have no weight decay.
 
     Args:
-        rates: for each encoder inside `model`, the learning rate of its topmost layer.
-        model: the whole model.
-        decay: factor from a layer to the one below, in (0, 1].
-        head_lr: of whatever is not part of an encoder.
-        weight: weight decay of matrices.
+        rates: Learning rate of the top layer of each encoder in `model`.
+        model: Model with its heads.
+        decay: Factor from a layer to the one below, in (0, 1].
+        head_lr: Learning rate of parameters outside of the encoders.
+        weight: Weight decay of matrices.
     """
     rate_of: dict[int, float] = {}
     for encoder, rate in rates.items():
@@ -121,11 +121,11 @@ def parameter_groups(
     for parameter in model.parameters():
         key = (rate_of.get(id(parameter), head_lr), weight if parameter.ndim > 1 else 0.0)
         groups.setdefault(key, []).append(parameter)
-    return [{"params": group, "lr": rate, "weight_decay": decayed} for (rate, decayed), group in groups.items()]
+    return [{"params": group, "lr": rate, "weight_decay": weight_decay} for (rate, weight_decay), group in groups.items()]
 
 
 def _layer(name: str, depth: int) -> int:
-    """Index of the layer that a parameter belongs to: -1 for embeddings, the top one for what lies above the stack."""
+    """Return the index of a parameter's layer: -1 for embeddings, and the top layer for parameters above the stack."""
     if ".layer." in name:
         return int(name.split(".layer.")[1].split(".")[0])
     return -1 if "embeddings" in name else depth - 1

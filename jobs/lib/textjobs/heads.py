@@ -21,10 +21,10 @@ _PRESETS = {tiny_gpt2.NAME: tiny_gpt2, tiny_deberta.NAME: tiny_deberta}
 
 
 def is_causal(task: str) -> bool:
-    """Whether the task is to go on with a text, and not to label it.
+    """Return whether a task is to continue texts. The other task is to label them.
 
     Raises:
-        InputError: there is no such task.
+        InputError: There is no such task.
     """
     if task not in TASKS:
         raise errors.InputError(f"params.task is {task!r}; it is one of: {', '.join(TASKS)}")
@@ -32,7 +32,10 @@ def is_causal(task: str) -> bool:
 
 
 def load_tokenizer(name: str, cache: Path, corpus: Sequence[str] = ()) -> tuple[Path, PreTrainedTokenizerBase]:
-    """The folder of a model's tokenizer, and itself, with something to pad with; as of `tokenizers.folder` otherwise."""
+    """Return the folder of a model's tokenizer, and the tokenizer, with a padding token.
+
+    Arguments and errors are those of `tokenizers.load_tokenizer`.
+    """
     entry = tokenizers.folder(name, cache, corpus)
     tokenizer = tokenizers.load_tokenizer(str(entry), cache)
     if tokenizer.pad_token is None:
@@ -43,17 +46,17 @@ def load_tokenizer(name: str, cache: Path, corpus: Sequence[str] = ()) -> tuple[
 def load_model(
     task: str, name: str, tokenizer: PreTrainedTokenizerBase, *, labels: Sequence[str] = (), dropout: float = 0.1
 ) -> PreTrainedModel:
-    """The model `name` with the task's head, in float32 on the CPU; new weights come from torch's generator.
+    """Return a model with the head of a task, in float32 on the CPU. Torch's generator draws new weights.
 
     Args:
         task: `causal` (next token) or `sequence` (one label per text).
-        name: hub name, local folder, or a preset: `tiny-gpt2`, and for `sequence` also `tiny-deberta`.
-        tokenizer: the one loaded by the same name.
-        labels: names of the classes, for `sequence`.
-        dropout: of a preset; a pretrained model keeps its own.
+        name: Name in the hub, local folder, or a preset: `tiny-gpt2`, and for `sequence` also `tiny-deberta`.
+        tokenizer: Tokenizer of the same name.
+        labels: Names of the classes, for `sequence`.
+        dropout: Dropout of a preset. A pretrained model has its own.
 
     Raises:
-        InputError: the hub or the folder does not give such a model, or no such task.
+        InputError: There is no such task, or neither the hub nor a folder has such a model.
     """
     loading.quiet()
     import torch
@@ -75,6 +78,6 @@ def load_model(
             f"the model {name!r} could not be loaded for the task {task}: {errors.first_line(error)}; give a local folder "
             f"or a hub name that this machine reaches or has downloaded (HF_HOME), or a preset: {', '.join(_PRESETS)}"
         ) from error
-    if model.config.pad_token_id is None:  # a GPT-2 classifies by the last token that is no padding
+    if model.config.pad_token_id is None:  # a GPT-2 classifies by the last token that is not padding
         model.config.pad_token_id = tokenizer.pad_token_id
     return model

@@ -1,13 +1,13 @@
-"""Batches of masked tokens for masked-language-model training, the same masks whoever asks.
+"""Batches of masked tokens for masked-language-model training, with reproducible masks.
 
-What is masked in a sample depends on the seed, the sample's number in the whole training set and the epoch, and on nothing
-else: not on the rank, the world size, the DataLoader's worker, the batch it is in or what was drawn before. So a run on
-eight GPUs sees the masks of a run on one, and a resumed run those of an undisturbed one. Every epoch masks anew; a fixed
-number in place of the epoch gives fixed masks, as an evaluation wants them.
+The mask of a sample depends only on the seed, the number of the sample in the training set, and the epoch. It does not
+depend on the rank, the world size, the DataLoader's worker or the batch. So a run on eight GPUs has the masks of a run on
+one, and a resumed run those of an undisturbed one. Each epoch has other masks. A fixed number instead of the epoch gives
+fixed masks, for evaluation.
 
-As BERT does: of the positions chosen 80 % become [MASK], 10 % another token, 10 % stay. How many are chosen is exact: `rate`
-of a sample's tokens, and at least one. Nothing is drawn from a generator: numbers are hashed, a whole batch at once.
-Knows nothing of torch; all that is here pickles small, for DataLoader workers.
+As in BERT, 80 % of the chosen positions become [MASK], 10 % another token, and 10 % stay. The number of chosen positions is
+exact: `rate` of the sample's tokens, and at least one. No generator is used: numbers are hashed, for a whole batch at once.
+This module does not import torch, and its objects are small when they are pickled for DataLoader workers.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from trialplane.training import batches
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-IGNORED = -100  # what torch's cross-entropy leaves out
-EVALUATION = 2**32 - 1  # in place of an epoch
+IGNORED = -100  # target that torch's cross-entropy leaves out
+EVALUATION = 2**32 - 1  # instead of the epoch, for evaluation
 
-_TO_MASK, _TO_OTHER = 0.8, 0.9
+_TO_MASK, _TO_OTHER = 0.8, 0.9  # bounds of the shares of positions that become [MASK] and another token
 
 Ids = npt.NDArray[np.int64]
 Key = tuple[int, int]  # epoch, number of the sample
@@ -45,15 +45,15 @@ class Masking:
     """The rule by which tokens are masked.
 
     Attributes:
-        padding: id of [PAD].
-        mask: id of [MASK].
-        plain: ids that may be masked and may replace others: all but the special ones.
-        special: for each id, whether it is a special one.
-        continues: for each id, whether it continues the word of the token before it (`##` in front).
-        seed: of all masks.
-        rate: share of a sample's tokens to choose.
-        whole_words: whether a word's tokens are chosen together: the word in which the count is reached is masked to its
-            end. A Chinese character is a word here; a Latin one or a number has several tokens.
+        padding: Id of [PAD].
+        mask: Id of [MASK].
+        plain: Ids of all tokens except special ones. They may be masked, and may replace others.
+        special: Whether each id is that of a special token.
+        continues: Whether the token of each id continues the word of the token before it (`##` in front).
+        seed: Seed of all masks.
+        rate: Share of a sample's tokens to choose.
+        whole_words: Whether the tokens of a word are chosen together. The last chosen word is masked to its end, even if
+            that exceeds the rate. A Chinese character is a word here; a Latin word or a number has several tokens.
     """
 
     padding: int
@@ -66,11 +66,11 @@ class Masking:
     whole_words: bool
 
     def __call__(self, ids: Ids, keys: Sequence[Key]) -> tuple[Ids, Ids]:
-        """The batch as the model sees it, and the labels: the true token where one was chosen, else `IGNORED`.
+        """Return the input of the model for a batch, and the labels: the true token of each chosen position, else `IGNORED`.
 
         Args:
-            ids: (samples, tokens), filled up with `padding`.
-            keys: epoch and number of each sample.
+            ids: Token ids of shape (samples, tokens), padded with `padding`.
+            keys: Epoch and number of each sample.
         """
         rows, columns = ids.shape
         epochs, numbers = np.array(keys, dtype=np.uint64).reshape(rows, 2).T
@@ -78,18 +78,18 @@ class Masking:
         position = np.arange(columns)
         score = batches.mixed(sample[:, None] + position.astype(np.uint64))
         candidate = ~self.special[ids]
-        first = np.where(self.continues[ids] & self.whole_words, 0, position)
-        first = np.maximum.accumulate(first, axis=1)  # of the word that a position belongs to
-        order = np.where(candidate, np.take_along_axis(score, first, axis=1), np.uint64(2**64 - 1))
-        rank = np.empty_like(first)
+        word_start = np.where(self.continues[ids] & self.whole_words, 0, position)
+        word_start = np.maximum.accumulate(word_start, axis=1)  # first position of the word
+        order = np.where(candidate, np.take_along_axis(score, word_start, axis=1), np.uint64(2**64 - 1))
+        rank = np.empty_like(word_start)
         np.put_along_axis(rank, np.argsort(order, axis=1, kind="stable"), np.broadcast_to(position, ids.shape), axis=1)
-        number_chosen = np.maximum(np.rint(self.rate * candidate.sum(axis=1)), 1)
-        chosen = candidate & (np.take_along_axis(rank, first, axis=1) < number_chosen[:, None])
+        chosen_count = np.maximum(np.rint(self.rate * candidate.sum(axis=1)), 1)
+        chosen = candidate & (np.take_along_axis(rank, word_start, axis=1) < chosen_count[:, None])
 
         other = self.plain[batches.mixed(score + np.uint64(1)) % np.uint64(len(self.plain))]
-        fate = (batches.mixed(score + np.uint64(2)) >> np.uint64(11)).astype(np.float64) * 2.0**-53  # in [0, 1)
-        shown = np.where(fate < _TO_MASK, self.mask, np.where(fate < _TO_OTHER, other, ids))
-        return np.where(chosen, shown, ids), np.where(chosen, ids, IGNORED)
+        draw = (batches.mixed(score + np.uint64(2)) >> np.uint64(11)).astype(np.float64) * 2.0**-53  # in [0, 1)
+        replaced = np.where(draw < _TO_MASK, self.mask, np.where(draw < _TO_OTHER, other, ids))
+        return np.where(chosen, replaced, ids), np.where(chosen, ids, IGNORED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,20 +97,20 @@ class MaskedSamples:
     """A dataset of masked batches, for `DataLoader(dataset, sampler=keyed batches, batch_size=None)`.
 
     Attributes:
-        tokens: the whole set of samples.
-        masking: how they are masked.
+        tokens: All samples.
+        masking: Rule by which they are masked.
     """
 
     tokens: Tokens
     masking: Masking
 
     def __getitem__(self, keys: Sequence[Key]) -> dict[str, Ids]:
-        """The batch of these samples, as long as its longest.
+        """Return the batch of these samples, padded to the longest.
 
         Returns:
-            `input_ids` and `attention_mask` of shape (samples, tokens); `positions` of shape (chosen,), where the chosen
-            tokens are when the samples are laid end to end, and their true ids, `targets`. So a model computes its largest
-            layer where a loss is, and a GPU need not be asked how many there are.
+            `input_ids` and `attention_mask` of shape (samples, tokens); `positions` of shape (chosen,), which counts chosen
+            tokens through the whole batch, and `targets`, their true ids. So a model computes its largest layer only for
+            tokens with a loss, and needs not wait for the GPU to count them.
         """
         samples = [self.tokens[number] for _, number in keys]
         ids = np.full((len(keys), max(map(len, samples))), self.masking.padding, dtype=np.int64)
@@ -128,12 +128,12 @@ class MaskedSamples:
 
 
 @dataclasses.dataclass(frozen=True)
-class Keyed:
-    """One rank's batches with the epoch of each sample, so that every epoch masks anew.
+class KeyedBatches:
+    """The batches of a rank, with the epoch of each sample, so that each epoch has other masks.
 
     Attributes:
-        sampler: the rank's batches.
-        offset: number of the first sample to train on; those before it are held out.
+        sampler: Sampler of the rank's batches.
+        offset: Number of the first training sample. The samples before it are held out.
     """
 
     sampler: batches.ResumableSampler
@@ -150,13 +150,13 @@ class Keyed:
 
 
 def masking(tokenizer: PreTrainedTokenizerBase, *, seed: int, rate: float = 0.15, whole_words: bool = True) -> Masking:
-    """The masking for a tokenizer's vocabulary.
+    """Return the masking for a tokenizer's vocabulary.
 
     Args:
-        tokenizer: must have a mask token.
-        seed: of all masks, from 0.
-        rate: share of a sample's tokens to choose.
-        whole_words: whether a word's tokens are chosen together.
+        tokenizer: Tokenizer with a mask token.
+        seed: Seed of all masks, from 0.
+        rate: Share of a sample's tokens to choose.
+        whole_words: Whether the tokens of a word are chosen together.
     """
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     special = np.zeros(len(tokens), dtype=np.bool_)

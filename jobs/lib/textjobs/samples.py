@@ -1,7 +1,7 @@
 """Rows of text as samples of tokens, for `datasets.map`: pieces for a language model, labelled texts for a classifier.
 
-Recipes: they hold the tokenizer's folder and load it where they are called, so they are small to send. Imports nothing
-heavy: the processes that map have no torch.
+The callables have the tokenizer's folder instead of the tokenizer, and load it where they are called. So they are small to
+send to other processes. This module imports nothing heavy: the processes that map have no torch.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ Batch = dict[str, list[Any]]
 
 
 def is_held_out(text: str, share: float) -> bool:
-    """Whether a text is held out: by a hash of it, so that equal ones are always on the same side."""
+    """Return whether a text is held out. It depends on a hash, so that equal texts are always on the same side."""
     return zlib.crc32(text.encode()) < share * 2**32
 
 
 @dataclasses.dataclass(frozen=True)
 class Pieces:
-    """The tokens of each text and the token that ends it, cut into pieces; nothing is left out, none holds two texts.
+    """A callable that cuts the tokens of each text, and the token that ends it, into pieces of one text.
 
     Attributes:
-        tokenizer: its folder.
-        column: the texts'.
-        max_length: tokens of a piece at most.
-        end: the token that ends a text.
-        held_out: share of the texts that is marked as held out.
+        tokenizer: Folder of the tokenizer.
+        column: Column of the texts.
+        max_length: Maximum number of tokens of a piece.
+        end: Id of the token that ends a text.
+        held_out: Share of the texts that are marked as held out.
     """
 
     tokenizer: str
@@ -47,11 +47,11 @@ class Pieces:
     held_out: float
 
     def __call__(self, batch: Batch) -> Batch:
-        """A row for each piece of at least two tokens: one to predict the other from."""
-        texts = _texts(batch, self.column)
+        """Return a row for each piece of at least two tokens, as one token alone has nothing to predict."""
+        texts = _checked_texts(batch, self.column)
         rows: Batch = {"input_ids": [], "held_out": []}
         for text, encoded in zip(
-            texts, _load(self.tokenizer).encode_batch_fast(texts, add_special_tokens=False), strict=True
+            texts, _load_tokenizer(self.tokenizer).encode_batch_fast(texts, add_special_tokens=False), strict=True
         ):
             ids = [*encoded.ids, self.end]
             pieces = [ids[first : first + self.max_length] for first in range(0, len(ids), self.max_length)]
@@ -62,16 +62,16 @@ class Pieces:
 
 
 @dataclasses.dataclass(frozen=True)
-class Labelled:
-    """The first tokens of each text, with the tokenizer's special ones, and its label's number.
+class LabeledTexts:
+    """A callable that returns the first tokens of each text, with special tokens, and the number of its label.
 
     Attributes:
-        tokenizer: its folder.
-        column: the texts'.
-        label: the labels' column.
-        labels: their names, in the order of their numbers.
-        max_length: tokens at most, special ones included.
-        held_out: share of the texts that is marked as held out.
+        tokenizer: Folder of the tokenizer.
+        column: Column of the texts.
+        label: Column of the labels.
+        labels: Names of the labels, in the order of their numbers.
+        max_length: Maximum number of tokens, with special ones.
+        held_out: Share of the texts that are marked as held out.
     """
 
     tokenizer: str
@@ -82,21 +82,21 @@ class Labelled:
     held_out: float
 
     def __call__(self, batch: Batch) -> Batch:
-        """A row for each text."""
-        texts, numbers = _texts(batch, self.column), {name: number for number, name in enumerate(self.labels)}
-        coded = _load(self.tokenizer, self.max_length).encode_batch_fast(texts)
+        """Return a row for each text."""
+        texts, numbers = _checked_texts(batch, self.column), {name: number for number, name in enumerate(self.labels)}
+        encodings = _load_tokenizer(self.tokenizer, self.max_length).encode_batch_fast(texts)
         return {
-            "input_ids": [encoded.ids for encoded in coded],
+            "input_ids": [encoded.ids for encoded in encodings],
             "label": [numbers[str(label)] for label in batch[self.label]],
             "held_out": [is_held_out(text, self.held_out) for text in texts],
         }
 
 
-def strings(rows: datasets.Dataset, column: str, count: int) -> list[str]:
-    """The first so many texts of a column.
+def first_texts(rows: datasets.Dataset, column: str, count: int) -> list[str]:
+    """Return the first `count` texts of a column.
 
     Raises:
-        InputError: the column does not hold texts.
+        InputError: The column does not have texts.
     """
     kind = getattr(rows.features[column], "dtype", "")
     if kind not in ("string", "large_string"):
@@ -104,34 +104,45 @@ def strings(rows: datasets.Dataset, column: str, count: int) -> list[str]:
     return [text or "" for text in rows[column][:count]]
 
 
-def names(labels: Sequence[Any], column: str) -> tuple[str, ...]:
-    """The names of classes among a column's distinct values, in a fixed order: that of numbers, or of the alphabet.
+def class_names(labels: Sequence[Any], column: str) -> tuple[str, ...]:
+    """Return the names of the classes of a classifier, in the order of the numbers, or else of the alphabet.
+
+    Args:
+        labels: Distinct values of the column.
+        column: Name of the column.
 
     Raises:
-        InputError: there are fewer than two, or one is missing or a fraction.
+        InputError: There are fewer than two labels, or one is not a whole number or a text.
     """
-    wrong = [label for label in labels if not isinstance(label, (int, str))]
-    if wrong:
-        raise errors.InputError(f"the column {column} holds {wrong[0]!r}; a label is a whole number or a text, in every row")
+    invalid = [label for label in labels if not isinstance(label, (int, str))]
+    if invalid:
+        raise errors.InputError(
+            f"the column {column} holds {invalid[0]!r}; a label is a whole number or a text, in every row"
+        )
     if len(labels) < 2:
         raise errors.InputError(f"the column {column} holds one label only, {labels[0]!r}; a classifier needs two or more")
-    numbers = all(isinstance(label, int) for label in labels)
-    return tuple(str(label) for label in sorted(labels, key=None if numbers else str))
+    are_numbers = all(isinstance(label, int) for label in labels)
+    return tuple(str(label) for label in sorted(labels, key=None if are_numbers else str))
 
 
-def _texts(batch: Batch, column: str) -> list[str]:
+def _checked_texts(batch: Batch, column: str) -> list[str]:
+    """Return the texts of a column.
+
+    Raises:
+        InputError: A value is not a text.
+    """
     texts = batch[column]
-    wrong = next((text for text in texts if not isinstance(text, str)), "")
-    if wrong != "":
-        raise errors.InputError(f"the column {column} holds {wrong!r}; it must hold a text in every row")
+    invalid = next((text for text in texts if not isinstance(text, str)), "")
+    if invalid != "":
+        raise errors.InputError(f"the column {column} holds {invalid!r}; it must hold a text in every row")
     return texts
 
 
 @functools.lru_cache(maxsize=2)
-def _load(folder: str, max_length: int | None = None) -> Tokenizer:
-    """The tokenizer of a folder in the cache, once per process.
+def _load_tokenizer(folder: str, max_length: int | None = None) -> Tokenizer:
+    """Return the tokenizer of a folder in the cache. It is loaded once per process.
 
-    Without transformers, which would import torch: that cache holds what transformers wrote when it had read all settings.
+    It is loaded without transformers, which would import torch. The files in the cache were written by transformers.
     """
     from tokenizers import Tokenizer
 

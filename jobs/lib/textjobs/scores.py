@@ -15,14 +15,14 @@ Span = tuple[int, int]
 
 
 def confusion(truth: npt.ArrayLike, predicted: npt.ArrayLike, classes: int) -> npt.NDArray[np.int64]:
-    """Counts of shape (classes, classes): rows are the truth, columns the predictions."""
+    """Return counts of shape (classes, classes). Rows are true classes, columns are predicted ones."""
     table = np.zeros((classes, classes), dtype=np.int64)
     np.add.at(table, (np.asarray(truth, dtype=np.int64), np.asarray(predicted, dtype=np.int64)), 1)
     return table
 
 
 def macro_f1(truth: npt.ArrayLike, predicted: npt.ArrayLike, classes: int = 2) -> float:
-    """Mean over the classes of F1; a class neither there nor predicted counts as 0."""
+    """Return the mean F1 of the classes. A class that is neither true nor predicted counts as 0."""
     table = confusion(truth, predicted, classes)
     hits = np.diag(table)
     total = table.sum(axis=0) + table.sum(axis=1)
@@ -30,7 +30,10 @@ def macro_f1(truth: npt.ArrayLike, predicted: npt.ArrayLike, classes: int = 2) -
 
 
 def average_precision(truth: npt.ArrayLike, score: npt.ArrayLike) -> float:
-    """Area under the precision-recall curve by its steps: sum of (recall step) x precision; 0 without a positive."""
+    """Return the area under the precision-recall curve, by steps: the sum of (step in recall) x precision.
+
+    It is 0 without a positive label.
+    """
     labels, values = np.asarray(truth, dtype=bool), np.asarray(score, dtype=np.float64)
     if not labels.any():
         return 0.0
@@ -43,7 +46,7 @@ def average_precision(truth: npt.ArrayLike, score: npt.ArrayLike) -> float:
 
 
 def span_f1(truth: Sequence[Set[Span]], predicted: Sequence[Set[Span]]) -> float:
-    """F1 over all texts of spans that match exactly, both ends; 0 when nothing is there to find."""
+    """Return the F1 of spans over all texts. A span is correct if both of its ends are. It is 0 without any span."""
     hits = sum(len(gold & guess) for gold, guess in zip(truth, predicted, strict=True))
     total = sum(map(len, truth)) + sum(map(len, predicted))
     return 2 * hits / total if total else 0.0

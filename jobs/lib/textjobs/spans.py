@@ -20,16 +20,16 @@ from textjobs.scores import Span
 from trialplane import errors
 
 OUTSIDE, BEGIN, INSIDE = 0, 1, 2
-IGNORED = -100  # what torch's cross-entropy leaves out
+IGNORED = -100  # target that torch's cross-entropy leaves out
 
 _SENTENCE = re.compile(r"\S.*?(?:[.!?]+(?=\s)|$)", re.DOTALL)
 
 
 def parse(row: Mapping[str, Any], path: Path) -> list[Span]:
-    """The row's spans: a list of [start, end] pairs, or that list as a JSON string (from a CSV).
+    """Return the spans of a row: a list of [start, end] pairs, or such a list as a JSON string, from a CSV.
 
     Raises:
-        InputError: they are something else, or lie outside the post.
+        InputError: The value is no such list, or a span is outside of the post.
     """
     value = row["spans"]
     try:
@@ -48,33 +48,33 @@ def parse(row: Mapping[str, Any], path: Path) -> list[Span]:
 
 
 def tag(pairs: Pairs, spans: Sequence[Sequence[Span]]) -> npt.NDArray[np.int64]:
-    """Tags of shape (rows, tokens) of the pairs' second texts; IGNORED elsewhere."""
+    """Return tags of shape (rows, tokens): those of the pairs' second texts, and IGNORED for all other tokens."""
     tags = np.where(pairs.segments == SECOND, OUTSIDE, IGNORED)
-    for row, wanted in enumerate(spans):
+    for row, row_spans in enumerate(spans):
         starts, ends = pairs.offsets[row, :, 0], pairs.offsets[row, :, 1]
-        for start, end in wanted:
-            (inside,) = np.nonzero((pairs.segments[row] == SECOND) & (starts < end) & (ends > start))
-            tags[row, inside] = INSIDE
-            tags[row, inside[:1]] = BEGIN
+        for start, end in row_spans:
+            (tokens,) = np.nonzero((pairs.segments[row] == SECOND) & (starts < end) & (ends > start))
+            tags[row, tokens] = INSIDE
+            tags[row, tokens[:1]] = BEGIN
     return tags
 
 
 def decode(tags: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], post: str) -> set[Span]:
-    """The spans that one row's tags say, without space at their ends; an INSIDE with nothing before it begins one.
+    """Return the spans of one row's tags, without white space at their ends. An INSIDE after an OUTSIDE begins a span, too.
 
     Args:
-        tags: (tokens,); whatever is not the post's must be OUTSIDE or IGNORED.
-        offsets: (tokens, 2).
-        post: the text that offsets refer to.
+        tags: Tags of shape (tokens,). Those of tokens outside of the post are OUTSIDE or IGNORED.
+        offsets: Offsets of the tokens in the post, of shape (tokens, 2).
+        post: Text of the post.
     """
     ranges: list[list[int]] = []
-    before = OUTSIDE
+    previous = OUTSIDE
     for tag, (start, end) in zip(tags.tolist(), offsets.tolist(), strict=True):
-        if tag == BEGIN or (tag == INSIDE and before not in (BEGIN, INSIDE)):
+        if tag == BEGIN or (tag == INSIDE and previous not in (BEGIN, INSIDE)):
             ranges.append([start, end])
         elif tag == INSIDE:
             ranges[-1][1] = end
-        before = tag
+        previous = tag
     spans = set()
     for start, end in ranges:
         text = post[start:end]
@@ -84,32 +84,32 @@ def decode(tags: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], post: st
 
 
 def sentences(post: str) -> list[Span]:
-    """The ranges of a post's sentences: each ends with '.', '!' or '?' before a space, or with the text."""
+    """Return the ranges of a post's sentences. Each ends with '.', '!' or '?' before a space, or with the text."""
     return [match.span() for match in _SENTENCE.finditer(post)]
 
 
 def sentence_scores(
     post: str, spans: Sequence[Span], chance: npt.NDArray[np.float32], offsets: npt.NDArray[np.int64]
 ) -> list[tuple[bool, float]]:
-    """Return for each sentence whether a span touches it, and the largest chance of evidence among its tokens.
+    """Return for each sentence whether a true span overlaps it, and the largest chance of evidence among its tokens.
 
     Args:
-        post: the text.
-        spans: the true ones.
-        chance: (tokens,) probability of being evidence; 0 for what is not the post's.
-        offsets: (tokens, 2).
+        post: Text of the post.
+        spans: True spans.
+        chance: Probability of each token to be evidence, of shape (tokens,); 0 for tokens outside of the post.
+        offsets: Offsets of the tokens in the post, of shape (tokens, 2).
     """
     rows = []
     for start, end in sentences(post):
-        inside = (offsets[:, 0] < end) & (offsets[:, 1] > start)
-        best = float(chance[inside].max()) if inside.any() else 0.0
-        rows.append((any(a < end and b > start for a, b in spans), best))
+        tokens = (offsets[:, 0] < end) & (offsets[:, 1] > start)
+        score = float(chance[tokens].max()) if tokens.any() else 0.0
+        rows.append((any(a < end and b > start for a, b in spans), score))
     return rows
 
 
 def log_examples(posts: Sequence[str], truth: Sequence[Sequence[Span]], predicted: Sequence[Set[Span]]) -> None:
-    """Write the first posts with their true and their found spans into the trial's MLflow run, where it has one."""
-    if not os.environ.get("MLFLOW_TRACKING_URI"):  # the trial's store, or one that you have named
+    """Log the first 50 posts with their true and predicted spans to MLflow, if a tracking URI is set."""
+    if not os.environ.get("MLFLOW_TRACKING_URI"):  # that of the trial's store, or of another MLflow
         return
     import mlflow
 

@@ -1,6 +1,6 @@
 """Labelled rows for jobs, from CSV, TSV or JSON Lines, checked as they are read.
 
-Knows nothing of what the columns mean. Standard library only.
+The meaning of the columns is up to the jobs. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of a `.csv` or `.tsv` file (values are strings), or of JSON lines under any other name.
+    """Return the rows of a file: of a `.csv` or `.tsv` file, in which all values are strings, or else of JSON lines.
 
     Raises:
-        InputError: no such file, no rows, not the format its name says, or a column of `columns` is missing.
+        InputError: The file cannot be read, has no rows or another format, or a row lacks one of `columns`.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -42,19 +42,19 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def is_validation(key: str, folds: int, fold: int) -> bool:
-    """Whether the row with this key is held out.
+    """Return whether the row with this key is held out.
 
-    Depends on the key alone, so every trial of a study is scored on the same rows whatever its seed, and rows that share
-    a key (one post asked about several criteria) never end up on both sides.
+    It depends only on the key. So every trial of a study is scored on the same rows, whatever its seed, and rows with the
+    same key, such as those of one post with several criteria, are on the same side.
     """
     return zlib.crc32(key.encode()) % folds == fold
 
 
 def integer(row: dict[str, Any], column: str, path: Path, limit: int) -> int:
-    """The value of `column` as an integer in [0, limit).
+    """Return the value of a column as an integer in [0, limit).
 
     Raises:
-        InputError: it is none.
+        InputError: The value is not such an integer.
     """
     try:
         value = int(row[column])
@@ -68,6 +68,11 @@ def integer(row: dict[str, Any], column: str, path: Path, limit: int) -> int:
 
 
 def _json_lines(lines: Iterable[str], path: Path) -> list[dict[str, Any]]:
+    """Return the objects in JSON lines.
+
+    Raises:
+        InputError: A line is not a JSON object.
+    """
     rows = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():

@@ -1,8 +1,8 @@
 """The preset `tiny-deberta`: an encoder and a tokenizer that need neither a hub nor a GPU.
 
-A true DeBERTa-v2 in DeBERTa-v3's form (relative attention, p2c|c2p, shared keys, no absolute positions), two layers deep,
-with random weights that the seed fixes, and a SentencePiece model trained from the text at hand: small enough to learn a
-toy task in seconds on one core, and real enough to go through the same code as `microsoft/deberta-v3-large`.
+It is a DeBERTa-v2 in the form of DeBERTa-v3 (relative attention, p2c|c2p, shared keys, no absolute positions) with two
+layers, random weights that depend on the seed, and a SentencePiece model trained from the job's text. It learns a toy task
+in seconds on one core, and runs through the same code as `microsoft/deberta-v3-large`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VOCABULARY = 1200
 
 
 def config(tokenizer: PreTrainedTokenizerBase, dropout: float) -> DebertaV2Config:
-    """The encoder's shape for this tokenizer; `dropout` is that of hidden states and of attention."""
+    """Return the configuration of the encoder for a tokenizer. `dropout` is that of hidden states and of attention."""
     from transformers import DebertaV2Config
 
     return DebertaV2Config(
@@ -51,12 +51,16 @@ def config(tokenizer: PreTrainedTokenizerBase, dropout: float) -> DebertaV2Confi
 
 
 def write(corpus: Sequence[str], folder: Path) -> None:
-    """Train a small unigram model laid out as DeBERTa-v3's, and write what `from_pretrained` needs to convert it.
+    """Train a small unigram model in the layout of DeBERTa-v3, and write the files that `from_pretrained` converts.
 
-    The same text gives the same files, byte for byte: `spm.model`, `config.json` and `tokenizer_config.json`.
+    The same text gives the same bytes of `spm.model`, `config.json` and `tokenizer_config.json`.
+
+    Args:
+        corpus: Lines of text.
+        folder: Folder of the files.
 
     Raises:
-        InputError: the text is too little for a model.
+        InputError: There is too little text for a model.
     """
     import sentencepiece
 
@@ -95,10 +99,10 @@ def write(corpus: Sequence[str], folder: Path) -> None:
 
 
 def _seed_pieces(corpus: Sequence[str]) -> str:
-    """The corpus's words and the beginnings of words that others share, as `piece<tab>count` lines, most frequent first.
+    """Return the words of a text and the parts that words share, as lines `piece<tab>count`, ranked_pieces frequent first.
 
-    SentencePiece looks for seeds that repeat across different words, so that in a text of few hundred distinct words most
-    whole words are none, and rows become twice as long.
+    SentencePiece itself only takes strings that repeat across different words as seeds. In a text of few hundred distinct
+    words, ranked_pieces whole words would be missing, and rows would be twice as long.
     """
     words = Counter(word for line in corpus for word in re.findall(r"\w+", line))
     pieces: Counter[str] = Counter()
@@ -107,5 +111,5 @@ def _seed_pieces(corpus: Sequence[str]) -> str:
             pieces["\u2581" + word[:end]] += count
             pieces[word[end - 1 :]] += count
         pieces["\u2581" + word] += count
-    most = sorted(pieces.items(), key=lambda item: (-item[1], item[0]))
-    return "".join(f"{piece}\t{count}\n" for piece, count in most)
+    ranked_pieces = sorted(pieces.items(), key=lambda item: (-item[1], item[0]))
+    return "".join(f"{piece}\t{count}\n" for piece, count in ranked_pieces)

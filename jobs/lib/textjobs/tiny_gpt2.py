@@ -1,7 +1,7 @@
 """The preset `tiny-gpt2`: a language model and a tokenizer that need neither a hub nor a GPU.
 
-A true GPT-2, two layers deep, with random weights that the seed fixes, and a byte-level BPE trained from the text at hand:
-small enough to learn a toy text in seconds on one core, and real enough to go through the same code as `gpt2`.
+It is a GPT-2 with two layers, random weights that depend on the seed, and a byte-level BPE bpe from the job's text. It
+learns a toy text in seconds on one core, and runs through the same code as `gpt2`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ END = "<|endoftext|>"
 
 
 def config(tokenizer: PreTrainedTokenizerBase, dropout: float) -> GPT2Config:
-    """The model's shape for this tokenizer; `dropout` is that of embeddings, of attention and of what each layer adds."""
+    """Return the configuration of the model for a tokenizer. `dropout` is that of embeddings, attention and residuals."""
     from transformers import GPT2Config
 
     return GPT2Config(
@@ -42,19 +42,19 @@ def config(tokenizer: PreTrainedTokenizerBase, dropout: float) -> GPT2Config:
 
 
 def write(corpus: Sequence[str], folder: Path) -> None:
-    """Write the tokenizer of this text to `folder`, as `from_pretrained` reads it.
+    """Write a tokenizer of this text to a folder, for `from_pretrained`.
 
     Raises:
-        InputError: the text holds nothing.
+        InputError: The text is empty.
     """
     from tokenizers import ByteLevelBPETokenizer
     from transformers import PreTrainedTokenizerFast
 
     if not any(line.strip() for line in corpus):
         raise errors.InputError(f"{NAME} could not train its tokenizer: the text it was given is empty; look at params.data")
-    trained = ByteLevelBPETokenizer()
-    trained.train_from_iterator(corpus, vocab_size=VOCABULARY, min_frequency=2, special_tokens=[END], show_progress=False)
+    bpe = ByteLevelBPETokenizer()
+    bpe.train_from_iterator(corpus, vocab_size=VOCABULARY, min_frequency=2, special_tokens=[END], show_progress=False)
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=trained._tokenizer, bos_token=END, eos_token=END, unk_token=END, model_max_length=1024
+        tokenizer_object=bpe._tokenizer, bos_token=END, eos_token=END, unk_token=END, model_max_length=1024
     )
     tokenizer.save_pretrained(folder)

@@ -1,14 +1,13 @@
 """Tokenizers for jobs: converted from SentencePiece once, then read from `tokenizer.json`.
 
-Converting a DeBERTa or XLM-R `spm.model` needs protobuf, in whose default implementation two generated modules of the
-same message collide (see `policies/protobuf.py`), and takes seconds for a large vocabulary. So the first trial that
-asks for a tokenizer converts it under a file lock and renames the result into the cache; every later one, in any
-process, reads `tokenizer.json`, which needs no protobuf, no SentencePiece and no hub.
+The conversion of a `spm.model` of DeBERTa or XLM-R takes seconds for a large vocabulary, and needs protobuf, in whose
+default implementation two generated modules of the same message collide (see `policies/protobuf.py`). So the first trial
+that needs a tokenizer converts it under a file lock, and renames the result into the cache. Later trials, in any process,
+read `tokenizer.json`, which needs no protobuf, no SentencePiece and no hub.
 
-A name is a hub name (`microsoft/deberta-v3-base`), a local folder, or a preset made from the job's own text:
-`tiny_deberta.py` trains a SentencePiece model, `tiny_gpt2.py` a byte-level BPE, `characters.py` takes the characters.
-Must not import optuna or kubernetes; heavy libraries are imported inside the functions, so that importing this module
-starts nothing.
+A tokenizer has a name in the hub (`microsoft/deberta-v3-base`), a local folder, or the name of a preset, which is made from
+the job's text: `tiny_deberta.py` trains a SentencePiece model, `tiny_gpt2.py` a byte-level BPE, and `characters.py` takes
+the characters. This module must not import optuna or kubernetes. Heavy libraries are imported inside the functions.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from trialplane.training.tokens import loading
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# The libraries whose versions decide what a conversion writes: a new one makes a new cache entry.
+# The output of a conversion depends on the versions of these libraries, which are part of the cache key.
 _CONVERTERS = ("transformers", "tokenizers", "sentencepiece")
 
-# What a tokenizer is read from; the digests of those present are part of a local folder's cache key.
+# Files of a tokenizer. The digests of those in a local folder are part of its cache key.
 _TOKENIZER_FILES = (
     "spm.model",
     "sentencepiece.bpe.model",
@@ -48,20 +47,20 @@ _TOKENIZER_FILES = (
     "config.json",
 )
 
-# Those made from the job's text: modules of one shape, NAME, VOCABULARY (the most tokens) and write().
+# Modules of presets. Each has NAME, VOCABULARY (the maximum number of tokens) and write().
 _PRESETS = {preset.NAME: preset for preset in (tiny_deberta, tiny_gpt2, characters)}
 
 
 def load_tokenizer(name: str, cache: Path, corpus: Sequence[str] = ()) -> PreTrainedTokenizerBase:
-    """The fast tokenizer `name`, from the cache, converted into it if it is not there yet.
+    """Return a fast tokenizer from the cache. If it is not there yet, convert it first.
 
     Args:
-        name: hub name, local folder, `tiny-deberta`, `tiny-gpt2` or `characters`.
-        cache: folder shared by all trials; made when missing.
-        corpus: lines of text that a preset is made from; part of its cache key.
+        name: Name in the hub, local folder, `tiny-deberta`, `tiny-gpt2` or `characters`.
+        cache: Folder that all trials share. It is created if necessary.
+        corpus: Lines of text for a preset, which are part of its cache key.
 
     Raises:
-        InputError: the hub or the folder does not give a tokenizer of that name, or the preset got too little text.
+        InputError: Neither the hub nor the folder has a tokenizer of this name, or a preset has too little text.
     """
     entry = folder(name, cache, corpus)
     from transformers import AutoTokenizer
@@ -70,12 +69,12 @@ def load_tokenizer(name: str, cache: Path, corpus: Sequence[str] = ()) -> PreTra
 
 
 def folder(name: str, cache: Path, corpus: Sequence[str] = ()) -> Path:
-    """The folder of that tokenizer in the cache, for those who send a tokenizer's place and not the tokenizer itself.
+    """Return the folder of a tokenizer in the cache, to send it to other processes instead of the tokenizer itself.
 
     Arguments and errors are those of `load_tokenizer`.
     """
     loading.quiet()
-    # One tokenizer per process is enough, and its rayon threads would outlive the call.
+    # Without this, each process would start threads that outlive the call.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     entry = cache / "tokenizers" / _key(name, corpus)
     if not entry.is_dir():
@@ -86,11 +85,11 @@ def folder(name: str, cache: Path, corpus: Sequence[str] = ()) -> Path:
 
 
 def convert(source: str | Path) -> PreTrainedTokenizerBase:
-    """Load a tokenizer from its own files, as `tokens.loading` does, which knows no presets.
+    """Load a tokenizer from its own files, like `tokens.loading`, whose error does not name the presets.
 
     Raises:
-        InputError: there is no such tokenizer, or it cannot be reached.
-        PolicyError: protobuf refuses SentencePiece's messages in this process.
+        InputError: There is no such tokenizer, or the hub cannot be reached.
+        PolicyError: Protobuf refuses SentencePiece's messages in this process.
     """
     try:
         return loading.load(source)
@@ -99,7 +98,7 @@ def convert(source: str | Path) -> PreTrainedTokenizerBase:
 
 
 def _fill(entry: Path, name: str, corpus: Sequence[str]) -> None:
-    """Convert into a temporary folder beside `entry`, and rename: `entry` is whole or absent at every moment."""
+    """Convert a tokenizer in a temporary folder beside `entry`, and rename it. So `entry` is always complete or missing."""
     scratch = Path(tempfile.mkdtemp(dir=entry.parent, prefix=f".{entry.name}-"))
     source = scratch / "source"
     source.mkdir()
@@ -117,7 +116,7 @@ def _fill(entry: Path, name: str, corpus: Sequence[str]) -> None:
 
 
 def _key(name: str, corpus: Sequence[str]) -> str:
-    """A folder name that changes with whatever changes the tokenizer."""
+    """Return a name for a folder in the cache that depends on everything that the tokenizer depends on."""
     facts: dict[str, Any] = {"name": name, **{library: metadata.version(library) for library in _CONVERTERS}}
     if name in _PRESETS:
         text = hashlib.sha256()
