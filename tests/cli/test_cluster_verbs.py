@@ -322,7 +322,7 @@ def test_ui_shows_mlflows_pages_through_the_gateway_to_this_machine_alone(platfo
     notes = []
     note = output.note
     monkeypatch.setattr(output, "note", lambda text: (notes.append(text), note(text)))
-    monkeypatch.setattr(ui, "_until_stopped", look)
+    monkeypatch.setattr(ui, "_wait_for_signal", look)
     result = platform("ui", "x", "-n", "team")
     assert result.exit_code == 0, result.stderr
     assert "Showing the results in namespace team" in result.stderr

@@ -237,7 +237,7 @@ def test_the_live_display_holds_the_same_facts(monkeypatch):
 
 
 def test_lines_come_once_in_a_while():
-    view = progress.Plain(stream := io.StringIO())
+    view = progress.PlainView(stream := io.StringIO())
     for units in range(50):
         view.update(dataclasses.replace(GOING, progress=dataclasses.replace(SAID, units=units)))
     assert stream.getvalue().count("\n") == 1

@@ -30,7 +30,7 @@ def test_our_errors_are_messages(error, code, capsys):
 def test_a_line_that_nobody_would_read_is_cut(capsys):
     failure.show(errors.JobNotFound(f"no job {'a' * 5000}\nlook there"))
     first, second = capsys.readouterr().err.splitlines()
-    assert len(first) == failure.LONGEST_LINE and first.endswith("a…")
+    assert len(first) == failure.MAX_LINE and first.endswith("a…")
     assert second == "look there"
 
 

@@ -240,7 +240,7 @@ def typed(*words: str) -> Result:
 def is_clear(code: int, said: str) -> bool:
     """Whether a verb ended as it should: well, or with lines that a person can read."""
     lines = said.splitlines()
-    short = len(lines) <= errors.MOST_ISSUES + 2 and all(len(line) <= failure.LONGEST_LINE for line in lines)
+    short = len(lines) <= errors.MOST_ISSUES + 2 and all(len(line) <= failure.MAX_LINE for line in lines)
     visible = all(char in "\n\t" or (ord(char) >= 32 and not 127 <= ord(char) < 160) for char in said)
     blamed = "Traceback" in said or "internal error" in said
     return code in (0, 2) and (code == 0 or bool(lines)) and short and visible and not blamed

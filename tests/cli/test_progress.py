@@ -56,7 +56,7 @@ def test_a_line_says_what_matters():
 
 def test_plain_lines_appear_when_something_changed():
     stream = io.StringIO()
-    view = progress.Plain(stream, itertools.count(0.0, 10.0).__next__)
+    view = progress.PlainView(stream, itertools.count(0.0, 10.0).__next__)
     for status in (HALF, HALF, dataclasses.replace(HALF, eta=70.0)):
         view.update(status)
     assert stream.getvalue().count("\n") == 1
@@ -65,7 +65,7 @@ def test_plain_lines_appear_when_something_changed():
 
 def test_plain_lines_are_not_more_than_one_a_second():
     stream = io.StringIO()
-    view = progress.Plain(stream)
+    view = progress.PlainView(stream)
     for done in range(100):
         view.update(dataclasses.replace(HALF, complete=done))
     assert stream.getvalue().count("\n") < 20
@@ -73,7 +73,7 @@ def test_plain_lines_are_not_more_than_one_a_second():
 
 def test_a_terminal_gets_the_live_display_and_others_lines():
     assert type(progress.view(Terminal())).__name__ == "Display"
-    assert isinstance(progress.view(io.StringIO()), progress.Plain)
+    assert isinstance(progress.view(io.StringIO()), progress.PlainView)
 
 
 @pytest.mark.parametrize("status", [START, WARMING, HALF, dataclasses.replace(HALF, state=RunState.SUCCEEDED)])
@@ -98,7 +98,7 @@ def test_failures_are_told_once_as_they_happen(runs, held):
     """Ends of before are not told again, a stopped attempt is no failure, and only so many are told one by one."""
     run = runs.make("a", tell=failed, asks=1, trials=40, **{"budget.max_failed": 50})
     runs.say(run, RunState.RUNNING, failed=1)
-    shown = progress.Plain(stream := io.StringIO())
+    shown = progress.PlainView(stream := io.StringIO())
     statuses = progress.follow(RunHandle("a", runs.target), shown)
     next(statuses)
     assert "trial 0" not in stream.getvalue()
@@ -115,14 +115,14 @@ def test_failures_are_told_once_as_they_happen(runs, held):
     runs.say(run, RunState.RUNNING, failed=30)
     next(statuses)
     text = stream.getvalue()
-    assert text.count("error: bad <news>; `platform logs a ") == progress.MOST_FAILURES
+    assert text.count("error: bad <news>; `platform logs a ") == progress.MAX_FAILURES
     assert "more trials fail" in text
     assert "stopped" not in text
 
 
 def test_a_warning_is_told_once(runs):
     run = runs.make("a", tell=complete, asks=1)
-    statuses = progress.follow(RunHandle("a", Alive(runs.target)), progress.Plain(stream := io.StringIO()))
+    statuses = progress.follow(RunHandle("a", Alive(runs.target)), progress.PlainView(stream := io.StringIO()))
     for done in (1, 2):
         runs.say(run, RunState.RUNNING, complete=done, warnings=("nothing is pruned",))
         next(statuses)

@@ -46,7 +46,7 @@ def test_it_is_written_where_it_is_asked_to(platform, run, tmp_path):
 def test_it_links_to_the_mlflow_that_stores_it(platform, run, monkeypatch):
     stored = []
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://ann:secret@mlflow:5000")
-    monkeypatch.setattr("trialplane.client.exporting.to_mlflow", lambda *arguments: stored.append(arguments))
+    monkeypatch.setattr("trialplane.client.exporting.export_to_mlflow", lambda *arguments: stored.append(arguments))
     done = platform("report", "a", "--mlflow")
     assert (done.exit_code, "in http://ann:***@mlflow:5000" in done.stderr) == (0, True)
     text = Path("a.html").read_text()

@@ -98,7 +98,7 @@ def test_a_live_display_shows_what_trials_say_and_is_not_steered_by_it(told, run
 def test_a_failure_that_is_no_text_does_not_end_who_follows_the_run(told, runs):
     row = next(row for row in RunHandle("a", runs.target).attempts() if "\ud800" in row.message)
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    progress.Plain(stream).message(kinds.PRESENTERS["hpo"].failure("a", row))
+    progress.PlainView(stream).message(kinds.PRESENTERS["hpo"].failure("a", row))
     assert b"\\u001b]0;owned" in stream.buffer.getvalue()
 
 

@@ -202,8 +202,8 @@ def test_a_line_says_where_it_is_and_how_fast():
         "step 1,200/10,000 (12%); loss 2.312; 1,048,576 tokens/s; 8,192 samples/s; restarted once"
     )
     waits = dataclasses.replace(GOING, running=0, state=RunState.PAUSED)  # stopped, and not started again
-    assert training.again(waits) == ""
-    assert training.again(dataclasses.replace(waits, retried=3)) == "restarted twice"
+    assert training.restarts_text(waits) == ""
+    assert training.restarts_text(dataclasses.replace(waits, retried=3)) == "restarted twice"
     assert SHOWN.seconds_left(GOING) == 4000
     assert SHOWN.seconds_left(dataclasses.replace(GOING, eta=30.0)) == 30
     slow = dataclasses.replace(QUIET, progress=TrainingProgress(3, metrics={"slowest_rank": 5.0}), mlflow="MLflow is away")
@@ -212,7 +212,7 @@ def test_a_line_says_where_it_is_and_how_fast():
 
 def test_plain_lines_of_a_training_are_not_one_for_each_step():
     """Its first step is told at once, as what came before it was."""
-    view = progress.Plain(stream := io.StringIO(), itertools.count(0.0, 1.01).__next__)
+    view = progress.PlainView(stream := io.StringIO(), itertools.count(0.0, 1.01).__next__)
     view.update(QUIET)
     for step in range(1200, 1300):
         view.update(dataclasses.replace(GOING, progress=dataclasses.replace(SAID, step=step)))

@@ -150,16 +150,16 @@ def test_a_run_that_is_named_and_not_there_is_told_at_once(platform, recorded):
 
 
 def test_the_run_shown_is_the_one_that_is_named_or_the_newest(runs):
-    assert ui.shown_run(None, HERE) is None
+    assert ui.run_to_show(None, HERE) is None
     for name in ("a", "b"):
         runs.make(name)
     for name, expected in (("a", "a"), (None, "b")):
-        found = ui.shown_run(name, HERE)
+        found = ui.run_to_show(name, HERE)
         assert found is not None
         run, job = found
         assert (run, job.name) == (expected, "demo")
     with pytest.raises(RunNotFound):
-        ui.shown_run("c", HERE)
+        ui.run_to_show("c", HERE)
 
 
 class Dashboard:

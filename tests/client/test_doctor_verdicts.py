@@ -86,22 +86,22 @@ GPU_NODE["status"]["allocatable"] = {"cpu": "8", "memory": "32Gi", "nvidia.com/g
 TIGHT = {"metadata": {"name": "small"}, "status": {"hard": {"requests.memory": "2Gi"}, "used": {}}}
 
 BAD = {
-    "an old interpreter": (doctor.python((3, 10, 1)), Verdict.FAIL, "3.10.1", "3.11"),
+    "an old interpreter": (doctor.check_python((3, 10, 1)), Verdict.FAIL, "3.10.1", "3.11"),
     "no libraries": (
-        doctor.libraries(Machine(2, 0, None, ("ray",), "", 2**34)),
+        doctor.check_libraries(Machine(2, 0, None, ("ray",), "", 2**34)),
         Verdict.FAIL,
         "ray cannot be found",
         "pip install",
     ),
     "no disk": (
-        doctor.disk(Machine(2, 0, None, (), "", 2**20), Path("/home/ann")),
+        doctor.check_disk(Machine(2, 0, None, (), "", 2**20), Path("/home/ann")),
         Verdict.FAIL,
         "1 MiB are left",
         "TRIALPLANE_HOME",
     ),
-    "little shared memory": (doctor.shared_memory(2**26), Verdict.FAIL, "64 MiB free", "--shm-size"),
-    "no shared memory": (doctor.shared_memory(None), Verdict.WARN, "there is none", "Linux"),
-    "no Ray": (doctor.ray("", "no port"), Verdict.FAIL, "does not start: no port", "ulimit -u"),
+    "little shared memory": (doctor.check_shared_memory(2**26), Verdict.FAIL, "64 MiB free", "--shm-size"),
+    "no shared memory": (doctor.check_shared_memory(None), Verdict.WARN, "there is none", "Linux"),
+    "no Ray": (doctor.check_ray("", "no port"), Verdict.FAIL, "does not start: no port", "ulimit -u"),
     "no credentials": (doctor_verdicts.server(answer(401, {}), "lab"), Verdict.FAIL, "answers 401", "auth whoami"),
     "an old Kubernetes": (doctor_verdicts.server(version("29+"), "lab"), Verdict.FAIL, "v1.29", "1.30"),
     "no KubeRay": (
@@ -219,7 +219,7 @@ BAD = {
         "something else",
     ),
     "a pod that died": (
-        doctor_pod.ending(
+        doctor_pod.early_end(
             {
                 "metadata": {"name": "p"},
                 "status": {
@@ -247,12 +247,12 @@ def test_what_is_wrong_comes_with_its_cure(what: str) -> None:
 
 
 GOOD = [
-    doctor.python((3, 11, 0)),
-    doctor.optional("kind", None, "makes clusters"),
-    doctor.libraries(HERE),
-    doctor.disk(HERE, Path("/home/ann")),
-    doctor.shared_memory(2**30),
-    doctor.ray("2.60.0", ""),
+    doctor.check_python((3, 11, 0)),
+    doctor.check_optional_program("kind", None, "makes clusters"),
+    doctor.check_libraries(HERE),
+    doctor.check_disk(HERE, Path("/home/ann")),
+    doctor.check_shared_memory(2**30),
+    doctor.check_ray("2.60.0", ""),
     doctor_verdicts.server(version("34"), "lab"),
     doctor_verdicts.resources(RAY_API, SCHEMA),
     doctor_verdicts.operator([operator("quay/operator:v1.6.2")]),
@@ -295,20 +295,20 @@ def test_the_pod_is_made_as_a_trials_pod_is() -> None:
     assert {"--gpus=2", "--data=/data", "--closed=PostgreSQL=db.team.svc:5432"} <= set(container["command"])
     variables = {one["name"]: one["value"] for one in container["env"]}
     assert policies.trial_env().items() <= variables.items()
-    left = {one["name"] for one in doctor_verdicts.unruly(pod)["spec"]["containers"][0]["env"]}
+    left = {one["name"] for one in doctor_verdicts.forbidden_pod(pod)["spec"]["containers"][0]["env"]}
     assert left == variables.keys() - policies.trial_env().keys()
     assert "env" in container  # the pod itself was not changed
 
 
 def test_a_database_elsewhere_is_found_by_the_ledgers_url() -> None:
-    assert doctor_pod.address("postgresql+psycopg2://u:p@far:6432/x") == "far:6432"
-    assert doctor_pod.address("postgresql+psycopg2://u:p@far/x") == "far:5432"
-    assert doctor_pod.address("") == ""
+    assert doctor_pod.database_address("postgresql+psycopg2://u:p@far:6432/x") == "far:6432"
+    assert doctor_pod.database_address("postgresql+psycopg2://u:p@far/x") == "far:5432"
+    assert doctor_pod.database_address("") == ""
 
 
 def test_only_findings_are_read_from_a_pods_log() -> None:
     finding = findings.warned("a", "b", "c")
-    assert doctor_pod.read(records.to_json(finding) + "\n") == finding
-    assert doctor_pod.read("USDT: profiler\n") is None
-    assert doctor_pod.read('{"check": "a", "verdict": "great"}\n') is None
-    assert doctor_pod.read('{"check" broken\n') is None
+    assert doctor_pod.parse_finding(records.to_json(finding) + "\n") == finding
+    assert doctor_pod.parse_finding("USDT: profiler\n") is None
+    assert doctor_pod.parse_finding('{"check": "a", "verdict": "great"}\n') is None
+    assert doctor_pod.parse_finding('{"check" broken\n') is None

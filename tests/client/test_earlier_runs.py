@@ -14,7 +14,7 @@ from tests.client.conftest import Runs, complete, failed
 
 from trialplane import errors
 from trialplane.client import folder
-from trialplane.client.sdk import Platform, Prepared
+from trialplane.client.sdk import Platform, PreparedRun
 from trialplane.controller.ledger import Ledger
 from trialplane.wire import earlier
 from trialplane.wire.paths import RunPaths
@@ -22,7 +22,7 @@ from trialplane.wire.records import TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 
 
-def prepared(runs: Runs, name: str, **overrides: Any) -> Prepared:
+def prepared(runs: Runs, name: str, **overrides: Any) -> PreparedRun:
     return Platform(runs.target).prepare("demo", name=name, overrides=overrides)
 
 

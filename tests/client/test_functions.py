@@ -117,16 +117,16 @@ def objective(lr, layers: UNUSED = 3, *, other: nosuchlibrary = None, steps=(1, 
 
 def test_the_module_does_what_the_function_does(script, tmp_path):
     module = script(USES_ALL)
-    job = functions.job_of(module.objective, ())
+    job = functions.function_job(module.objective, ())
     assert called(job, tmp_path / "job", lr=0.25, layers=2) == module.objective(0.25, 2)
     assert "\nUNUSED = " not in job.files["submitted.py"]
-    assert (job.name, job.arguments, job.needed) == ("objective", ("lr", "layers", "other", "steps", "hook"), ("lr",))
+    assert (job.name, job.arguments, job.required) == ("objective", ("lr", "layers", "other", "steps", "hook"), ("lr",))
     spec = json.loads(job.files["job.yaml"])
     assert spec["params"] == {"layers": 3, "other": None}, "a default that JSON changes stays in the source"
 
 
 def test_the_functions_own_default_stands_where_a_parameter_is_not_drawn(script, tmp_path):
-    job = functions.job_of(script("def objective(lr, layers=3):\n    return lr * layers\n").objective, ())
+    job = functions.function_job(script("def objective(lr, layers=3):\n    return lr * layers\n").objective, ())
     assert called(job, tmp_path / "job", lr=2.0) == 6.0
 
 
@@ -139,14 +139,14 @@ def test_the_functions_own_default_stands_where_a_parameter_is_not_drawn(script,
     ],
 )
 def test_a_function_may_take_the_context_or_any_parameter(script, tmp_path, text, result):
-    job = functions.job_of(script(text).run, ())
+    job = functions.function_job(script(text).run, ())
     assert job.is_open
     assert called(job, tmp_path / "job", lr=2, a=1) == result
 
 
 def test_plain_values_that_a_function_closes_over_travel(script, tmp_path):
     text = "def made(k):\n    def objective(x):\n        return x + k['a'][0]\n    return objective\n"
-    job = functions.job_of(script(text).made({"a": [3]}), ())
+    job = functions.function_job(script(text).made({"a": [3]}), ())
     assert called(job, tmp_path / "job", x=1) == 4
 
 
@@ -192,19 +192,19 @@ HEADS = "import functools, threading\nlock = threading.Lock()\nbig = 'x' * 70000
 def test_what_cannot_travel_is_refused_with_a_cure(script, text, says):
     module = script(HEADS + text)
     with pytest.raises(SpecError) as refused:
-        functions.job_of(module.f, ())
+        functions.function_job(module.f, ())
     assert says in str(refused.value)
 
 
 def test_a_name_that_notebooks_have_may_be_the_users_own(script, tmp_path):
-    job = functions.job_of(script("def display(x):\n    return x\ndef f(x):\n    return display(x)\n").f, ())
+    job = functions.function_job(script("def display(x):\n    return x\ndef f(x):\n    return display(x)\n").f, ())
     assert called(job, tmp_path / "job", x=1) == 1
 
 
 def test_every_reason_is_given_at_once_with_the_line(script):
     module = script(HEADS + "def f(x):\n    return lock, nosuch, big\n")
     with pytest.raises(SpecError) as refused:
-        functions.job_of(module.f, ())
+        functions.function_job(module.f, ())
     assert len(refused.value.issues) == 3
     assert f"{module.__file__}:4: f: uses" in str(refused.value)
 
@@ -214,7 +214,7 @@ def test_a_module_beside_the_code_is_refused(script):
     beside = script("RATE = 3\ndef g(x):\n    return x\n")
     module = script(f"from {beside.__name__} import g, RATE\nimport yaml\ndef f(x):\n    return yaml, g(x) * RATE\n")
     with pytest.raises(SpecError, match=f"uses g of {beside.__name__}, a module beside your code") as refused:
-        functions.job_of(module.f, ())
+        functions.function_job(module.f, ())
     assert len(refused.value.issues) == 1, "yaml is installed"
 
 
@@ -240,13 +240,13 @@ def test_a_module_beside_the_code_is_refused(script):
     ],
 )
 def test_parameters_that_do_not_fit_the_arguments(script, space, params, says):
-    job = functions.job_of(script("def f(lr, layers=3):\n    return lr\n").f, params)
+    job = functions.function_job(script("def f(lr, layers=3):\n    return lr\n").f, params)
     (issue,) = job.check(space, params)
     assert says in str(issue)
 
 
 def test_an_objective_of_optuna_defines_its_parameters_itself(script, tmp_path):
-    job = functions.job_of(script("def f(trial):\n    return trial.suggest_float('x', 0, 1)\n").f, {"x"})
+    job = functions.function_job(script("def f(trial):\n    return trial.suggest_float('x', 0, 1)\n").f, {"x"})
     assert not list(job.check({}, {"x"}))
     job.write(tmp_path / "f")
     loaded = load.load_job(tmp_path / "f")
@@ -254,6 +254,6 @@ def test_an_objective_of_optuna_defines_its_parameters_itself(script, tmp_path):
 
 
 def test_an_objective_with_other_arguments_is_told_what_to_do(script):
-    job = functions.job_of(script("def f(trial, data):\n    return trial.suggest_float('x', 0, 1)\n").f, {"data"})
+    job = functions.function_job(script("def f(trial, data):\n    return trial.suggest_float('x', 0, 1)\n").f, {"data"})
     (issue,) = job.check({}, {"data"})
     assert "an objective of Optuna has it alone" in str(issue)

@@ -91,7 +91,7 @@ def test_a_token_that_is_not_taken_is_made_anew_once(
 def test_what_a_user_may_not_do_is_not_said_to_be_for_lack_of_knowing_him(gateway: Gateway) -> None:
     refusal = ApiResponse(403, {}, b'{"error": "a viewer deletes no runs"}')
     with pytest.raises(TargetError, match=r"^the gateway in namespace \w+ of lab refuses: a viewer deletes no runs$"):
-        gateway._need(refusal)
+        gateway._checked_response(refusal)
 
 
 def test_a_gateway_that_cannot_find_out_who_asks_is_asked_again(

@@ -20,7 +20,7 @@ from tests.client.conftest import complete, failed
 from trialplane.client import exporting, live
 from trialplane.client.events import RunChanged, RunEnded, TrialEnded, TrialInterrupted, TrialStarted
 from trialplane.client.run import RunHandle
-from trialplane.client.target import Observed
+from trialplane.client.target import Observation
 from trialplane.errors import InputError, RunNotFound, TargetError
 from trialplane.wire.records import Desired
 from trialplane.wire.states import FailureClass, RunState, TrialState
@@ -142,7 +142,7 @@ def going(runs, monkeypatch):
         if step is not None:
             step()
         state = RunState.RUNNING if step is not None else RunState.SUCCEEDED
-        return Observed(dataclasses.replace(status, state=state), step is not None, Desired())
+        return Observation(dataclasses.replace(status, state=state), step is not None, Desired())
 
     monkeypatch.setattr(type(runs.target), "observe", observe)
     return handle
@@ -230,7 +230,7 @@ def test_waiting_without_progress_prints_nothing(going, capsys):
 def test_a_terminal_shows_the_last_status_with_the_best(handle):
     console = Console(file=io.StringIO(), force_terminal=True, force_jupyter=False, width=120)
     status = dataclasses.replace(handle.status(), reason="\x1b[31mred", warnings=("too slow",))
-    with live.shown(console) as update:
+    with live.display(console) as update:
         update(dataclasses.replace(status, state=RunState.RUNNING))
         update(status)
     text = console.file.getvalue()

@@ -18,7 +18,7 @@ from tests.kube.cluster_double import Problem
 from trialplane.client import sources
 from trialplane.client.gateway import Gateway
 from trialplane.client.run import RunHandle, submit
-from trialplane.client.target import Observed
+from trialplane.client.target import Observation
 from trialplane.errors import InputError, RunDamaged, SpecError, TargetError
 from trialplane.kube import objects
 from trialplane.ledger.attempts import Attempt
@@ -292,7 +292,7 @@ def test_a_look_at_a_run_that_goes_on_asks_each_witness_once(target, namespace, 
     next(looks)
     asked = [path.rpartition("/")[2] for _, path in namespace.cluster.requests]
     assert [what for what in asked if what in ("a", "status")] == ["a", "status"]
-    assert target.observe("a") == Observed(RunHandle("a", target).status(), True, Desired())
+    assert target.observe("a") == Observation(RunHandle("a", target).status(), True, Desired())
     namespace.end("a", RunState.SUCCEEDED)
     assert (handle.observe().status.state, handle.observe().is_active) == (RunState.SUCCEEDED, False)
 

@@ -14,7 +14,7 @@ import pytest
 from tests.client.conftest import ORIGIN, complete, failed
 
 from trialplane.client import folder, process
-from trialplane.client.run import RunHandle, Submitted, submit
+from trialplane.client.run import RunHandle, SubmissionOutcome, submit
 from trialplane.client.sdk import Platform
 from trialplane.errors import InputError, RunDamaged, RunExists, RunNotFound, SpecError
 from trialplane.job import load
@@ -35,7 +35,7 @@ def planned(runs, name, **overrides):
 
 
 def test_a_submitted_run_has_everything_in_its_folder(runs, home, double):
-    assert submit(runs.target, planned(runs, "a")) is Submitted.NEW
+    assert submit(runs.target, planned(runs, "a")) is SubmissionOutcome.NEW
     run = RunPaths.of(home, "a")
     double(run)
     assert folder.load_job(run) == planned(runs, "a").job
@@ -67,16 +67,16 @@ def test_a_controller_that_is_starting_counts_as_alive(runs, home, double):
 def test_the_same_spec_goes_on(runs, home, double):
     run = runs.make("a", tell=complete, asks=3)
     runs.say(run, RunState.PAUSED)
-    assert submit(runs.target, planned(runs, "a")) is Submitted.RESUMED
+    assert submit(runs.target, planned(runs, "a")) is SubmissionOutcome.RESUMED
     double(run)
-    assert submit(runs.target, planned(runs, "a")) is Submitted.RUNNING
+    assert submit(runs.target, planned(runs, "a")) is SubmissionOutcome.RUNNING
 
 
 def test_a_finished_run_is_left_as_it_is(runs):
     run = runs.make("a", tell=complete)
     runs.say(run, RunState.SUCCEEDED)
     before = run.status.read_bytes()
-    assert submit(runs.target, planned(runs, "a")) is Submitted.FINISHED
+    assert submit(runs.target, planned(runs, "a")) is SubmissionOutcome.FINISHED
     assert run.status.read_bytes() == before
 
 
@@ -109,7 +109,7 @@ def test_a_run_that_ended_badly_is_not_taken_up_silently(runs, state):
 def test_a_run_that_never_started_a_trial_is_replaced(runs, double):
     run = runs.make("a", tell=complete, asks=0)
     runs.say(run, RunState.FAILED)
-    assert submit(runs.target, planned(runs, "a", trials=7)) is Submitted.REPLACED
+    assert submit(runs.target, planned(runs, "a", trials=7)) is SubmissionOutcome.REPLACED
     assert folder.load_job(run).trials == 7
 
 

@@ -36,14 +36,14 @@ def other(method: str, target: str, body: bytes) -> Iterator[Any]:
 @pytest.fixture
 def served(runs, monkeypatch) -> Iterator[Any]:
     """Serves the page of a run."""
-    monkeypatch.setattr(study_page, "PAUSE", 0.0)
-    monkeypatch.setattr(study_page, "SHARE", 1.0)
+    monkeypatch.setattr(study_page, "MIN_PAUSE", 0.0)
+    monkeypatch.setattr(study_page, "MAX_SHARE", 1.0)
     with contextlib.ExitStack() as stack:
 
         def serve(run: str, target: Any = None) -> Pages:
             page = StudyPage(RunHandle(run, target or runs.target), lambda: studies.AROUND)
             listener = socket.create_server(("127.0.0.1", 0))
-            return stack.enter_context(Pages(page.beside(other), listener, lambda: "/", print))
+            return stack.enter_context(Pages(page.add_to(other), listener, lambda: "/", print))
 
         yield serve
 

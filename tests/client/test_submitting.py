@@ -13,7 +13,7 @@ import pytest
 from tests.kube.cluster_double import Problem
 
 from trialplane.client.kubernetes import KubernetesTarget
-from trialplane.client.run import RunHandle, Submitted, submit
+from trialplane.client.run import RunHandle, SubmissionOutcome, submit
 from trialplane.errors import InputError, RunExists, TargetError
 from trialplane.kube import cluster
 from trialplane.plan import run as runs
@@ -98,7 +98,7 @@ def test_of_several_parts_those_that_are_missing_are_sent(target, namespace, pla
         target.cluster.apply(thing, "another", force=False)
     reason = RunHandle("a", target).status().reason
     assert "the ConfigMaps a-code with code.tar.gz, a-code-2 with code.tar.gz.2 are not there yet" in reason
-    assert submit(target, planned()) is Submitted.NEW
+    assert submit(target, planned()) is SubmissionOutcome.NEW
     assert RunHandle("a", target).status().state is RunState.RUNNING
     assert namespace.studies["a"].code == planned().pack.data
 
@@ -114,7 +114,7 @@ def test_a_submission_right_after_the_installation_waits_for_the_quota(
             raise Problem(403, refusals.pop())
 
     namespace.cluster.refuse = refuse
-    assert submit(target, planned()) is Submitted.NEW
+    assert submit(target, planned()) is SubmissionOutcome.NEW
     assert not refusals
     assert caplog.text.count("has not applied the quota") == 1
 
@@ -159,16 +159,16 @@ def test_a_submission_that_was_interrupted_before_its_code_was_sent_waits_for_it
     assert f"the ConfigMap {names.code_map('a')} with code.tar.gz is not there yet" in status.reason
     with pytest.raises(RunExists, match="platform status a"):
         submit(target, planned(trials=7))
-    assert submit(target, planned()) is Submitted.NEW
+    assert submit(target, planned()) is SubmissionOutcome.NEW
     assert handle.status().state is RunState.RUNNING
 
 
 def test_of_two_submissions_that_saw_no_run_of_the_name_the_first_counts(target, namespace, planned, monkeypatch):
     monkeypatch.setattr(target, "observe", lambda run: None)  # as both have seen it
-    assert submit(target, planned()) is Submitted.NEW
+    assert submit(target, planned()) is SubmissionOutcome.NEW
     with pytest.raises(RunExists, match="another a was submitted a moment ago"):
         submit(target, planned(trials=7))
-    assert submit(target, planned()) is Submitted.NEW
+    assert submit(target, planned()) is SubmissionOutcome.NEW
     assert target.job("a") == planned().job
     assert len(namespace.studies) == len(namespace.cluster.objects["rayclusters"]) == 1
     assert namespace.cluster.objects["runs"]["a"]["metadata"]["generation"] == 1, "the second has changed nothing"
@@ -220,7 +220,7 @@ def test_what_a_dry_run_printed_and_kubectl_applied_is_a_run_like_any_other(targ
         target.cluster.apply(thing, "kubectl", force=False)
     handle = RunHandle("a", target)
     assert handle.status().state is RunState.RUNNING
-    assert submit(target, planned()) is Submitted.RUNNING
+    assert submit(target, planned()) is SubmissionOutcome.RUNNING
     handle.delete()
     assert set(namespace.cluster.objects["configmaps"]) == {names.SITE}
 
@@ -229,14 +229,14 @@ def test_a_run_that_never_started_is_replaced(target, namespace, planned):
     namespace.held = True
     submit(target, planned())
     namespace.end("a", RunState.FAILED, "its code does not import")
-    assert submit(target, planned(trials=7)) is Submitted.REPLACED
+    assert submit(target, planned(trials=7)) is SubmissionOutcome.REPLACED
     assert target.job("a").trials == 7
 
 
 def test_the_same_submission_of_a_living_run_needs_no_gateway(target, namespace, planned):
     submit(target, planned())
     namespace.down = True
-    assert submit(target, planned()) is Submitted.RUNNING
+    assert submit(target, planned()) is SubmissionOutcome.RUNNING
     with pytest.raises(RunExists, match=r"trials: 6 → 7"):
         submit(target, planned(trials=7))
 

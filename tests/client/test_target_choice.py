@@ -71,7 +71,7 @@ def test_a_run_that_is_elsewhere(runs, namespace, target, planned):
     submit(target, planned("there"))
     assert target_choice.flags_of_other_target("here", LAB) == "--local"
     assert target_choice.flags_of_other_target("there", HERE) == ""  # nothing was submitted from here
-    target_choice.remember(target.place, "there")
+    target_choice.remember(target.name, "there")
     assert target_choice.flags_of_other_target("there", HERE) == "--context lab --namespace team"
     assert target_choice.flags_of_other_target("nowhere", HERE) == ""
     assert target_choice.flags_of_other_target("../here", LAB) == ""

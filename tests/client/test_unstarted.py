@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from tests.client.conftest import scaled
 
-from trialplane.client.run import RunHandle, Submitted, submit
+from trialplane.client.run import RunHandle, SubmissionOutcome, submit
 from trialplane.errors import InputError, RunNotFound
 from trialplane.wire.states import RunState
 
@@ -17,7 +17,7 @@ from trialplane.wire.states import RunState
 def pending(target, namespace, plan) -> RunHandle:
     """A run whose pods fit no node."""
     namespace.held = True
-    assert submit(target, plan) is Submitted.NEW
+    assert submit(target, plan) is SubmissionOutcome.NEW
     handle = RunHandle(plan.run, target)
     assert handle.status().state is RunState.PENDING
     return handle

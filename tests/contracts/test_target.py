@@ -14,7 +14,7 @@ from tests.client.conftest import double, home, namespace, runs, started, workpl
 from tests.contracts.target_places import TRIALS, Double, RealCluster, ThisMachine, until
 
 from trialplane.client.kubernetes import KubernetesTarget
-from trialplane.client.run import RunHandle, Submitted, submit
+from trialplane.client.run import RunHandle, SubmissionOutcome, submit
 from trialplane.errors import InputError, RunExists, RunNotFound, SpecError
 from trialplane.wire.states import RunState, TrialState
 
@@ -47,7 +47,7 @@ def place(request, monkeypatch):
 def test_a_new_run_is_there_at_once(place):
     a = place.name("a")
     plan = place.plan(a)
-    assert submit(place.target, plan) is Submitted.NEW
+    assert submit(place.target, plan) is SubmissionOutcome.NEW
     assert a in place.target.runs()
     assert place.target.is_active(a)
     assert place.target.job(a) == plan.job
@@ -62,7 +62,7 @@ def test_a_new_run_is_there_at_once(place):
 def test_the_same_submission_again_starts_nothing(place):
     a = place.name("a")
     place.running(a)
-    assert submit(place.target, place.plan(a)) is Submitted.RUNNING
+    assert submit(place.target, place.plan(a)) is SubmissionOutcome.RUNNING
 
 
 def test_another_spec_or_other_code_under_the_name_is_refused_with_the_difference(place):
@@ -175,7 +175,7 @@ def test_a_run_that_succeeded_tells_its_trials(place):
 def test_a_run_that_succeeded_has_nothing_left_to_do(place):
     a = place.name("a")
     handle = place.done(a)
-    assert submit(place.target, place.plan(a)) is Submitted.FINISHED
+    assert submit(place.target, place.plan(a)) is SubmissionOutcome.FINISHED
     with pytest.raises(InputError, match="--trials N"):
         handle.resume()
     handle.resume(changes={"trials": TRIALS + 1})
@@ -229,7 +229,7 @@ def test_a_deleted_run_is_forgotten(place):
     assert a not in place.target.runs()
     with pytest.raises(RunNotFound):
         RunHandle(a, place.target).status()
-    assert submit(place.target, place.plan(a, trials=7)) is Submitted.NEW
+    assert submit(place.target, place.plan(a, trials=7)) is SubmissionOutcome.NEW
     place.settle(a)
 
 

@@ -150,8 +150,8 @@ def test_a_cluster_that_is_not_there(workplace, tmp_path, monkeypatch):
 
 
 def test_contexts_and_namespaces_of_the_kubeconfig(namespace):
-    assert KubernetesTarget().place.flags == "--context lab --namespace team"
-    assert KubernetesTarget(namespace="other").place.flags == "--context lab --namespace other"
+    assert KubernetesTarget().name.flags == "--context lab --namespace team"
+    assert KubernetesTarget(namespace="other").name.flags == "--context lab --namespace other"
     with pytest.raises(InputError, match="did you mean lab"):
         _ = KubernetesTarget("labb").cluster
 

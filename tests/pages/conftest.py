@@ -10,7 +10,7 @@ import pytest
 from tests.pages import browsers, studies
 
 from trialplane.pages import comparison, content, page
-from trialplane.pages.content import Recorded
+from trialplane.pages.content import RunRecord
 
 Opened = Callable[..., browsers.Page]
 
@@ -25,10 +25,10 @@ def chromium() -> Iterator[Opened]:
 def opened(chromium: Opened, tmp_path: Path) -> Callable[..., browsers.Page]:
     """Opens the page of runs, as `platform report` writes it; of several also their comparison."""
 
-    def open_(*runs: Recorded, **options: Any) -> browsers.Page:
+    def open_(*runs: RunRecord, **options: Any) -> browsers.Page:
         file = tmp_path / "report.html"
         contents = [content.content(run, studies.AROUND) for run in runs]
-        compared = comparison.comparison(runs) if len(runs) > 1 else None
+        compared = comparison.run_comparison(runs) if len(runs) > 1 else None
         file.write_text(page.page("a title", contents, compared), encoding="utf-8")
         return chromium(file, **options)
 

@@ -14,7 +14,7 @@ from trialplane.controller import promotion
 from trialplane.job import kinds
 from trialplane.job.kinds import Job
 from trialplane.pages import columns
-from trialplane.pages.content import Recorded, Surroundings
+from trialplane.pages.content import PageContext, RunRecord
 from trialplane.plan import plan as planning
 from trialplane.wire import rows
 from trialplane.wire.records import ReportRow, RunStatus, TrialRow
@@ -29,7 +29,7 @@ SPACE: dict[str, Any] = {
     "momentum": {"type": "float", "low": 0.0, "high": 0.99, "when": {"optimizer": "sgd"}},
     "batch": {"type": "categorical", "choices": [16, 32, 64, 128]},
 }
-AROUND = Surroundings("--local", True, None, BEGAN + 86_400)
+AROUND = PageContext("--local", True, None, BEGAN + 86_400)
 
 
 def job(trials: int, **fields: Any) -> Job:
@@ -82,7 +82,7 @@ def study(
     run: str = "",
     state: RunState = RunState.SUCCEEDED,
     **fields: Any,
-) -> Recorded:
+) -> RunRecord:
     """A study that ended, in which some trials were pruned, failed, or were lost and retried.
 
     Args:
@@ -135,7 +135,7 @@ def study(
     return recorded(job_, attempts, reports, run=run or f"study-{trials}", state=state)
 
 
-def promoted(trials: int, *, top: int = 64, factor: int = 4, seed: int = 0) -> Recorded:
+def promoted(trials: int, *, top: int = 64, factor: int = 4, seed: int = 0) -> RunRecord:
     """A study with promotion, as the controller's own rule decides it on one slot; a step takes a second.
 
     Args:
@@ -179,7 +179,7 @@ def promoted(trials: int, *, top: int = 64, factor: int = 4, seed: int = 0) -> R
     return recorded(job_, attempts, reports, run=f"promoted-{trials}", state=RunState.SUCCEEDED)
 
 
-def recorded(made: Job, attempts: list[TrialRow], reports: list[ReportRow], *, run: str, state: RunState) -> Recorded:
+def recorded(made: Job, attempts: list[TrialRow], reports: list[ReportRow], *, run: str, state: RunState) -> RunRecord:
     """A run of these attempts, with the status that a controller would give."""
     newest = rows.newest_attempts(attempts)
     counts = {state: sum(row.state is state for row in newest) for state in TrialState}
@@ -199,7 +199,7 @@ def recorded(made: Job, attempts: list[TrialRow], reports: list[ReportRow], *, r
         worked=ended - BEGAN,
     )
     assert isinstance(status, RunStatus)
-    return Recorded(made, status, attempts, reports)
+    return RunRecord(made, status, attempts, reports)
 
 
 def _values(made: Job, values: Mapping[str, float]) -> tuple[float, ...]:

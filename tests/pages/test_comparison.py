@@ -23,7 +23,7 @@ def verdicts(better: float) -> dict[str, str]:
                 for row in made.attempts
             ]
             runs.append(dataclasses.replace(made, attempts=rows))
-    pairs = comparison.comparison(runs)["pairs"]
+    pairs = comparison.run_comparison(runs)["pairs"]
     return {pair["a"]: pair["verdict"] for pair in pairs}
 
 
@@ -36,7 +36,7 @@ def test_trials_are_compared_with_their_curves_and_the_step_that_reached_a_value
     recorded = studies.promoted(32)
     complete = [row.trial for row in recorded.attempts if row.values]
     dropped = next(row.trial for row in recorded.attempts if row.state is TrialState.PRUNED and row.step == 4)
-    compared = comparison.of_trials([(recorded, complete[0]), (recorded, dropped)], goal=0.65)
+    compared = comparison.trial_comparison([(recorded, complete[0]), (recorded, dropped)], goal=0.65)
     assert compared["differing"] and set(compared["differing"]) <= set(studies.SPACE)
     whole, part = compared["trials"]
     assert (whole["state"], whole["step"], part["state"], part["step"]) == ("COMPLETE", 64, "PRUNED", 4)
@@ -50,7 +50,7 @@ def test_trials_with_the_same_parameters_are_repetitions():
     chosen = [row.trial for row in rows.newest_attempts(recorded.attempts) if row.values][:5]
     same = {trial: {"lr": 0.1 if index < 3 else 0.2} for index, trial in enumerate(chosen)}
     attempts = [dataclasses.replace(row, params=same.get(row.trial, row.params)) for row in recorded.attempts]
-    compared = comparison.of_trials([(dataclasses.replace(recorded, attempts=attempts), trial) for trial in chosen])
+    compared = comparison.trial_comparison([(dataclasses.replace(recorded, attempts=attempts), trial) for trial in chosen])
     assert sorted(len(group["members"]) for group in compared["groups"]) == [2, 3]
     assert {group["name"] for group in compared["groups"]} == {"lr=0.1", "lr=0.2"}
     assert compared["pairs"][0]["low"] is not None
@@ -58,7 +58,7 @@ def test_trials_with_the_same_parameters_are_repetitions():
 
 def test_the_time_to_a_value_is_that_of_the_first_trial_at_least_as_good():
     recorded = studies.study(40)
-    compared = comparison.comparison([recorded, dataclasses.replace(recorded, attempts=[])], goal=0.2)
+    compared = comparison.run_comparison([recorded, dataclasses.replace(recorded, attempts=[])], goal=0.2)
     (run, empty) = compared["runs"]
     first = min(row.ended for row in recorded.attempts if row.values and row.values[0] <= 0.2)
     begun = min(row.started for row in recorded.attempts)

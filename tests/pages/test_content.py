@@ -23,7 +23,7 @@ from trialplane.wire.states import FailureClass, RunState, TrialState
 
 def unpacked(recorded, around=studies.AROUND):
     facts, table = content.content(recorded, around)
-    directory, block = columns.packed(table)
+    directory, block = columns.pack(table)
     return facts, studies.unpacked(directory, block)
 
 
@@ -63,39 +63,43 @@ def test_columns_hold_the_trials_of_the_run():
     ],
 )
 def test_any_value_of_a_job_fits_a_column(values, type_, read):
-    directory, block = columns.packed([columns.of_values("t", "c", "param", values)])
+    directory, block = columns.pack([columns.from_values("t", "c", "param", values)])
     assert directory[0]["type"] == type_
     found = studies.unpacked(directory, block)["t", "c"]
     assert [None if isinstance(value, float) and math.isnan(value) else value for value in found] == read
 
 
 def test_columns_begin_where_a_browser_can_read_them():
-    directory, block = columns.packed(studies_columns())
+    directory, block = columns.pack(studies_columns())
     assert all(entry["offset"] % 8 == 0 for entry in directory)
     assert len(base64.b64decode(block)) == directory[-1]["offset"] + directory[-1]["length"] * 4
 
 
 def studies_columns():
-    return [columns.of_values("t", "a", "", ["x"] * 3), columns.of_values("t", "b", "", [1.0, 2.0, 3.0])]
+    return [columns.from_values("t", "a", "", ["x"] * 3), columns.from_values("t", "b", "", [1.0, 2.0, 3.0])]
 
 
 def test_columns_of_50000_trials_are_small():
     recorded = studies.study(50_000, steps=1)
     _, table = content.content(dataclasses.replace(recorded, reports=[]), studies.AROUND)
-    _, block = columns.packed(column for column in table if column.table == "trials")
+    _, block = columns.pack(column for column in table if column.table == "trials")
     assert len(block) < 50_000 * (6 + 14) * 4  # bytes of base64: 5 parameters and a metric, and what every trial has
 
 
 def test_a_curve_keeps_its_ends_and_no_more_points_than_it_may():
     points = [(step, float(step)) for step in range(10_000)]
-    thinned = curves.thinned(points, curves.MOST_POINTS)
-    assert (len(thinned), thinned[0], thinned[-1]) == (curves.MOST_POINTS, points[0], points[-1])
-    assert curves.thinned(points[:5], 10) == points[:5]
+    thinned = curves.thin(points, curves.MAX_POINTS)
+    assert (len(thinned), thinned[0], thinned[-1]) == (curves.MAX_POINTS, points[0], points[-1])
+    assert curves.thin(points[:5], 10) == points[:5]
 
 
 def test_bands_are_quantiles_of_all_curves():
     reports = [ReportRow(0, trial, 1, trial, step, {"loss": float(trial)}, 0.0) for trial in range(101) for step in range(2)]
-    table = {column.name: list(column.numbers) for column in curves.tables(reports, ["loss"], ()) if column.table == "bands"}
+    table = {
+        column.name: list(column.numbers)
+        for column in curves.curve_columns(reports, ["loss"], ())
+        if column.table == "bands"
+    }
     assert (table["step"], table["q5"], table["q50"], table["q95"]) == ([0, 1], [5, 5], [50, 50], [95, 95])
 
 
@@ -117,12 +121,12 @@ def trial(number: int, state: TrialState, seconds: float) -> TrialRow:
 
 def test_savings_of_pruning_are_the_steps_that_were_not_run():
     rows_ = [trial(0, TrialState.COMPLETE, 100), trial(1, TrialState.COMPLETE, 100), trial(2, TrialState.PRUNED, 30)]
-    assert savings.saved(rows_, {0: 10, 1: 10, 2: 3}, 1) == pytest.approx(70)  # 3 of 10 steps took 30 s
-    assert savings.saved(rows_, {}, 2) == pytest.approx(140)
-    assert savings.saved(rows_[2:], {2: 3}, 1) == 0  # nothing to compare with
-    assert savings.lost([trial(0, TrialState.LOST, 5), trial(0, TrialState.COMPLETE, 7)], 1) == 5
-    assert savings.Hours.of(7200, 2, 3.0) == savings.Hours(2.0, 4.0, 12.0)
-    assert savings.Hours.of(7200, 0, 3.0).money == 6.0
+    assert savings.saved_seconds(rows_, {0: 10, 1: 10, 2: 3}, 1) == pytest.approx(70)  # 3 of 10 steps took 30 s
+    assert savings.saved_seconds(rows_, {}, 2) == pytest.approx(140)
+    assert savings.saved_seconds(rows_[2:], {2: 3}, 1) == 0  # nothing to compare with
+    assert savings.lost_seconds([trial(0, TrialState.LOST, 5), trial(0, TrialState.COMPLETE, 7)], 1) == 5
+    assert savings.Hours.from_seconds(7200, 2, 3.0) == savings.Hours(2.0, 4.0, 12.0)
+    assert savings.Hours.from_seconds(7200, 0, 3.0).money == 6.0
 
 
 def test_a_promoted_trial_is_one_curve_with_the_steps_at_which_it_was_paused():
@@ -158,10 +162,10 @@ def test_savings_of_promotion_are_the_steps_up_to_the_end_of_a_whole_trial():
 
 def test_a_paused_trial_is_no_saving_while_it_may_be_promoted():
     rows_ = [trial(0, TrialState.COMPLETE, 100), trial(1, TrialState.PAUSED, 10)]
-    assert savings.saved(rows_, {0: 10, 1: 1}, 1, is_active=True) == 0
-    assert savings.saved(rows_, {0: 10, 1: 1}, 1) == pytest.approx(90)
+    assert savings.saved_seconds(rows_, {0: 10, 1: 1}, 1, is_active=True) == 0
+    assert savings.saved_seconds(rows_, {0: 10, 1: 1}, 1) == pytest.approx(90)
     stopped = dataclasses.replace(rows_[1], failure=FailureClass.STOPPED)  # with its run: it is to continue
-    assert savings.saved([rows_[0], stopped], {0: 10, 1: 1}, 1) == 0
+    assert savings.saved_seconds([rows_[0], stopped], {0: 10, 1: 1}, 1) == 0
 
 
 def test_attempts_at_the_same_time_have_lanes_of_their_own():

@@ -17,7 +17,7 @@ from tests.pages.browsers import Page
 
 from trialplane.job import kinds
 from trialplane.pages import comparison, content, page
-from trialplane.pages.content import Recorded
+from trialplane.pages.content import RunRecord
 from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import ReportRow, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
@@ -106,7 +106,7 @@ def test_several_objectives_and_constraints_have_sections(opened: Opened) -> Non
     assert {"pareto", "constraints"} <= set(sections)
 
 
-def attempts(recorded: Recorded, **fields) -> Recorded:
+def attempts(recorded: RunRecord, **fields) -> RunRecord:
     return dataclasses.replace(
         recorded, attempts=[dataclasses.replace(row, **fields) for row in recorded.attempts], reports=[]
     )
@@ -304,7 +304,7 @@ def test_several_runs_are_compared_and_switched(opened: Opened) -> None:
 def test_trials_are_compared_side_by_side(chromium, tmp_path: Path) -> None:
     recorded = studies.study(60)
     file = tmp_path / "trials.html"
-    compared = comparison.of_trials([(recorded, trial) for trial in range(6)])
+    compared = comparison.trial_comparison([(recorded, trial) for trial in range(6)])
     file.write_text(page.page("trials", [], compared), encoding="utf-8")
     shown = chromium(file)
     assert drawn(shown) == ["trials", "progress", "noise"]

@@ -1,4 +1,4 @@
-"""Changes of a run's job, and what they need: `platform edit`, `retry` and `diff`."""
+"""Changes of a run's job: `platform edit`, `retry` and `diff`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from trialplane.client.target import TargetName
 from trialplane.errors import InputError
 from trialplane.plan import changes
 
-_sets = click.option(
+_sets_option = click.option(
     "--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Field to set, as for `platform resume`. Repeatable."
 )
-_detach = click.option("--detach", is_flag=True, help="Return at once. The run continues in the background.")
+_detach_option = click.option("--detach", is_flag=True, help="Return at once. The run continues in the background.")
 
 
 @click.command("edit")
 @names.run_argument
 @names.target_options()
-@_sets
-@_detach
+@_sets_option
+@_detach_option
 @output.option("table", "json", "yaml")
-def edit_command(run: str | None, target_name: TargetName, sets: tuple[str, ...], detach: bool, kind: str) -> int:
+def edit_command(run: str | None, target_name: TargetName, sets: tuple[str, ...], detach: bool, output_format: str) -> int:
     """Change fields of RUN (default: the newest run), and continue it.
 
     A running run is paused for it: running trials are repeated, or continue from their checkpoints. If a field cannot
@@ -35,21 +35,21 @@ def edit_command(run: str | None, target_name: TargetName, sets: tuple[str, ...]
     if not sets:
         raise click.UsageError("say what to change: --set trials=40")
     handle = names.find_run(run, target_name)
-    with foreground.signals() as received:
+    with foreground.signals() as stop_signals:
         handle.edit(sets)
         output.note(f"{handle.name} continues")
-        return foreground.detached(handle, kind) if detach else foreground.attend(handle, kind, received)
+        return foreground.detach(handle, output_format) if detach else foreground.attend(handle, output_format, stop_signals)
 
 
 @click.command("retry")
 @names.run_argument
 @names.target_options()
 @click.option("--failed", is_flag=True, help="Try all failed trials again.")
-@_sets
-@_detach
+@_sets_option
+@_detach_option
 @output.option("table", "json", "yaml")
 def retry_command(
-    run: str | None, target_name: TargetName, failed: bool, sets: tuple[str, ...], detach: bool, kind: str
+    run: str | None, target_name: TargetName, failed: bool, sets: tuple[str, ...], detach: bool, output_format: str
 ) -> int:
     """Try the failed trials of the study RUN (default: the newest run) again, with the same parameters and code.
 
@@ -59,10 +59,10 @@ def retry_command(
     if not failed:
         raise click.UsageError("say what to try again: --failed")
     handle = names.find_run(run, target_name)
-    with foreground.signals() as received:
+    with foreground.signals() as stop_signals:
         count = handle.retry_failed(sets)
         output.note(f"{handle.name} continues with {errors.counted(count, 'failed trial')}")
-        return foreground.detached(handle, kind) if detach else foreground.attend(handle, kind, received)
+        return foreground.detach(handle, output_format) if detach else foreground.attend(handle, output_format, stop_signals)
 
 
 @click.command("diff")
@@ -70,10 +70,10 @@ def retry_command(
 @click.argument("run", required=False, shell_complete=names.complete_run)
 @names.target_options()
 @click.option("--profile", metavar="NAME", help="Profile in job.yaml to use.")
-@_sets
+@_sets_option
 @output.option("table", "json", "yaml")
 def diff_command(
-    job: str, run: str | None, target_name: TargetName, profile: str | None, sets: tuple[str, ...], kind: str
+    job: str, run: str | None, target_name: TargetName, profile: str | None, sets: tuple[str, ...], output_format: str
 ) -> None:
     """Compare NAME, a job in jobs/NAME or a job's folder, with RUN (default: its newest run).
 
@@ -94,7 +94,7 @@ def diff_command(
     groups["in a new run"] += [line for line in lines if line.startswith("code: ")]
 
     def text() -> str:
-        shown = [f"{when}:\n" + "\n".join(f"  {line}" for line in lines) for when, lines in groups.items() if lines]
-        return "\n".join(shown) or f"{job} and {run} are the same"
+        parts = [f"{moment}:\n" + "\n".join(f"  {line}" for line in lines) for moment, lines in groups.items() if lines]
+        return "\n".join(parts) or f"{job} and {run} are the same"
 
-    output.emit(kind, {"run": run, **{when.replace(" ", "_"): lines for when, lines in groups.items()}}, text)
+    output.emit(output_format, {"run": run, **{moment.replace(" ", "_"): lines for moment, lines in groups.items()}}, text)

@@ -27,7 +27,7 @@ _STYLES = {
 
 
 class Display:
-    """A bar, the counts and the best trial, redrawn in place; see `progress.View`."""
+    """A view that redraws a bar, the counts and the best trial in place; see `progress.View`."""
 
     def __init__(self, stream: Any) -> None:
         self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
@@ -46,37 +46,37 @@ class Display:
 
     def message(self, text: str) -> None:
         """See `progress.View`."""
-        self._console.print(_text(text))
+        self._console.print(_visible_text(text))
 
 
 def draw(status: RunStatus) -> Group:
     """Return a status as an object that rich can draw."""
     head = Text.assemble((status.run, "bold"), "  ", (status.state.value, _STYLES.get(status.state, "")))
     if status.reason:
-        head.append_text(_text(f"  {status.reason}", "dim"))
+        head.append_text(_visible_text(f"  {status.reason}", "dim"))
     presenter = kinds.of(status)
     live = presenter.live(status)
     bar = Table.grid(padding=(0, 1))
-    bar.add_row(ProgressBar(total=1.0, completed=live.share, width=36), *map(_text, live.beside))
-    shown: list[Any] = [head, bar]
-    lines = [[_text(text, style) for text, style in line if text] for line in live.lines]
-    shown += [Text("  ").join(line) for line in lines if line]
+    bar.add_row(ProgressBar(total=1.0, completed=live.share, width=36), *map(_visible_text, live.bar_labels))
+    parts: list[Any] = [head, bar]
+    lines = [[_visible_text(text, style) for text, style in line if text] for line in live.lines]
+    parts += [Text("  ").join(line) for line in lines if line]
     if (workers := presenter.workers(status)) is not None:
         header, rows = workers
         table = Table(*header, box=None, pad_edge=False, header_style="dim")
         for row in rows:
             table.add_row(*(output.cell(value) for value in row))
-        shown.append(table)
-    return Group(*shown)
+        parts.append(table)
+    return Group(*parts)
 
 
-def _text(text: str, style: str = "") -> Text:
-    """Return text of a job without its control characters."""
+def _visible_text(text: str, style: str = "") -> Text:
+    """Return a text for rich, with control characters made visible, as a job may contain them."""
     return Text(escapes.escape_controls(text), style)
 
 
 def markdown(text: str) -> str:
-    """Markdown as text with a terminal's colors, at most 110 columns wide."""
+    """Return Markdown as text for a terminal, with colors, at most 110 columns wide."""
     console = Console(force_terminal=True, width=min(Console().width, 110))
     with console.capture() as capture:
         console.print(Markdown(text, hyperlinks=False))

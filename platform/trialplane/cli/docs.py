@@ -18,7 +18,7 @@ _FOLDERS = ("get-started", "guides", "coming-from", "reference", "how-it-works",
 def pages() -> dict[str, Path]:
     """Return the Markdown file of each page, by its short address."""
     package = Path(trialplane.__file__).parent
-    folders = [package / "_docs", package.parent / "docs"]  # in an installed package; in a checkout
+    folders = [package / "_docs", package.parent / "docs"]  # of an installed package, and of a checkout
     folder = next((folder for folder in folders if (folder / "index.md").exists()), folders[-1])
     parts = [sorted((folder / part).glob("*.md" if part == "." else "**/*.md")) for part in _FOLDERS]
     return {file.stem: file for part in parts for file in part}

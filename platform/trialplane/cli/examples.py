@@ -1,4 +1,4 @@
-"""`platform examples`: the smallest job of each feature, which are the sections of a page of the documentation."""
+"""`platform examples`: the smallest job of each feature, from the sections of a page of the documentation."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _COMMAND = re.compile(r"^```sh\n(.*?)\n```$", re.MULTILINE | re.DOTALL)
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A job.
+    """An example.
 
     Attributes:
-        text: feature that it shows.
-        files: its files, by name.
-        command: for the shell, to run it.
+        text: Description of the feature.
+        files: Text of each file of the job, by name.
+        command: Shell command that runs the job.
     """
 
     text: str
@@ -64,7 +64,7 @@ def examples_command(name: str | None, folder: Path | None) -> int:
     if name is None:
         if folder is not None:
             raise click.UsageError("--write needs the name of an example")
-        click.echo(output.as_table(("example", "shows"), [[each, example.text] for each, example in jobs.items()]))
+        click.echo(output.as_table(("example", "shows"), [[title, example.text] for title, example in jobs.items()]))
         return EXIT_OK
     if name not in jobs:
         raise InputError(f"there is no example {name!r}; {nearest(name, jobs) or '`platform examples` lists them'}")
@@ -83,6 +83,6 @@ def examples_command(name: str | None, folder: Path | None) -> int:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     click.echo(folder)
     verb, kind, job, rest = example.command.removeprefix("platform ").split(" ", 3)
-    shown = folder.name if folder.parent.resolve() == Path("jobs").resolve() else folder
-    output.note(f"`platform {verb} {kind} {shown if job == name else job} {rest}` runs it")
+    new_job = folder.name if folder.parent.resolve() == Path("jobs").resolve() else folder
+    output.note(f"`platform {verb} {kind} {new_job if job == name else job} {rest}` runs it")
     return EXIT_OK

@@ -16,12 +16,17 @@ from trialplane.job import fields
 from trialplane.job.fields import Field
 
 _YAML = re.compile(r"^```yaml[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_MOST_PAGES = 3  # of those that use a field
+_MAX_PAGES = 3  # that `explain` names for a field
 
 
 @dataclasses.dataclass(frozen=True)
 class Use:
-    """A page with a job that has the field, and the part of the job that has it."""
+    """A use of a field in the documentation.
+
+    Attributes:
+        page: Address of the page.
+        example: Part of a job that has the field.
+    """
 
     page: str
     example: Any
@@ -30,7 +35,7 @@ class Use:
 @click.command("explain")
 @click.argument("field", default="")
 @output.option("table", "json", "yaml")
-def explain_command(field: str, kind: str) -> int:
+def explain_command(field: str, output_format: str) -> int:
     """Explain a FIELD of job.yaml: its type, its default, the fields below it, an example. Without FIELD, list all.
 
     \b
@@ -39,10 +44,10 @@ def explain_command(field: str, kind: str) -> int:
     platform explain space.lr                  any parameter's name will do
     platform explain sampler.tpe               the options of a sampler
     """  # noqa: D301  \b is click's mark
-    explained = fields.explain(field)
+    described_field = fields.explain(field)
     uses = list(_uses(field)) if field else []
-    data = {**_as_data(explained), "example": uses[0].example if uses else None, "pages": [use.page for use in uses]}
-    output.emit(kind, data, lambda: _as_text(explained, uses))
+    data = {**_as_data(described_field), "example": uses[0].example if uses else None, "pages": [use.page for use in uses]}
+    output.emit(output_format, data, lambda: _as_text(described_field, uses))
     return EXIT_OK
 
 
@@ -64,10 +69,13 @@ def _as_text(field: Field, uses: list[Use]) -> str:
 
 
 def _table(field: Field) -> str:
-    """Return the fields below a field; their kinds of job only where these differ."""
-    differ = any(part.kinds != field.kinds for part in field.fields)
-    rows = [[part.path, part.type, part.default, *([", ".join(part.kinds)] * differ), part.text] for part in field.fields]
-    return output.as_table(("field", "type", "default", *(["kinds"] * differ), "meaning"), rows)
+    """Return a table of the fields below a field, with the kinds of jobs that have them if these differ."""
+    has_differences = any(part.kinds != field.kinds for part in field.fields)
+    rows = [
+        [part.path, part.type, part.default, *([", ".join(part.kinds)] * has_differences), part.text]
+        for part in field.fields
+    ]
+    return output.as_table(("field", "type", "default", *(["kinds"] * has_differences), "meaning"), rows)
 
 
 def _as_data(field: Field) -> dict[str, Any]:
@@ -91,21 +99,21 @@ def _uses(path: str) -> Iterator[Use]:
                 job = yaml.safe_load(block)
             except yaml.YAMLError:
                 continue
-            if (example := _only(job, path.split("."))) is not None:
+            if (example := _extract_field(job, path.split("."))) is not None:
                 yield Use(page, example)
                 pages += 1
                 break
-        if pages == _MOST_PAGES:
+        if pages == _MAX_PAGES:
             return
 
 
-def _only(job: Any, names: list[str]) -> Any:
-    """Return a job's field with the mappings around it and nothing else; None if the job lacks it."""
+def _extract_field(job: Any, names: list[str]) -> Any:
+    """Return a job reduced to one field and the mappings around it; None if the job lacks the field."""
     if not names:
         return job
     if isinstance(job, list):
-        return next(([example] for item in job if (example := _only(item, names)) is not None), None)
+        return next(([example] for item in job if (example := _extract_field(item, names)) is not None), None)
     if not isinstance(job, dict) or names[0] not in job:
         return None
-    example = _only(job[names[0]], names[1:])
+    example = _extract_field(job[names[0]], names[1:])
     return None if example is None else {names[0]: example}

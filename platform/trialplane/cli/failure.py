@@ -1,4 +1,7 @@
-"""Output of errors: the platform's as messages, others with a file that has the traceback. Nothing in here can fail."""
+"""Output of errors: those of the platform as messages, others with a file that has the traceback.
+
+Nothing in this module can fail.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import trialplane
 from trialplane import errors
 from trialplane.wire import escapes
 
-LONGEST_LINE = 1000  # characters: a message may quote user input or a value from a file, of any size
+MAX_LINE = 1000  # characters; a message may quote input of any length
 
 
 def show(error: Exception) -> int:
@@ -23,7 +26,7 @@ def show(error: Exception) -> int:
         return error.exit_code
     text = "".join(traceback.format_exception(error))
     head = f"platform {trialplane.__version__}, Python {sys.version.split()[0]}\n{' '.join(sys.argv)}\n\n"
-    last = traceback.format_exception_only(error)[-1].strip()  # also of an error that cannot be printed
+    last = traceback.format_exception_only(error)[-1].strip()  # works even if str(error) fails
     summary = f"platform: internal error: {last}"
     try:
         with tempfile.NamedTemporaryFile(
@@ -37,13 +40,13 @@ def show(error: Exception) -> int:
     return errors.EXIT_PLATFORM
 
 
-def unwritten(error: OSError) -> int:
-    """Report that the output could not be written, and return the exit code."""
+def report_unwritable_output(error: OSError) -> int:
+    """Print that stdout cannot be written, and return the exit code."""
     _print(f"platform: the output cannot be written: {error.strerror}; nothing else is lost, and a started run continues")
     return errors.EXIT_PLATFORM
 
 
 def _print(text: str) -> None:
-    shown = "\n".join(errors.shortened(line, LONGEST_LINE) for line in text.splitlines())
-    with contextlib.suppress(OSError, ValueError):  # a full disk, a closed pipe or stream: only the exit code remains
-        click.echo(escapes.escape_controls(shown), err=True)
+    visible_text = "\n".join(errors.shortened(line, MAX_LINE) for line in text.splitlines())
+    with contextlib.suppress(OSError, ValueError):  # stderr cannot be written either; only the exit code reports the error
+        click.echo(escapes.escape_controls(visible_text), err=True)

@@ -1,9 +1,8 @@
-"""A run in the foreground: shown until it ends.
+"""A run in the foreground, which is shown until it ends.
 
-On this machine the first Ctrl-C stops the run cleanly, the second kills it. For a run on a cluster Ctrl-C only ends the
-display. A local run is no child of the terminal either: it continues when the terminal closes, as with `--detach`. So on a
-terminal the prompt returns when all trials have ended, although MLflow may still lack the last of them; a script, which may
-read MLflow next, waits for it.
+On this machine, the first Ctrl-C stops the run cleanly, and the second kills it. On a cluster, Ctrl-C only ends the display.
+A run never depends on the terminal: it continues if the terminal closes, as with `--detach`. Therefore, a terminal does not
+wait until MLflow has the last results of an ended run. A script does, because it may read MLflow next.
 """
 
 from __future__ import annotations
@@ -20,90 +19,92 @@ from trialplane import errors
 from trialplane.cli import output, progress
 from trialplane.cli import status as status_verb
 
-if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
+if TYPE_CHECKING:  # imports pydantic, which would delay `--help`
     from trialplane.client.run import RunHandle
 
 _PATIENCE = 0.5  # seconds that a terminal waits for MLflow after the last trial
 
 
-def attend(handle: RunHandle, kind: str, received: Sequence[int]) -> int:
+def attend(handle: RunHandle, output_format: str, stop_signals: Sequence[int]) -> int:
     """Show a run until it ends and return its exit code.
 
     Args:
-        handle: the run.
-        kind: output format; with json or yaml the last status goes to stdout.
-        received: from `signals`, entered before the run was started.
+        handle: Handle of the run.
+        output_format: Output format. With json or yaml, the last status is printed on stdout.
+        stop_signals: Signals received so far, from `signals`. Its context began before the start of the run.
     """
-    stream = sys.stdout if kind == "table" else sys.stderr
+    stream = sys.stdout if output_format == "table" else sys.stderr
     try:
-        with progress.view(stream) as shown:
-            stops, ended = 0, 0.0
-            for status in progress.follow(handle, shown):
+        with progress.view(stream) as view:
+            handled_signals, end_time = 0, 0.0
+            for status in progress.follow(handle, view):
                 last = status
                 if status.unrecorded and not status.state.is_active and stream.isatty():
-                    ended = ended or time.monotonic()
-                    if time.monotonic() - ended >= _PATIENCE:
+                    end_time = end_time or time.monotonic()
+                    if time.monotonic() - end_time >= _PATIENCE:
                         break
-                if received and handle.target.remote:
-                    return _detach(handle, shown)
-                while stops < len(received):
-                    stops += 1
-                    _stop(handle, shown, stops)
+                if stop_signals and handle.target.remote:
+                    return _leave(handle, view)
+                while handled_signals < len(stop_signals):
+                    handled_signals += 1
+                    _stop(handle, view, handled_signals)
     except BrokenPipeError:
         output.note(f"the output was closed; the run {handle.name} continues: `platform status {handle.name}`")
         raise
     progress.summary(handle, last, stream)
-    if ended and last.unrecorded:
+    if end_time and last.unrecorded:
         output.note(f"MLflow gets the last results in the background: `platform status {handle.name}`")
-    if kind != "table":
-        status_verb.show(last, kind)
+    if output_format != "table":
+        status_verb.show(last, output_format)
     return handle.exit_code
 
 
-def detached(handle: RunHandle, kind: str) -> int:
-    """Print the commands for a run that continues in the background."""
+def detach(handle: RunHandle, output_format: str) -> int:
+    """Print the commands for a run that continues in the background. Return the exit code."""
     name = handle.name
-    if kind != "table":
-        status_verb.show(handle.status(), kind)
+    if output_format != "table":
+        status_verb.show(handle.status(), output_format)
         return 0
-    where = "on the cluster" if handle.target.remote else "in the background"
-    output.note(f"{name} runs {where}: `platform status {name} --watch`, `platform logs {name} -f`,")
-    output.note(f"`platform cancel {name}`. Its logs are in {handle.log_place()}")
+    location = "on the cluster" if handle.target.remote else "in the background"
+    output.note(f"{name} runs {location}: `platform status {name} --watch`, `platform logs {name} -f`,")
+    output.note(f"`platform cancel {name}`. Its logs are in {handle.log_location()}")
     return 0
 
 
-def _detach(handle: RunHandle, shown: progress.View) -> int:
+def _leave(handle: RunHandle, view: progress.View) -> int:
+    """Print how to return to a run on a cluster, which continues. Return the exit code."""
     name = handle.name
-    shown.message(f"{name} continues in {handle.log_place()}: `platform status {name} --watch` shows it again,")
-    shown.message(f"`platform pause {name}` and `platform cancel {name}` end it")
+    view.message(f"{name} continues in {handle.log_location()}: `platform status {name} --watch` shows it again,")
+    view.message(f"`platform pause {name}` and `platform cancel {name}` end it")
     return errors.EXIT_INTERRUPTED
 
 
-def _stop(handle: RunHandle, shown: progress.View, times: int) -> None:
-    if times == 1:
-        shown.message(
+def _stop(handle: RunHandle, view: progress.View, count: int) -> None:
+    """Stop a local run at the first signal, and kill it at the next ones."""
+    if count == 1:
+        view.message(
             f"stopping {handle.name}; `platform resume {handle.name}` continues it. Press Ctrl-C again to kill it at once"
         )
         handle.stop()
     else:
-        shown.message(f"killed; completed work is kept, `platform resume {handle.name}` continues it")
+        view.message(f"killed; completed work is kept, `platform resume {handle.name}` continues it")
         handle.stop(now=True)
 
 
 @contextlib.contextmanager
 def signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM in a list, instead of raising exceptions at arbitrary points.
+    """Yield a list to which received SIGINT and SIGTERM are appended, instead of raising exceptions at arbitrary points.
 
-    Entered before a run is started: a Ctrl-C in between must not leave behind a run that was never announced.
+    The context must begin before the start of a run. Otherwise a Ctrl-C could leave a run whose name was never printed.
     """
-    received: list[int] = []
+    numbers: list[int] = []
 
-    def note(number: int, frame: FrameType | None) -> None:
-        received.append(number)
+    def record(number: int, frame: FrameType | None) -> None:
+        numbers.append(number)
 
-    before: dict[int, Any] = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    old_handlers: dict[int, Any] = {number: signal.signal(number, record) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield received
+        yield numbers
     finally:
-        for number, handler in before.items():
+        for number, handler in old_handlers.items():
             signal.signal(number, handler)

@@ -20,8 +20,8 @@ from trialplane.plan import plan as planning
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-_tag: Decorator = click.option("--tag", default="dev", show_default=True, metavar="TAG", help="Tag of the images.")
-_target: Decorator = click.option(
+_tag_option: Decorator = click.option("--tag", default="dev", show_default=True, metavar="TAG", help="Tag of the images.")
+_target_option: Decorator = click.option(
     "--target",
     type=click.Choice([*images.TARGETS, "both"]),
     default="both",
@@ -39,8 +39,8 @@ def image_command() -> None:
 
 
 @image_command.command("build")
-@_target
-@_tag
+@_target_option
+@_tag_option
 @click.option(
     "--device",
     type=click.Choice(["cuda", "cpu"]),
@@ -65,22 +65,27 @@ def build(ctx: click.Context, target: str, tag: str, device: str, packages: tupl
                 raise InputError(f"--{name.removesuffix('s')} is for the platform's own images, and not for --job")
         _build_layer(job, tag)
         return
-    origin = images.source(Path.cwd())
-    builder = images.builder()
+    source = images.find_source(Path.cwd())
+    builder = images.builder_environ()
     for name in _targets(target):
-        _run(images.build(origin, name, tag, device, builder, packages))
+        _run(images.build(source, name, tag, device, builder, packages))
     output.note(f"built {', '.join(images.image(name, tag) for name in _targets(target))}")
 
 
 def _build_layer(name: str, tag: str) -> None:
+    """Build a trial image with the requirements of a job, and print its name and how to use it.
+
+    Raises:
+        InputError: The job requires no packages, or there is no trial image with this tag.
+    """
     folder = loading.find_job(name, Path.cwd())
-    _, needed = planning.check_job(folder)
-    if not needed.lines and not needed.unchecked:
-        where = f"{requirements.prefix(folder)}{loading.FILE}"
-        raise InputError(f"{name} requires no packages; write requirements: requirements.txt into {where}")
+    _, required = planning.check_job(folder)
+    if not required.lines and not required.unchecked:
+        job_file = f"{requirements.prefix(folder)}{loading.FILE}"
+        raise InputError(f"{name} requires no packages; write requirements: requirements.txt into {job_file}")
     images.check_image(images.image("trial", tag))
-    layer_tag = images.layer_tag(needed, tag)
-    _run(images.layer(needed, folder, tag, images.builder()))
+    layer_tag = images.layer_tag(required, tag)
+    _run(images.layer(required, folder, tag, images.builder_environ()))
     image = images.image("trial", layer_tag)
     output.note(
         f"built {image}; bring it to the cluster with `platform image push --target trial --tag {layer_tag} "
@@ -91,8 +96,8 @@ def _build_layer(name: str, tag: str) -> None:
 
 
 @image_command.command("push")
-@_target
-@_tag
+@_target_option
+@_tag_option
 @click.option("--registry", required=True, metavar="PREFIX", help="Registry and path: registry.example.com/team/trialplane.")
 def push(target: str, tag: str, registry: str) -> None:
     """Push the images to a registry as PREFIX/controller:TAG and PREFIX/trial:TAG."""
@@ -106,8 +111,8 @@ def push(target: str, tag: str, registry: str) -> None:
 
 
 @image_command.command("load")
-@_target
-@_tag
+@_target_option
+@_tag_option
 @click.option("--cluster", default="kind", show_default=True, metavar="NAME", help="Name of the kind cluster.")
 @click.option("--nodes", default="", metavar="NODE,…", help="Nodes to load the images into. Default: all.")
 def load(target: str, tag: str, cluster: str, nodes: str) -> None:
@@ -123,8 +128,9 @@ def _targets(target: str) -> tuple[str, ...]:
 
 
 def _run(command: Command) -> None:
+    """Print a command for a shell, and run it."""
     variables = [f"{name}={value}" for name, value in command.environ.items()]
-    below = f" <<'END'\n{command.stdin}END" if command.stdin else ""
-    where = f"cd {shlex.quote(str(command.folder))} && " if command.stdin else ""
-    output.note(output.paint(f"$ {where}{' '.join([*variables, shlex.join(command.argv)])}{below}", dim=True))
+    here_document = f" <<'END'\n{command.stdin}END" if command.stdin else ""
+    cd = f"cd {shlex.quote(str(command.folder))} && " if command.stdin else ""
+    output.note(output.paint(f"$ {cd}{' '.join([*variables, shlex.join(command.argv)])}{here_document}", dim=True))
     images.run(command)

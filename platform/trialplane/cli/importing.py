@@ -1,4 +1,4 @@
-"""`platform import`: a job folder from the search file of another tool, with notes on parts that are not converted."""
+"""`platform import`: a job's folder from the search file of another tool, and notes on parts that are not converted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trialplane.job.kinds import base
 from trialplane.plan import plan as planning
 from trialplane.wire import escapes
 
-# Kind of file → its module, which has `read(text, name, scripts)`.
+# Tool → module that converts its files; it has a function `read(text, name, scripts)`.
 SOURCES: Mapping[str, str] = {
     "katib": "trialplane.importing.katib",
     "wandb": "trialplane.importing.wandb",
@@ -29,9 +29,9 @@ SOURCES: Mapping[str, str] = {
     "sagemaker": "trialplane.importing.sagemaker",
     "hydra": "trialplane.importing.hydra",
 }
-_MOST_SCRIPTS = 200  # Python files beside FILE that are searched
-_MOST_CONFIGS = 1000  # YAML files of a folder that is copied
-_LONGEST_NAME = 63
+_MAX_SCRIPTS = 200  # Python files in the folder of FILE that are read
+_MAX_CONFIGS = 1000  # YAML files of a folder that are copied
+_MAX_NAME = 63
 
 
 @click.command("import")
@@ -60,11 +60,11 @@ def import_command(source: str, file: Path, into: Path | None) -> int:
 
 
 def is_tune(script: Path) -> bool:
-    """Whether a file is a script that starts a search of Ray Tune."""
+    """Return whether a file is a Python script that starts a search of Ray Tune."""
     try:
-        is_search: bool = importlib.import_module(SOURCES["ray"]).is_search(_text(script, script.name))
+        is_search: bool = importlib.import_module(SOURCES["ray"]).is_search(_read_text(script, script.name))
         return is_search
-    except InputError:  # reported when the script is read as one
+    except InputError:  # the caller reports it when it reads the script
         return False
 
 
@@ -72,59 +72,68 @@ def make(source: str, file: Path, folder: Path) -> int:
     """Create a job's folder from another tool's file, as `platform import` does, and print it.
 
     Args:
-        source: a name of `SOURCES`.
-        file: to read.
-        folder: of the job; it does not exist.
+        source: Name of the tool, a key of `SOURCES`.
+        file: File of the tool.
+        folder: New folder of the job.
 
     Returns:
         The exit code.
 
     Raises:
-        InputError: the file cannot be read, or the folder cannot be created.
-        SpecError: the file is not one of that tool.
+        InputError: The file cannot be read, or the folder cannot be created.
+        SpecError: The file is not a search of this tool.
     """
     name = str(file)
-    text = _text(file, name)
+    text = _read_text(file, name)
     imported: Imported = importlib.import_module(SOURCES[source]).read(text, name, _scripts(file))
     if not re.fullmatch(base.NAME, folder.absolute().name):
         raise InputError(
             f"{folder.name!r} is not a valid job name; write --into jobs/NAME with lower-case letters, digits, - and _"
         )
-    lacking = _write(folder, imported, file, source)
+    missing_files = _create_folder(folder, imported, file, source)
     click.echo(folder)
     for note in imported.notes:
         output.note(f"{name}: {note}")
-    for script in lacking:
-        output.note(f"{script} does not lie beside {file.name}: copy it to {folder / script}")
+    for missing_file in missing_files:
+        output.note(f"{missing_file} does not lie beside {file.name}: copy it to {folder / missing_file}")
     return is_ready(folder, errors.counted(len(imported.notes), "note"))
 
 
 def is_ready(folder: Path, summary: str) -> int:
-    """Print whether a created job can run, by the checks of `submit`; return the exit code."""
+    """Print whether a new job passes the checks of `submit`, and return the exit code.
+
+    Args:
+        folder: Folder of the job.
+        summary: Beginning of the printed line.
+    """
     try:
-        job, needed = planning.check_job(folder)
+        job, required = planning.check_job(folder)
     except (SpecError, InputError) as error:
         output.note(f"{summary}; the job cannot run yet:")
         for issue in error.issues[: errors.MOST_ISSUES] if isinstance(error, SpecError) else [error]:
             output.note(f"  {issue}")
         return EXIT_BAD_INPUT
-    for issue in requirements.unmet_issues(needed):
+    for issue in requirements.unmet_issues(required):
         output.note(str(issue))
     output.note(f"{summary}; `platform submit {job.kind} {shown(folder)} --local` runs the job")
     return EXIT_OK
 
 
 def shown(folder: Path) -> str:
-    """Return a path for a shell in the working directory."""
+    """Return a folder as a word of a shell command: relative to the working directory if it is below that."""
     relative = os.path.relpath(folder)
     return shlex.quote(str(folder.absolute()) if relative.startswith("..") else relative)
 
 
-def _text(file: Path, name: str) -> str:
-    """Return the text of any file.
+def _read_text(file: Path, name: str) -> str:
+    """Return the text of a file.
+
+    Args:
+        file: Any file.
+        name: Name of the file in messages.
 
     Raises:
-        InputError: it cannot be read, is too large, or is no text.
+        InputError: The file cannot be read, is too large, or is not text.
     """
     try:
         return document.decode(document.content(file), file.name)
@@ -136,72 +145,76 @@ def _text(file: Path, name: str) -> str:
 
 
 def _scripts(file: Path) -> dict[str, str]:
-    """Return the readable Python files beside a file, and in the folder above as `../NAME`, by name."""
+    """Return the texts of the Python files in a file's folder, by name, and of those in its parent, by `../NAME`."""
     texts: dict[str, str] = {}
-    beside = file.absolute().parent
-    for before, folder in (("", beside), ("../", beside.parent)):
-        for script in sorted(folder.glob("*.py"))[:_MOST_SCRIPTS]:
+    source_folder = file.absolute().parent
+    for prefix, folder in (("", source_folder), ("../", source_folder.parent)):
+        for script in sorted(folder.glob("*.py"))[:_MAX_SCRIPTS]:
             try:
-                texts[f"{before}{script.name}"] = document.decode(document.content(script), script.name)
+                texts[f"{prefix}{script.name}"] = document.decode(document.content(script), script.name)
             except (OSError, ValueError):
                 continue
     return texts
 
 
 def job_name(file: Path) -> str:
-    """Return the name of the job for a file."""
-    return re.sub(r"[^a-z0-9_-]+", "-", file.stem.lower())[:_LONGEST_NAME].strip("-_") or "imported"
+    """Return the name of the new job for a file."""
+    return re.sub(r"[^a-z0-9_-]+", "-", file.stem.lower())[:_MAX_NAME].strip("-_") or "imported"
 
 
-def _write(folder: Path, imported: Imported, file: Path, source: str) -> list[str]:
-    """Create the job's folder; return the files that it needs and that do not lie beside the imported one."""
-    lacking = []
-    beside = file.absolute().parent
+def _create_folder(folder: Path, imported: Imported, file: Path, source: str) -> list[str]:
+    """Create the job's folder. Return the names of files that the job needs, and that the imported file's folder lacks.
+
+    Raises:
+        InputError: The folder exists already, or cannot be written.
+    """
+    missing_files = []
+    source_folder = file.absolute().parent
     try:
         folder.mkdir(parents=True)
         (folder / load.FILE).write_text(_job_yaml(imported, file, source), encoding="utf-8")
         for name, text in imported.files.items():
             (folder / name).write_text(text, encoding="utf-8")
         if imported.above:
-            _copy_folder(beside, folder / beside.name)
+            _copy_folder(source_folder, folder / source_folder.name)
         for name in imported.copies:
-            here = (beside.parent if imported.above else beside) / name
-            if not here.is_file() or os.pardir in Path(name).parts:
-                lacking.append(name)
+            original = (source_folder.parent if imported.above else source_folder) / name
+            if not original.is_file() or os.pardir in Path(name).parts:
+                missing_files.append(name)
                 continue
-            for path in _with_modules(here):
+            for path in _script_and_modules(original):
                 (folder / name).parent.joinpath(path).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(here.parent / path, (folder / name).parent / path)
+                shutil.copy(original.parent / path, (folder / name).parent / path)
     except FileExistsError:
         raise InputError(f"{folder} already exists; nothing was changed, choose another: --into jobs/NAME") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{folder} cannot be written: {reason}") from error
-    return lacking
+    return missing_files
 
 
-def _with_modules(file: Path) -> list[Path]:
-    """Return a file, and the modules that a script imports, as paths below its folder."""
+def _script_and_modules(file: Path) -> list[Path]:
+    """Return the path of a file below its folder and, for a script, the paths of the modules that it imports."""
     try:
         return list(script_folder.modules(file)) if file.suffix == ".py" else [Path(file.name)]
-    except (SpecError, InputError):  # the check of the whole job reports it
+    except (SpecError, InputError):  # `is_ready` reports it
         return [Path(file.name)]
 
 
 def _copy_folder(source: Path, target: Path) -> None:
-    """Copy the YAML files of a folder, and of those in it."""
-    for file in sorted([*source.rglob("*.yaml"), *source.rglob("*.yml")])[:_MOST_CONFIGS]:
-        here = target / file.relative_to(source)
-        here.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, here)
+    """Copy the YAML files of a folder and its subfolders."""
+    for file in sorted([*source.rglob("*.yaml"), *source.rglob("*.yml")])[:_MAX_CONFIGS]:
+        copied_file = target / file.relative_to(source)
+        copied_file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, copied_file)
 
 
 def _job_yaml(imported: Imported, file: Path, source: str) -> str:
-    """Return the text of job.yaml, which begins with the parts that were not converted."""
+    """Return the text of job.yaml, which begins with comments about the parts that were not converted."""
     lines = [f"Imported from {file.name} ({source})."]
     if imported.notes:
         lines.append("Not converted as in the source:")
         lines += [f"  {note}" for note in imported.notes]
-    # A comment ends at any of YAML's line breaks.
+    # Each line must be one comment, because any of YAML's line breaks ends a comment.
     comments = "".join(f"# {escapes.escape_controls(' '.join(line.splitlines()))}\n" for line in lines)
     return comments + output.as_yaml(dict(imported.job))

@@ -89,7 +89,7 @@ def init_command(name: str | None, script: Path | None, no_smoke: bool, kind: st
 @click.option("--profile", metavar="NAME", help="Profile in job.yaml to check.")
 @click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Field to set: budget.time=2h. Repeatable.")
 @output.option("table", "json", "yaml")
-def validate_command(job: str, profile: str | None, sets: tuple[str, ...], kind: str) -> None:
+def validate_command(job: str, profile: str | None, sets: tuple[str, ...], output_format: str) -> None:
     """Check the fields, profiles, code, packages and data files of NAME, a job in jobs/NAME or a job's folder.
 
     The output for a valid job is a one-line summary; with json or yaml, it is the resolved job. Required packages are
@@ -100,13 +100,13 @@ def validate_command(job: str, profile: str | None, sets: tuple[str, ...], kind:
         output.note(str(issue))
     for remark in resolved.advice():
         output.note(f"note: {remark}")
-    valid = kinds.of(resolved).valid(resolved)
-    output.emit(kind, resolved.model_dump(mode="json"), lambda: f"{resolved.name} is valid: {valid}")
+    valid = kinds.of(resolved).job_summary(resolved)
+    output.emit(output_format, resolved.model_dump(mode="json"), lambda: f"{resolved.name} is valid: {valid}")
 
 
 @click.command("schema")
 @output.option("json", "yaml")
-def schema_command(kind: str) -> None:
+def schema_command(output_format: str) -> None:
     """Print the JSON schema of job.yaml.
 
     \b
@@ -114,4 +114,4 @@ def schema_command(kind: str) -> None:
     First line of job.yaml, for editors with a YAML language server:
     # yaml-language-server: $schema=../job.schema.json
     """  # noqa: D301  \b is click's mark
-    output.emit(kind, schema.json_schema(), str)
+    output.emit(output_format, schema.json_schema(), str)

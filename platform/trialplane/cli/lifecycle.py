@@ -12,17 +12,17 @@ from trialplane.cli import foreground, kinds, names, output, progress
 from trialplane.client.target import TargetName
 from trialplane.errors import InputError, RunDamaged
 
-if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
+if TYPE_CHECKING:  # imports pydantic, which would delay `--help`
     from trialplane.client.run import RunHandle
 
-_now = click.option("--now", is_flag=True, help="Kill the controller and its trials instead of ending them cleanly.")
-_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+_now_option = click.option("--now", is_flag=True, help="Kill the controller and its trials instead of ending them cleanly.")
+_yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 
 @click.command("pause")
 @names.run_argument
 @names.target_options()
-@_now
+@_now_option
 def pause_command(run: str | None, target_name: TargetName, now: bool) -> None:
     """Stop RUN (default: the newest run), for `platform resume` to continue it later.
 
@@ -31,7 +31,7 @@ def pause_command(run: str | None, target_name: TargetName, now: bool) -> None:
     """
     handle = names.find_run(run, target_name)
     status = handle.pause(now=now)
-    output.note(f"{handle.name} {status.state}: {kinds.of(status).stand(status)}")
+    output.note(f"{handle.name} {status.state}: {kinds.of(status).progress_when_stopped(status)}")
     output.note(f"`platform resume {handle.name}` continues it")
 
 
@@ -62,7 +62,7 @@ def resume_command(
     max_failed: int | None,
     sets: tuple[str, ...],
     detach: bool,
-    kind: str,
+    output_format: str,
 ) -> int:
     """Continue RUN (default: the newest run), with the code and the job.yaml it was submitted with.
 
@@ -74,12 +74,12 @@ def resume_command(
     weights of the previous one. Both get all of their retries again.
     """
     handle = names.find_run(run, target_name)
-    with foreground.signals() as received:
-        changes = {"trials": trials, "parallel": parallel, kinds.of(handle.job).max_failed: max_failed}
-        of_collection = {"collect.iterations": iterations, "collect.workers": workers}
-        handle.resume(changes={**changes, **of_collection}, sets=sets)
+    with foreground.signals() as stop_signals:
+        changes = {"trials": trials, "parallel": parallel, kinds.of(handle.job).max_failed_field: max_failed}
+        collection_changes = {"collect.iterations": iterations, "collect.workers": workers}
+        handle.resume(changes={**changes, **collection_changes}, sets=sets)
         output.note(f"{handle.name} continues")
-        return foreground.detached(handle, kind) if detach else foreground.attend(handle, kind, received)
+        return foreground.detach(handle, output_format) if detach else foreground.attend(handle, output_format, stop_signals)
 
 
 @click.command("scale")
@@ -97,25 +97,25 @@ def resume_command(
 def scale_command(run: str | None, target_name: TargetName, parallel: int, now: bool) -> None:
     """Change the number of parallel trials, or of workers of a collection, of RUN (default: the newest run).
 
-    No running trial is lost. A local run cannot be scaled while it is active: pause it, and resume it with --parallel or
+    No running trial is lost. A local run cannot be width while it is active: pause it, and resume it with --parallel or
     --workers. To change the number of iterations, use `platform resume --iterations`.
 
     With a lower number, the command waits until trials end, and then removes their pods. After Ctrl-C, the new number still
     applies. Repeat the command to remove the remaining pods.
     """
     handle = names.find_run(run, target_name)
-    with progress.view(sys.stderr) as shown:
+    with progress.view(sys.stderr) as view:
         for status in handle.scale(parallel, now=now):
-            shown.update(status)
-    scaled = errors.counted(parallel, kinds.of(handle.job).scaled)
-    output.note(f"{handle.name} runs up to {scaled} at the same time from now on")
+            view.update(status)
+    width = errors.counted(parallel, kinds.of(handle.job).scaled_noun)
+    output.note(f"{handle.name} runs up to {width} at the same time from now on")
 
 
 @click.command("cancel")
 @names.run_argument
 @names.target_options()
-@_now
-@_yes
+@_now_option
+@_yes_option
 def cancel_command(run: str | None, target_name: TargetName, now: bool, yes: bool) -> None:
     """End RUN (default: the newest run), and keep the results of ended trials.
 
@@ -125,22 +125,22 @@ def cancel_command(run: str | None, target_name: TargetName, now: bool, yes: boo
     if not yes:
         _ask_to_cancel(handle)
     status = handle.cancel(now=now)
-    output.note(f"{handle.name} {status.state}: {kinds.of(status).stand(status)}")
+    output.note(f"{handle.name} {status.state}: {kinds.of(status).progress_when_stopped(status)}")
 
 
 def _ask_to_cancel(handle: RunHandle) -> None:
-    before = handle.status()
-    if before.state.is_ended:  # nothing to cancel, so nothing to confirm
+    status = handle.status()
+    if status.state.is_ended:  # `cancel` changes nothing, so no confirmation is needed
         return
-    ended = errors.counted(before.ended_trials, f"ended {kinds.of(before).noun}")
-    question = f"Cancel {handle.name} in {handle.log_place()}? Its results are kept, with {ended}"
+    ended = errors.counted(status.ended_trials, f"ended {kinds.of(status).noun}")
+    question = f"Cancel {handle.name} in {handle.log_location()}? Its results are kept, with {ended}"
     _confirm(question, f"cancel {handle.name}")
 
 
 @click.command("delete")
 @click.argument("run", shell_complete=names.complete_run)
 @names.target_options()
-@_yes
+@_yes_option
 def delete_command(run: str, target_name: TargetName, yes: bool) -> None:
     """Delete RUN, with its ledger, logs, code and checkpoints, and the files that a collection wrote beside them.
 
@@ -160,24 +160,24 @@ def _ask_to_delete(handle: RunHandle) -> None:
     try:
         status = handle.status()
     except RunDamaged as error:
-        question = f"{error}\nDelete {run}{active} with everything in {handle.log_place()}?"
+        question = f"{error}\nDelete {run}{active} with everything in {handle.log_location()}?"
     else:
         ended = errors.counted(status.ended_trials, f"ended {kinds.of(status).noun}")
-        question = f"Delete {run}{active} with {ended}, in {handle.log_place()}?"
+        question = f"Delete {run}{active} with {ended}, in {handle.log_location()}?"
     _confirm(question, f"delete {run}")
 
 
-def _confirm(question: str, deed: str) -> None:
-    """Ask on the terminal.
+def _confirm(question: str, action: str) -> None:
+    """Ask the user for confirmation on the terminal.
 
     Args:
-        question: the action, with the run and its location.
-        deed: the action in short, for a process without a terminal: "pass --yes to `deed`".
+        question: Question about the action, with the run and its location.
+        action: Action in short, for the error without a terminal, such as "delete demo-1".
 
     Raises:
-        InputError: there is no terminal to ask on.
-        click.Abort: the answer is no.
+        InputError: There is no terminal.
+        click.Abort: The answer is no.
     """
-    if sys.stdin is None or not sys.stdin.isatty():  # None if it was closed before the start
-        raise InputError(f"there is no terminal to ask on; pass --yes to {deed}")
+    if sys.stdin is None or not sys.stdin.isatty():  # stdin is None if it was closed before the start
+        raise InputError(f"there is no terminal to ask on; pass --yes to {action}")
     click.confirm(question, abort=True, err=True)

@@ -10,10 +10,10 @@ from trialplane.cli import kinds, names, output
 from trialplane.client.target import TargetName
 from trialplane.wire import escapes
 
-if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
+if TYPE_CHECKING:  # imports pydantic, which would delay `--help`
     from trialplane.client.run import RunHandle
 
-_MOST_DIGITS = 9  # of a trial's number; Python parses at most 4,300
+_MAX_DIGITS = 9  # of a trial's number
 
 
 @click.command("logs")
@@ -47,7 +47,7 @@ def logs_command(
     """  # noqa: D301  \b is click's mark
     if events and (trial is not None or controller or follow):
         raise click.UsageError("--events is about a whole run up to now: it takes no TRIAL, --controller or --follow")
-    if trial is None and run is not None and run.isdecimal() and len(run) <= _MOST_DIGITS:
+    if trial is None and run is not None and run.isdecimal() and len(run) <= _MAX_DIGITS:
         trial, run = int(run), None
     if controller and trial is not None:
         raise click.UsageError("--controller takes no TRIAL")
@@ -63,7 +63,7 @@ def logs_command(
         return
     if worker is not None and trial is not None:
         lines = kinds.of(handle.job).worker_logs(handle, trial, worker, follow=follow)
-    elif controller or trial == 0:  # every run has these logs, even one with a damaged status
+    elif controller or trial == 0:  # a run with a damaged status has these logs, too
         lines = handle.logs(trial, attempt, follow=follow)
     else:
         lines = kinds.of(handle.status()).logs(handle, trial, attempt, follow=follow)
@@ -76,10 +76,10 @@ def _print_history(handle: RunHandle) -> None:
     events = handle.history()
     width = max((len(event.by) for event in events), default=0)
     for event in events:
-        when = output.moment(event.at) or "now"
+        time = output.moment(event.at) or "now"
         click.echo(
             escapes.escape_controls(
-                f"{when:<19}  {event.by:<{width}}  {event.text}\n" if width else f"{when:<19}  {event.text}\n"
+                f"{time:<19}  {event.by:<{width}}  {event.text}\n" if width else f"{time:<19}  {event.text}\n"
             ),
             nl=False,
         )

@@ -1,7 +1,7 @@
 """The command `platform`: a table of verbs, and the handling of errors.
 
-A verb's module is imported when the verb is typed, so that `platform --help` and completion cost almost nothing: this
-module imports click and the standard library only.
+The module of a verb is imported only if the verb is used, and this module imports only click and the standard library. So
+`platform --help` and completion are fast.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ ENVIRONMENT = [
     ("NO_COLOR", "set to any value for output without colors"),
 ]
 
-# The variable by which a shell requests completions; the script of `platform completion` sets it.
+# The variable by which a shell requests completions, set by the script of `platform completion`.
 _COMPLETE = "_PLATFORM_COMPLETE"
 
 
@@ -85,7 +85,7 @@ class _Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete verbs from the table; click's own way would import them all."""
+        """Complete verbs from the table, because click's own method would import all of their modules."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         return [CompletionItem(name, help=text) for name, (_, text) in VERBS.items() if name.startswith(incomplete)]
@@ -103,7 +103,7 @@ class _Verbs(click.Group):
             formatter.write_dl(ENVIRONMENT)
 
 
-def _version(ctx: click.Context, _: click.Parameter, requested: bool) -> None:
+def _print_version(ctx: click.Context, _: click.Parameter, requested: bool) -> None:
     if requested:
         import trialplane
 
@@ -112,7 +112,9 @@ def _version(ctx: click.Context, _: click.Parameter, requested: bool) -> None:
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version."
+)
 def platform() -> None:
     """Hyperparameter studies, trainings on many GPUs, and self-play, in isolated processes, here or on a cluster.
 
@@ -124,7 +126,7 @@ def platform() -> None:
     platform submit train big --gpus 8         one training with a process for each GPU
     platform submit collect selfplay           workers that play, and one process that learns from their games
     """  # noqa: D301  \b is click's mark
-    _check_surroundings()
+    _check_folders()
 
 
 @click.command("completion")
@@ -143,8 +145,12 @@ def completion_command(shell: str) -> None:
     click.echo(completion(platform, {}, "platform", _COMPLETE).source())
 
 
-def _check_surroundings() -> None:
-    """Check the working directory and the home, which every verb needs."""
+def _check_folders() -> None:
+    """Check the working directory and the home folder, which every verb needs.
+
+    Raises:
+        InputError: One of them cannot be used.
+    """
     from trialplane.errors import InputError
     from trialplane.wire import env, paths
 
@@ -154,12 +160,12 @@ def _check_surroundings() -> None:
         raise InputError(f"the current directory no longer exists ({error.strerror}); change to another: cd ~") from error
     try:
         paths.home().exists()
-    except PermissionError:  # verbs that need it report it
+    except PermissionError:  # the verbs that need the home report it
         return
-    except (OSError, RuntimeError) as error:  # a name too long; ~ of a user that does not exist
-        shown = os.environ.get(env.HOME, "~")
+    except (OSError, RuntimeError) as error:  # the path is too long, or ~ names a user who does not exist
+        path = os.environ.get(env.HOME, "~")
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{env.HOME} is {shown}, which cannot be used: {reason}; set it to a folder of your own") from error
+        raise InputError(f"{env.HOME} is {path}, which cannot be used: {reason}; set it to a folder of your own") from error
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -168,13 +174,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         code = _run(sys.argv[1:] if argv is None else list(argv))
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of the output has closed it
+    except BrokenPipeError:  # the reader of the output has closed the pipe
         code = 0
-    except _Unwritten as error:
+    except _OutputError as error:
         from trialplane.cli import failure
 
-        code = failure.unwritten(error)
-    _drop_unwritten()
+        code = failure.report_unwritable_output(error)
+    _discard_unwritable_output()
     sys.exit(code)
 
 
@@ -182,56 +188,56 @@ def _run(argv: list[str]) -> int:
     """Run the command line and return its exit code.
 
     Raises:
-        BrokenPipeError: the output was closed.
-        _Unwritten: the output cannot be written.
+        BrokenPipeError: The reader of the output has closed it.
+        _OutputError: The output cannot be written.
     """
     try:
         instruction = os.environ.get(_COMPLETE)
         if instruction:
             return shell_completion.shell_complete(platform, {}, "platform", _COMPLETE, instruction)
-        with platform.make_context("platform", argv) as ctx:  # click's own main exits with 1 on a broken pipe
+        with platform.make_context("platform", argv) as ctx:  # not `platform.main`, which exits with 1 on a broken pipe
             result: Any = platform.invoke(ctx)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as ending:
         return ending.exit_code
     except click.ClickException as error:
-        with contextlib.suppress(OSError):  # stderr is closed; the exit code still reports it
+        with contextlib.suppress(OSError):  # if stderr is closed, the exit code still reports the error
             error.show()
         return 2
     except (KeyboardInterrupt, click.Abort):
         return 130
-    except (BrokenPipeError, _Unwritten):
+    except (BrokenPipeError, _OutputError):
         raise
-    except Exception as error:  # noqa: BLE001  the outermost border: every error ends in a message
+    except Exception as error:  # noqa: BLE001  the last handler: every error must become a message
         from trialplane.cli import failure
 
         return failure.show(error)
 
 
 def _open_streams() -> None:
-    """Give a process that was started without standard streams the null device.
+    """Open the null device as each standard stream that is closed, and wrap stdout in `_Output`.
 
-    Otherwise the first file opened would get the descriptor of stdout, and with it the output.
+    Otherwise the first file that is opened would get the descriptor of stdout, and the output would be written to it.
     """
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            # open() takes the lowest free descriptor; inheritable, so that child processes have it too.
+            # `os.open` returns the lowest free descriptor, which is `number`. Child processes must inherit it.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115  for as long as the process lives
+            setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115  must stay open until the process ends
     if not isinstance(sys.stdout, _Output):
         sys.stdout = cast(TextIO, _Output(sys.stdout))
 
 
-class _Unwritten(OSError):
-    """The output cannot be written; errors of other files are not of this class."""
+class _OutputError(OSError):
+    """The error for output that cannot be written, to distinguish it from errors of other files."""
 
 
 class _Output:
-    """stdout that accepts any text, as stderr does, and whose errors are distinct from those of other files."""
+    """A wrapper of stdout that accepts any text, as stderr does, and raises `_OutputError`."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -240,12 +246,12 @@ class _Output:
 
     def write(self, text: str) -> int:
         """See `io.TextIOBase`."""
-        with _marked():
+        with _map_output_errors():
             return int(self._stream.write(text))
 
     def flush(self) -> None:
         """See `io.TextIOBase`."""
-        with _marked():
+        with _map_output_errors():
             self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
@@ -253,17 +259,18 @@ class _Output:
 
 
 @contextlib.contextmanager
-def _marked() -> Iterator[None]:
+def _map_output_errors() -> Iterator[None]:
+    """Map an error of writing the output to `_OutputError`. A broken pipe keeps its own class."""
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise _Unwritten(error.errno, error.strerror) from error
+        raise _OutputError(error.errno, error.strerror) from error
 
 
-def _drop_unwritten() -> None:
-    """Keep Python from reporting unwritable output at exit."""
+def _discard_unwritable_output() -> None:
+    """Replace a stream that cannot be flushed by the null device, so that Python does not fail again at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

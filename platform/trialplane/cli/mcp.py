@@ -1,7 +1,7 @@
 """`platform mcp`: the runs of a target as tools of the Model Context Protocol (MCP), for assistants and editors, over stdio.
 
-The tools read, and with `--allow-submit` one of them starts runs. Arguments are checked by the schema that a client is
-shown, and every result has a bounded size, as it is read by a language model.
+The tools only read, except one that starts runs, with `--allow-submit`. Arguments are checked against the schema that the
+client has. The size of every result is bounded, because a language model reads it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=BaseModel)
 
-_MOST_BYTES = 32 * 1024  # of rows, or of a log, in one result
-_MOST_VALUES = 30  # parameters or metrics of a row
-_MOST_WARNINGS = 5
-_LONGEST_TEXT = 500  # characters of a message, or of a value
-_LONGEST_SHOWN = 60  # characters of an argument that is refused
-_LONGEST_LINE = 2000  # characters of a line of a log
+_MAX_BYTES = 32 * 1024  # of the rows or the log in a result
+_MAX_VALUES = 30  # parameters or metrics of a row
+_MAX_WARNINGS = 5
+_MAX_TEXT = 500  # characters of a message, or of a value
+_MAX_ARGUMENT = 60  # characters of an invalid argument in a message
+_MAX_LINE = 2000  # characters of a line of a log
 
 Run = Annotated[
     str, Field(pattern=base.RUN, max_length=planning.LONGEST_NAME, description="Name of a run, from the tool list.")
@@ -116,31 +116,31 @@ class Tools:
     def runs(self, limit: Limit = 20) -> Runs:
         """List the runs with their states, newest first: studies, trainings and collections."""
         handles = self._platform.list()
-        return Runs(total=len(handles), runs=_fitting(_summary_or_error(handle) for handle in handles[:limit]))
+        return Runs(total=len(handles), runs=_rows_that_fit(_summary_or_error(handle) for handle in handles[:limit]))
 
     def status(self, run: Run) -> RunSummary:
         """Show the state of a run, with the reason, the number of ended trials, the best trial so far, and warnings."""
-        return _summary(self._platform.get(run).status())
+        return _run_summary(self._platform.get(run).status())
 
     def results(self, run: Run, limit: Limit = 20, all_attempts: bool = False) -> Results:
         """Show trials of a run with parameters and metrics, best first. all_attempts includes retried attempts."""
         handle = self._platform.get(run)
         rows = handle.attempts() if all_attempts else handle.rows()
-        return Results(run=run, total=len(rows), trials=_fitting(_trial(row) for row in rows[:limit]))
+        return Results(run=run, total=len(rows), trials=_rows_that_fit(_trial_result(row) for row in rows[:limit]))
 
     def logs(self, run: Run, trial: Trial = None, attempt: Attempt = None, lines: Lines = 100) -> LogTail:
         """Show the end of the log of a run or a trial, with its output and the reason for a failure."""
-        # One more line, to detect earlier ones.
+        # One line more than requested shows whether there are earlier lines.
         tail = collections.deque(self._platform.get(run).logs(trial, attempt), maxlen=lines + 1)
-        shown = collections.deque[str]()
+        shown_lines = collections.deque[str]()
         size = 0
         for line in reversed(tail):
-            text = escapes.escape_controls(errors.shortened(line.rstrip("\n"), _LONGEST_LINE))
+            text = escapes.escape_controls(errors.shortened(line.rstrip("\n"), _MAX_LINE))
             size += len(text.encode()) + 1
-            if len(shown) == lines or size > _MOST_BYTES:
+            if len(shown_lines) == lines or size > _MAX_BYTES:
                 break
-            shown.appendleft(text)
-        return LogTail(run=run, text="\n".join(shown), cut=len(shown) < len(tail))
+            shown_lines.appendleft(text)
+        return LogTail(run=run, text="\n".join(shown_lines), cut=len(shown_lines) < len(tail))
 
     def submit(
         self,
@@ -161,9 +161,9 @@ class Tools:
             command=("platform", "mcp"),
         )
         handle, _ = self._platform.start(prepared.plan)
-        target_choice.remember(self._platform.target.place, handle.name)
-        summary = _summary(handle.status())
-        return summary.model_copy(update={"warnings": (*prepared.warnings, *summary.warnings)[:_MOST_WARNINGS]})
+        target_choice.remember(self._platform.target.name, handle.name)
+        summary = _run_summary(handle.status())
+        return summary.model_copy(update={"warnings": (*prepared.warnings, *summary.warnings)[:_MAX_WARNINGS]})
 
 
 @click.command("mcp")
@@ -181,14 +181,14 @@ def mcp_command(target_name: TargetName, allow_submit: bool) -> None:
     Configuration of an MCP client:
       {"mcpServers": {"trialplane": {"command": "platform", "args": ["mcp", "--local"]}}}
     """  # noqa: D301  \b is click's mark
-    exporting.check("mcp", extra="mcp")
-    from mcp.server import MCPServer  # of the extra mcp, and half a second
+    exporting.check_installed("mcp", extra="mcp")
+    from mcp.server import MCPServer  # part of the extra mcp, and takes half a second
     from mcp.server.mcpserver import Context
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp_types import ToolAnnotations
 
     class Server(MCPServer):
-        """A server that explains errors in a tool's arguments in the platform's words."""
+        """A server that explains invalid arguments in the platform's words."""
 
         async def call_tool(self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None) -> Any:
             try:
@@ -196,44 +196,44 @@ def mcp_command(target_name: TargetName, allow_submit: bool) -> None:
             except ToolError as error:
                 if not isinstance(error.__cause__, ValidationError):
                     raise
-                raise ToolError(f"{name}: {_wrong(error.__cause__)}") from error
+                raise ToolError(f"{name}: {_argument_problems(error.__cause__)}") from error
 
-    def reporting_errors(method: Callable[P, R]) -> Callable[P, R]:
-        """Pass on the messages of the platform's errors; the library hides those of all other errors."""
+    def map_errors(method: Callable[P, R]) -> Callable[P, R]:
+        """Return a method that raises the platform's errors as `ToolError`, as the library hides other messages."""
 
         @functools.wraps(method)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
                 return method(*args, **kwargs)
             except TrialplaneError as error:
-                raise ToolError(errors.shortened(escapes.escape_controls(str(error)), _MOST_BYTES)) from error
+                raise ToolError(errors.shortened(escapes.escape_controls(str(error)), _MAX_BYTES)) from error
 
         return call
 
     platform = Platform(target_choice.target_of(target_name))
     tools = Tools(platform)
-    about = "Runs of hyperparameter studies, trainings and collections: their state, results and logs."
-    server = Server("trialplane", version=trialplane.__version__, instructions=about, log_level="WARNING")
-    reading = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    instructions = "Runs of hyperparameter studies, trainings and collections: their state, results and logs."
+    server = Server("trialplane", version=trialplane.__version__, instructions=instructions, log_level="WARNING")
+    read_annotations = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     for name, method in (("list", tools.runs), ("status", tools.status), ("results", tools.results), ("logs", tools.logs)):
-        server.add_tool(reporting_errors(method), name=name, annotations=reading)
+        server.add_tool(map_errors(method), name=name, annotations=read_annotations)
     if allow_submit:
-        starting = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
-        server.add_tool(reporting_errors(tools.submit), name="submit", annotations=starting)
+        submit_annotations = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+        server.add_tool(map_errors(tools.submit), name="submit", annotations=submit_annotations)
     access = "read-only, and submit" if allow_submit else "read-only; --allow-submit lets it start runs"
     output.note(f"MCP server for {platform.target.where()} on stdin and stdout ({access})")
     server.run("stdio")
 
 
-def _wrong(error: ValidationError) -> str:
-    """Describe the errors in a tool's arguments; pydantic's own text links to pages for programmers."""
+def _argument_problems(error: ValidationError) -> str:
+    """Return the problems of a tool's arguments as text, because pydantic's text is written for programmers."""
     problems = []
     for entry in error.errors(include_url=False):
         location = tuple(entry["loc"])
         kind = entry["type"]
         if kind in ("string_pattern_mismatch", "string_too_long"):
-            shown = errors.shortened(repr(entry["input"]), _LONGEST_SHOWN)
-            text = f"{shown} is not valid; see the description of {location[0]}"
+            argument = errors.shortened(repr(entry["input"]), _MAX_ARGUMENT)
+            text = f"{argument} is not valid; see the description of {location[0]}"
         else:
             text = wording.message(entry, location, {})
         problems.append(f"{'.'.join(map(str, location))} {text}")
@@ -241,61 +241,61 @@ def _wrong(error: ValidationError) -> str:
 
 
 def _summary_or_error(handle: RunHandle) -> RunSummary:
-    """Summarize a run of the list, even if it is damaged or was deleted meanwhile."""
+    """Return the summary of a listed run, even if it is damaged or was deleted in the meantime."""
     try:
-        return _summary(handle.status())
+        return _run_summary(handle.status())
     except (RunDamaged, RunNotFound) as error:
         return RunSummary(
-            run=handle.name, state="DAMAGED" if isinstance(error, RunDamaged) else "DELETED", reason=_text(str(error))
+            run=handle.name, state="DAMAGED" if isinstance(error, RunDamaged) else "DELETED", reason=_short_text(str(error))
         )
 
 
-def _summary(status: RunStatus) -> RunSummary:
+def _run_summary(status: RunStatus) -> RunSummary:
     return RunSummary(
         run=status.run,
         job=status.job,
         kind=status.kind,
         state=status.state.value,
-        reason=_text(status.reason),
+        reason=_short_text(status.reason),
         trials=status.trials,
         complete=status.complete,
         pruned=status.pruned,
         failed=status.failed,
         running=status.running,
-        best=None if status.best is None else _trial(status.best),
-        warnings=tuple(_text(warning) for warning in status.warnings[:_MOST_WARNINGS]),
+        best=None if status.best is None else _trial_result(status.best),
+        warnings=tuple(_short_text(warning) for warning in status.warnings[:_MAX_WARNINGS]),
     )
 
 
-def _trial(row: TrialRow) -> TrialResult:
+def _trial_result(row: TrialRow) -> TrialResult:
     return TrialResult(
         trial=row.trial,
         attempt=row.attempt,
         state=row.state.value,
-        params={name: _value(row.params[name]) for name in list(row.params)[:_MOST_VALUES]},
-        metrics={name: row.metrics[name] for name in list(row.metrics)[:_MOST_VALUES]},
-        message=_text(row.message),
+        params={name: _short_value(row.params[name]) for name in list(row.params)[:_MAX_VALUES]},
+        metrics={name: row.metrics[name] for name in list(row.metrics)[:_MAX_VALUES]},
+        message=_short_text(row.message),
         seconds=row.seconds,
     )
 
 
-def _fitting(rows: Iterable[M]) -> list[M]:
-    """Return the first rows that fit into one result."""
-    fitting: list[M] = []
+def _rows_that_fit(rows: Iterable[M]) -> list[M]:
+    """Return the first rows whose total size fits a result."""
+    first_rows: list[M] = []
     size = 0
     for row in rows:
         size += len(row.model_dump_json().encode())
-        if size > _MOST_BYTES:
+        if size > _MAX_BYTES:
             break
-        fitting.append(row)
-    return fitting
+        first_rows.append(row)
+    return first_rows
 
 
-def _value(value: Any) -> Any:
-    """Return a parameter's value; of a long one the beginning of its text."""
+def _short_value(value: Any) -> Any:
+    """Return a parameter's value, or the beginning of its text if it is long."""
     text = value if isinstance(value, str) else json.dumps(value)
-    return value if len(text) <= _LONGEST_TEXT and not isinstance(value, str) else _text(text)
+    return value if len(text) <= _MAX_TEXT and not isinstance(value, str) else _short_text(text)
 
 
-def _text(text: str) -> str:
-    return errors.shortened(escapes.escape_controls(text), _LONGEST_TEXT)
+def _short_text(text: str) -> str:
+    return errors.shortened(escapes.escape_controls(text), _MAX_TEXT)

@@ -1,4 +1,7 @@
-"""Arguments and options that name targets, runs and jobs; completion reads files of this machine and imports nothing."""
+"""Arguments and options that name targets, runs and jobs.
+
+Completion only reads files of this machine, and imports nothing that is slow.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ if TYPE_CHECKING:
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return names of runs on this machine, newest first, and of those submitted from here; contact no cluster."""
-    modified: dict[str, float] = {}
-    with contextlib.suppress(OSError, RuntimeError):  # the verb itself reports what is wrong with home
+    """Return names of local runs, newest first, and of runs that this machine submitted. No cluster is contacted."""
+    change_times: dict[str, float] = {}
+    with contextlib.suppress(OSError, RuntimeError):  # the verb reports the problem of the home folder
         for path in paths.runs(paths.home()).glob("[!.]*"):
-            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                modified[path.name] = path.lstat().st_mtime
-    here = sorted(modified, key=lambda name: modified[name], reverse=True)
-    return [name for name in dict.fromkeys([*here, *target_choice.recall().runs]) if name.startswith(incomplete)]
+            with contextlib.suppress(FileNotFoundError):  # the run was deleted in the meantime
+                change_times[path.name] = path.lstat().st_mtime
+    local_runs = sorted(change_times, key=lambda name: change_times[name], reverse=True)
+    return [name for name in dict.fromkeys([*local_runs, *target_choice.recall().runs]) if name.startswith(incomplete)]
 
 
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -37,12 +40,12 @@ def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 def jobs() -> list[str]:
     """Return the names of the jobs in the nearest `jobs/` folder, as a submission accepts them."""
-    names: list[str] = []
-    with contextlib.suppress(OSError):  # the verb itself reports what is wrong with the working directory
-        here = Path.cwd()
-        folder = next((above / "jobs" for above in (here, *here.parents) if (above / "jobs").is_dir()), None)
-        names = [] if folder is None else sorted(path.parent.name for path in folder.glob("*/job.yaml"))
-    return names
+    job_names: list[str] = []
+    with contextlib.suppress(OSError):  # the verb reports the problem of the working directory
+        current = Path.cwd()
+        folder = next((parent / "jobs" for parent in (current, *current.parents) if (parent / "jobs").is_dir()), None)
+        job_names = [] if folder is None else sorted(path.parent.name for path in folder.glob("*/job.yaml"))
+    return job_names
 
 
 run_argument = click.argument("run", required=False, shell_complete=complete_run)
@@ -50,17 +53,17 @@ job_argument = click.argument("job", metavar="NAME", shell_complete=complete_job
 
 
 def target_options(
-    *, submits: bool = False, otherwise: TargetName = HERE
+    *, submits: bool = False, default_target: TargetName = HERE
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that adds `--local`, `--context` and `--namespace` as the argument `target_name`.
 
     Args:
-        submits: whether the verb creates a run; see `places`.
-        otherwise: the target if nothing was submitted from here.
+        submits: Whether the verb creates a run; see `target_choice`.
+        default_target: Target of other verbs if nothing was submitted from this machine.
     """
     context_help = "Cluster, as a context of the kubeconfig."
     if not submits:
-        last = "this machine" if otherwise.local else "the kubeconfig's current context"
+        last = "this machine" if default_target.local else "the kubeconfig's current context"
         context_help += f" Default: the target of the last `submit` from here, else {last}."
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,8 +72,8 @@ def target_options(
         @click.option("--local", is_flag=True, help="Use this machine instead of a cluster.")
         @functools.wraps(verb)
         def with_target(*args: Any, local: bool, context: str | None, namespace: str | None, **options: Any) -> Any:
-            chosen = target_choice.choose(local, context, namespace, submits=submits, otherwise=otherwise)
-            return verb(*args, target_name=chosen, **options)
+            target_name = target_choice.choose(local, context, namespace, submits=submits, default_target=default_target)
+            return verb(*args, target_name=target_name, **options)
 
         return with_target
 
@@ -78,36 +81,36 @@ def target_options(
 
 
 def find_run(run: str | None, target_name: TargetName) -> RunHandle:
-    """Return the run of that name, or the newest, of a target.
+    """Return a run of a target; None selects the newest.
 
     Raises:
-        RunNotFound: there is none; names another target that has it.
+        RunNotFound: There is no such run. The message names another target that has it.
     """
-    from trialplane.client.sdk import Platform  # needs pydantic, which completion should not wait for
+    from trialplane.client.sdk import Platform  # imports pydantic, which would delay completion
 
-    with _elsewhere(run, target_name):
+    with _name_other_target(run, target_name):
         return Platform(target_choice.target_of(target_name)).get(run)
 
 
 def find_status(run: str | None, target_name: TargetName) -> tuple[RunHandle, RunStatus]:
-    """As `find_run`, with the run's status, in one request instead of two.
+    """Return a run of a target and its status, in one request instead of two; None selects the newest.
 
     Raises:
-        RunNotFound: as `find_run`.
+        RunNotFound: There is no such run. The message names another target that has it.
     """
     if run is None:
         handle = find_run(run, target_name)
         return handle, handle.status()
     from trialplane.client.run import RunHandle
 
-    with _elsewhere(run, target_name):
+    with _name_other_target(run, target_name):
         handle = RunHandle(run, target_choice.target_of(target_name))
         return handle, handle.status()
 
 
 @contextlib.contextmanager
-def _elsewhere(run: str | None, target_name: TargetName) -> Iterator[None]:
-    """Add the target that has the run to the error for an unknown run."""
+def _name_other_target(run: str | None, target_name: TargetName) -> Iterator[None]:
+    """Extend the error for an unknown run by the flags of another target that has the run."""
     from trialplane.errors import RunNotFound
 
     try:

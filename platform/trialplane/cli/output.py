@@ -1,4 +1,4 @@
-"""Printing of data: aligned tables for people, JSON, YAML and CSV for programs. Data goes to stdout, notes to stderr."""
+"""Output: aligned tables for people; JSON, YAML and CSV for programs. Data goes to stdout, notes to stderr."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from trialplane import errors
 from trialplane.errors import TrialplaneError
 from trialplane.wire import escapes
 
-_LONGEST_CELL, _LONGEST_LAST_CELL = 60, 1000  # characters of a value in a table
+_MAX_CELL, _MAX_LAST_CELL = 60, 1000  # characters of a value in a table
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def option(*kinds: str) -> Decorator:
-    """Return the option `--output`, whose first kind is the default."""
+def option(*formats: str) -> Decorator:
+    """Return the option `--output`, whose first format is the default."""
     return click.option(
         "--output",
         "-o",
-        "kind",
-        type=click.Choice(kinds),
-        default=kinds[0],
+        "output_format",
+        type=click.Choice(formats),
+        default=formats[0],
         show_default=True,
         help="Output format.",
     )
@@ -44,17 +44,23 @@ def note(text: str) -> None:
 
 
 def paint(text: str, **style: Any) -> str:
-    """Style a text if colors are wanted: on a terminal, without NO_COLOR."""
+    """Return a text with a style, if stdout is a terminal and NO_COLOR is not set."""
     return click.style(text, **style) if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
 
 
-def emit(kind: str, data: Any, table: Callable[[], str]) -> None:
-    """Print `data` (plain values) as JSON or YAML, or the table that `table` returns."""
-    if kind == "json":
+def emit(output_format: str, data: Any, table: Callable[[], str]) -> None:
+    """Print data.
+
+    Args:
+        output_format: "json", "yaml", or any other format for the table.
+        data: Plain values, to print as JSON or YAML.
+        table: Function that returns the table.
+    """
+    if output_format == "json":
         click.echo(
             escapes.escape_controls(json.dumps(data, indent=2, ensure_ascii=False))
         )  # JSON itself escapes control characters
-    elif kind == "yaml":
+    elif output_format == "yaml":
         click.echo(as_yaml(data), nl=False)
     else:
         click.echo(table())
@@ -64,10 +70,10 @@ def as_yaml(data: Any, *, flow: bool = False) -> str:
     """Return YAML that reads back to the same values, also by YAML 1.2: a string such as "1e-5" gets quotes.
 
     Args:
-        data: plain values.
-        flow: whether to write it in one line: {a: 1, b: [2, 3]}.
+        data: Plain values.
+        flow: Whether the result is one line, such as {a: 1, b: [2, 3]}.
     """
-    import yaml  # takes 15 ms, which most verbs avoid
+    import yaml  # takes 15 ms, and most verbs do not need it
 
     from trialplane.job import document
 
@@ -77,10 +83,10 @@ def as_yaml(data: Any, *, flow: bool = False) -> str:
 
     def represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
         try:
-            plain = "\n" in text or document.scalar(text, "") == text
+            is_plain = "\n" in text or document.scalar(text, "") == text
         except TrialplaneError:
-            plain = True  # PyYAML quotes what is not valid YAML
-        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
+            is_plain = True  # not valid YAML, which PyYAML itself quotes
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if is_plain else '"')
 
     Dumper.add_representer(str, represent)
     width = sys.maxsize if flow else 100
@@ -88,7 +94,7 @@ def as_yaml(data: Any, *, flow: bool = False) -> str:
 
 
 def as_csv(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    """Return CSV with a header, numbers in full."""
+    """Return CSV with a header. Numbers have all digits."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     for line in (header, *lines):
@@ -97,26 +103,27 @@ def as_csv(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
 
 
 def as_table(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    """Return aligned columns, numbers to the right, cut to the width of a terminal.
+    """Return a table with aligned columns, in which numbers are right-aligned. Lines are cut to the width of a terminal.
 
-    Long values are cut, as one would widen every line; the other formats have them in full. The last column, with messages,
-    may be longer: it widens no other line.
+    Long values are cut, because a single one would widen all lines. The last column, with messages, may be longer, because
+    it is not padded. The other output formats have all values in full.
     """
-    longest = [*[_LONGEST_CELL] * (len(header) - 1), _LONGEST_LAST_CELL]
-    shown = [
-        [errors.shortened(cell(value), most) for value, most in zip(line, longest, strict=True)] for line in (header, *lines)
+    limits = [*[_MAX_CELL] * (len(header) - 1), _MAX_LAST_CELL]
+    rows = [
+        [errors.shortened(cell(value), limit) for value, limit in zip(line, limits, strict=True)]
+        for line in (header, *lines)
     ]
-    widths = [max(len(text) for text in column) for column in zip(*shown, strict=True)]
-    right = [
+    widths = [max(len(text) for text in column) for column in zip(*rows, strict=True)]
+    are_numbers = [
         all(isinstance(line[i], (int, float)) or line[i] is None for line in lines) and bool(lines)
         for i in range(len(header))
     ]
     table_lines = [
         "  ".join(
-            text.rjust(width) if is_right else text.ljust(width)
-            for text, width, is_right in zip(line, widths, right, strict=True)
+            text.rjust(width) if is_number else text.ljust(width)
+            for text, width, is_number in zip(row, widths, are_numbers, strict=True)
         ).rstrip()
-        for line in shown
+        for row in rows
     ]
     if sys.stdout.isatty():
         columns = shutil.get_terminal_size().columns
@@ -125,14 +132,14 @@ def as_table(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
 
 
 def as_fields(fields: Mapping[str, Any]) -> str:
-    """Return one field per line, without empty ones."""
-    shown = {name: cell(value) for name, value in fields.items() if value not in ("", None)}
-    width = max((len(name) for name in shown), default=0)
-    return "\n".join(f"{paint(name.ljust(width), bold=True)}  {text}" for name, text in shown.items())
+    """Return a line for each field that is not empty, with aligned values."""
+    texts = {name: cell(value) for name, value in fields.items() if value not in ("", None)}
+    width = max((len(name) for name in texts), default=0)
+    return "\n".join(f"{paint(name.ljust(width), bold=True)}  {text}" for name, text in texts.items())
 
 
 def cell(value: Any) -> str:
-    """Format a value for display: numbers with four digits, no line breaks, no terminal escapes."""
+    """Return a value as text for a table: floats with four digits, no line breaks, no control characters; "" for None."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -141,24 +148,24 @@ def cell(value: Any) -> str:
 
 
 def percent(share: float) -> str:
-    """Format a share from 0 to 1 as `16%`, rounded down, so that 100% means done."""
+    """Return a share from 0 to 1 as a text such as `16%`. It is rounded down, so that 100% means done."""
     return f"{math.floor(100 * share + 1e-9)}%"
 
 
 def duration(seconds: float | None) -> str:
-    """Format seconds as `12 s`, `3 m 20 s`, `2 h 5 m`."""
+    """Return seconds as a text such as `12 s`, `3 m 20 s` or `2 h 5 m`; "" for None."""
     if seconds is None:
         return ""
-    whole = int(seconds + 0.5)
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} m {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} m"
+    rounded_seconds = int(seconds + 0.5)
+    if rounded_seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{rounded_seconds} s"
+    if rounded_seconds < 3600:
+        return f"{rounded_seconds // 60} m {rounded_seconds % 60} s"
+    return f"{rounded_seconds // 3600} h {rounded_seconds % 3600 // 60} m"
 
 
 def size(count: float) -> str:
-    """Format bytes as `812 KiB`, `3.4 GiB`."""
+    """Return a number of bytes as a text such as `812 KiB` or `3.4 GiB`."""
     units = ["bytes", "KiB", "MiB", "GiB", "TiB"]
     while count >= 1024 and len(units) > 1:
         count, units = count / 1024, units[1:]
@@ -166,12 +173,12 @@ def size(count: float) -> str:
 
 
 def rate(value: float) -> str:
-    """Format a rate per second: an integer from 100 on, else three digits."""
+    """Return a rate as text: a whole number from 100 on, otherwise three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def moment(epoch: float | None) -> str:
-    """Format seconds since the epoch as local time."""
+    """Return a time, in seconds since the epoch, as local time; "" for None."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch)) if epoch else ""
     except (OverflowError, ValueError, OSError):  # outside the range of local time

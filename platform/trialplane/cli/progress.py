@@ -1,4 +1,4 @@
-"""The progress of an active run: a live display on a terminal, plain lines elsewhere. Reads only."""
+"""The progress of an active run: a live display on a terminal, or else plain lines. It only reads."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from trialplane.wire import escapes
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import FailureClass, RunState
 
-if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
+if TYPE_CHECKING:  # imports pydantic, which would delay `--help`
     from trialplane.client.run import RunHandle
 
-MOST_FAILURES = 20  # shown one by one; `platform results` shows all
-_PAUSE = 1.0  # seconds between plain lines ...
-_PAUSE_OF_STEPS = 10.0  # ... of trainings and collections, which change at each step or unit
+MAX_FAILURES = 20  # that are shown one by one
+_PAUSE = 1.0  # seconds between plain lines
+_STEP_PAUSE = 10.0  # the same for trainings and collections, which change with each step or unit
 
 
 class View(Protocol):
-    """A destination of progress."""
+    """A view of the progress of a run."""
 
     def __enter__(self) -> View:
         """Start the display."""
@@ -38,25 +38,25 @@ class View(Protocol):
         """Show a status."""
 
     def message(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a line that the display does not replace."""
 
 
-class Plain:
-    """A line for each change, at most one per second, and for steps and units at most one in ten seconds.
+class PlainView:
+    """A view that prints a line for each change, at most one per second, or per ten seconds for steps and units.
 
     Args:
-        stream: to write to.
-        clock: seconds.
+        stream: Stream to print to.
+        clock: Function that returns the time in seconds, monotonic.
     """
 
     def __init__(self, stream: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         self._clock = clock
-        self._last = ""
-        self._time = -math.inf
+        self._last_text = ""
+        self._last_time = -math.inf
         self._pause = _PAUSE
 
-    def __enter__(self) -> Plain:
+    def __enter__(self) -> PlainView:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -65,10 +65,10 @@ class Plain:
     def update(self, status: RunStatus) -> None:
         """See `View`."""
         text, now = line(status), self._clock()
-        if text == self._last or now - self._time < self._pause:
+        if text == self._last_text or now - self._last_time < self._pause:
             return
-        self._last, self._time = text, now
-        self._pause = _PAUSE_OF_STEPS if status.progress.numbers else _PAUSE  # a search has none
+        self._last_text, self._last_time = text, now
+        self._pause = _STEP_PAUSE if status.progress.numbers else _PAUSE  # a study has no numbers
         seconds_left = kinds.of(status).seconds_left(status)
         self.message(text + (f"; {output.duration(seconds_left)} left" if seconds_left is not None else ""))
 
@@ -81,35 +81,35 @@ class Plain:
 def view(stream: Any) -> View:
     """Return the view for a stream."""
     if stream.isatty():
-        from trialplane.cli.display import Display  # rich, 40 ms
+        from trialplane.cli.display import Display  # imports rich, which takes 40 ms
 
         return Display(stream)
-    return Plain(stream)
+    return PlainView(stream)
 
 
 def show(handle: RunHandle, stream: Any = None) -> RunStatus:
-    """Show a run until it is no longer active; return its last status."""
-    with view(stream or sys.stdout) as shown:
-        for status in follow(handle, shown):
+    """Show a run until it is no longer active, and return its last status."""
+    with view(stream or sys.stdout) as progress_view:
+        for status in follow(handle, progress_view):
             last = status
     summary(handle, last, stream)
     return last
 
 
-def follow(handle: RunHandle, shown: View) -> Iterator[RunStatus]:
-    """Show each status and each failure, and yield the statuses."""
-    position, _ = _ends(handle, 0)
-    before, failures = None, 0
+def follow(handle: RunHandle, view: View) -> Iterator[RunStatus]:
+    """Show each status, warning and failure of a run in a view, and yield each status until the run is not active."""
+    position, _ = _new_ends(handle, 0)
+    old_counts, failures = None, 0
     warned: set[str] = set()
     for status in handle.watch():
         for text in status.warnings:
             if text not in warned:
                 warned.add(text)
-                shown.message(f"warning: {text}")
-        now = (status.ended_trials, status.retried)
-        if now != before:
-            before = now
-            position, rows = _ends(handle, position)
+                view.message(f"warning: {text}")
+        counts = (status.ended_trials, status.retried)
+        if counts != old_counts:
+            old_counts = counts
+            position, rows = _new_ends(handle, position)
             presenter = kinds.of(status)
             for row in rows:
                 if row.failure in (None, FailureClass.STOPPED):
@@ -118,16 +118,19 @@ def follow(handle: RunHandle, shown: View) -> Iterator[RunStatus]:
                 if not text:
                     continue
                 failures += 1
-                if failures <= MOST_FAILURES:
-                    shown.message(text)
-                elif failures == MOST_FAILURES + 1:
-                    shown.message(f"more {presenter.noun}s fail; `platform results {handle.name}` shows all")
-        shown.update(status)
+                if failures <= MAX_FAILURES:
+                    view.message(text)
+                elif failures == MAX_FAILURES + 1:
+                    view.message(f"more {presenter.noun}s fail; `platform results {handle.name}` shows all")
+        view.update(status)
         yield status
 
 
-def _ends(handle: RunHandle, position: int) -> tuple[int, list[TrialRow]]:
-    """Return attempts that ended since a position; none while the ledger is unreachable, which the status reports."""
+def _new_ends(handle: RunHandle, position: int) -> tuple[int, list[TrialRow]]:
+    """Return the new position, and the attempts that ended after a position.
+
+    If the ledger of a cluster cannot be reached, there are none. The status shows the reason.
+    """
     try:
         return handle.target.rows(handle.name, position)
     except TargetError:
@@ -137,7 +140,7 @@ def _ends(handle: RunHandle, position: int) -> tuple[int, list[TrialRow]]:
 
 
 def line(status: RunStatus) -> str:
-    """Return a status in one line, without constantly changing values."""
+    """Return a status as one line, without values that change all the time."""
     if status.state in (RunState.PENDING, RunState.PAUSED) or not (status.ended_trials or status.running):
         slots = f" ({status.slots_ready}/{status.slots} slots ready)" if status.state is RunState.RUNNING else ""
         return f"{status.state}: {status.reason or 'the slots are warming up'}{slots}"
@@ -145,7 +148,7 @@ def line(status: RunStatus) -> str:
 
 
 def summary(handle: RunHandle, status: RunStatus, stream: Any = None) -> None:
-    """Print the end of the run, and the next commands."""
+    """Print the outcome of a run that is no longer active, and the next commands."""
     name = handle.name
     _echo(f"{name} {status.state}: {status.reason}" if status.reason else f"{name} {status.state}", stream)
     for text in kinds.of(status).summary(handle, status):

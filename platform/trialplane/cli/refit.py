@@ -1,4 +1,4 @@
-"""`platform refit`: the best trials of a study again with new seeds, with an honest comparison."""
+"""`platform refit`: training of the best trials of a study again with new seeds, and their comparison."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def refit_command(
     name: str | None,
     show: bool,
     detach: bool,
-    kind: str,
+    output_format: str,
 ) -> int:
     """Train the best trials of the study RUN (default: the newest run) again with new seeds, and compare them.
 
@@ -46,45 +46,57 @@ def refit_command(
     """
     handle = names.find_run(run, target_name)
     if show:
-        _show(handle, kind)
+        _print_comparison(handle, output_format)
         return 0
     job = handle.job
     if job.kind != "hpo" or len(job.objectives) != 1:
         raise InputError(f"a refit compares trials of a study with one objective, and {handle.name} is none")
-    best = cloning.best(job, handle.rows(), top)
-    if not best:
+    best_trials = cloning.best_trials(job, handle.rows(), top)
+    if not best_trials:
         raise InputError(f"{handle.name} has no result yet; `platform results {handle.name}` shows its trials")
-    fields = cloning.refit(handle.name, job, best, seeds)
+    fields = cloning.refit_fields(handle.name, job, best_trials, seeds)
     platform = Platform(target_choice.target_of(target_name))
-    with cloning.folder(platform.target, handle.name, fields) as folder:
+    with cloning.job_folder(platform.target, handle.name, fields) as folder:
         command = ["platform", *sys.argv[1:]]
         prepared = platform.prepare(folder, name=name, sets=sets, command=command)
-    with foreground.signals() as received:
-        started, _ = platform.start(prepared.plan)
-        target_choice.remember(platform.target.place, started.name)
-        output.note(f"{started.name} trains {len(best)} configurations with {seeds} seeds each")
+    with foreground.signals() as stop_signals:
+        refit_run, _ = platform.start(prepared.plan)
+        target_choice.remember(platform.target.name, refit_run.name)
+        output.note(f"{refit_run.name} trains {len(best_trials)} configurations with {seeds} seeds each")
         if detach:
-            output.note(f"`platform refit {started.name} --show` compares them")
-            return foreground.detached(started, kind)
-        code = foreground.attend(started, "table", received)
-    if started.status().state is RunState.SUCCEEDED:
-        _show(started, kind)
+            output.note(f"`platform refit {refit_run.name} --show` compares them")
+            return foreground.detach(refit_run, output_format)
+        code = foreground.attend(refit_run, "table", stop_signals)
+    if refit_run.status().state is RunState.SUCCEEDED:
+        _print_comparison(refit_run, output_format)
     return code
 
 
-def _show(handle: RunHandle, kind: str) -> None:
+def _print_comparison(handle: RunHandle, output_format: str) -> None:
+    """Print the comparison of a refit's trials that have ended.
+
+    Raises:
+        InputError: The run is not a refit.
+    """
     job = handle.job
-    values = cloning.groups(handle.name, job, rows.newest_attempts(handle.attempts()))
+    values = cloning.refit_values(handle.name, job, rows.newest_attempts(handle.attempts()))
     comparison = refit.compare(values, maximize=job.objectives[0].direction == "maximize")
-    output.emit(kind, records.to_dict(comparison), lambda: _table(job.objectives[0].metric, comparison))
+    output.emit(output_format, records.to_dict(comparison), lambda: _comparison_text(job.objectives[0].metric, comparison))
 
 
-def _table(metric: str, comparison: refit.Comparison) -> str:
+def _comparison_text(metric: str, comparison: refit.Comparison) -> str:
+    """Return a table of the configurations, and statements about their differences."""
     if not comparison.candidates:
         return "no trial has a result yet"
     lines = [
-        [each.trial, output.cell(each.mean), f"± {each.margin:.3g}", len(each.values), "best" if each.is_best else "worse"]
-        for each in comparison.candidates
+        [
+            candidate.trial,
+            output.cell(candidate.mean),
+            f"± {candidate.margin:.3g}",
+            len(candidate.values),
+            "best" if candidate.is_best else "worse",
+        ]
+        for candidate in comparison.candidates
     ]
     text = output.as_table(["trial", metric, "95 %", "seeds", ""], lines)
     best = [str(candidate.trial) for candidate in comparison.candidates if candidate.is_best]

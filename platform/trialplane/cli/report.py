@@ -1,4 +1,4 @@
-"""A run as a page for the browser, in one file: `platform report`; and several runs side by side: `platform compare`."""
+"""`platform report`, which writes runs as a page for the browser, and `platform compare`, which compares runs or trials."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from trialplane.client.target import TargetName
 from trialplane.errors import InputError, RunDamaged
 from trialplane.wire import env, escapes, paths
 
-if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
+if TYPE_CHECKING:  # imports pydantic, which would delay `--help`
     from trialplane.client.run import RunHandle
-    from trialplane.pages.content import Recorded
+    from trialplane.pages.content import RunRecord
 
-_MANY = 12  # columns of settings in a table; the page has all
+_MAX_SETTINGS = 12  # columns of settings in a table on the terminal; the page has all settings
 
 
 @click.command("report")
@@ -47,20 +47,21 @@ def report_command(
     handles = [names.find_run(run, target_name) for run in dict.fromkeys(runs or (None,))]
     if stores and len(handles) > 1:
         raise click.UsageError("--mlflow takes one run, in whose MLflow run the page is stored")
-    uri = _mlflow(handles[0]) if stores else ""
-    file = _file(out or _default(handles[0].name, opens))
-    recorded = [_read(handle) for handle in handles]
-    comparison.check(recorded)
-    around = [
-        content.Surroundings(handle.target.place.flags, each.job.name in names.jobs(), price, time.time())
-        for handle, each in zip(handles, recorded, strict=True)
+    uri = _mlflow_uri(handles[0]) if stores else ""
+    file = _check_file(out or _default_file(handles[0].name, opens))
+    run_records = [_read_record(handle) for handle in handles]
+    comparison.check_objectives(run_records)
+    contexts = [
+        content.PageContext(handle.target.name.flags, record.job.name in names.jobs(), price, time.time())
+        for handle, record in zip(handles, run_records, strict=True)
     ]
-    contents = [content.content(each, surroundings) for each, surroundings in zip(recorded, around, strict=True)]
+    contents = [content.content(record, context) for record, context in zip(run_records, contexts, strict=True)]
     if uri.startswith(("http://", "https://")):
-        contents[0][0]["mlflow"] = re.sub(r"(?<=://)[^/?#]*@", "", uri)  # without a login
-    compared = comparison.comparison(recorded) if len(recorded) > 1 else None
+        facts, _ = contents[0]
+        facts["mlflow"] = re.sub(r"(?<=://)[^/?#]*@", "", uri)  # without a login
+    run_comparison = comparison.run_comparison(run_records) if len(run_records) > 1 else None
     title = ", ".join(handle.name for handle in handles[:3]) + (" and others" if len(handles) > 3 else "")
-    text = page.page(title, contents, compared)
+    text = page.page(title, contents, run_comparison)
     _write(file, text, opens)
     if uri:
         handles[0].store_report(text, uri)
@@ -75,7 +76,12 @@ def report_command(
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Also write a page to this HTML file.")
 @output.option("table", "json", "yaml", "csv")
 def compare_command(
-    runs: tuple[str, ...], target_name: TargetName, shows_all: bool, value: float | None, out: Path | None, kind: str
+    runs: tuple[str, ...],
+    target_name: TargetName,
+    shows_all: bool,
+    value: float | None,
+    out: Path | None,
+    output_format: str,
 ) -> None:
     """Compare runs, or trials as RUN:3 RUN:7: settings that differ, values, and the time to reach a value.
 
@@ -84,65 +90,69 @@ def compare_command(
     """
     from trialplane.pages import comparison, page
 
-    file = None if out is None else _file(out)
-    compared = _compared(list(dict.fromkeys(runs)), target_name, value)
-    shown = [*compared["differing"], *compared["same"]] if shows_all else compared["differing"]
-    if kind == "csv":
-        click.echo(output.as_csv(*_table(compared, shown, readable=False)))
+    file = None if out is None else _check_file(out)
+    result = _compare(list(dict.fromkeys(runs)), target_name, value)
+    settings = [*result["differing"], *result["same"]] if shows_all else result["differing"]
+    if output_format == "csv":
+        click.echo(output.as_csv(*_comparison_table(result, settings, readable=False)))
     else:
-        output.emit(kind, comparison.plain(compared), lambda: _text(compared, shown, everything=shows_all))
+        output.emit(
+            output_format,
+            comparison.as_json_values(result),
+            lambda: _comparison_text(result, settings, everything=shows_all),
+        )
     if file is not None:
-        _write(file, page.page("Comparison", [], compared), opens=False)
+        _write(file, page.page("Comparison", [], result), opens=False)
 
 
-def _compared(texts: Sequence[str], target_name: TargetName, value: float | None) -> dict[str, Any]:
+def _compare(texts: Sequence[str], target_name: TargetName, value: float | None) -> dict[str, Any]:
     """Return the comparison of runs, or of trials as RUN:TRIAL.
 
     Raises:
-        InputError: fewer than two, runs beside trials, or runs that cannot be compared.
+        InputError: There is only one run or trial, there are both runs and trials, or they cannot be compared.
     """
     from trialplane.pages import comparison
 
-    chosen = [text.rpartition(":") if ":" in text else (text, "", "") for text in texts]
-    wrong = [text for text, (_, colon, trial) in zip(texts, chosen, strict=True) if colon and not trial.isdecimal()]
-    if wrong:
-        raise InputError(f"{wrong[0]} is no trial; write the run and the number of the trial, as in run:3")
-    of_trials = [bool(colon) for _, colon, _ in chosen]
-    if any(of_trials) and not all(of_trials):
+    parts = [text.rpartition(":") if ":" in text else (text, "", "") for text in texts]
+    invalid = [text for text, (_, colon, trial) in zip(texts, parts, strict=True) if colon and not trial.isdecimal()]
+    if invalid:
+        raise InputError(f"{invalid[0]} is no trial; write the run and the number of the trial, as in run:3")
+    are_trials = [bool(colon) for _, colon, _ in parts]
+    if any(are_trials) and not all(are_trials):
         raise InputError("compare takes runs, or trials as run:3, and not both in one comparison")
-    handles = {run: names.find_run(run, target_name) for run, _, _ in chosen}
+    handles = {run: names.find_run(run, target_name) for run, _, _ in parts}
     if len(texts) < 2:
-        run = handles[chosen[0][0]].name
-        if of_trials[0]:
-            raise InputError(f"compare needs two different trials; `platform logs {run} {chosen[0][2]}` shows one")
+        run = handles[parts[0][0]].name
+        if are_trials[0]:
+            raise InputError(f"compare needs two different trials; `platform logs {run} {parts[0][2]}` shows one")
         raise InputError(f"compare needs two different runs; `platform report {run}` shows one")
-    recorded = {run: _read(handle) for run, handle in handles.items()}
-    if of_trials[0]:
-        return comparison.of_trials([(recorded[run], int(trial)) for run, _, trial in chosen], value)
-    return comparison.comparison(list(recorded.values()), value)
+    run_records = {run: _read_record(handle) for run, handle in handles.items()}
+    if are_trials[0]:
+        return comparison.trial_comparison([(run_records[run], int(trial)) for run, _, trial in parts], value)
+    return comparison.run_comparison(list(run_records.values()), value)
 
 
-def _read(handle: RunHandle) -> Recorded:
-    """Read the records of a run.
+def _read_record(handle: RunHandle) -> RunRecord:
+    """Return the record of a run.
 
     Raises:
-        InputError: files of the run are damaged or missing.
+        InputError: Files of the run are damaged or missing.
     """
-    from trialplane.pages.content import Recorded
+    from trialplane.pages.content import RunRecord
 
     try:
         job, status = handle.job, handle.status()
         attempts = handle.attempts()
-        return Recorded(job, status, attempts, handle.reports())
+        return RunRecord(job, status, attempts, handle.reports())
     except RunDamaged as error:
         raise InputError(f"{error}\nNothing was written") from error
 
 
-def _mlflow(handle: RunHandle) -> str:
+def _mlflow_uri(handle: RunHandle) -> str:
     """Return the tracking URI of the MLflow that gets the page.
 
     Raises:
-        InputError: the run is on a cluster, whose MLflow cannot be written from here.
+        InputError: The run is on a cluster, whose MLflow cannot be written from this machine.
     """
     uri = os.environ.get(env.MLFLOW_TRACKING_URI, "")
     if not uri and handle.target.remote:
@@ -152,15 +162,15 @@ def _mlflow(handle: RunHandle) -> str:
     return uri or paths.mlflow_uri(paths.home())
 
 
-def _default(run: str, opens: bool) -> Path:
+def _default_file(run: str, opens: bool) -> Path:
     return Path(tempfile.mkdtemp(prefix="trialplane-"), f"{run}.html") if opens else Path(f"{run}.html")
 
 
-def _file(file: Path) -> Path:
-    """Return a file that can be written.
+def _check_file(file: Path) -> Path:
+    """Return a file unchanged, after a check whether it can be written.
 
     Raises:
-        InputError: its folder is missing, or it is a folder itself.
+        InputError: The folder of the file is missing, or the file is a folder.
     """
     if not file.parent.is_dir():
         raise InputError(f"there is no folder {file.parent} for {file.name}; create it, or choose another --out")
@@ -170,6 +180,11 @@ def _file(file: Path) -> Path:
 
 
 def _write(file: Path, text: str, opens: bool) -> None:
+    """Write a page, and open it in a browser if `opens` is set.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -179,53 +194,71 @@ def _write(file: Path, text: str, opens: bool) -> None:
         output.note("no browser was found; open the file in one")
 
 
-def _table(compared: dict[str, Any], settings: Sequence[str], *, readable: bool) -> tuple[list[str], list[list[Any]]]:
-    """Return a line for each run or trial; times in words, or in seconds."""
-    timed = {"seconds": "time", "reached": "to reach"}
-    fields = compared["fields"]
+def _comparison_table(
+    comparison: dict[str, Any], settings: Sequence[str], *, readable: bool
+) -> tuple[list[str], list[list[Any]]]:
+    """Return the header and a line for each run or trial.
+
+    Args:
+        comparison: Comparison of runs or trials.
+        settings: Names of the settings to show.
+        readable: Whether times are in words instead of seconds, and messages are left out.
+    """
+    time_headers = {"seconds": "time", "reached": "to reach"}
+    fields = comparison["fields"]
     if readable:
-        fields = [name for name in fields if name != "message"]  # of failures: long, and on the page
+        fields = [name for name in fields if name != "message"]  # long, and also on the page
 
     def cell(name: str, value: Any) -> Any:
-        return output.duration(value) if readable and name in timed else value
+        return output.duration(value) if readable and name in time_headers else value
 
-    header = [*(timed.get(name, name) for name in fields), *settings]
+    header = [*(time_headers.get(name, name) for name in fields), *settings]
     lines = [
-        [*(cell(name, each[name]) for name in fields), *(each["params"].get(name) for name in settings)]
-        for each in compared[compared["of"]]
+        [*(cell(name, item[name]) for name in fields), *(item["params"].get(name) for name in settings)]
+        for item in comparison[comparison["of"]]
     ]
     return header, lines
 
 
-def _text(compared: dict[str, Any], settings: Sequence[str], *, everything: bool) -> str:
-    """Return the table of runs or trials, and statements about their differences."""
+def _comparison_text(comparison: dict[str, Any], settings: Sequence[str], *, everything: bool) -> str:
+    """Return the table of runs or trials, and statements about their differences.
+
+    Args:
+        comparison: Comparison of runs or trials.
+        settings: Names of the settings to show.
+        everything: Whether to show all of them; otherwise only the first, without those of best trials.
+    """
     relevant = settings if everything else [name for name in settings if not name.startswith("best.")]
-    shown = relevant if everything else relevant[:_MANY]
-    parts = [output.as_table(*_table(compared, shown, readable=True))]
-    if len(relevant) > len(shown):
-        parts.append(f"{len(relevant) - len(shown)} more settings differ; --all or --out shows them")
-    objective, goal = compared["objective"], compared["goal"]
+    columns = relevant if everything else relevant[:_MAX_SETTINGS]
+    parts = [output.as_table(*_comparison_table(comparison, columns, readable=True))]
+    if len(relevant) > len(columns):
+        parts.append(f"{len(relevant) - len(columns)} more settings differ; --all or --out shows them")
+    objective, goal = comparison["objective"], comparison["goal"]
     if goal is not None:
-        value = "best" if compared["of"] == "runs" else "value"
+        value = "best" if comparison["of"] == "runs" else "value"
         parts.append(f"{value}: {objective['direction']} {objective['metric']}; to reach: until {output.cell(goal)}")
-    (first, *other_groups) = compared["groups"]
+    (first, *other_groups) = comparison["groups"]
     if not other_groups and first["deviation"] is not None:
         mean, deviation = output.cell(first["mean"]), output.cell(first["deviation"])
-        alike = "they differ in their seed alone" if compared["of"] == "runs" else "they have the same parameters"
-        parts.append(f"{alike}: mean {mean}, standard deviation {deviation}")
-    if compared["pairs"]:
-        header = ["setting", "mean", "against", "difference", "interval", "verdict"]
-        means = {group["name"]: group["mean"] for group in compared["groups"]}
-        lines = [
-            [
-                pair["a"],
-                means[pair["a"]],
-                pair["b"],
-                pair["difference"],
-                None if pair["low"] is None else f"{pair['low']:.3g} to {pair['high']:.3g}",
-                pair["verdict"],
-            ]
-            for pair in compared["pairs"]
-        ]
-        parts += ["", output.as_table(header, lines)]
+        similarity = "they differ in their seed alone" if comparison["of"] == "runs" else "they have the same parameters"
+        parts.append(f"{similarity}: mean {mean}, standard deviation {deviation}")
+    if comparison["pairs"]:
+        parts += ["", _pairs_table(comparison)]
     return "\n".join(parts)
+
+
+def _pairs_table(comparison: dict[str, Any]) -> str:
+    """Return a table of the differences between groups of repetitions."""
+    means = {group["name"]: group["mean"] for group in comparison["groups"]}
+    lines = [
+        [
+            pair["a"],
+            means[pair["a"]],
+            pair["b"],
+            pair["difference"],
+            None if pair["low"] is None else f"{pair['low']:.3g} to {pair['high']:.3g}",
+            pair["verdict"],
+        ]
+        for pair in comparison["pairs"]
+    ]
+    return output.as_table(["setting", "mean", "against", "difference", "interval", "verdict"], lines)

@@ -14,7 +14,7 @@ from trialplane.errors import InputError
 from trialplane.wire import escapes, records, rows
 from trialplane.wire.records import ReportRow, TrialRow
 
-if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
+if TYPE_CHECKING:  # imports pydantic, which would delay `--help`
     from trialplane.client.run import RunHandle
 
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
 @click.option("--curves", is_flag=True, help="Show the reports of all attempts instead, those of running ones included.")
 @output.option("table", "json", "yaml", "csv")
 def results_command(
-    runs: tuple[str, ...], target_name: TargetName, limit: int | None, all_attempts: bool, curves: bool, kind: str
+    runs: tuple[str, ...], target_name: TargetName, limit: int | None, all_attempts: bool, curves: bool, output_format: str
 ) -> None:
     """Show the trials of RUN (default: the newest run), best first.
 
@@ -35,67 +35,80 @@ def results_command(
     """
     handles = [names.find_run(run, target_name) for run in dict.fromkeys(runs or (None,))]
     if curves:
-        _show_curves(handles, limit, kind)
+        _show_curves(handles, limit, output_format)
         return
     trials_by_run = [(handle, _trials(handle, limit, all_attempts)) for handle in handles]
-    several = len(trials_by_run) > 1
-    if kind == "csv":
-        click.echo(output.as_csv(*_joined([(handle.name, rows.table(trials)) for handle, trials in trials_by_run], several)))
+    has_several_runs = len(trials_by_run) > 1
+    if output_format == "csv":
+        click.echo(
+            output.as_csv(
+                *_join_tables([(handle.name, rows.table(trials)) for handle, trials in trials_by_run], has_several_runs)
+            )
+        )
         return
     for handle, trials in trials_by_run:
-        if kind == "table" and not trials:
+        if output_format == "table" and not trials:
             noun = kinds.of(handle.job).noun
             output.note(f"{handle.name} has started no {noun} yet; `platform status {handle.name}`")
-    if kind == "table" and not any(trials for _, trials in trials_by_run):
+    if output_format == "table" and not any(trials for _, trials in trials_by_run):
         return
 
     def table() -> str:
-        shown = [
+        tables = [
             (handle.name, kinds.of(handle.job).results(handle.job, trials)) for handle, trials in trials_by_run if trials
         ]
-        return output.as_table(*_joined(shown, several))
+        return output.as_table(*_join_tables(tables, has_several_runs))
 
-    output.emit(kind, _items([(handle.name, trials) for handle, trials in trials_by_run]), table)
+    output.emit(output_format, _json_rows([(handle.name, trials) for handle, trials in trials_by_run]), table)
 
 
-def _show_curves(handles: Sequence[RunHandle], limit: int | None, kind: str) -> None:
-    """Show reports: as a table or CSV a line for each metric, as JSON or YAML an item for each report."""
+def _show_curves(handles: Sequence[RunHandle], limit: int | None, output_format: str) -> None:
+    """Print reports. A table and CSV have a line for each metric, JSON and YAML an item for each report."""
     reports = [(handle.name, handle.reports(limit=limit)) for handle in handles]
-    several = len(reports) > 1
+    has_several_runs = len(reports) > 1
     for run, rows_of_run in reports:
-        if kind == "table" and not rows_of_run:
+        if output_format == "table" and not rows_of_run:
             output.note(f"{run} has no reports yet; `platform status {run}`")
-    if kind == "csv" or (kind == "table" and any(rows_of_run for _, rows_of_run in reports)):
-        header, lines = _joined([(run, rows.curve_table(rows_of_run)) for run, rows_of_run in reports], several)
-        if kind == "csv":
+    if output_format == "csv" or (output_format == "table" and any(rows_of_run for _, rows_of_run in reports)):
+        header, lines = _join_tables(
+            [(run, rows.curve_table(rows_of_run)) for run, rows_of_run in reports], has_several_runs
+        )
+        if output_format == "csv":
             click.echo(output.as_csv(header, lines))
         else:
             click.echo(output.as_table(header, [[*line[:-1], output.moment(line[-1])] for line in lines]))
-    elif kind != "table":
-        output.emit(kind, _items(reports), str)
+    elif output_format != "table":
+        output.emit(output_format, _json_rows(reports), str)
 
 
 def _trials(handle: RunHandle, limit: int | None, all_attempts: bool) -> list[TrialRow]:
-    return (handle.attempts() if all_attempts else kinds.of(handle.job).ordered(handle.rows()))[:limit]
+    return (handle.attempts() if all_attempts else kinds.of(handle.job).in_order(handle.rows()))[:limit]
 
 
-def _items(rows_by_run: Sequence[tuple[str, Sequence[TrialRow | ReportRow]]]) -> list[dict[str, Any]]:
-    """Return rows of runs as data; with several runs each has the run's name."""
-    several = len(rows_by_run) > 1
+def _json_rows(rows_by_run: Sequence[tuple[str, Sequence[TrialRow | ReportRow]]]) -> list[dict[str, Any]]:
+    """Return rows of runs as plain values. If there are several runs, each row has the name of its run."""
+    has_several_runs = len(rows_by_run) > 1
     return [
-        {**({"run": run} if several else {}), **records.to_dict(row)} for run, its_rows in rows_by_run for row in its_rows
+        {**({"run": run} if has_several_runs else {}), **records.to_dict(row)}
+        for run, own_rows in rows_by_run
+        for row in own_rows
     ]
 
 
-def _joined(tables: Sequence[tuple[str, Table]], several: bool) -> Table:
-    """Join the tables of runs, each given with the run's name; with several runs the first column is the run."""
-    if not several:
+def _join_tables(tables: Sequence[tuple[str, Table]], has_several_runs: bool) -> Table:
+    """Return the tables of runs as one table. If there are several runs, its first column has their names.
+
+    Args:
+        tables: Name and table of each run.
+        has_several_runs: Whether there are several runs.
+    """
+    if not has_several_runs:
         return tables[0][1]
     header = list(dict.fromkeys(name for _, (names, _) in tables for name in names))
     lines = [
         [run, *(line.get(name) for name in header)]
-        for run, (names, values_of_run) in tables
-        for line in (dict(zip(names, values, strict=True)) for values in values_of_run)
+        for run, (names, rows_of_run) in tables
+        for line in (dict(zip(names, values, strict=True)) for values in rows_of_run)
     ]
     return ["run", *header], lines
 
@@ -105,7 +118,7 @@ def _joined(tables: Sequence[tuple[str, Table]], several: bool) -> Table:
 @names.target_options()
 @click.option("--trial", type=click.IntRange(0), help="Number of the trial whose parameters to print. Default: the best.")
 @output.option("yaml", "json")
-def best_command(run: str | None, target_name: TargetName, trial: int | None, kind: str) -> None:
+def best_command(run: str | None, target_name: TargetName, trial: int | None, output_format: str) -> None:
     """Print the best parameters of RUN (default: the newest run).
 
     With several objectives, this prints the parameters of all Pareto-optimal trials. Select one with --trial.
@@ -114,12 +127,12 @@ def best_command(run: str | None, target_name: TargetName, trial: int | None, ki
     reason = kinds.of(handle.job).why_no_best(handle.name)
     if reason:
         raise InputError(reason)
-    trials = _chosen(handle, trial)
-    if kind == "json":
-        output.emit(kind, [records.to_dict(row) for row in trials], str)
+    trials = _best_trials(handle, trial)
+    if output_format == "json":
+        output.emit(output_format, [records.to_dict(row) for row in trials], str)
         return
     objectives = [objective.metric for objective in handle.job.objectives]
-    documents = [_document(handle.name, objectives, row) for row in trials]
+    documents = [_params_document(handle.name, objectives, row) for row in trials]
     click.echo("---\n".join(documents), nl=False)
     if len(trials) > 1:
         output.note(
@@ -127,7 +140,12 @@ def best_command(run: str | None, target_name: TargetName, trial: int | None, ki
         )
 
 
-def _chosen(handle: RunHandle, trial: int | None) -> list[TrialRow]:
+def _best_trials(handle: RunHandle, trial: int | None) -> list[TrialRow]:
+    """Return one trial, or the best ones for None.
+
+    Raises:
+        InputError: There is no such trial, or no result.
+    """
     if trial is None:
         trials = handle.front()
         status = "has no result yet" if handle.is_active() else "has no result"
@@ -140,7 +158,8 @@ def _chosen(handle: RunHandle, trial: int | None) -> list[TrialRow]:
     return trials
 
 
-def _document(run: str, objectives: list[str], row: TrialRow) -> str:
+def _params_document(run: str, objectives: list[str], row: TrialRow) -> str:
+    """Return the parameters of a trial as YAML, below a comment with its values."""
     values = ", ".join(f"{name} {output.cell(row.metrics.get(name))}" for name in objectives)
     return f"# {run}, trial {row.trial}: {values}\n{output.as_yaml(dict(row.params))}"
 

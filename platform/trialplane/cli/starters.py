@@ -1,4 +1,4 @@
-"""The jobs that `platform init` creates, one for each kind: they run without changes, and are meant to be edited."""
+"""The jobs that `platform init` creates, one for each kind. They run without changes, and are meant to be edited."""
 
 from __future__ import annotations
 
@@ -107,11 +107,11 @@ def run(ctx):
     optimizer = torch.optim.SGD(model.parameters(), lr=p["lr"], momentum=0.9)
 
     saves, start = checkpoint.Checkpoints(ctx.checkpoints), 0
-    found = saves.resume(rank=ctx.rank, world_size=ctx.world_size, like=model, otherwise=ctx.resume_from)
-    if found is not None:  # from an earlier attempt, or from the run of --resume
-        start = order.start(found.state["order"])
-        model.load_state_dict(found.state["model"])
-        optimizer.load_state_dict(found.state["optimizer"])
+    resumed = saves.resume(rank=ctx.rank, world_size=ctx.world_size, like=model, otherwise=ctx.resume_from)
+    if resumed is not None:  # from an earlier attempt, or from the run of --resume
+        start = order.start(resumed.state["order"])
+        model.load_state_dict(resumed.state["model"])
+        optimizer.load_state_dict(resumed.state["optimizer"])
 
     wrapped = DistributedDataParallel(model) if ctx.world_size > 1 else model
     meter = progress.Meter(ctx, total_steps=p["steps"], start=start, every=2.0)

@@ -19,11 +19,11 @@ from trialplane.wire import records
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
 
-if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
+if TYPE_CHECKING:  # imports pydantic, which would delay `--help`
     from trialplane.client.run import RunHandle
 
-_SHORT = len("sha256:") + 12  # characters of a digest; `--output json` has it whole
-_AT_ONCE = 8  # runs on a cluster that `list` requests at the same time
+_DIGEST_LENGTH = len("sha256:") + 12  # characters of a digest that are shown; `--output json` has all
+_MAX_REQUESTS = 8  # at the same time, for `list` on a cluster
 _DAMAGED = "DAMAGED"  # the state of a run whose files cannot be read
 
 
@@ -32,25 +32,25 @@ _DAMAGED = "DAMAGED"  # the state of a run whose files cannot be read
 @names.target_options()
 @click.option("--watch", "-w", is_flag=True, help="Update the display until the run is no longer active.")
 @output.option("table", "json", "yaml")
-def status_command(run: str | None, target_name: TargetName, watch: bool, kind: str) -> None:
+def status_command(run: str | None, target_name: TargetName, watch: bool, output_format: str) -> None:
     """Show the state of RUN (default: the newest run)."""
-    if watch and kind == "table":
+    if watch and output_format == "table":
         progress.show(names.find_run(run, target_name))
         return
     handle, status = names.find_status(run, target_name)
-    show(handle.wait() if watch else status, kind)
+    show(handle.wait() if watch else status, output_format)
 
 
-def show(status: RunStatus, kind: str) -> None:
-    """Print a status."""
-    output.emit(kind, records.to_dict(status), lambda: _text(status))
+def show(status: RunStatus, output_format: str) -> None:
+    """Print a status in an output format."""
+    output.emit(output_format, records.to_dict(status), lambda: _status_text(status))
 
 
-def _text(status: RunStatus) -> str:
+def _status_text(status: RunStatus) -> str:
     presenter = kinds.of(status)
     fields = output.as_fields(_fields(status, presenter))
     workers = presenter.workers(status)
-    if workers is None or status.state is not RunState.RUNNING:  # otherwise they are stale
+    if workers is None or status.state is not RunState.RUNNING:  # the workers of a run that is not running are out of date
         return fields
     return f"{fields}\n\n{output.as_table(*workers)}"
 
@@ -60,7 +60,7 @@ def _fields(status: RunStatus, presenter: Presenter) -> dict[str, object]:
         "run": status.run,
         "job": status.job,
         "state": status.state.value,
-        "reason": status.reason or _waiting(status),
+        "reason": status.reason or _warm_up_reason(status),
         **presenter.fields(status),
         "failures": ", ".join(f"{count} {name}" for name, count in status.failures.items()),
         "slots ready": f"{status.slots_ready}/{status.slots}" if status.slots_ready else "",
@@ -69,46 +69,46 @@ def _fields(status: RunStatus, presenter: Presenter) -> dict[str, object]:
         "owner": status.owner,
         "ended": output.moment(status.ended),
         "MLflow": status.mlflow,
-        "images": ", ".join(_image(image, digests) for image, digests in status.images.items()),
+        "images": ", ".join(_image_text(image, digests) for image, digests in status.images.items()),
         "warning": "; ".join(status.warnings),
     }
 
 
-def _image(image: str, digests: Sequence[str]) -> str:
-    """Return an image with the digests that a run's pods have used, shortened."""
-    return f"{image} ({', '.join(digest[:_SHORT] for digest in digests)})"
+def _image_text(image: str, digests: Sequence[str]) -> str:
+    """Return a text with an image and the beginnings of the digests that the run's pods have used."""
+    return f"{image} ({', '.join(digest[:_DIGEST_LENGTH] for digest in digests)})"
 
 
-def _waiting(status: RunStatus) -> str:
-    """Return the reason to show for a run that has started no trial yet."""
-    begins = status.state is RunState.RUNNING and not (status.ended_trials or status.running)
-    return f"the slots are warming up ({status.slots_ready}/{status.slots} slots ready)" if begins else ""
+def _warm_up_reason(status: RunStatus) -> str:
+    """Return the reason why a running run has started no trial yet; "" if it has."""
+    is_warming_up = status.state is RunState.RUNNING and not (status.ended_trials or status.running)
+    return f"the slots are warming up ({status.slots_ready}/{status.slots} slots ready)" if is_warming_up else ""
 
 
 @click.command("list")
 @names.target_options()
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of runs.")
 @output.option("table", "json", "yaml")
-def list_command(target_name: TargetName, limit: int | None, kind: str) -> None:
+def list_command(target_name: TargetName, limit: int | None, output_format: str) -> None:
     """List all runs of a target, newest first. A run with damaged files has the state DAMAGED."""
-    from trialplane.client import sdk  # needs pydantic, which `--help` should not wait for
+    from trialplane.client import sdk  # imports pydantic, which would delay `--help`
 
     target = target_choice.target_of(target_name)
     handles = sdk.Platform(target).list()[:limit]
-    if not handles and kind == "table":
+    if not handles and output_format == "table":
         output.note(targets.no_runs_message(target))
         return
-    with futures.ThreadPoolExecutor(_AT_ONCE) as pool:  # on a cluster each is a few requests
-        looked = list(pool.map(_look, handles)) if target.remote else [_look(handle) for handle in handles]
-    runs = [(handle.name, status) for handle, status in zip(handles, looked, strict=True) if status is not None]
-    output.emit(kind, [_plain(name, status) for name, status in runs], lambda: _table(runs))
+    with futures.ThreadPoolExecutor(_MAX_REQUESTS) as pool:  # on a cluster, each status takes a few requests
+        statuses = list(pool.map(_read_status, handles)) if target.remote else [_read_status(handle) for handle in handles]
+    runs = [(handle.name, status) for handle, status in zip(handles, statuses, strict=True) if status is not None]
+    output.emit(output_format, [_plain_fields(name, status) for name, status in runs], lambda: _table(runs))
     for _, status in runs:
         if isinstance(status, RunDamaged):
             output.note(str(status))
 
 
-def _look(handle: RunHandle) -> RunStatus | RunDamaged | None:
-    """Return the status of a run; None if it was deleted meanwhile."""
+def _read_status(handle: RunHandle) -> RunStatus | RunDamaged | None:
+    """Return the status of a run, or the error if it is damaged; None if it was deleted in the meantime."""
     try:
         return handle.status()
     except RunDamaged as error:
@@ -117,18 +117,18 @@ def _look(handle: RunHandle) -> RunStatus | RunDamaged | None:
         return None
 
 
-def _plain(name: str, status: RunStatus | RunDamaged) -> dict[str, Any]:
-    """Return a run as plain values; of a damaged one name and reason."""
+def _plain_fields(name: str, status: RunStatus | RunDamaged) -> dict[str, Any]:
+    """Return the fields of a status as plain values. For a damaged run, all but name, state and reason are None."""
     if isinstance(status, RunStatus):
-        plain: dict[str, Any] = records.to_dict(status)
-        return plain
+        fields: dict[str, Any] = records.to_dict(status)
+        return fields
     unknown = dict.fromkeys(field.name for field in dataclasses.fields(RunStatus))
     return {**unknown, "run": name, "state": _DAMAGED, "reason": str(status)}
 
 
 def _table(runs: list[tuple[str, RunStatus | RunDamaged]]) -> str:
-    owned = any(isinstance(status, RunStatus) and status.owner for _, status in runs)  # of a cluster's runs
-    header = ("run", "job", "state", "ended", "failed", "best", "submitted", *(("owner",) if owned else ()))
+    has_owners = any(isinstance(status, RunStatus) and status.owner for _, status in runs)  # only on a cluster
+    header = ("run", "job", "state", "ended", "failed", "best", "submitted", *(("owner",) if has_owners else ()))
     lines = [
         (name, None, _DAMAGED, *[None] * (len(header) - 3))
         if isinstance(status, RunDamaged)
@@ -136,11 +136,11 @@ def _table(runs: list[tuple[str, RunStatus | RunDamaged]]) -> str:
             name,
             status.job,
             status.state.value,
-            kinds.of(status).ended(status),
+            kinds.of(status).progress(status),
             status.failed,
             kinds.of(status).best_value(status),
             output.moment(status.created),
-            *((status.owner,) if owned else ()),
+            *((status.owner,) if has_owners else ()),
         )
         for name, status in runs
     ]

@@ -14,7 +14,7 @@ import click
 from trialplane.cli import foreground, importing, kinds, names, output, watching
 from trialplane.client import cloning, target_choice
 from trialplane.client.offline import Offline
-from trialplane.client.run import Submitted
+from trialplane.client.run import SubmissionOutcome
 from trialplane.client.sdk import Platform
 from trialplane.client.target import TargetName
 from trialplane.errors import InputError, Issue, SpecError
@@ -24,11 +24,11 @@ from trialplane.plan import run as runs
 from trialplane.plan.site import CheckpointDefaults
 
 _NOTES = {
-    Submitted.NEW: "{0} is starting",
-    Submitted.REPLACED: "{0} is starting; it replaces an earlier run {0}, which ended before its first trial",
-    Submitted.RESUMED: "{0} was submitted before with the same spec and is not finished: it continues",
-    Submitted.RUNNING: "{0} was submitted before with the same spec and is running: it continues",
-    Submitted.FINISHED: "{0} was submitted before with the same spec and has succeeded: nothing was started. ",
+    SubmissionOutcome.NEW: "{0} is starting",
+    SubmissionOutcome.REPLACED: "{0} is starting; it replaces an earlier run {0}, which ended before its first trial",
+    SubmissionOutcome.RESUMED: "{0} was submitted before with the same spec and is not finished: it continues",
+    SubmissionOutcome.RUNNING: "{0} was submitted before with the same spec and is running: it continues",
+    SubmissionOutcome.FINISHED: "{0} was submitted before with the same spec and has succeeded: nothing was started. ",
 }
 
 
@@ -37,7 +37,7 @@ def submit_command() -> None:
     """Start a run of a job."""
 
 
-_source = click.option(
+_source_option = click.option(
     "--from",
     "source",
     metavar="RUN[:TRIAL]",
@@ -47,7 +47,7 @@ _other_code = click.option("--other-code", is_flag=True, help="With --from: take
 
 
 def _options(verb: Callable[..., int]) -> Callable[..., int]:
-    """Add the options that every kind of job takes, after its own."""
+    """Add the options of all kinds of jobs to a verb. In the help, they follow the verb's own options."""
     for option in (
         output.option("table", "json", "yaml"),
         click.option("--dry-run", is_flag=True, help="Print the resolved job and its plan. Nothing is started."),
@@ -68,7 +68,9 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
             type=click.Path(path_type=Path),
             help="YAML file with parameters to fix, from `platform best`.",
         ),
-        click.option("--param", "fixed", multiple=True, metavar="NAME=VALUE", help="Parameter to fix: lr=0.01. Repeatable."),
+        click.option(
+            "--param", "param_texts", multiple=True, metavar="NAME=VALUE", help="Parameter to fix: lr=0.01. Repeatable."
+        ),
         click.option("--name", metavar="RUN", help="Name of the run. Default: NAME and the time."),
         click.option("--profile", metavar="NAME", help="Profile in job.yaml to use."),
     ):
@@ -79,7 +81,7 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
 @submit_command.command("hpo", short_help="Start a study: many trials with different parameters.")
 @click.argument("job", metavar="[NAME]", required=False, shell_complete=names.complete_job)
 @names.target_options(submits=True)
-@_source
+@_source_option
 @_other_code
 @click.option(
     "--space",
@@ -128,21 +130,21 @@ def hpo(
         raise InputError(f"{job} is a search of Ray Tune, and a trial would start all of it; {remedy}; nothing was started")
     overrides = {name: options.pop(name) for name in ("trials", "parallel", "sampler", "pruner")}
     overrides["budget.max_failed"] = Flag(options.pop("max_failed"), "--max-failed")
-    issues, searched = _searched(options.pop("spaces"), options.pop("objectives"))
-    overrides = {**overrides, **searched}
+    issues, search_fields = _search_fields(options.pop("spaces"), options.pop("objectives"))
+    overrides |= search_fields
     if watch_code:
         return _watch(job, target_name, overrides, issues, is_clone=source is not None, **options)
     if source is None:
         return _submit("hpo", str(job), target_name, overrides, issues, **options)
     target = target_choice.target_of(target_name)
-    run, trial = cloning.source(source)
+    run, trial = cloning.parse_source(source)
     target.is_active(run)  # raises for an unknown run
-    row = None if trial is None else cloning.trial(target, run, trial)
+    row = None if trial is None else cloning.newest_attempt(target, run, trial)
     fields = {} if row is None else {"trials": 1, "enqueue": None}
     code = None if job is None else load.find_job(job, Path.cwd())
-    with cloning.folder(target, run, fields, code, allow_other_code=other_code) as folder:
+    with cloning.job_folder(target, run, fields, code, allow_other_code=other_code) as folder:
         params = {} if row is None else dict(row.params)
-        return _submit("hpo", str(folder), target_name, overrides, issues, cloned=params, **options)
+        return _submit("hpo", str(folder), target_name, overrides, issues, trial_params=params, **options)
 
 
 def _watch(
@@ -154,7 +156,11 @@ def _watch(
     is_clone: bool,
     **options: Any,
 ) -> int:
-    """Run one trial, and again whenever the job's folder changes."""
+    """Run one trial, and another one after each change of the job's folder. Return the exit code.
+
+    Raises:
+        click.UsageError: An option does not fit --watch-code.
+    """
     if not target_name.local or options["detach"] or options["dry_run"] or options["name"] or overrides["trials"]:
         raise click.UsageError("--watch-code needs --local, and takes no --trials, --name, --detach or --dry-run")
     if job is None or is_clone:
@@ -162,11 +168,11 @@ def _watch(
     folder = Path(job).parent if job.endswith(".py") else load.find_job(job, Path.cwd())
     fields = {**overrides, "trials": Flag(1, "--watch-code"), "parallel": Flag(1, "--watch-code")}
     return watching.watch(
-        folder, lambda started: _submit("hpo", job, target_name, fields, issues, **options, started=started)
+        folder, lambda on_start: _submit("hpo", job, target_name, fields, issues, **options, on_start=on_start)
     )
 
 
-def _searched(spaces: Sequence[str], objectives: Sequence[str]) -> tuple[list[Issue], dict[str, Flag]]:
+def _search_fields(spaces: Sequence[str], objectives: Sequence[str]) -> tuple[list[Issue], dict[str, Flag]]:
     """Return the issues of --space and --objective, and the fields that they set."""
     issues: list[Issue] = []
     fields: dict[str, Flag] = {}
@@ -176,14 +182,14 @@ def _searched(spaces: Sequence[str], objectives: Sequence[str]) -> tuple[list[Is
             fields[f'space."{name}"'] = Flag(parameter, f"--space {text}")
         except SpecError as error:
             issues += error.issues
-    parsed = []
+    parsed_objectives = []
     for text in objectives:
         try:
-            parsed.append(short_forms.objective(text, "--objective"))
+            parsed_objectives.append(short_forms.objective(text, "--objective"))
         except SpecError as error:
             issues += error.issues
-    if parsed:
-        fields["objectives"] = Flag(parsed, f"--objective {' --objective '.join(objectives)}")
+    if parsed_objectives:
+        fields["objectives"] = Flag(parsed_objectives, f"--objective {' --objective '.join(objectives)}")
     return issues, fields
 
 
@@ -247,7 +253,7 @@ def collect(job: str, target_name: TargetName, **options: Any) -> int:
 
 
 def _submit(
-    kind_of_job: str,
+    kind: str,
     job: str,
     target_name: TargetName,
     overrides: Mapping[str, Any],
@@ -257,67 +263,73 @@ def _submit(
     detach: bool,
     dry_run: bool,
     values: Path | None,
-    kind: str,
-    started: watching.Started = lambda handle: None,
-    cloned: Mapping[str, Any] = MappingProxyType({}),
+    output_format: str,
+    on_start: watching.StartCallback = lambda handle: None,
+    trial_params: Mapping[str, Any] = MappingProxyType({}),
     **options: Any,
 ) -> int:
     """Check, start and show a run.
 
     Args:
-        kind_of_job: hpo, train or collect.
-        job: name, folder or script.
-        target_name: where it runs.
-        overrides: the options of this kind, dotted field → value or `Flag`.
-        option_issues: issues of these options.
-        name: of the run, or None.
-        detach: whether to return at once.
-        dry_run: whether to show only the plan.
-        values: of the chart, in place of a cluster; or None.
-        kind: of the output.
-        started: called with the run when it has started.
-        cloned: parameters of the trial that is cloned.
-        **options: the other options of all kinds.
+        kind: Kind of the job: hpo, train or collect.
+        job: Name of a job, path of its folder, or of a script.
+        target_name: Target of the run.
+        overrides: Options of this kind: dotted field → value or `Flag`.
+        option_issues: Issues of these options.
+        name: Name of the run; None for the default.
+        detach: Whether to return at once.
+        dry_run: Whether only the plan is printed.
+        values: Values file of the chart, used instead of a cluster; None without one.
+        output_format: Format of the output.
+        on_start: Function to call with the run after its start.
+        trial_params: Parameters of the trial that is run again.
+        **options: Other options that all kinds have.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        click.UsageError: `values` is used without `dry_run`, or for this machine.
     """
     if values is not None and (not dry_run or target_name.local):
         raise click.UsageError("--values replaces a cluster: use it with --dry-run, and without --local")
     platform = Platform(target_choice.target_of(target_name))
-    issues, params = _params(options["params"], options["fixed"], overrides)
-    unread, offline = _offline(values, target_name.namespace or "")
+    issues, params = _fixed_params(options["params"], options["param_texts"], overrides)
+    values_issues, offline = _offline(values, target_name.namespace or "")
     prepared = platform.prepare(
         job,
         name=name,
         profile=options["profile"],
         sets=options["sets"],
         overrides={**overrides, "seed": options["seed"], "budget.timeout": Flag(options["timeout"], "--timeout")},
-        params={**cloned, **params},
+        params={**trial_params, **params},
         command=["platform", *sys.argv[1:]],
-        issues=[*option_issues, *issues, *unread],
-        kind=kind_of_job,
+        issues=[*option_issues, *issues, *values_issues],
+        kind=kind,
         offline=offline,
     )
     for warning in prepared.warnings:
         output.note(f"note: {warning}")
     if dry_run:
-        described = (offline or platform.target).describe(prepared.plan)
-        if target_name.local or kind == "json":
-            output.emit(kind, described, lambda: output.as_yaml(described).rstrip())
-        else:  # as `kubectl apply -f -` takes it
-            click.echo(runs.as_yaml(described["items"]), nl=False)
+        objects = (offline or platform.target).describe(prepared.plan)
+        if target_name.local or output_format == "json":
+            output.emit(output_format, objects, lambda: output.as_yaml(objects).rstrip())
+        else:  # the input of `kubectl apply -f -`
+            click.echo(runs.as_yaml(objects["items"]), nl=False)
         return 0
-    with foreground.signals() as received:
-        handle, became = platform.start(prepared.plan)
-        started(handle)
-        target_choice.remember(platform.target.place, handle.name)
-        more = kinds.of(prepared.plan.job).finished if became is Submitted.FINISHED else ""
-        output.note(f"{_NOTES[became]}{more}".format(handle.name))
-        if became is Submitted.FINISHED:
+    with foreground.signals() as stop_signals:
+        handle, outcome = platform.start(prepared.plan)
+        on_start(handle)
+        target_choice.remember(platform.target.name, handle.name)
+        hint = kinds.of(prepared.plan.job).finished_hint if outcome is SubmissionOutcome.FINISHED else ""
+        output.note(f"{_NOTES[outcome]}{hint}".format(handle.name))
+        if outcome is SubmissionOutcome.FINISHED:
             return handle.exit_code
-        return foreground.detached(handle, kind) if detach else foreground.attend(handle, kind, received)
+        return foreground.detach(handle, output_format) if detach else foreground.attend(handle, output_format, stop_signals)
 
 
 def _offline(file: Path | None, namespace: str) -> tuple[list[Issue], Offline | None]:
-    """Read a file of the chart's values. If it has issues, return these and the chart's default values."""
+    """Return the issues and the settings of a values file. With issues, the settings are the chart's defaults."""
     if file is None:
         return [], None
     try:
@@ -326,15 +338,23 @@ def _offline(file: Path | None, namespace: str) -> tuple[list[Issue], Offline | 
         return list(error.issues), Offline(False, CheckpointDefaults(), namespace)
 
 
-def _params(file: Path | None, fixed: Sequence[str], overrides: Mapping[str, Any]) -> tuple[list[Issue], dict[str, Any]]:
-    """Return the parameters of a file, overridden by those of --param, and the issues of both."""
+def _fixed_params(
+    file: Path | None, texts: Sequence[str], overrides: Mapping[str, Any]
+) -> tuple[list[Issue], dict[str, Any]]:
+    """Return the issues and the values of fixed parameters.
+
+    Args:
+        file: File of --params; None without one.
+        texts: Values of --param, which override those of the file.
+        overrides: Options of the kind of job, among them those of --space.
+    """
     issues: list[Issue] = []
     params: dict[str, Any] = {}
     try:
         params = document.read(file, f"--params {file}").data if file is not None else {}
     except SpecError as error:
         issues += error.issues
-    for text in fixed:
+    for text in texts:
         try:
             name, value = short_forms.value(text, f"--param {text}")
             params[name] = value

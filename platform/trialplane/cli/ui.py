@@ -1,4 +1,4 @@
-"""`platform ui`: the MLflow UI, on this machine's results or on those of a cluster; or optuna-dashboard on one run."""
+"""`platform ui`: the pages of MLflow, on this machine or of a cluster, or optuna-dashboard with one run."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from trialplane.client.run import RunHandle
     from trialplane.job.kinds import Job
 
-_HOST = "127.0.0.1"
+_LOOPBACK = "127.0.0.1"
 FIRST_PORT = 5000
 _PATIENCE = 10.0  # seconds for a server to end
-_REFRESH = 2.0  # seconds between updates of the copy
-_STUDY = 0  # id of the only study of a storage in memory
+_UPDATE_PAUSE = 2.0  # seconds between updates of the copy in optuna-dashboard
+_STUDY_ID = 0  # id of the only study in optuna-dashboard's storage
 
 
 @click.command("ui")
@@ -57,15 +57,15 @@ def ui_command(run: str | None, target_name: TargetName, dashboard: bool, port: 
     """
     home = paths.home()
     if target_name.local and not dashboard:
-        from trialplane.client import folder  # needs pydantic, which `--help` should not wait for
+        from trialplane.client import folder  # imports pydantic, which would delay `--help`
 
         with folder.explain_read_errors(home):
-            is_there = paths.mlflow_db(home).exists()
-        if not is_there:
+            has_records = paths.mlflow_db(home).exists()
+        if not has_records:
             raise InputError(f"nothing is recorded in {home} yet; `platform submit hpo NAME --local` starts a run")
         if importlib.util.find_spec("mlflow") is None:
             raise InputError("mlflow is not installed; pip install 'trialplane[local]'")
-    with open_listener(port) as listener, _ended_by_signals():
+    with open_listener(port) as listener, _until_signal():
         if dashboard:
             _dashboard(names.find_run(run, target_name), listener)
         elif target_name.local:
@@ -76,29 +76,39 @@ def ui_command(run: str | None, target_name: TargetName, dashboard: bool, port: 
 
 
 def _serve_local(target_name: TargetName, home: Path, run: str | None, listener: socket.socket) -> None:
-    from trialplane.client.pages import Pages, PrivateServer  # imports urllib3, which `--help` should not wait for
+    """Show the MLflow of this machine until Ctrl-C.
 
-    shown = shown_run(run, target_name)
-    # Its runner of evaluation jobs would be as large as the server, and its telemetry would send data to the vendor.
-    off = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    off["PYTHONSAFEPATH"] = "1"  # none of its processes may import from this working directory
-    environ = {**protobuf.controller_env(os.environ), **off}
+    Raises:
+        TargetError: MLflow fails.
+    """
+    from trialplane.client.pages import Pages, PrivateServer  # imports urllib3, which would delay `--help`
+
+    run_and_job = run_to_show(run, target_name)
+    # MLflow's runner of evaluation jobs would need as much memory as the server. Its telemetry sends data to the vendor.
+    settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    settings["PYTHONSAFEPATH"] = "1"  # its processes must not import modules from the working directory
+    environ = {**protobuf.controller_env(os.environ), **settings}
     command = [sys.executable, "-P", "-m", "mlflow", "server", "--backend-store-uri", paths.mlflow_uri(home)]
     command += ["--default-artifact-root", str(paths.mlflow_artifacts(home)), "--workers", "1"]
-    # MLflow passes only the standard descriptors on to uvicorn.
+    # uvicorn inherits only the standard descriptors from MLflow, so the socket is its standard input.
     command += ["--uvicorn-opts", "--fd 0 --log-level warning"]
     with PrivateServer(listener.getsockname()) as server:
-        ask = _read_only(server.ask)
-        with Pages(_beside(ask, run, target_name), listener, lambda: mlflow_page(ask, shown), output.note) as pages:
-            _tell(pages, shown is not None)
+        source = _read_only(server.ask)
+        with Pages(
+            _with_report_page(source, run, target_name), listener, lambda: mlflow_page(source, run_and_job), output.note
+        ) as pages:
+            _print_addresses(pages, run_and_job is not None)
             output.note(f"Showing the results in {home}, read-only; MLflow answers in a few seconds. Ctrl-C stops it")
             code = _serve(command, environ, server)
     if code:
         raise TargetError(f"MLflow ended with exit code {code}; its output is above")
 
 
-def _read_only(ask: Source) -> Source:
-    """Forward only requests of MLflow's pages that read: MLflow itself would also write, and read any file."""
+def _read_only(source: Source) -> Source:
+    """Return a source that refuses all requests except those by which MLflow's pages read.
+
+    MLflow itself would accept others, which write records or read any file.
+    """
     import urllib3
 
     from trialplane.gateway import mlflow_paths
@@ -107,97 +117,115 @@ def _read_only(ask: Source) -> Source:
     def answer(method: str, target: str, body: bytes) -> Iterator[Any]:
         if not mlflow_paths.is_read_only(method, target, body):
             text = json.dumps({"error_code": "PERMISSION_DENIED", "message": "MLflow is read-only here"}).encode()
-            kind = {"Content-Type": "application/json"}
-            yield urllib3.HTTPResponse(io.BytesIO(text), kind, 403, preload_content=False)
+            headers = {"Content-Type": "application/json"}
+            yield urllib3.HTTPResponse(io.BytesIO(text), headers, 403, preload_content=False)
             return
-        with ask(method, target, body) as response:
+        with source(method, target, body) as response:
             yield response
 
     return answer
 
 
 def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
-    # These need pydantic and urllib3, which `--help` should not wait for.
+    """Show a copy of a run in optuna-dashboard until Ctrl-C.
+
+    Raises:
+        InputError: A library is not installed.
+        TargetError: The run cannot be read, or optuna-dashboard fails.
+    """
+    # Imported late, because pydantic and urllib3 would delay `--help`.
     from trialplane.client import exporting
     from trialplane.client.pages import Pages, PrivateServer
 
-    exporting.check("optuna", "sqlalchemy", "optuna_dashboard")
+    exporting.check_installed("optuna", "sqlalchemy", "optuna_dashboard")
     job = handle.job
-    line, after = exporting.changes(handle.target, handle.name, job, exporting.Position())  # errors precede any start
+    line, start_position = exporting.changes_line(
+        handle.target, handle.name, job, exporting.Position()
+    )  # before the start, so that an error ends the command
 
     def feed(stdin: IO[bytes]) -> None:
-        """Write the changes until the server ends."""
-        shown, text, position = "", first, after
-        with contextlib.suppress(OSError):  # the server has ended
+        """Write the lines of the run, and its changes, to the server until it ends."""
+        last_error, text, position = "", first_lines, start_position
+        with contextlib.suppress(OSError):  # raised when the server has ended
             while True:
                 stdin.write(text.encode())
                 stdin.flush()
-                time.sleep(_REFRESH)
+                time.sleep(_UPDATE_PAUSE)
                 try:
-                    text, position = exporting.changes(handle.target, handle.name, job, position)
-                    shown = ""
+                    text, position = exporting.changes_line(handle.target, handle.name, job, position)
+                    last_error = ""
                 except errors.TrialplaneError as error:
                     text, line = "\n", errors.first_line(error)
-                    if line != shown:  # once, not every two seconds
+                    if line != last_error:  # a lasting error is printed once
                         output.note(f"the copy is not up to date: {line}")
-                    shown = line
+                    last_error = line
 
     with PrivateServer(listener.getsockname()) as server:
-        first = exporting.order(handle.name, job, listener=server.listener.fileno()) + line
-        ask = _beside(server.ask, handle.name, handle.target.place)
-        with Pages(ask, listener, lambda: f"/dashboard/studies/{_STUDY}", output.note) as pages:
-            _tell(pages, has_report=True)
+        first_lines = exporting.order_line(handle.name, job, listener=server.listener.fileno()) + line
+        source = _with_report_page(server.ask, handle.name, handle.target.name)
+        with Pages(source, listener, lambda: f"/dashboard/studies/{_STUDY_ID}", output.note) as pages:
+            _print_addresses(pages, has_report=True)
             output.note(f"Showing a copy of {handle.name} in optuna-dashboard, which is kept up to date; Ctrl-C stops it")
-            code = _serve([*exporting.COMMAND], exporting.environ(), server, feed)
+            code = _serve([*exporting.COMMAND], exporting.process_environ(), server, feed)
     if code:
         raise TargetError(f"optuna-dashboard ended with exit code {code}; its message is above")
 
 
 def _serve_cluster(target_name: TargetName, run: str | None, listener: socket.socket) -> None:
+    """Show the MLflow of a cluster until Ctrl-C.
+
+    Raises:
+        TargetError: The gateway or MLflow does not answer.
+    """
     from trialplane.client.kubernetes import KubernetesTarget
-    from trialplane.client.pages import Pages  # both import urllib3 and more, which `--help` should not wait for
+    from trialplane.client.pages import Pages  # imports urllib3, which would delay `--help`
 
     target = KubernetesTarget(target_name.context, target_name.namespace)
-    shown = shown_run(run, target_name)
+    run_and_job = run_to_show(run, target_name)
     gateway = target.gateway
-    gateway.check_mlflow()  # reports a failure at once
-    ask, workspace = _beside(gateway.mlflow, run, target_name), target.cluster.namespace
-    with Pages(ask, listener, lambda: mlflow_page(gateway.mlflow, shown, workspace), output.note) as pages:
-        _tell(pages, shown is not None)
+    gateway.check_mlflow()  # before the start, so that an error ends the command
+    source, workspace = _with_report_page(gateway.mlflow, run, target_name), target.cluster.namespace
+    with Pages(source, listener, lambda: mlflow_page(gateway.mlflow, run_and_job, workspace), output.note) as pages:
+        _print_addresses(pages, run_and_job is not None)
         output.note(f"Showing the results in {target.cluster.place}; Ctrl-C stops it")
-        _until_stopped()
+        _wait_for_signal()
 
 
-def _beside(ask: Source, run: str | None, target_name: TargetName) -> Source:
-    """Add the page of a run to `ask`, if the run exists."""
-    from trialplane.client.study_page import StudyPage  # urllib3 and more, which `--help` should not wait for
+def _wait_for_signal() -> None:
+    signal.pause()
+
+
+def _with_report_page(source: Source, run: str | None, target_name: TargetName) -> Source:
+    """Return a source that also answers for the page of a run, or `source` itself if there is no such page."""
+    from trialplane.client.study_page import StudyPage  # imports urllib3, which would delay `--help`
     from trialplane.pages import page
-    from trialplane.pages.content import Surroundings
+    from trialplane.pages.content import PageContext
 
     try:
         handle = names.find_run(run, target_name)
-        page.check()
+        page.check_plotly()
 
-        def surroundings() -> Surroundings:
-            return Surroundings(handle.target.place.flags, handle.job.name in names.jobs(), None, time.time())
+        def page_context() -> PageContext:
+            return PageContext(handle.target.name.flags, handle.job.name in names.jobs(), None, time.time())
 
-        return StudyPage(handle, surroundings).beside(ask)
+        return StudyPage(handle, page_context).add_to(source)
     except (RunNotFound, TargetError, InputError):
-        return ask
+        return source
 
 
-def _tell(pages: Pages, has_report: bool) -> None:
+def _print_addresses(pages: Pages, has_report: bool) -> None:
     """Print the addresses of pages."""
     output.note(pages.address)
     if has_report:
         output.note(f"{pages.page('/-/report')}  (the page of `platform report`, live)")
 
 
-def shown_run(run: str | None, target_name: TargetName) -> tuple[str, Job] | None:
+def run_to_show(run: str | None, target_name: TargetName) -> tuple[str, Job] | None:
     """Return the run to show, by default the newest, and its job; None if there is none.
 
     Raises:
-        RunNotFound: the named run does not exist.
+        RunNotFound: There is no run with this name.
+        TargetError: The named run cannot be read.
     """
     try:
         handle = names.find_run(run, target_name)
@@ -205,27 +233,27 @@ def shown_run(run: str | None, target_name: TargetName) -> tuple[str, Job] | Non
     except (RunNotFound, TargetError):
         if run is not None:
             raise
-        return None  # other results can still be shown
+        return None  # MLflow may still have other results
 
 
-def mlflow_page(ask: Source, shown: tuple[str, Job] | None, workspace: str = "") -> str:
-    """The page of a run's trials, the best first and with their curves, or MLflow's start page when it is not known.
+def mlflow_page(source: Source, run_and_job: tuple[str, Job] | None, workspace: str = "") -> str:
+    """Return the path of the page with a run's trials, best first, and their curves; that of the start page without them.
 
     Args:
-        ask: MLflow.
-        shown: a run and its job.
-        workspace: on a cluster, MLflow's name of the run's namespace.
+        source: Source of MLflow's pages.
+        run_and_job: Name of the run and its job; None for the start page.
+        workspace: MLflow's workspace of the run's namespace on a cluster; "" on this machine.
     """
     import urllib3
 
-    chosen = {"workspace": workspace} if workspace else {}  # else the pages ask for one first
-    start = f"/#/experiments?{urllib.parse.urlencode(chosen)}" if workspace else "/"
-    if shown is None:
+    workspace_field = {"workspace": workspace} if workspace else {}  # without it, the pages ask for a workspace
+    start = f"/#/experiments?{urllib.parse.urlencode(workspace_field)}" if workspace else "/"
+    if run_and_job is None:
         return start
-    run, job = shown
+    run, job = run_and_job
     query = urllib.parse.urlencode({"experiment_name": job.name})
     try:
-        with ask("GET", f"/api/2.0/mlflow/experiments/get-by-name?{query}", b"") as answer:
+        with source("GET", f"/api/2.0/mlflow/experiments/get-by-name?{query}", b"") as answer:
             experiment = urllib.parse.quote(json.loads(answer.read())["experiment"]["experiment_id"])
     except (
         errors.TrialplaneError,
@@ -235,36 +263,32 @@ def mlflow_page(ask: Source, shown: tuple[str, Job] | None, workspace: str = "")
         ValueError,
         KeyError,
         TypeError,
-    ):  # no such experiment yet
+    ):  # the experiment does not exist yet, or MLflow does not answer
         return start
     best = job.objectives[0]
-    sought = {
-        **chosen,
-        "workflowType": "machine_learning",  # by default first-time visitors see the pages for language models
+    view_fields = {
+        **workspace_field,
+        "workflowType": "machine_learning",  # otherwise, a first visit shows the pages for language models
         "searchFilter": f"tags.`{labels.KIND}` = 'trial' and tags.`{labels.RUN}` = '{run}'",
         "orderByKey": f"metrics.`{best.metric}`",
         "orderByAsc": "true" if best.direction == "minimize" else "false",
         "compareRunsMode": "CHART",
     }
-    return f"/#/experiments/{experiment}/runs?{urllib.parse.urlencode(sought, quote_via=urllib.parse.quote)}"
+    return f"/#/experiments/{experiment}/runs?{urllib.parse.urlencode(view_fields, quote_via=urllib.parse.quote)}"
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """End the block when the user interrupts it or closes the terminal."""
-    # SIGINT too: a shell ignores it for processes that it starts in the background.
+def _until_signal() -> Iterator[None]:
+    """End the context if the user presses Ctrl-C, ends the process or closes the terminal."""
+    # SIGINT needs a handler, too, because a shell ignores it for processes in the background.
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    former = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    old_handlers = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:
         with contextlib.suppress(KeyboardInterrupt):
             yield
     finally:
-        for number, handler in zip(numbers, former, strict=True):
+        for number, handler in zip(numbers, old_handlers, strict=True):
             signal.signal(number, handler)
-
-
-def _until_stopped() -> None:
-    signal.pause()
 
 
 def _serve(
@@ -273,12 +297,12 @@ def _serve(
     """Run a server until it ends, and return its exit code.
 
     Args:
-        command: its command line.
-        environ: its environment.
-        server: its listener, which is also its standard input if nothing is fed.
-        feed: writes into its standard input, in a thread of its own.
+        command: Command line of the server.
+        environ: Environment of the server.
+        server: Socket of the server, which is also its standard input without `feed`.
+        feed: Function that writes to the standard input of the server, in a thread of its own.
     """
-    # A session of its own: a Ctrl-C would otherwise reach it too and make it print tracebacks.
+    # The server has a session of its own, because a Ctrl-C in this one would make it print tracebacks.
     listener = server.listener.fileno()
     stdin = listener if feed is None else subprocess.PIPE
     child = subprocess.Popen(command, env=environ, stdin=stdin, pass_fds=[listener], start_new_session=True)
@@ -298,14 +322,14 @@ def _serve(
 
 
 def open_listener(port: int | None) -> socket.socket:
-    """Listen on a port of this machine, or on the first free one.
+    """Return a socket that listens on a port of this machine; None selects the first free port.
 
     Raises:
-        InputError: the port is in use, or none is free.
+        InputError: The port is in use, or no port is free.
     """
     for candidate in [port] if port is not None else range(FIRST_PORT, FIRST_PORT + 100):
         with contextlib.suppress(OSError):
-            return socket.create_server((_HOST, candidate))
+            return socket.create_server((_LOOPBACK, candidate))
     if port is not None:
         raise InputError(f"port {port} is in use; omit --port to use a free one")
     raise InputError(f"no port from {FIRST_PORT} to {FIRST_PORT + 99} is free; name one with --port")

@@ -15,48 +15,52 @@ from trialplane.errors import EXIT_INTERRUPTED, TrialplaneError
 if TYPE_CHECKING:
     from trialplane.client.run import RunHandle
 
-_PAUSE = 0.3  # seconds between two looks at the folder
+_POLL = 0.3  # seconds between two reads of the folder
 
-Started = Callable[["RunHandle"], None]
+StartCallback = Callable[["RunHandle"], None]
 Files = dict[Path, tuple[int, int]]  # path → time of the last change in nanoseconds, and size
 
 
-def watch(folder: Path, smoke: Callable[[Started], int]) -> int:
-    """Start a run now and after each change of a folder, until Ctrl-C; the run before is deleted when the next one starts.
+def watch(folder: Path, run_trial: Callable[[StartCallback], int]) -> int:
+    """Run a trial now and after each change of a folder, until Ctrl-C. At the start of a run, the previous one is deleted.
 
     Args:
-        folder: of the job.
-        smoke: shows a run until it ends, and returns its exit code; calls its argument with the run when that has started.
-    """
-    last: list[RunHandle] = []
+        folder: Folder of the job.
+        run_trial: Function that starts a run, calls its argument with the run, waits for the end, and returns the exit code.
 
-    def started(handle: RunHandle) -> None:
-        for before in last:
-            before.delete()
-        last[:] = [handle]
+    Returns:
+        The exit code.
+    """
+    last_run: RunHandle | None = None
+
+    def replace_last_run(handle: RunHandle) -> None:
+        nonlocal last_run
+        if last_run is not None:
+            last_run.delete()
+        last_run = handle
 
     while True:
         state = files(folder)
         try:
-            code = smoke(started)
-        except TrialplaneError as error:  # of the code or the job, which the next change may mend
+            code = run_trial(replace_last_run)
+        except TrialplaneError as error:  # the next change of the code or the job may correct it
             code = failure.show(error)
         if code == EXIT_INTERRUPTED:
             return code
         output.note(f"waiting for a change in {folder}; Ctrl-C ends this")
         while files(folder) == state:
-            time.sleep(_PAUSE)
+            time.sleep(_POLL)
 
 
 def files(folder: Path) -> Files:
-    """Return the files of a folder that may be code: hidden ones and caches are left out."""
+    """Return the state of the files in a folder that may be code. Hidden files and caches are left out."""
     state: Files = {}
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
         for name in names:
             path = Path(root, name)
             if not name.startswith("."):
-                with contextlib.suppress(OSError):  # an editor is replacing it
-                    facts = path.stat()
-                    state[path] = facts.st_mtime_ns, facts.st_size
+                with contextlib.suppress(OSError):  # an editor may be replacing the file
+                    info = path.stat()
+                    state[path] = info.st_mtime_ns, info.st_size
     return state

@@ -1,4 +1,4 @@
-"""A run as the start of another: its code and its resolved job in a folder, which is submitted like any other."""
+"""Copies of a run as new jobs: a folder with its code and resolved job, and the fields of a refit."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from trialplane.wire import earlier, rows
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import TrialState
 
-REFIT = "refit of "  # how the description of a refit begins
+REFIT = "refit of "  # beginning of the description of a refit
 
 
-def source(text: str) -> tuple[str, int | None]:
-    """Return the run and the trial of RUN or RUN:TRIAL.
+def parse_source(text: str) -> tuple[str, int | None]:
+    """Return run and trial of the text RUN:TRIAL. The trial of RUN is None.
 
     Raises:
-        InputError: the trial is no number.
+        InputError: The trial is not a number.
     """
     run, colon, trial = text.partition(":")
     if colon and not trial.isdecimal():
@@ -35,20 +35,20 @@ def source(text: str) -> tuple[str, int | None]:
     return run, int(trial) if colon else None
 
 
-def trial(target: Target, run: str, number: int) -> TrialRow:
+def newest_attempt(target: Target, run: str, trial: int) -> TrialRow:
     """Return the newest attempt of a trial.
 
     Raises:
-        InputError: the run has started no such trial.
+        InputError: The run has not started this trial.
     """
     for row in rows.newest_attempts(target.rows(run)[1]):
-        if row.trial == number:
+        if row.trial == trial:
             return row
-    raise InputError(f"the run {run} has started no trial {number}; `platform results {run}` shows its trials")
+    raise InputError(f"the run {run} has started no trial {trial}; `platform results {run}` shows its trials")
 
 
 @contextlib.contextmanager
-def folder(
+def job_folder(
     target: Target,
     run: str,
     fields: Mapping[str, Any],
@@ -56,17 +56,17 @@ def folder(
     *,
     allow_other_code: bool = False,
 ) -> Iterator[Path]:
-    """Yield a folder with the job of a run, for as long as the context lasts.
+    """Yield a temporary folder with the job of a run. It is removed at the end of the context.
 
     Args:
-        target: of the run.
-        run: its name.
-        fields: fields of its job to replace; None drops one.
-        code: folder of a job whose code to take. Default: the run's own.
-        allow_other_code: whether that may differ from the run's.
+        target: Target of the run.
+        run: Name of the run.
+        fields: Fields of the job to replace. None removes a field.
+        code: Folder of a job whose code replaces that of the run. Default: the run's own code.
+        allow_other_code: Whether the code in `code` may differ from that of the run.
 
     Raises:
-        InputError: the code differs.
+        InputError: The code in `code` differs, and `allow_other_code` is not set.
     """
     job = target.job(run)
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
@@ -74,28 +74,28 @@ def folder(
         packing.unpack(target.code(run), root)
         (root / earlier.FILE).unlink(missing_ok=True)
         if code is not None:
-            root = _with_code(root, load.load_job(code), code, run, allow_other_code)
-        (root / load.FILE).write_text(json.dumps(_fields(job, fields), indent=2), encoding="utf-8")
+            root = _unpack_other_code(root, load.load_job(code), code, run, allow_other_code)
+        (root / load.FILE).write_text(json.dumps(_job_fields(job, fields), indent=2), encoding="utf-8")
         yield root
 
 
-def best(job: Job, trials: list[TrialRow], number: int) -> list[TrialRow]:
-    """Return the best feasible trials, at most `number` of them, without those that have equal parameters."""
-    different: dict[str, TrialRow] = {}
+def best_trials(job: Job, trials: list[TrialRow], number: int) -> list[TrialRow]:
+    """Return at most `number` of the best feasible trials. Of trials with equal parameters, only the best is returned."""
+    by_params: dict[str, TrialRow] = {}
     for row in rows.rank(job, trials):
         if row.state is TrialState.COMPLETE and row.feasible:
-            different.setdefault(earlier.key(row.params), row)
-    return list(different.values())[:number]
+            by_params.setdefault(earlier.key(row.params), row)
+    return list(by_params.values())[:number]
 
 
-def refit(run: str, job: Job, trials: list[TrialRow], seeds: int) -> dict[str, Any]:
-    """Return the fields by which a study becomes a refit of some of its trials: each with new seeds, in turns.
+def refit_fields(run: str, job: Job, trials: list[TrialRow], seeds: int) -> dict[str, Any]:
+    """Return the job's fields that turn a study into a refit, which trains some of its trials again with new seeds.
 
     Args:
-        run: name of the study.
-        job: its job.
-        trials: the ones to train again.
-        seeds: how often.
+        run: Name of the study.
+        job: Job of the study.
+        trials: Trials to train again.
+        seeds: Number of times to train each trial.
     """
     points = [dict(row.params) for row in trials]
     budget = {name: value for name, value in job.model_dump(mode="json")["budget"].items() if name == "timeout"}
@@ -115,11 +115,11 @@ def refit(run: str, job: Job, trials: list[TrialRow], seeds: int) -> dict[str, A
     }
 
 
-def groups(run: str, job: Job, trials: list[TrialRow]) -> dict[int, list[float]]:
-    """Return the values of a refit's trials by the number of the trial that they repeat.
+def refit_values(run: str, job: Job, trials: list[TrialRow]) -> dict[int, list[float]]:
+    """Return the values of a refit's complete trials, by the number of the original trial that they repeat.
 
     Raises:
-        InputError: the run is no refit.
+        InputError: The run is not a refit.
     """
     if not job.description.startswith(REFIT):
         raise InputError(f"{run} is no refit of another run; `platform refit {run}` starts one")
@@ -131,23 +131,30 @@ def groups(run: str, job: Job, trials: list[TrialRow]) -> dict[int, list[float]]
     return values
 
 
-def _fields(job: Job, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the job's own fields; its packages are in the folder of code already."""
+def _job_fields(job: Job, replacements: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a job that differ from their defaults, with replacements.
+
+    The packages are left out, because the folder with the job's code already has them.
+    """
     fields = job.model_dump(mode="json", exclude_defaults=True, exclude={"name", "packages"})
-    fields = {**fields, "kind": job.kind, **changed}
+    fields = {**fields, "kind": job.kind, **replacements}
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _with_code(root: Path, job: Job, code: Path, run: str, allow_other_code: bool) -> Path:
-    """Return a folder with the code of a job, after a comparison with that of the run in `root`."""
-    other = root.with_name(f"{root.name}-code") / root.name
-    packing.unpack(packing.pack(code, entrypoint.packages(job, code)).data, other)
-    before, after = (changes.contents(packing.pack(path).data) for path in (root, other))
-    lines = [line for line in planning.code_difference(before, after) if not line.startswith(f"{load.FILE}: ")]
+def _unpack_other_code(root: Path, job: Job, code: Path, run: str, allow_other_code: bool) -> Path:
+    """Copy the code of a job to a new folder beside `root`, which has the code of a run, and return that folder.
+
+    Raises:
+        InputError: The code differs from that of the run, and `allow_other_code` is not set.
+    """
+    new_root = root.with_name(f"{root.name}-code") / root.name
+    packing.unpack(packing.pack(code, entrypoint.packages(job, code)).data, new_root)
+    old_files, new_files = (changes.contents(packing.pack(path).data) for path in (root, new_root))
+    lines = [line for line in planning.code_difference(old_files, new_files) if not line.startswith(f"{load.FILE}: ")]
     if lines and not allow_other_code:
-        shown = "\n".join(f"  {line}" for line in lines)
+        list_of_lines = "\n".join(f"  {line}" for line in lines)
         raise InputError(
-            f"the code in {code} is not that of {run}:\n{shown}\n"
+            f"the code in {code} is not that of {run}:\n{list_of_lines}\n"
             "--other-code takes it anyway; without the job's name, the run's own code is taken"
         )
-    return other
+    return new_root

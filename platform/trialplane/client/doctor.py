@@ -1,8 +1,8 @@
-"""Checks everything a run relies on, from the laptop to a trial's pod, and reports what is wrong and how to fix it.
+"""Checks of everything that a run needs, from the laptop to a trial's pod. A finding says what is wrong and how to fix it.
 
-`examine` yields findings as they are made. Pure functions judge what was observed: of this machine
-those below, of a cluster `doctor_verdicts`, and in a pod of the trial image `worker.probe` (`doctor_pod`). What an ordinary
-user may not read becomes a warning.
+`examine` observes and yields the findings one by one. Pure functions judge the observations: those below for this machine,
+those of `doctor_verdicts` for a cluster, and `worker.probe` in a pod of the trial image (`doctor_pod`). A check for which
+the user lacks a permission becomes a warning.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from trialplane.wire.findings import Finding, Verdict
 
 LAPTOP, CLUSTER, POD = "laptop", "cluster", "trial pod"
 _MIB = 2**20
-_LEAST_SHM = 128 * _MIB  # Ray's object store takes 80 MiB at least, and half of what is free
-_RAY_LIMIT = 120.0
-# Ray in a process of its own: it leaves threads and settings behind in the process that starts it.
-_RAY = """
+_MIN_SHM = 128 * _MIB  # Ray's object store takes half of the free memory, and at least 80 MiB
+_RAY_TIMEOUT = 120.0
+# Runs in a process of its own, because Ray leaves threads and settings behind in the process that starts it.
+_RAY_PROGRAM = """
 import sys, ray
 ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False,
          object_store_memory=80 << 20, _temp_dir=sys.argv[1] + "/r")
@@ -55,12 +55,12 @@ class Permission:
     """A permission that the command line needs.
 
     Attributes:
-        verbs: verbs of RBAC.
+        verbs: Verbs of RBAC.
         group: API group of the resource.
-        resource: plural name of the resource.
-        subresource: name of the subresource, or "".
-        name: name of the only object; "" for all.
-        namespace: namespace; "" for the team's.
+        resource: Plural name of the resource.
+        subresource: Name of the subresource; "" for none.
+        name: Name of the object; "" for all objects.
+        namespace: Namespace; "" for the team's.
     """
 
     verbs: tuple[str, ...]
@@ -96,19 +96,19 @@ class AreaFinding:
 
 
 def examine(name: TargetName, job: Job, patience: float) -> Iterator[AreaFinding]:
-    """Run all checks, in the order in which a run needs them. Stop if nothing more can be checked.
+    """Yield the findings of all checks, in the order in which a run needs them. Stop if nothing more can be checked.
 
     Args:
-        name: name of the target.
-        job: job whose trial pods the test pod imitates; `default_job` if the user named none.
-        patience: seconds to wait for the start of the pod.
+        name: Name of the target.
+        job: Job for whose trials the test pod is made; `default_job` if the user named none.
+        patience: Maximum time for the start of the pod, in seconds.
     """
-    yield AreaFinding(LAPTOP, python(sys.version_info[:3]))
+    yield AreaFinding(LAPTOP, check_python(sys.version_info[:3]))
     if name.local:
-        yield from _lines(LAPTOP, _alone(paths.home()))
+        yield from _in_area(LAPTOP, _local_checks(paths.home()))
         return
     for program, purpose in (("docker", "builds images"), ("kind", "makes local test clusters")):
-        yield AreaFinding(LAPTOP, optional(program, shutil.which(program), purpose))
+        yield AreaFinding(LAPTOP, check_optional_program(program, shutil.which(program), purpose))
     try:
         cluster = Cluster(name.context, name.namespace)
     except TrialplaneError as error:
@@ -116,7 +116,7 @@ def examine(name: TargetName, job: Job, patience: float) -> Iterator[AreaFinding
         yield AreaFinding(LAPTOP, findings.failed("kubeconfig", str(error), advice))
         return
     yield AreaFinding(LAPTOP, findings.passed("kubeconfig", cluster.place))
-    for finding in _reach(cluster):
+    for finding in _server_checks(cluster):
         yield AreaFinding(CLUSTER, finding)
         if finding.verdict is Verdict.FAIL and finding.check == doctor_verdicts.SERVER:
             return
@@ -127,16 +127,16 @@ def examine(name: TargetName, job: Job, patience: float) -> Iterator[AreaFinding
         return
     yield AreaFinding(CLUSTER, doctor_verdicts.chart(site))
     plan = doctor_pod.plan(job)
-    yield from _lines(CLUSTER, _look(cluster, site, plan))
-    obstacle = _pods_denied(cluster)
+    yield from _in_area(CLUSTER, _chart_checks(cluster, site, plan))
+    obstacle = _pod_obstacle(cluster)
     if obstacle is not None:
         yield AreaFinding(POD, obstacle)
         return
-    yield from _lines(POD, doctor_pod.look(cluster, site, plan, patience))
+    yield from _in_area(POD, doctor_pod.probe(cluster, site, plan, patience))
 
 
 def default_job(gpus: int) -> Job:
-    """A minimal job whose trials have this number of GPUs."""
+    """Return a minimal job whose trials have this number of GPUs."""
     return job_kinds.read(
         {
             "name": "doctor",
@@ -147,27 +147,27 @@ def default_job(gpus: int) -> Job:
     )
 
 
-def exit_code(lines: Iterable[AreaFinding]) -> int:
-    """The exit code of the command."""
-    return EXIT_PLATFORM if any(line.finding.verdict is Verdict.FAIL for line in lines) else EXIT_OK
+def exit_code(area_findings: Iterable[AreaFinding]) -> int:
+    """Return the exit code of the command: EXIT_PLATFORM if a check failed."""
+    return EXIT_PLATFORM if any(item.finding.verdict is Verdict.FAIL for item in area_findings) else EXIT_OK
 
 
-def _lines(area: str, checks: Iterable[Finding]) -> Iterator[AreaFinding]:
+def _in_area(area: str, checks: Iterable[Finding]) -> Iterator[AreaFinding]:
     for finding in checks:
         yield AreaFinding(area, finding)
 
 
-def _alone(home: Path) -> Iterator[Finding]:
-    """Yield the checks that only a study on this machine needs."""
+def _local_checks(home: Path) -> Iterator[Finding]:
+    """Yield the findings that only matter for runs on this machine."""
     machine = Machine.here(home)
-    yield libraries(machine)
-    yield disk(machine, home)
-    yield shared_memory(shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else None)
+    yield check_libraries(machine)
+    yield check_disk(machine, home)
+    yield check_shared_memory(shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else None)
     if not machine.missing:
-        yield ray(*_start_ray())
+        yield check_ray(*_start_ray())
 
 
-def python(version: tuple[int, ...]) -> Finding:
+def check_python(version: tuple[int, ...]) -> Finding:
     """Check the versions of Python and trialplane."""
     text = f"Python {'.'.join(map(str, version))}, platform {trialplane.__version__}"
     if version < (3, 11):
@@ -175,12 +175,12 @@ def python(version: tuple[int, ...]) -> Finding:
     return findings.passed("versions", text)
 
 
-def optional(program: str, where: str | None, purpose: str) -> Finding:
-    """Check an optional program."""
-    return findings.passed(program, where or f"not installed, and not needed: it {purpose}")
+def check_optional_program(program: str, path: str | None, purpose: str) -> Finding:
+    """Return the finding for an optional program, which always passes. `path` is None if it is not installed."""
+    return findings.passed(program, path or f"not installed, and not needed: it {purpose}")
 
 
-def libraries(machine: Machine) -> Finding:
+def check_libraries(machine: Machine) -> Finding:
     """Check the libraries of the `local` extra."""
     if machine.missing:
         advice = "pip install 'trialplane[local]'"
@@ -188,7 +188,7 @@ def libraries(machine: Machine) -> Finding:
     return findings.passed("libraries", "those of the `local` extra are installed")
 
 
-def disk(machine: Machine, home: Path) -> Finding:
+def check_disk(machine: Machine, home: Path) -> Finding:
     """Check the free disk space for runs."""
     issues, _ = dataclasses.replace(machine, missing=()).check(home, None)
     if issues:
@@ -196,22 +196,22 @@ def disk(machine: Machine, home: Path) -> Finding:
     return findings.passed("disk", f"{machine.free / 2**30:.1f} GiB free for {home}")
 
 
-def shared_memory(free: int | None) -> Finding:
-    """Check /dev/shm for Ray's object store.
+def check_shared_memory(free: int | None) -> Finding:
+    """Check that /dev/shm has room for Ray's object store.
 
     Args:
-        free: bytes left, or None where there is no such folder.
+        free: Number of free bytes; None if there is no such folder.
     """
     if free is None:
         return findings.warned("/dev/shm", "there is none, so Ray uses the disk", "run on Linux for full speed")
-    if free < _LEAST_SHM:
+    if free < _MIN_SHM:
         advice = "mount a larger one; in a container: `docker run --shm-size=1g`"
-        return findings.failed("/dev/shm", f"{free // _MIB} MiB free, {_LEAST_SHM // _MIB} needed", advice)
+        return findings.failed("/dev/shm", f"{free // _MIB} MiB free, {_MIN_SHM // _MIB} needed", advice)
     return findings.passed("/dev/shm", f"{free // _MIB} MiB free")
 
 
-def ray(version: str, problem: str) -> Finding:
-    """Check that Ray starts and runs a task."""
+def check_ray(version: str, problem: str) -> Finding:
+    """Return the finding for a start of Ray: its version, and the problem of the start, or ""."""
     if problem:
         advice = "check the limits of memory and processes (`ulimit -u`)"
         return findings.failed("Ray", f"does not start: {problem}", advice)
@@ -219,8 +219,9 @@ def ray(version: str, problem: str) -> Finding:
 
 
 def _start_ray() -> tuple[str, str]:
-    """Return Ray's version, and why it does not work, or ""."""
-    # Ray opens the folder below it to every user of the machine; the path of a Unix socket has 107 characters at most.
+    """Start Ray and run a task. Return Ray's version and the problem, of which one is ""."""
+    # In /tmp, because the path of a Unix socket has at most 107 characters. The folder of mode 0700 protects the one that
+    # Ray creates in it, which every user of the machine may enter.
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     # With its own token, Ray writes nothing to the home folder.
     environ = {
@@ -228,29 +229,29 @@ def _start_ray() -> tuple[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0",
-        "PYTHONSAFEPATH": "1",  # for Ray's processes too: none may import from the folder that this one is in
+        "PYTHONSAFEPATH": "1",  # Ray's processes must not import modules from the working directory
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _RAY, folder],
+        process = subprocess.run(
+            [sys.executable, "-P", "-c", _RAY_PROGRAM, folder],
             env=environ,
             capture_output=True,
             text=True,
-            timeout=_RAY_LIMIT,
+            timeout=_RAY_TIMEOUT,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return "", f"it took longer than {_RAY_LIMIT:.0f} s; its logs are in {folder}"
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        return "", f"{lines[-1].strip() if lines else f'exit code {done.returncode}'}; its logs are in {folder}"
+        return "", f"it took longer than {_RAY_TIMEOUT:.0f} s; its logs are in {folder}"
+    if process.returncode:
+        lines = [line for line in process.stderr.splitlines() if line.strip()]
+        return "", f"{lines[-1].strip() if lines else f'exit code {process.returncode}'}; its logs are in {folder}"
     shutil.rmtree(folder, ignore_errors=True)
-    return done.stdout.split()[-1], ""
+    return process.stdout.split()[-1], ""
 
 
-def _reach(cluster: Cluster) -> Iterator[Finding]:
-    """Yield the checks of the API server and KubeRay. After a failed first finding, nothing else can be checked."""
+def _server_checks(cluster: Cluster) -> Iterator[Finding]:
+    """Yield the findings for the API server and KubeRay: only the first one if the API server does not answer."""
     try:
         yield doctor_verdicts.server(cluster.call("GET", "/version"), cluster.context)
     except TargetError as error:
@@ -260,36 +261,42 @@ def _reach(cluster: Cluster) -> Iterator[Finding]:
     schema = cluster.call("GET", "/openapi/v3/apis/ray.io/v1") if api.ok else api
     yield doctor_verdicts.resources(api, schema)
     yield doctor_verdicts.runs(cluster.call("GET", f"/apis/{API_VERSION}"))
-    yield _guarded("KubeRay operator", lambda: doctor_verdicts.operator(_operators(cluster)))
+    yield _finding_or_warning("KubeRay operator", lambda: doctor_verdicts.operator(_operators(cluster)))
 
 
-def _look(cluster: Cluster, site: Site, plan: Plan) -> Iterator[Finding]:
-    """Yield the checks of the chart, and whether the namespace has room for the plan's trials."""
-    classes = _try(cluster, kinds.STORAGE_CLASS)
-    yield _guarded("volumes", lambda: doctor_verdicts.claims(site, cluster.list(kinds.CLAIM), classes))
+def _chart_checks(cluster: Cluster, site: Site, plan: Plan) -> Iterator[Finding]:
+    """Yield the findings for the chart, the room for the plan's trials, the user's permissions and the admission policy."""
+    classes = _list_if_allowed(cluster, kinds.STORAGE_CLASS)
+    yield _finding_or_warning("volumes", lambda: doctor_verdicts.claims(site, cluster.list(kinds.CLAIM), classes))
     gateway = site.gateway
     health = cluster.service(gateway.service, gateway.port, "GET", "/health", namespace=site.home)
     yield doctor_verdicts.gateway(health, site)
-    yield from doctor_verdicts.room(site, plan, _try(cluster, kinds.NODE), _try(cluster, kinds.QUOTA))
-    yield _guarded("permissions", lambda: doctor_verdicts.permissions(_denied(cluster, permissions(site))))
-    yield doctor_verdicts.admission(_unruly(cluster, site, plan))
+    nodes, quotas = _list_if_allowed(cluster, kinds.NODE), _list_if_allowed(cluster, kinds.QUOTA)
+    yield from doctor_verdicts.room(site, plan, nodes, quotas)
+    required = permissions(site)
+    yield _finding_or_warning("permissions", lambda: doctor_verdicts.permissions(_denied_permissions(cluster, required)))
+    yield doctor_verdicts.admission(_create_forbidden_pod(cluster, site, plan))
 
 
-def _pods_denied(cluster: Cluster) -> Finding | None:
-    """None when this user may create a test pod."""
-    denied = _denied(cluster, _PERMISSIONS_OF_DOCTOR)
+def _pod_obstacle(cluster: Cluster) -> Finding | None:
+    """Return a finding if this user may not create a test pod."""
+    denied = _denied_permissions(cluster, _PERMISSIONS_OF_DOCTOR)
     return doctor_verdicts.permission_to_make_pods(denied, cluster.context, cluster.namespace)
 
 
-def _unruly(cluster: Cluster, site: Site, plan: Plan) -> ApiResponse:
+def _create_forbidden_pod(cluster: Cluster, site: Site, plan: Plan) -> ApiResponse:
+    """Return the response to a dry run of creating a pod that the admission policy must refuse."""
     path = f"/api/v1/namespaces/{cluster.namespace}/pods"
-    return cluster.call(
-        "POST", path, query={"dryRun": "All"}, body=doctor_verdicts.unruly(doctor_pod.manifest(plan, site, []))
-    )
+    pod = doctor_verdicts.forbidden_pod(doctor_pod.manifest(plan, site, []))
+    return cluster.call("POST", path, query={"dryRun": "All"}, body=pod)
 
 
 def _operators(cluster: Cluster) -> list[dict[str, Any]]:
-    """Return the Deployments of KubeRay's operator in all namespaces: by its chart's label, or its usual name."""
+    """Return the Deployments with the label of KubeRay's chart in all namespaces, or else those with the usual name.
+
+    Raises:
+        TargetError: This user may not list Deployments.
+    """
     deployments: list[dict[str, Any]] = []
     for query in ({"labelSelector": doctor_verdicts.OPERATOR}, {"fieldSelector": "metadata.name=kuberay-operator"}):
         answer = cluster.call("GET", "/apis/apps/v1/deployments", query=query)
@@ -305,8 +312,12 @@ def permissions(site: Site) -> list[Permission]:
     return [*_PERMISSIONS, Permission(("get", "create", "delete"), "", "services", "proxy", gateway, site.home)]
 
 
-def _denied(cluster: Cluster, required: Sequence[Permission]) -> list[str]:
-    """Return the missing permissions of this user, as text."""
+def _denied_permissions(cluster: Cluster, required: Sequence[Permission]) -> list[str]:
+    """Return the required permissions that this user lacks, as texts such as "create pods".
+
+    Raises:
+        TargetError: The API server does not review permissions for this user.
+    """
     denied = []
     for permission in required:
         for verb in permission.verbs:
@@ -328,17 +339,17 @@ def _denied(cluster: Cluster, required: Sequence[Permission]) -> list[str]:
     return denied
 
 
-def _try(cluster: Cluster, kind: kinds.ObjectKind) -> list[dict[str, Any]] | None:
-    """All objects of a kind, or None when they may not be read."""
+def _list_if_allowed(cluster: Cluster, kind: kinds.ObjectKind) -> list[dict[str, Any]] | None:
+    """Return all objects of a kind; None if they cannot be read."""
     try:
         return cluster.list(kind)
     except TargetError:
         return None
 
 
-def _guarded(check: str, make: Callable[[], Finding]) -> Finding:
-    """A finding, or a warning when this user may not read what it needs."""
+def _finding_or_warning(check: str, judge: Callable[[], Finding]) -> Finding:
+    """Return the finding of `judge`, or a warning if the cluster refuses a request of it."""
     try:
-        return make()
+        return judge()
     except TargetError as error:
         return findings.warned(check, f"could not be checked: {error}", "ask an administrator of the cluster to run this")

@@ -1,6 +1,6 @@
-"""A pod of the trial image, created like a trial's pod, in which `trialplane.worker.probe` runs the doctor's checks.
+"""The test pod of the doctor: created like a trial's pod, it runs the checks of `trialplane.worker.probe`.
 
-It is always deleted afterwards, and ends by itself if this process dies first.
+It is always deleted afterwards. If this process is killed before that, the pod ends by itself after a while.
 """
 
 from __future__ import annotations
@@ -27,21 +27,27 @@ from trialplane.wire import findings, ledger, mlflow, records
 from trialplane.wire.findings import Finding
 
 CONTAINER = "probe"
-_LIFE = 900  # seconds after which Kubernetes ends the pod
-_STUCK = 30.0  # seconds for which a permanent reason must last
-_POLL = 1.0
+_LIFETIME = 900  # seconds after which Kubernetes ends the pod
+_STUCK = 30.0  # seconds after which a pod that waits for a permanent reason counts as stuck
+_POLL = 1.0  # seconds
 _POSTGRESQL = 5432
-_SERVER = "kubernetes.default.svc:443"
+_API_SERVER = "kubernetes.default.svc:443"
 
 
 def plan(job: Job) -> Plan:
-    """Return the plan of a run that is never submitted, for a pod like those of its trials."""
+    """Return the plan of a run that is never submitted. The pod is like those of its trials."""
     return Plan(f"doctor-{secrets.token_hex(3)}", job, Pack(b"", "", ()), Provenance("", "", ""))
 
 
 def manifest(plan: Plan, site: Site, arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the pod: a trial's pod without the run's code, and with the probe as its command."""
-    template = pods.trial(plan, site, doctor_verdicts.probed(plan))
+    """Return the manifest of the pod: a trial's pod without the run's code, and with the probe as its command.
+
+    Args:
+        plan: Plan of the pod.
+        site: Site of the chart.
+        arguments: Arguments of the probe.
+    """
+    template = pods.trial(plan, site, doctor_verdicts.probed_role(plan))
     spec = template["spec"]
     code_volumes = {item["name"] for item in spec["volumes"] if "configMap" in item}
     spec["volumes"] = [item for item in spec["volumes"] if item["name"] not in code_volumes]
@@ -50,46 +56,47 @@ def manifest(plan: Plan, site: Site, arguments: Sequence[str]) -> dict[str, Any]
     container["command"] = ["python", "-m", "trialplane.worker.probe", *arguments]
     container["volumeMounts"] = [item for item in container["volumeMounts"] if item["name"] not in code_volumes]
     spec["restartPolicy"] = "Never"
-    spec["activeDeadlineSeconds"] = _LIFE
+    spec["activeDeadlineSeconds"] = _LIFETIME
     metadata = {**template["metadata"], "name": f"platform-{plan.run}"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def arguments(plan: Plan, site: Site, database: str) -> list[str]:
-    """Return the probe's command line.
+    """Return the arguments of the probe.
 
     Args:
-        plan: plan of the pod.
-        site: the chart's site.
-        database: host:port of PostgreSQL; "" if unknown.
+        plan: Plan of the pod.
+        site: Site of the chart.
+        database: Address host:port of PostgreSQL, which trials must not reach; "" if unknown.
     """
-    volumes = {volume["name"]: volume for volume in pods.trial(plan, site, doctor_verdicts.probed(plan))["spec"]["volumes"]}
+    role = doctor_verdicts.probed_role(plan)
+    volumes = {volume["name"]: volume for volume in pods.trial(plan, site, role)["spec"]["volumes"]}
     shm = int(preflight.amount(volumes["shm"]["emptyDir"]["sizeLimit"]))
     mlflow_url = f"http://{site.gateway_host}:{site.gateway.port}{ledger.namespace_path(site.namespace)}{mlflow.UI}"
-    options = [f"--gpus={doctor_verdicts.probed(plan).resources.gpus}", f"--shm={shm}", f"--mlflow={mlflow_url}"]
+    options = [f"--gpus={role.resources.gpus}", f"--shm={shm}", f"--mlflow={mlflow_url}"]
     if site.data.claim:
         options.append(f"--data={names.DATA}")
     if database:
         options.append(f"--closed=PostgreSQL={database}")
-    return [*options, f"--closed=the API server={_SERVER}"]
+    return [*options, f"--closed=the API server={_API_SERVER}"]
 
 
-def look(cluster: Cluster, site: Site, plan: Plan, patience: float) -> Iterator[Finding]:
+def probe(cluster: Cluster, site: Site, plan: Plan, patience: float) -> Iterator[Finding]:
     """Create the pod, yield its findings, and delete it.
 
     Args:
-        cluster: the cluster.
-        site: the chart's site.
-        plan: plan of the pod.
-        patience: seconds to wait for its start.
+        cluster: Cluster of the pod.
+        site: Site of the chart.
+        plan: Plan of the pod.
+        patience: Maximum time for the start of the pod, in seconds.
     """
-    database = site.database or address(_ledger(cluster, site))
+    database = site.database or database_address(_ledger_url(cluster, site))
     if not database:
         advice = "have this run by a user who may read the Secret of the ledger's database"
         yield findings.warned("no way to PostgreSQL", "its address cannot be found, so it was not tried", advice)
     pod = manifest(plan, site, arguments(plan, site, database))
     name = pod["metadata"]["name"]
-    # The namespace denies all traffic that the network policies of a run do not allow.
+    # Like a run, the pod needs network policies, because the namespace denies all other traffic.
     policies = network.policies(raycluster.raycluster(plan, site), site)
     created: list[tuple[ObjectKind, str]] = []
     try:
@@ -102,7 +109,7 @@ def look(cluster: Cluster, site: Site, plan: Plan, patience: float) -> Iterator[
             yield findings.failed("trial pod", f"it cannot be made: {error}", advice)
             return
         try:
-            yield from _watch(cluster, name, patience)
+            yield from _pod_findings(cluster, name, patience)
         except TrialplaneError as error:
             yield findings.failed("trial pod", f"{name}: {error}", "see the message")
     finally:
@@ -110,8 +117,8 @@ def look(cluster: Cluster, site: Site, plan: Plan, patience: float) -> Iterator[
             cluster.delete(kind, created_name, now=True)
 
 
-def read(line: str) -> Finding | None:
-    """Return a line of the pod's log as a finding, or None."""
+def parse_finding(line: str) -> Finding | None:
+    """Return the finding in a line of the pod's log; None if the line is no finding."""
     if not line.startswith('{"check"'):
         return None
     try:
@@ -120,31 +127,32 @@ def read(line: str) -> Finding | None:
         return None
 
 
-def ending(pod: dict[str, Any], count: int, noise: Sequence[str]) -> Finding | None:
-    """Return the finding for a pod that ended early, or None if it completed its checks.
+def early_end(pod: dict[str, Any], count: int, other_lines: Sequence[str]) -> Finding | None:
+    """Return the finding for a pod that ended before its checks were complete; None if they are complete.
 
     Args:
-        pod: the pod.
-        count: number of findings in its log.
-        noise: other lines of its log.
+        pod: Pod after its end.
+        count: Number of findings in its log.
+        other_lines: Other lines of its log.
     """
     phase = (pod.get("status") or {}).get("phase")
     if phase == "Succeeded" and count:
         return None
     wait = waiting.pod_wait(pod)
     state = wait.text if wait else f"is {phase}"
-    output = f"; its output: {noise[-1].strip()}" if noise else ""
+    output = f"; its output: {other_lines[-1].strip()}" if other_lines else ""
     advice = "the trial image must hold this version of the platform: build it from jobs/Dockerfile, or upgrade the chart"
     return findings.failed("trial pod", f"it {state} before its checks were done{output}", advice)
 
 
-def address(url: str) -> str:
-    """Return host:port of a database URL. "" for ""."""
+def database_address(url: str) -> str:
+    """Return the address host:port of a database by its URL. "" for ""."""
     parts = urllib.parse.urlsplit(url)
     return f"{parts.hostname}:{parts.port or _POSTGRESQL}" if url else ""
 
 
-def _watch(cluster: Cluster, name: str, patience: float) -> Iterator[Finding]:
+def _pod_findings(cluster: Cluster, name: str, patience: float) -> Iterator[Finding]:
+    """Wait for the start of the pod, and yield a finding about it and the findings in the pod's log."""
     begin = time.monotonic()
     stuck_since: float | None = None
     while True:
@@ -154,10 +162,10 @@ def _watch(cluster: Cluster, name: str, patience: float) -> Iterator[Finding]:
             return
         if (pod.get("status") or {}).get("phase") not in (None, "Pending"):
             break
-        moment = time.monotonic()
+        now = time.monotonic()
         wait = waiting.pod_wait(pod, cluster.list(kinds.EVENT, fields=f"involvedObject.name={name}"))
-        stuck_since = (stuck_since or moment) if wait is not None and wait.stuck else None
-        if moment - begin > patience or (stuck_since is not None and moment - stuck_since > min(_STUCK, patience)):
+        stuck_since = (stuck_since or now) if wait is not None and wait.stuck else None
+        if now - begin > patience or (stuck_since is not None and now - stuck_since > min(_STUCK, patience)):
             text = wait.text if wait is not None else "does not start"
             advice = "a run's trials would wait for the same; if nodes or images only take long: --wait 600"
             yield findings.failed("trial pod", f"it {text}", advice)
@@ -165,31 +173,31 @@ def _watch(cluster: Cluster, name: str, patience: float) -> Iterator[Finding]:
         time.sleep(_POLL)
     node = pod["spec"].get("nodeName", "")
     yield findings.passed("trial pod", f"started on {node} after {time.monotonic() - begin:.0f} s")
-    count, noise = 0, []
+    count, other_lines = 0, []
     for line in cluster.pod_log(name, container=CONTAINER, follow=True):
-        finding = read(line)
+        finding = parse_finding(line)
         if finding is None:
-            noise.append(line)
+            other_lines.append(line)
         else:
             count += 1
             yield finding
-    yield from _end(cluster, name, count, noise)
+    last_finding = early_end(_ended_pod(cluster, name), count, other_lines)
+    if last_finding is not None:
+        yield last_finding
 
 
-def _end(cluster: Cluster, name: str, count: int, noise: Sequence[str]) -> Iterator[Finding]:
-    """Yield a finding if the pod ended early. Its phase changes shortly after its log ends."""
-    end = time.monotonic() + _STUCK
+def _ended_pod(cluster: Cluster, name: str) -> dict[str, Any]:
+    """Return the pod after its end. Its phase changes shortly after its log ends."""
+    deadline = time.monotonic() + _STUCK
     pod = cluster.read(kinds.POD, name)
-    while pod is not None and pod["status"].get("phase") == "Running" and time.monotonic() < end:
+    while pod is not None and pod["status"].get("phase") == "Running" and time.monotonic() < deadline:
         time.sleep(_POLL)
         pod = cluster.read(kinds.POD, name)
-    finding = ending(pod or {"metadata": {"name": name}, "status": {"phase": "gone"}}, count, noise)
-    if finding is not None:
-        yield finding
+    return pod or {"metadata": {"name": name}, "status": {"phase": "gone"}}
 
 
-def _ledger(cluster: Cluster, site: Site) -> str:
-    """Return the ledger's URL, or "" if this user may not read it."""
+def _ledger_url(cluster: Cluster, site: Site) -> str:
+    """Return the URL of the ledger's database; "" if this user may not read it."""
     try:
         secret = Cluster(cluster.context, site.home).read(kinds.SECRET, site.ledger.name)
         return base64.b64decode((secret or {})["data"][site.ledger.key]).decode()

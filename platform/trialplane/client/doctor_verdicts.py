@@ -1,4 +1,4 @@
-"""Verdicts of `platform doctor` on a cluster: KubeRay, the chart, room, permissions, admission. Pure."""
+"""Verdicts of `platform doctor` on a cluster: pure functions that judge responses and objects of the API server."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Thing = Mapping[str, Any]
 SERVER, CHART = "API server", "chart"
 RUNS = "kind Run"
 OPERATOR = "app.kubernetes.io/name=kuberay-operator"
-_OLDEST_KUBERNETES = (1, 30)  # ValidatingAdmissionPolicy is generally available since
-_OLDEST_KUBERAY = (1, 6)
-_NEWER_FIELD = "enableK8sTokenAuth"  # of RayCluster, since KubeRay 1.6
+_MIN_KUBERNETES = (1, 30)  # the first version with ValidatingAdmissionPolicy enabled
+_MIN_KUBERAY = (1, 6)
+_FIELD_OF_KUBERAY_1_6 = "enableK8sTokenAuth"  # of RayCluster
 _INSTALL_KUBERAY = "an administrator of the cluster installs KubeRay 1.6 or newer once, see `platform docs cluster`"
 _GRANT = (
     "whoever installed the platform adds you to `users` of your team in the chart's values and runs `helm upgrade`; "
@@ -42,33 +42,35 @@ def server(answer: ApiResponse, context: str) -> Finding:
         return findings.failed(SERVER, f"{context} answers {answer.status}", advice)
     version_info = answer.json()
     version = (_number(version_info["major"]), _number(version_info["minor"]))
-    if version < _OLDEST_KUBERNETES:
+    if version < _MIN_KUBERNETES:
         advice = "use a cluster of Kubernetes 1.30 or newer: older ones have no ValidatingAdmissionPolicy"
         return findings.failed(SERVER, f"{context} runs Kubernetes {version_info['gitVersion']}", advice)
     return findings.passed(SERVER, f"{context} runs Kubernetes {version_info['gitVersion']}")
 
 
 def resources(api: ApiResponse, schema: ApiResponse) -> Finding:
-    """Check that KubeRay's resources exist, with all fields in use.
+    """Check that KubeRay's resources exist, with all fields that the platform uses.
 
     Args:
-        api: response with the resources of ray.io/v1.
-        schema: response with their fields.
+        api: Response with the resources of ray.io/v1.
+        schema: Response with their fields.
     """
     check = "KubeRay's kinds"
     available = {resource["name"] for resource in api.json().get("resources", [])} if api.ok else set()
     if "rayclusters" not in available:
         return findings.failed(check, "the API server does not know rayclusters", _INSTALL_KUBERAY)
-    if schema.ok and _NEWER_FIELD.encode() not in schema.data:
+    if schema.ok and _FIELD_OF_KUBERAY_1_6.encode() not in schema.data:
         advice = (
             "Helm never upgrades them: `helm show crds` of KubeRay's chart, 1.6 or newer, into `kubectl apply --server-side`"
         )
-        return findings.failed(check, f"they are from a KubeRay before 1.6: RayCluster has no {_NEWER_FIELD}", advice)
+        return findings.failed(
+            check, f"they are from a KubeRay before 1.6: RayCluster has no {_FIELD_OF_KUBERAY_1_6}", advice
+        )
     return findings.passed(check, "rayclusters, of 1.6 or newer")
 
 
 def runs(api: ApiResponse) -> Finding:
-    """Check that the API server knows the kind Run. `api` is the response with the resources of its group."""
+    """Check that the kind Run exists. `api` is the response with the resources of its API group."""
     if api.ok and "runs" in {resource["name"] for resource in api.json().get("resources", [])}:
         return findings.passed(RUNS, "the API server knows it")
     advice = "an administrator of the cluster applies it: `kubectl apply --server-side -f charts/platform/crds/`"
@@ -87,19 +89,21 @@ def operator(deployments: Sequence[Thing]) -> Finding:
     image = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
     version = re.search(r":v?(\d+)\.(\d+)", image)
     if not (deployment.get("status") or {}).get("availableReplicas"):
-        where = f"kubectl --namespace {deployment['metadata']['namespace']}"
-        advice = f"`{where} describe pods -l {OPERATOR}` and `{where} logs deploy/{deployment['metadata']['name']}` show why"
+        kubectl = f"kubectl --namespace {deployment['metadata']['namespace']}"
+        advice = (
+            f"`{kubectl} describe pods -l {OPERATOR}` and `{kubectl} logs deploy/{deployment['metadata']['name']}` show why"
+        )
         return findings.failed(check, f"{name} has no ready pod", advice)
     if version is None:
         advice = "make sure that it is KubeRay 1.6 or newer"
         return findings.warned(check, f"{name} runs {image}, whose tag is not a version", advice)
-    if (int(version[1]), int(version[2])) < _OLDEST_KUBERAY:
+    if (int(version[1]), int(version[2])) < _MIN_KUBERAY:
         return findings.failed(check, f"{name} runs {image}, older than 1.6", _INSTALL_KUBERAY)
     return findings.passed(check, f"{name} runs {image}")
 
 
 def chart(site: Site) -> Finding:
-    """Check that the chart has this version."""
+    """Check that the chart has the same minor version as this package."""
     text = f"release {site.release} in namespace {site.home}, version {site.version}"
     ours = trialplane.__version__
     if site.version.split(".")[:2] != ours.split(".")[:2]:
@@ -114,26 +118,26 @@ def claims(site: Site, existing: Sequence[Thing], classes: Sequence[Thing] | Non
     """Check the volume claims that runs mount, and those of the chart's pods.
 
     Args:
-        site: the site, with the claims of runs.
-        existing: all claims of the namespace.
-        classes: the cluster's storage classes, or None if they cannot be read.
+        site: Site of the chart, with the names of the claims of runs.
+        existing: All claims of the namespace.
+        classes: Storage classes of the cluster; None if they cannot be read.
     """
     check = "volumes"
     states = {claim["metadata"]["name"]: str((claim.get("status") or {}).get("phase", "Pending")) for claim in existing}
-    needed = [name for name in (site.runs.claim, site.data.claim) if name]
-    absent = [name for name in needed if name not in states]
-    if absent:
+    required = [name for name in (site.runs.claim, site.data.claim) if name]
+    missing = [name for name in required if name not in states]
+    if missing:
         advice = f"create it, or name another in the chart's values: `helm upgrade {site.release}`"
-        return findings.failed(check, f"there is no claim {' or '.join(absent)}", advice)
-    waiting = [name for name, state in states.items() if state != "Bound"]
-    if waiting:
-        if classes is not None and not any(_is_default(claim) for claim in classes):
+        return findings.failed(check, f"there is no claim {' or '.join(missing)}", advice)
+    unbound = [name for name, state in states.items() if state != "Bound"]
+    if unbound:
+        if classes is not None and not any(_is_default(storage_class) for storage_class in classes):
             advice = (
                 "name a storage class in the chart's values, or make one the cluster's default (`kubectl get storageclass`)"
             )
-            return findings.failed(check, f"{', '.join(waiting)} not bound; no storage class is the default", advice)
-        advice = f"`kubectl describe pvc {waiting[0]}` shows why; some are bound when a pod first mounts them"
-        return findings.warned(check, f"{', '.join(waiting)} not bound", advice)
+            return findings.failed(check, f"{', '.join(unbound)} not bound; no storage class is the default", advice)
+        advice = f"`kubectl describe pvc {unbound[0]}` shows why; some are bound when a pod first mounts them"
+        return findings.warned(check, f"{', '.join(unbound)} not bound", advice)
     if not site.runs.claim:
         advice = "set a claim for runs in the chart's values to keep the logs of runs whose pods are gone"
         return findings.warned(check, "no claim for runs: their logs are lost with their pods", advice)
@@ -149,18 +153,27 @@ def gateway(answer: ApiResponse, site: Site) -> Finding:
     if not answer.ok:
         kubectl = f"kubectl -n {site.home}"
         advice = f"`{kubectl} get pods,endpointslices` shows whether it runs, `{kubectl} logs deploy/{service}` its log"
-        return findings.failed("gateway", f"the service {service} answers {answer.status}: {_text(answer)}", advice)
+        return findings.failed(
+            "gateway", f"the service {service} answers {answer.status}: {_response_message(answer)}", advice
+        )
     return findings.passed("gateway", f"the service {service} in namespace {site.home} answers")
 
 
-def probed(plan: Plan) -> Role:
-    """Return the role whose pod is checked: the one with the most GPUs."""
+def probed_role(plan: Plan) -> Role:
+    """Return the role whose pod the doctor imitates: the one with the most GPUs."""
     return max(plan.job.roles(), key=lambda role: role.resources.gpus)
 
 
 def room(site: Site, plan: Plan, nodes: Sequence[Thing] | None, quotas: Sequence[Thing] | None) -> Iterator[Finding]:
-    """Check that nodes and quotas have room for one trial of the plan."""
-    job, required = plan.job, probed(plan).resources
+    """Check that nodes and quotas have room for one trial of the plan.
+
+    Args:
+        site: Site of the chart.
+        plan: Plan of a run.
+        nodes: Nodes of the cluster; None if they cannot be read.
+        quotas: Quotas of the namespace; None if they cannot be read.
+    """
+    job, required = plan.job, probed_role(plan).resources
     request = f"a trial with {required.cpus:g} CPU, {required.memory} and {required.gpus} GPU"
     groups = [{"template": pods.trial(plan, site, role)} for role in job.roles()]
     head = {"template": pods.head(plan, site)}
@@ -189,14 +202,20 @@ def room(site: Site, plan: Plan, nodes: Sequence[Thing] | None, quotas: Sequence
 
 
 def permissions(denied: Sequence[str]) -> Finding:
-    """Check the permissions for the command line."""
+    """Return the finding for the permissions of the command line, of which `denied` are missing."""
     if denied:
         return findings.failed("permissions", f"you may not {', '.join(denied)}", _GRANT)
     return findings.passed("permissions", "all that submit, status, logs, scale, pause and cancel need")
 
 
 def permission_to_make_pods(denied: Sequence[str], context: str, namespace: str) -> Finding | None:
-    """Return None if this user may create a test pod. Runs do not need this: KubeRay creates their pods."""
+    """Return a warning if this user may not create a test pod. A run needs no such permission: KubeRay creates its pods.
+
+    Args:
+        denied: Missing permissions; empty if the user may create pods.
+        context: Context of the cluster.
+        namespace: Namespace of the pod.
+    """
     if not denied:
         return None
     advice = f"have a user who may create pods run `platform doctor --context {context} --namespace {namespace}`"
@@ -204,7 +223,7 @@ def permission_to_make_pods(denied: Sequence[str], context: str, namespace: str)
 
 
 def admission(answer: ApiResponse) -> Finding:
-    """Check the API server's answer to a dry run of a trial's pod without the policies' variables."""
+    """Check that the admission policy refused the dry run of a trial's pod without the policies' variables."""
     check = "admission policy"
     if answer.ok:
         advice = (
@@ -212,24 +231,24 @@ def admission(answer: ApiResponse) -> Finding:
             "`kubectl get validatingadmissionpolicybindings` shows the chart's; a new one takes some seconds"
         )
         return findings.failed(check, "a trial's pod without the policies' variables would be admitted", advice)
-    message = _text(answer)
+    message = _response_message(answer)
     if "ValidatingAdmissionPolicy" not in message:
         advice = "something else refused the pod before the policy was evaluated: fix that and check again"
         return findings.warned(check, f"a trial's pod was refused, but not by it: {refusal.denial(message)}", advice)
     return findings.passed(check, f"refuses a pod without the variables: {refusal.denial(message)}")
 
 
-def unruly(pod: Thing) -> dict[str, Any]:
-    """Return a trial's pod without the policies' variables."""
-    bad_pod: dict[str, Any] = json.loads(json.dumps(pod))
-    for container in bad_pod["spec"]["containers"]:
+def forbidden_pod(pod: Thing) -> dict[str, Any]:
+    """Return a copy of a trial's pod without the policies' variables, which the admission policy must refuse."""
+    copied_pod: dict[str, Any] = json.loads(json.dumps(pod))
+    for container in copied_pod["spec"]["containers"]:
         container["env"] = [
             variable for variable in container.get("env", []) if variable["name"] not in policies.trial_env()
         ]
-    return bad_pod
+    return copied_pod
 
 
-def _text(answer: ApiResponse) -> str:
+def _response_message(answer: ApiResponse) -> str:
     """Return the message of an unsuccessful response, or the beginning of its text."""
     try:
         data = answer.json()
@@ -242,8 +261,8 @@ def _text(answer: ApiResponse) -> str:
 def _capacity(resource: str, nodes: Sequence[Thing] | None) -> str:
     """Return the number of nodes and GPUs in words."""
     amounts = [preflight.amount((node["status"].get("allocatable") or {}).get(resource, 0)) for node in nodes or []]
-    with_gpus = [int(amount) for amount in amounts if amount]
-    gpus = f"{sum(with_gpus)} {resource} on {len(with_gpus)} of them" if with_gpus else f"none with {resource}"
+    gpu_counts = [int(amount) for amount in amounts if amount]
+    gpus = f"{sum(gpu_counts)} {resource} on {len(gpu_counts)} of them" if gpu_counts else f"none with {resource}"
     return f"{len(amounts)} node(s), {gpus}"
 
 
@@ -252,5 +271,5 @@ def _is_default(storage_class: Thing) -> bool:
 
 
 def _number(text: str) -> int:
-    """Return the number in a version such as 34+."""
+    """Return the number of a part of a version, such as 34 for "34+"."""
     return int(re.sub(r"\D.*", "", text) or 0)

@@ -1,4 +1,4 @@
-"""Earlier runs that a new study learns from or takes results from, read with the rights of the user who submits it."""
+"""Trials of earlier runs for a new study: its history, and results to reuse. Read with the submitting user's rights."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from trialplane.plan.plan import Plan
 from trialplane.wire import rows
 from trialplane.wire.earlier import Earlier, EarlierTrial
 
-MOST_TRIALS = 20_000  # of all earlier studies; they travel with the code
-MOST_RUNS = 100  # the newest runs in which results are looked for
+MAX_TRIALS = 20_000  # of the history, which is sent with the code
+MAX_RUNS = 100  # newest runs that are searched for results
 
 
 def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]:
-    """Return what a plan's run is given of earlier runs, the issues of that, and notes for the user.
+    """Return the trials of earlier runs for a plan's run, issues of the field `history`, and notes for the user.
 
     Args:
-        target: of the earlier runs and the new one.
-        plan: of the new run.
+        target: Target of the earlier runs and of the new one.
+        plan: Plan of the new run.
     """
     job = plan.job
     if not isinstance(job, Study):
@@ -41,42 +41,42 @@ def gather(target: Target, plan: Plan) -> tuple[Earlier, list[Issue], list[str]]
             continue
         history += mapped.trials
         notes += mapped.notes()
-    if len(history) > MOST_TRIALS:
-        issues.append(Issue(("history",), f"has {len(history):,} trials, and {MOST_TRIALS:,} are the most; name fewer runs"))
+    if len(history) > MAX_TRIALS:
+        issues.append(Issue(("history",), f"has {len(history):,} trials, and {MAX_TRIALS:,} are the most; name fewer runs"))
     results = _results(target, plan, notes) if job.reuse else []
     return Earlier(tuple(history), tuple(results)), issues, notes
 
 
 def _results(target: Target, plan: Plan, notes: list[str]) -> list[EarlierTrial]:
-    """Return the complete trials of earlier runs with the same code, data and seed, the newest run first."""
+    """Return the complete trials of earlier runs with the same code, data and seed, newest run first; add notes."""
     unreadable = [name for name, digest in plan.data.items() if digest == datasets.UNREADABLE]
     if unreadable:
         notes.append(f"reuse: nothing, as the data in {unreadable[0]} cannot be read here to see whether it has changed")
         return []
-    alike, code = earlier.training_digest(plan.job), plan.pack.identity
+    training_digest, code = earlier.training_digest(plan.job), plan.pack.identity
     results: list[EarlierTrial] = []
-    for run in target.runs()[:MOST_RUNS]:
+    for run in target.runs()[:MAX_RUNS]:
         if run == plan.run:
             continue
         try:
             facts = target.submission(run)
-            if facts.get("identity") != code or not _is_alike(target.job(run), alike):
+            if facts.get("identity") != code or not _trains_alike(target.job(run), training_digest):
                 continue
-            if changed := _changed(facts.get("data") or {}, plan.data):
-                notes.append(f"reuse: nothing of {run}, as the data in {changed} has changed since")
+            if parameter := _changed_data(facts.get("data") or {}, plan.data):
+                notes.append(f"reuse: nothing of {run}, as the data in {parameter} has changed since")
                 continue
             old = target.job(run)
             results += earlier.results(run, old, rows.newest_attempts(target.rows(run)[1]), plan.job.required_metrics)
         except (RunNotFound, RunDamaged, LedgerError, TargetError):
-            continue  # deleted meanwhile, or damaged, as `platform list` shows
+            continue  # the run was deleted in the meantime, or is damaged, which `platform list` shows
     notes.append(f"reuse: {len(results)} results of earlier runs with the same code, data and seed")
     return results
 
 
-def _is_alike(job: Job, digest: str) -> bool:
+def _trains_alike(job: Job, digest: str) -> bool:
     return isinstance(job, Study) and earlier.training_digest(job) == digest
 
 
-def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Return the first parameter whose data is not the same."""
-    return next((name for name in sorted({*before, *now}) if before.get(name) != now.get(name)), "")
+def _changed_data(old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """Return the first parameter whose data has another digest; "" if there is none."""
+    return next((name for name in sorted({*old, *new}) if old.get(name) != new.get(name)), "")

@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trialplane.client.target import Observed, Target, unknown_run_error
+from trialplane.client.target import Observation, Target, unknown_run_error
 from trialplane.errors import TargetError
 from trialplane.ledger import attempts as reading
 from trialplane.ledger.attempts import Attempt
@@ -104,13 +104,13 @@ Event = RunChanged | TrialStarted | TrialEnded | TrialInterrupted | RunEnded
 
 
 async def follow(target: Target, run: str) -> AsyncIterator[Event]:
-    """Iterate over the events of a run; see `RunHandle.events`."""
+    """Iterate over the events of a run, until it is inactive; see `RunHandle.events`."""
     job = await asyncio.to_thread(target.job, run)
-    reported = _Reported(job)
+    reported = _ReportedEvents(job)
     while True:
-        # In a thread, because reading waits for files or the network. Reading changes nothing, so it can be cancelled.
-        observed, attempts, alive, position = await asyncio.to_thread(_look, target, run, reported.position)
-        for event in reported.news(observed, attempts, alive):
+        # Read in a thread, because this waits for files or the network. Reading changes nothing, so it can be cancelled.
+        observed, attempts, alive, position = await asyncio.to_thread(_read_progress, target, run, reported.position)
+        for event in reported.new_events(observed, attempts, alive):
             yield event
         reported.position = position
         if not observed.is_active:
@@ -119,10 +119,15 @@ async def follow(target: Target, run: str) -> AsyncIterator[Event]:
         await asyncio.sleep(target.poll)
 
 
-def _look(target: Target, run: str, after: int) -> tuple[Observed, list[Attempt], bool, int]:
-    """Return the run's state, running attempts and those that ended after a position, and the next position.
+def _read_progress(target: Target, run: str, after: int) -> tuple[Observation, list[Attempt], bool, int]:
+    """Return the state of a run, its attempts, whether its controller is running, and the position for the next call.
 
-    The state is read first, so that all attempts of an inactive run are returned.
+    The attempts are the running ones, and those that ended after the position `after`. The state is read first, so that all
+    attempts of an inactive run are returned.
+
+    Raises:
+        RunNotFound: There is no such run.
+        TargetError: The ledger cannot be read, and the run is not active.
     """
     observed = target.observe(run)
     if observed is None:
@@ -136,7 +141,7 @@ def _look(target: Target, run: str, after: int) -> tuple[Observed, list[Attempt]
     return observed, attempts, alive, reading.newest_place(attempts, after)
 
 
-class _Reported:
+class _ReportedEvents:
     """Events that an iterator has already yielded."""
 
     def __init__(self, job: Job) -> None:
@@ -145,7 +150,7 @@ class _Reported:
         self._state: RunState | None = None
         self._started: set[int] = set()  # ledger numbers of attempts that run
 
-    def news(self, observed: Observed, attempts: list[Attempt], alive: bool) -> Iterator[Event]:
+    def new_events(self, observed: Observation, attempts: list[Attempt], alive: bool) -> Iterator[Event]:
         """Yield the new events, in a possible order."""
         if observed.status.state is not self._state:
             self._state = observed.status.state
@@ -163,7 +168,7 @@ class _Reported:
 def history(target: Target, run: str) -> list[Moment]:
     """List what has happened in a run so far, in order of time; see `RunHandle.history`."""
     job = target.job(run)
-    observed, attempts, alive, _ = _look(target, run, 0)
+    observed, attempts, alive, _ = _read_progress(target, run, 0)
     changes, status = target.changes(run), observed.status
     moments = [Moment(change.at, change.description, change.by) for change in changes]
     if not changes and status.created:

@@ -1,7 +1,7 @@
-"""A run as an Optuna study, or in MLflow: what the ledger has of it is sent to a process that has Optuna, or MLflow.
+"""Export of a run as an Optuna study or to an MLflow, by a process of its own that imports Optuna or MLflow.
 
-The process receives the order, the attempts and the reports on its standard input, one JSON document per line. What it has
-written into a file is read back for a notebook, the one place of the laptop's packages that imports Optuna.
+The process receives the order, the attempts and the reports on its standard input, one JSON document per line. For a
+notebook, `read_study` loads the exported study from a file; only this function imports Optuna here.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
     from trialplane.client.target import Target
     from trialplane.job.kinds import Job
 
-MLFLOW = "mlflow:"  # in front of the URI of an MLflow
+MLFLOW = "mlflow:"  # prefix of the tracking URI of an MLflow
 # Without `-P` a file of the working directory could shadow a library.
 COMMAND = (sys.executable, "-P", "-m", "trialplane.controller.export")
 
 
-def order(run: str, job: Job, **where: Any) -> str:
-    """The process's first line.
+def order_line(run: str, job: Job, **destination: Any) -> str:
+    """Return the first line for the process, with the order.
 
     Args:
-        run: name of the run.
-        job: its job.
-        **where: `url` or `listener`, see `Order`.
+        run: Name of the run.
+        job: Job of the run.
+        **destination: `url` or `listener`, as in `Order`.
     """
     order = Order(
         run,
@@ -54,88 +54,107 @@ def order(run: str, job: Job, **where: Any) -> str:
         tuple(objective.metric for objective in job.objectives),
         {"job": job.name, "kind": job.kind, "spec": job.model_dump_json()},
         ranges={name: Range(*parameter.ends, parameter.log) for name, parameter in job.search.normal_parameters.items()},
-        **where,
+        **destination,
     )
     return f"{records.to_json(order)}\n"
 
 
 class Position(NamedTuple):
-    """Up to where a run was read: the order of its last end, and the mark of its last report."""
+    """Position up to which a run was read.
+
+    Attributes:
+        end: Position of the last attempt that ended.
+        mark: Mark of the last report.
+    """
 
     end: int = 0
     mark: int = 0
 
 
-def changes(target: Target, run: str, job: Job, after: Position) -> tuple[str, Position]:
-    """The attempts that run, and ends and reports since a position, as a line, and the position to continue from."""
+def changes_line(target: Target, run: str, job: Job, after: Position) -> tuple[str, Position]:
+    """Return a line with the records of a run since a position, and the new position.
+
+    The records are the running attempts, and the attempts that ended and the reports that arrived since the position.
+    """
     new_attempts, alive = target.attempts(run, after.end)
     metric = job.watched_metric
-    curves = target.curves(run, after.mark) if metric else []  # later: an attempt that ended has all of its reports
+    curves = target.curves(run, after.mark) if metric else []  # read last, so that an ended attempt has all of its reports
     reports = [[report.number, report.step, report.metrics[metric]] for report in curves if metric in report.metrics]
     line = json.dumps({"attempts": records.to_dict(new_attempts), "alive": alive, "reports": records.to_dict(reports)})
     mark = curves[-1].mark if curves else after.mark
     return f"{line}\n", Position(attempts.newest_place(new_attempts, after.end), mark)
 
 
-def check(*libraries: str, extra: str = "local") -> None:
-    """Raise InputError if libraries are not installed; `extra` is the extra of trialplane that brings them."""
+def check_installed(*libraries: str, extra: str = "local") -> None:
+    """Check that libraries are installed.
+
+    Args:
+        *libraries: Names of top-level modules.
+        extra: Extra of trialplane that installs them.
+
+    Raises:
+        InputError: A library is not installed.
+    """
     missing = [name for name in libraries if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"{', '.join(missing)} cannot be found; pip install 'trialplane[{extra}]'")
 
 
-def environ() -> dict[str, str]:
-    """The process's environment."""
+def process_environ() -> dict[str, str]:
+    """Return the environment of the process."""
     return protobuf.controller_env(os.environ)
 
 
-def write(target: Target, run: str, url: str) -> None:
-    """Write a run as a study into the database of `url`, or bring an MLflow at `mlflow:URI` up to date with it.
+def export(target: Target, run: str, url: str) -> None:
+    """Write a run as a study into a database, or bring an MLflow up to date with it.
+
+    Args:
+        target: Target of the run.
+        run: Name of the run.
+        url: SQLAlchemy URL of the database, or `mlflow:` and the tracking URI of the MLflow.
 
     Raises:
-        InputError: the study exists already, the URL is not usable, or Optuna or MLflow is not installed.
-        TargetError: the database, or MLflow, cannot be written.
+        InputError: The study exists already, the URL is not usable, or Optuna or MLflow is not installed.
+        TargetError: The database or MLflow cannot be written.
     """
     if url.startswith(MLFLOW):
-        to_mlflow(target, run, url.removeprefix(MLFLOW))
+        export_to_mlflow(target, run, url.removeprefix(MLFLOW))
         return
-    check("optuna", "sqlalchemy")
+    check_installed("optuna", "sqlalchemy")
     _check_folder(url)
     job = target.job(run)
-    line, _ = changes(target, run, job, Position())
-    done = subprocess.run(
+    line, _ = changes_line(target, run, job, Position())
+    process = subprocess.run(
         COMMAND,
-        input=order(run, job, url=url) + line,
-        env=environ(),
+        input=order_line(run, job, url=url) + line,
+        env=process_environ(),
         capture_output=True,
         encoding="utf-8",
         errors="replace",
         check=False,
     )
-    message = done.stderr.strip()
-    if done.returncode == errors.EXIT_BAD_INPUT:
-        raise InputError(message)
-    if done.returncode == errors.EXIT_PLATFORM:
-        raise TargetError(message)
-    if done.returncode:
-        last = message.splitlines()[-1:] or [f"its process ended with exit code {done.returncode}"]
-        raise TargetError(f"{run} was not exported: {last[0]}")
+    if process.returncode == errors.EXIT_BAD_INPUT:
+        raise InputError(process.stderr.strip())
+    if process.returncode == errors.EXIT_PLATFORM:
+        raise TargetError(process.stderr.strip())
+    if process.returncode:
+        raise _export_error(run, process)
 
 
-def to_mlflow(target: Target, run: str, uri: str, report: str = "") -> None:
-    """Export the records of a run to an MLflow: those of the ledger, and no files but the page of the run.
+def export_to_mlflow(target: Target, run: str, uri: str, report: str = "") -> None:
+    """Export a run's records in the ledger to an MLflow. No files of the run are exported except its page.
 
     Args:
-        target: that has the run.
-        run: its name.
-        uri: tracking URI of the MLflow.
-        report: the page; "" for none.
+        target: Target of the run.
+        run: Name of the run.
+        uri: Tracking URI of the MLflow.
+        report: HTML of the run's page; "" for no page.
 
     Raises:
-        InputError: the URI is not usable, or MLflow is not installed.
+        InputError: The URI is not usable, or MLflow is not installed.
         TargetError: MLflow cannot be written.
     """
-    check("mlflow", "sqlalchemy")
+    check_installed("mlflow", "sqlalchemy")
     scheme = urllib.parse.urlsplit(uri).scheme
     if scheme in ("", "file"):
         raise InputError(
@@ -143,15 +162,15 @@ def to_mlflow(target: Target, run: str, uri: str, report: str = "") -> None:
             "For a file it is mlflow:sqlite:///mlflow.db"
         )
     _check_folder(uri)
-    attempts_, is_alive = target.attempts(run, 0)
-    reports = target.curves(run)  # later: an attempt that ended has all of its reports
+    ledger_attempts, is_alive = target.attempts(run, 0)
+    reports = target.curves(run)  # read last, so that an ended attempt has all of its reports
     observed = target.observe(run)
     end = None
     if observed is not None and not is_alive:
         status = observed.status
         end = End(status.state, status.reason, status.ended or status.updated)
-    stored = tuple(StoredAttempt(attempt.request, attempt.outcome, attempt.place, "{}") for attempt in attempts_)
-    order_ = ExportOrder(copy=Copy(stored, tuple(reports)), end=end)
+    stored = tuple(StoredAttempt(attempt.request, attempt.outcome, attempt.place, "{}") for attempt in ledger_attempts)
+    export_order = ExportOrder(copy=Copy(stored, tuple(reports)), end=end)
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
         files = RunPaths.of(Path(scratch), run)
         files.root.mkdir(parents=True)
@@ -159,43 +178,52 @@ def to_mlflow(target: Target, run: str, uri: str, report: str = "") -> None:
         files.submission.write_text(json.dumps(dict(target.submission(run))), encoding="utf-8")
         if report:
             files.report.write_text(report, encoding="utf-8")
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-P", "-m", "trialplane.exporter", str(files.root)],
-            input=f"{records.to_json(order_)}\n",
+            input=f"{records.to_json(export_order)}\n",
             env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", env.MLFLOW_TRACKING_URI: uri},
             capture_output=True,
             encoding="utf-8",
             errors="replace",
             check=False,
         )
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or [f"its process ended with exit code {done.returncode}"]
-        raise TargetError(f"{run} was not exported: {last[0]}")
+    if process.returncode:
+        raise _export_error(run, process)
+
+
+def _export_error(run: str, process: subprocess.CompletedProcess[str]) -> TargetError:
+    """Return the error for a process that failed, with the last line of its output."""
+    lines = process.stderr.strip().splitlines() or [f"its process ended with exit code {process.returncode}"]
+    return TargetError(f"{run} was not exported: {lines[-1]}")
 
 
 def _check_folder(url: str) -> None:
-    """Raise InputError if SQLite would have to make a file in a folder that is not there."""
+    """Check that the folder of a SQLite database exists.
+
+    Raises:
+        InputError: The folder does not exist.
+    """
     parts = urllib.parse.urlsplit(url)
-    if parts.scheme.partition("+")[0] != "sqlite" or parts.path.startswith("/file:"):  # the last is a URI of SQLite's own
+    if parts.scheme.partition("+")[0] != "sqlite" or parts.path.startswith("/file:"):  # /file: begins a URI of SQLite
         return
     folder = Path(parts.path[1:]).parent
-    with contextlib.suppress(PermissionError):  # which the database reports
+    with contextlib.suppress(PermissionError):  # the database reports it
         if not folder.is_dir():
             raise InputError(f"there is no folder {folder} for {Path(parts.path).name}; make it, or export elsewhere")
 
 
-def read(target: Target, run: str) -> optuna.Study:
-    """A run as a study in memory, as it is at this moment.
+def read_study(target: Target, run: str) -> optuna.Study:
+    """Return the present state of a run as a study in memory.
 
     Raises:
         InputError: Optuna is not installed.
     """
-    check("optuna", "sqlalchemy", extra="notebook")
-    import optuna  # a second, and laptops that only submit have none
+    check_installed("optuna", "sqlalchemy", extra="notebook")
+    import optuna  # takes a second, and is missing on laptops that only submit
 
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
         url = f"sqlite:///{Path(scratch, 'study.db')}"
-        write(target, run, url)
+        export(target, run, url)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             stored = optuna.storages.RDBStorage(url)

@@ -1,7 +1,7 @@
-"""A Python function as a job: its source, with all that it uses of its module, as a folder that travels like any other.
+"""A Python function as a job: the files of a job's folder, with the source of the function and of all that it uses.
 
-Nothing is pickled: what a trial runs is text that can be read in the run's folder. `submitted.py` holds the function, the
-imports, constants, functions and classes that it uses, and `train.py` calls it. What cannot be written as source is refused.
+Nothing is pickled, so the code of a trial can be read in the run's folder: `submitted.py` has the function with the imports,
+constants, functions and classes that it uses, and `train.py` calls it. A value that cannot be written as source is refused.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from trialplane.plan import plan as planning
 
 Function = Callable[..., Any]
 
-CONTEXT = "ctx"  # the argument that gets the trial's context
-TRIAL = "trial"  # the argument of a function that is an objective of Optuna, which has no other
-METRIC = "value"  # what a function's result is called unless `objective` says otherwise
+CONTEXT = "ctx"  # name of the argument that gets the trial's context
+TRIAL = "trial"  # name of the only argument of an objective of Optuna
+METRIC = "value"  # default name of the metric that a function returns
 _MODULE = "submitted"
 
 
@@ -33,43 +33,43 @@ class FunctionJob:
     """A function that can be submitted.
 
     Attributes:
-        name: of the job.
-        arguments: the function's, without `ctx`.
-        needed: those without a default.
-        is_open: whether it can read any parameter: it has `**`, or `ctx`.
-        origin: folder of the file that defines it; the working directory for a notebook.
-        files: of the job's folder, by name.
+        name: Name of the job.
+        arguments: Names of the function's arguments, without `ctx`.
+        required: Names of the arguments without a default.
+        is_open: Whether the function can read any parameter, because it has an argument `**name` or `ctx`.
+        origin: Folder of the file that defines the function; the working directory for a notebook.
+        files: Text of each file of the job's folder, by name.
     """
 
     name: str
     arguments: tuple[str, ...]
-    needed: tuple[str, ...]
+    required: tuple[str, ...]
     is_open: bool
     origin: Path
     files: Mapping[str, str]
 
     def write(self, folder: Path) -> None:
-        """Write the job's files into a folder, which is made."""
+        """Create a folder with the job's files."""
         folder.mkdir(parents=True)
         for name, text in self.files.items():
             (folder / name).write_text(text, encoding="utf-8")
 
     def check(self, space: Mapping[str, Any], params: Collection[str]) -> Iterator[Issue]:
-        """Parameters that do not fit the function's arguments.
+        """Yield issues of parameters that do not fit the function's arguments.
 
         Args:
-            space: those that are searched.
-            params: names of those that are fixed.
+            space: Searched parameters, by name.
+            params: Names of fixed parameters.
         """
         for field, names in (("space", space), ("params", params)):
             for name in names:
                 if not self.is_open and name not in self.arguments:
                     hint = errors.nearest(name, self.arguments) or "it has no arguments"
                     yield Issue((field, name), f"the function has no such argument; {hint}", f"submit({field}=…)")
-        for name in self.needed:
+        for name in self.required:
             default = f"write a default for it: {name}=…"
-            searched = space.get(name)
-            if isinstance(searched, Mapping) and searched.get("when"):
+            parameter = space.get(name)
+            if isinstance(parameter, Mapping) and parameter.get("when"):
                 reason = f"has no value where its condition does not hold; {default}"
                 yield Issue(("space", name, "when"), reason, "submit(space=…)")
             if name not in space and name not in params:
@@ -79,85 +79,99 @@ class FunctionJob:
                 yield Issue((name,), f"this argument has no value; {advice}", "submit(…)")
 
 
-def job_of(function: Function, params: Collection[str]) -> FunctionJob:
+def function_job(function: Function, params: Collection[str]) -> FunctionJob:
     """Return a function as a job.
 
     Args:
-        function: its arguments are parameters, one called `ctx` gets the trial's `Context`, and its result is the trial's.
-            With `trial` as its only argument it is an objective of Optuna, which defines the parameters itself.
-        params: names of the parameters that will be fixed.
+        function: Function that returns a trial's result. Its arguments are parameters; one named `ctx` gets the trial's
+            `Context`. A function whose only argument is named `trial` is an objective of Optuna, which defines the
+            parameters itself.
+        params: Names of the parameters that will be fixed.
 
     Raises:
-        SpecError: it cannot be written as source, with every reason and its fix.
+        SpecError: The function cannot be written as source. The issues have every reason, with its fix.
     """
-    reason = _unfit(function)
+    reason = _refusal(function)
     if reason:
         raise SpecError([Issue(("job",), f"{reason}; see `platform docs notebooks`", "submit(…)")])
-    plain = inspect.unwrap(function)
-    module = source.module_of(plain)
-    arguments = {name: argument for name, argument in inspect.signature(function).parameters.items() if name != CONTEXT}
-    open_ended = any(argument.kind is argument.VAR_KEYWORD for argument in arguments.values())
-    named = {
+    inner = inspect.unwrap(function)
+    module = source.module_of(inner)
+    if list(inspect.signature(function).parameters) == [TRIAL]:
+        return _optuna_job(inner, module, params)
+    signature = dict(inspect.signature(function).parameters)
+    takes_context = signature.pop(CONTEXT, None) is not None
+    has_keywords = any(argument.kind is argument.VAR_KEYWORD for argument in signature.values())
+    arguments = {
         name: argument
-        for name, argument in arguments.items()
+        for name, argument in signature.items()
         if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY)
     }
-    takes_ctx = CONTEXT in inspect.signature(function).parameters
-    name = planning.slug(plain.__name__)
-    if list(inspect.signature(function).parameters) == [TRIAL]:
-        objective = {
-            "kind": "hpo",
-            "entrypoint": f"optuna:{_MODULE}:{plain.__name__}",
-            "params": dict.fromkeys(params),
-            "objectives": [{"metric": METRIC, "direction": "minimize"}],
-        }
-        files = {load.FILE: json.dumps(objective, indent=2), f"{_MODULE}.py": module}
-        return FunctionJob(name, (), (), is_open=True, origin=_origin(plain), files=files)
-    defaults = {key: argument.default for key, argument in named.items() if _is_json(argument.default)}
-    job = {
-        "kind": "hpo",
-        "entrypoint": "train:run",
-        "params": {**defaults, **dict.fromkeys(params)},  # the values come as those of a flag would, and are checked so
-        "objectives": [{"metric": METRIC, "direction": "minimize"}],
-    }
-    chosen = f"{{name: ctx.params[name] for name in {list(named)!r} if name in ctx.params}}"
-    chosen = "dict(ctx.params)" if open_ended else chosen
-    train = f'''"""One trial of the function {plain.__name__}, which is in {_MODULE}.py."""
+    defaults = {name: argument.default for name, argument in arguments.items() if _is_json(argument.default)}
+    # A parameter of `params` is declared without a value. Its value arrives like that of a flag, and is checked like it.
+    job = _job_fields("train:run", {**defaults, **dict.fromkeys(params)})
+    train = _train_module(inner.__name__, None if has_keywords else list(arguments), takes_context=takes_context)
+    return FunctionJob(
+        name=planning.slug(inner.__name__),
+        arguments=tuple(arguments),
+        required=tuple(name for name, argument in arguments.items() if argument.default is argument.empty),
+        is_open=has_keywords or takes_context,
+        origin=_origin(inner),
+        files={load.FILE: job, "train.py": train, f"{_MODULE}.py": module},
+    )
+
+
+def _optuna_job(objective: types.FunctionType, module: str, params: Collection[str]) -> FunctionJob:
+    """Return the job of an objective of Optuna; `module` is the text of its module."""
+    job = _job_fields(f"optuna:{_MODULE}:{objective.__name__}", dict.fromkeys(params))
+    files = {load.FILE: job, f"{_MODULE}.py": module}
+    return FunctionJob(planning.slug(objective.__name__), (), (), is_open=True, origin=_origin(objective), files=files)
+
+
+def _job_fields(entrypoint: str, params: Mapping[str, Any]) -> str:
+    """Return the text of a function's job.yaml."""
+    objectives = [{"metric": METRIC, "direction": "minimize"}]
+    return json.dumps({"kind": "hpo", "entrypoint": entrypoint, "params": params, "objectives": objectives}, indent=2)
+
+
+def _train_module(function: str, names: list[str] | None, *, takes_context: bool) -> str:
+    """Return the text of train.py.
+
+    Args:
+        function: Name of the function.
+        names: Names of the parameters to pass; None for all.
+        takes_context: Whether the function has an argument for the trial's context.
+    """
+    arguments = "dict(ctx.params)"
+    if names is not None:
+        arguments = f"{{name: ctx.params[name] for name in {names!r} if name in ctx.params}}"
+    return f'''"""One trial of the function {function}, which is in {_MODULE}.py."""
 
 import {_MODULE}
 
 
 def run(ctx):
-    """Calls it with the trial's parameters; its own defaults stand for those that are not drawn."""
-    given = {chosen}
-    return {_MODULE}.{plain.__name__}({"ctx=ctx, " if takes_ctx else ""}**given)
+    """Call the function with the trial's parameters. Its defaults replace parameters that were not drawn."""
+    arguments = {arguments}
+    return {_MODULE}.{function}({"ctx=ctx, " if takes_context else ""}**arguments)
 '''
-    return FunctionJob(
-        name=name,
-        arguments=tuple(named),
-        needed=tuple(key for key, argument in named.items() if argument.default is argument.empty),
-        is_open=open_ended or takes_ctx,
-        origin=_origin(plain),
-        files={load.FILE: json.dumps(job, indent=2), "train.py": train, f"{_MODULE}.py": module},
-    )
 
 
-def _unfit(function: Function) -> str:
-    """Return why a function's source cannot be sent, and what to do, or ""."""
-    plain = inspect.unwrap(function)
-    name = getattr(plain, "__qualname__", type(plain).__name__)
-    if inspect.isclass(plain):
+def _refusal(function: Function) -> str:
+    """Return why a function's source cannot be sent, and what to do; "" if it can be sent."""
+    inner = inspect.unwrap(function)
+    name = getattr(inner, "__qualname__", type(inner).__name__)
+    if inspect.isclass(inner):
         return f"{name} is a class; submit a function that uses it"
-    if inspect.ismethod(plain):
+    if inspect.ismethod(inner):
         return f"{name} is a method, whose object would have to travel; write a function that makes the object"
-    if not inspect.isfunction(plain):
-        description = "compiled, and has no source" if inspect.isbuiltin(plain) else f"a {type(plain).__name__}"
+    if not inspect.isfunction(inner):
+        description = "compiled, and has no source" if inspect.isbuiltin(inner) else f"a {type(inner).__name__}"
         return f"{name} is {description}; write a function that calls it: def objective(lr): return …"
-    if plain.__name__ == "<lambda>":
+    if inner.__name__ == "<lambda>":
         return "a lambda has no source of its own; write it as def objective(lr): return …"
     if name.rpartition(".")[0] and not name.rpartition(".")[0].endswith("<locals>"):
         return f"{name} is a method, whose object would have to travel; write a function that makes the object"
-    if inspect.iscoroutinefunction(plain) or inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+    if inspect.iscoroutinefunction(inner) or inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         return f"{name} returns no result when it is called (async or yield); write a plain function"
     kinds = {argument.kind for argument in inspect.signature(function).parameters.values()}
     if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY}:
@@ -166,7 +180,7 @@ def _unfit(function: Function) -> str:
 
 
 def _is_json(value: Any) -> bool:
-    """Whether a default comes out of job.yaml as it is; others stay in the source alone."""
+    """Return whether JSON can represent a default exactly. Other defaults remain in the function's source only."""
     try:
         return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
     except (TypeError, ValueError, RecursionError):
@@ -174,6 +188,6 @@ def _is_json(value: Any) -> bool:
 
 
 def _origin(function: types.FunctionType) -> Path:
-    """The folder of a function's file; of a notebook's cell there is none."""
+    """Return the folder of a function's file; the working directory for a notebook's cell, which has no file."""
     file = Path(function.__code__.co_filename)
     return file.parent if file.is_file() else Path.cwd()

@@ -1,8 +1,8 @@
 """Client of the chart's gateway: the ledger and the logs of runs, through the API server's proxy.
 
-There is one method per route of the gateway (`trialplane.gateway`). For a run that is not in the ledger, methods return None
-or False. Every other failure is a `TargetError`. Each request is authenticated by a token of the namespace's service account
-for users. The API server creates such tokens for minutes (TokenRequest), and only for these users.
+There is one method for each route of the gateway (`trialplane.gateway`). For a run that is not in the ledger, a method
+returns None, False or an empty list. Any other failure is a `TargetError`. A token of the namespace's service account for
+users authenticates each request. The API server issues such tokens (TokenRequest), valid for minutes, to these users only.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from trialplane.wire.logs import Piece
 from trialplane.wire.records import Change, Desired, ReportRow, RunStatus, TrialRow
 
 TOKEN_SECONDS = 600  # the shortest lifetime that Kubernetes allows
-_RENEWAL = 0.8  # share of its lifetime after which a token is renewed
-_PAUSES = (0.5, 1.0, 2.0)  # seconds before each retry of a request whose token the gateway could not check
+_RENEWAL = 0.8  # share of a token's lifetime after which it is renewed
+_RETRY_DELAYS = (0.5, 1.0, 2.0)  # seconds before each retry, if the gateway could not check the token
 
 
 class Gateway:
@@ -50,12 +50,12 @@ class Gateway:
         self._site = site
         self._clock = clock
         self._pause = pause
-        self._token, self._until = "", 0.0
-        self._asking = threading.Lock()
+        self._token, self._renewal_time = "", 0.0
+        self._token_lock = threading.Lock()
 
     def runs(self) -> list[dict[str, Any]]:
         """Return all runs in the ledger, newest first: run, job, submitted."""
-        runs: list[dict[str, Any]] = self._need(self._get("runs")).json()
+        runs: list[dict[str, Any]] = self._checked_response(self._get("runs")).json()
         return runs
 
     def status(self, run: str) -> tuple[RunStatus, bool, Desired] | None:
@@ -64,7 +64,7 @@ class Gateway:
         Raises:
             RunDamaged: The status is invalid or of another version.
         """
-        answer = self._get_of_run(run, "status")
+        answer = self._get_run_item(run, "status")
         if answer is None:
             return None
         data = answer.json()
@@ -72,9 +72,9 @@ class Gateway:
             status = records.from_dict(RunStatus, data["status"])
             desired = records.from_dict(Desired, data["desired"])
         except ValueError as error:
-            raise self._unreadable(run, str(error)) from error
-        if wrong := records.mistyped_field(status):
-            raise self._unreadable(run, f"an invalid value for `{wrong}`")
+            raise self._unreadable_status_error(run, str(error)) from error
+        if invalid_field := records.mistyped_field(status):
+            raise self._unreadable_status_error(run, f"an invalid value for `{invalid_field}`")
         return status, bool(data["alive"]), desired
 
     def job(self, run: str) -> bytes | None:
@@ -91,10 +91,10 @@ class Gateway:
         return self._data(run, "code")
 
     def is_saved(self, run: str) -> bool | None:
-        """Whether a training has saved a checkpoint. None if that, or the run, is unknown."""
-        answer = self._get_of_run(run, "checkpoints")
-        saved = None if answer is None else answer.json()["saved"]
-        return saved if isinstance(saved, bool) else None
+        """Return whether a training has saved a checkpoint; None if that, or the run, is unknown."""
+        answer = self._get_run_item(run, "checkpoints")
+        is_saved = None if answer is None else answer.json()["saved"]
+        return is_saved if isinstance(is_saved, bool) else None
 
     def attempts(self, run: str) -> list[TrialRow] | None:
         """Return all attempts, in the order of their starts."""
@@ -102,7 +102,7 @@ class Gateway:
         return None if pages is None else _rows(pages)
 
     def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]] | None:
-        """Return the place to continue after, and the attempts that ended after the place `after`."""
+        """Return the position of the last end, and the attempts that ended after the position `after`."""
         pages = self._pages(run, "ends", {"after": str(after)})
         return None if pages is None else (int(pages[-1]["place"]), _rows(pages))
 
@@ -123,32 +123,32 @@ class Gateway:
 
     def changes(self, run: str) -> list[Change]:
         """Return the changes of the desired state, in order."""
-        answer = self._get_of_run(run, "changes")
+        answer = self._get_run_item(run, "changes")
         return [] if answer is None else [records.from_dict(Change, change) for change in answer.json()]
 
     def log(self, run: str, which: Log, offset: int) -> Piece | str:
-        """Return a log from an offset, or why there is none yet."""
-        chosen = {"trial": which.trial, "attempt": which.attempt, "worker": which.worker}
-        query = {"from": str(offset), **{name: str(number) for name, number in chosen.items() if number is not None}}
+        """Return a piece of a log from an offset, or as text the reason why there is no log yet."""
+        numbers = {"trial": which.trial, "attempt": which.attempt, "worker": which.worker}
+        query = {"from": str(offset), **{name: str(number) for name, number in numbers.items() if number is not None}}
         answer = self._get(f"runs/{run}/log", query)
-        if _is_unknown(answer):
+        if _is_unknown_run(answer):
             return _error(answer) or ""
-        self._need(answer)
-        following = int(answer.headers.get("x-trialplane-next", offset + len(answer.data)))
-        return Piece(answer.data, following, answer.headers.get("x-trialplane-growing") == "1")
+        self._checked_response(answer)
+        next_offset = int(answer.headers.get("x-trialplane-next", offset + len(answer.data)))
+        return Piece(answer.data, next_offset, answer.headers.get("x-trialplane-growing") == "1")
 
     def forget(self, run: str) -> bool:
-        """Ask the operator to remove a run, which takes a while. False if the run is unknown.
+        """Request the removal of a run, which the operator carries out. Return False if the run is unknown.
 
         Raises:
-            LedgerLocked: a controller works on it.
+            LedgerLocked: A controller works on the run.
         """
         answer = self._send("DELETE", f"runs/{run}")
         if answer.status == 409 and (message := _error(answer)) is not None:
             raise LedgerLocked(message)
-        return False if _is_unknown(answer) else self._need(answer, "delete").ok
+        return False if _is_unknown_run(answer) else self._checked_response(answer, "delete").ok
 
-    def _unreadable(self, run: str, problem: str) -> RunDamaged:
+    def _unreadable_status_error(self, run: str, problem: str) -> RunDamaged:
         namespace = self._cluster.place
         return RunDamaged(
             f"the status of {run}, from the gateway in {namespace}, cannot be read: {problem}. Use the chart's version of "
@@ -156,24 +156,25 @@ class Gateway:
         )
 
     def _data(self, run: str, item: str) -> bytes | None:
-        answer = self._get_of_run(run, item)
+        answer = self._get_run_item(run, item)
         return None if answer is None else answer.data
 
-    def _get_of_run(self, run: str, item: str, query: Mapping[str, str] | None = None) -> ApiResponse | None:
+    def _get_run_item(self, run: str, item: str, query: Mapping[str, str] | None = None) -> ApiResponse | None:
+        """Return the answer about an item of a run; None for an unknown run."""
         answer = self._get(f"runs/{run}/{item}", query)
-        return None if _is_unknown(answer) else self._need(answer)
+        return None if _is_unknown_run(answer) else self._checked_response(answer)
 
     def _pages(self, run: str, item: str, query: Mapping[str, str]) -> list[dict[str, Any]] | None:
-        """Return all pages of an answer; None for an unknown run. `next` of a page has the query of the following one."""
+        """Return all pages of an answer; None for an unknown run. `next` of a page has the query of the next page."""
         pages: list[dict[str, Any]] = []
-        following: Mapping[str, Any] | None = {}
-        while following is not None:
-            query = {**query, **{name: str(value) for name, value in following.items()}}
-            answer = self._get_of_run(run, item, query)
+        next_query: Mapping[str, Any] | None = {}
+        while next_query is not None:
+            query = {**query, **{name: str(value) for name, value in next_query.items()}}
+            answer = self._get_run_item(run, item, query)
             if answer is None:
                 return None
             pages.append(answer.json())
-            following = pages[-1]["next"]
+            next_query = pages[-1]["next"]
         return pages
 
     def check_mlflow(self) -> None:
@@ -186,7 +187,7 @@ class Gateway:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             if not answer.ok:
                 raise TargetError(f"the gateway in {self._cluster.place} reports: {answer.json()['message']}")
-        self._need(answer)
+        self._checked_response(answer)
 
     @contextlib.contextmanager
     def mlflow(self, method: str, target: str, body: bytes) -> Iterator[Any]:
@@ -197,15 +198,15 @@ class Gateway:
             target: Path and query.
             body: JSON, or b"".
         """
-        service, path = self._site.gateway, f"{self._root_path}{mlflow.UI}{target}"
+        site_gateway, path = self._site.gateway, f"{self._root_path}{mlflow.UI}{target}"
         for renew in (False, True):
             headers = {names.TOKEN_HEADER: self._bearer(renew=renew)}
             with self._cluster.service_stream(
-                service.service, service.port, method, path, body, headers, namespace=self._namespace
-            ) as reply:
-                if reply.status == 401 and not renew:
+                site_gateway.service, site_gateway.port, method, path, body, headers, namespace=self._namespace
+            ) as response:
+                if response.status == 401 and not renew:
                     continue
-                yield reply
+                yield response
                 return
 
     def _get(self, path: str, query: Mapping[str, str] | None = None) -> ApiResponse:
@@ -216,8 +217,10 @@ class Gateway:
         answer = self._send_once(method, path, query, self._bearer())
         if answer.status == 401 and _error(answer) is not None:
             answer = self._send_once(method, path, query, self._bearer(renew=True))
-        for seconds in _PAUSES:
-            if answer.status != 503 or _error(answer, "code") != names.UNCHECKED:  # unchecked requests have no effect
+        for seconds in _RETRY_DELAYS:
+            if (
+                answer.status != 503 or _error(answer, "code") != names.UNCHECKED
+            ):  # the gateway has not acted on the request, so it can be repeated
                 break
             self._pause(seconds)
             answer = self._send_once(method, path, query, self._bearer())
@@ -242,11 +245,11 @@ class Gateway:
 
     def _bearer(self, *, renew: bool = False) -> str:
         """Return a token that authenticates this user for runs in the namespace."""
-        with self._asking:
-            if renew or self._clock() >= self._until:
-                began = self._clock()
-                self._token, seconds = self._request_token()
-                self._until = began + _RENEWAL * seconds
+        with self._token_lock:
+            if renew or self._clock() >= self._renewal_time:
+                request_time = self._clock()
+                self._token, lifetime = self._request_token()
+                self._renewal_time = request_time + _RENEWAL * lifetime
             return self._token
 
     def _request_token(self) -> tuple[str, float]:
@@ -272,7 +275,7 @@ class Gateway:
         token_request = answer.json()
         return str(token_request["status"]["token"]), float(token_request["spec"].get("expirationSeconds") or TOKEN_SECONDS)
 
-    def _need(self, answer: ApiResponse, verb: str = "get") -> ApiResponse:
+    def _checked_response(self, answer: ApiResponse, verb: str = "get") -> ApiResponse:
         """Return a successful answer unchanged.
 
         Raises:
@@ -300,8 +303,8 @@ def _rows(pages: list[dict[str, Any]]) -> list[TrialRow]:
     return [records.from_dict(TrialRow, row) for page in pages for row in page["rows"]]
 
 
-def _is_unknown(answer: ApiResponse) -> bool:
-    """Whether the gateway itself answered 404, and not an API server without the service."""
+def _is_unknown_run(answer: ApiResponse) -> bool:
+    """Return whether the gateway itself answered 404. The API server answers 404, too, if it has no such service."""
     return answer.status == 404 and _error(answer) is not None
 
 

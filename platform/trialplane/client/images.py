@@ -1,6 +1,6 @@
-"""Builds the images of jobs/Dockerfile and layers with a job's requirements over them, pushes them and loads them into kind.
+"""Images of jobs/Dockerfile, with a job's requirements as a layer over them: their build, push, and load into kind.
 
-The commands are values (`build`, `layer`, `push`, `load`), so that they can be shown before they run.
+`build`, `layer`, `push` and `load` return commands as values, so that they can be shown before they run.
 """
 
 from __future__ import annotations
@@ -23,14 +23,21 @@ from trialplane.job.requirements import Requirements
 TARGETS = ("controller", "trial")
 DOCKERFILE = Path("jobs", "Dockerfile")
 REPOSITORY = "trialplane"  # local images are trialplane/controller and trialplane/trial
-# Package indexes from the user's environment; the Dockerfile declares these arguments.
-_PASSED_ON = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
-_LISTS = "/tmp/requirements"  # where a build has a job's requirements
+# Build arguments of the Dockerfile with package indexes, whose values come from the user's environment.
+_INDEX_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
+_REQUIREMENTS_FOLDER = "/tmp/requirements"  # in a build
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A program with its arguments, additional environment variables, working directory, and the text of its stdin."""
+    """A command to run.
+
+    Attributes:
+        argv: Program and its arguments.
+        environ: Additional environment variables.
+        folder: Working directory; None for that of this process.
+        stdin: Text of its standard input; "" for the standard input of this process.
+    """
 
     argv: tuple[str, ...]
     environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -40,12 +47,12 @@ class Command:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Sources of images.
+    """Repository from which images are built.
 
     Attributes:
-        root: the repository; holds jobs/Dockerfile.
-        revision: its commit, with the suffix `-dirty` when files were changed; "" outside of git.
-        created: time as of RFC 3339; that of the commit, so that the same code gives the same image.
+        root: Folder of the repository, which has jobs/Dockerfile.
+        revision: Its commit, with the suffix `-dirty` if files were changed; "" without git.
+        created: Time of the commit in the format of RFC 3339, so that the same code gives the same image.
     """
 
     root: Path
@@ -54,19 +61,19 @@ class Source:
 
 
 def image(target: str, tag: str, prefix: str = REPOSITORY) -> str:
-    """The name of an image."""
+    """Return the name of an image."""
     return f"{prefix.rstrip('/')}/{target}:{tag}"
 
 
-def source(here: Path) -> Source:
-    """The nearest repository with jobs/Dockerfile, from `here` upwards.
+def find_source(start: Path) -> Source:
+    """Return the repository with jobs/Dockerfile that contains a folder.
 
     Raises:
-        InputError: there is none.
+        InputError: There is no such repository.
     """
-    root = next((folder for folder in (here, *here.parents) if (folder / DOCKERFILE).is_file()), None)
+    root = next((folder for folder in (start, *start.parents) if (folder / DOCKERFILE).is_file()), None)
     if root is None:
-        raise InputError(f"there is no {DOCKERFILE} in {here} or above it; run this in the platform's repository")
+        raise InputError(f"there is no {DOCKERFILE} in {start} or above it; run this in the platform's repository")
     revision = _git(root, "rev-parse", "HEAD")
     if not revision:
         return Source(root, "", datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
@@ -75,81 +82,89 @@ def source(here: Path) -> Source:
 
 
 def build(
-    origin: Source, target: str, tag: str, device: str, builder: Mapping[str, str], packages: Sequence[str] = ()
+    source: Source, target: str, tag: str, device: str, builder: Mapping[str, str], packages: Sequence[str] = ()
 ) -> Command:
-    """The command that builds one image.
+    """Return the command that builds one image.
 
     Args:
-        origin: the repository.
-        target: controller or trial.
-        tag: of the image.
-        device: cuda or cpu; of the trial image.
-        builder: variables that choose the builder, see `builder`.
-        packages: additional Python packages to install.
+        source: Repository of the image.
+        target: "controller" or "trial".
+        tag: Tag of the image.
+        device: "cuda" or "cpu", for a trial image.
+        builder: Environment variables that select the builder; see `builder_environ`.
+        packages: Additional Python packages to install.
     """
     argv = ["docker", "build", "--file", str(DOCKERFILE), "--target", target, "--tag", image(target, tag)]
-    arguments = {"VERSION": trialplane.__version__, "REVISION": origin.revision, "CREATED": origin.created}
+    arguments = {"VERSION": trialplane.__version__, "REVISION": source.revision, "CREATED": source.created}
     if target == "trial":
         arguments["DEVICE"] = device
     if packages:
         arguments["PACKAGES"] = " ".join(packages)
     for name, value in arguments.items():
         argv += ["--build-arg", f"{name}={value}"]
-    return Command((*argv, *_indexes(), "."), builder, origin.root)
+    return Command((*argv, *_index_arguments(), "."), builder, source.root)
 
 
-def layer_tag(needed: Requirements, tag: str) -> str:
-    """The tag of the trial image with a job's requirements: the same for the same files over the same tag."""
-    return f"{tag}-{needed.digest[:12]}"
+def layer_tag(requirements: Requirements, tag: str) -> str:
+    """Return the tag of the trial image with a job's requirements, which depends on nothing but them and the tag below."""
+    return f"{tag}-{requirements.digest[:12]}"
 
 
-def layer(needed: Requirements, folder: Path, tag: str, builder: Mapping[str, str]) -> Command:
-    """The command that builds the trial image with a job's requirements as a layer over it.
+def layer(requirements: Requirements, folder: Path, tag: str, builder: Mapping[str, str]) -> Command:
+    """Return the command that builds the trial image with a job's requirements as a layer over it.
 
     Args:
-        needed: of the job.
-        folder: of the job.
-        tag: of the trial image below.
-        builder: variables that choose the builder, see `builder`.
+        requirements: Requirements of the job.
+        folder: Folder of the job.
+        tag: Tag of the trial image below.
+        builder: Environment variables that select the builder; see `builder_environ`.
 
     Raises:
-        InputError: a variable with an index of packages holds a password.
+        InputError: A variable with a package index has a user name or a password.
     """
-    argv = ["docker", "build", "--file", "-", "--tag", image("trial", layer_tag(needed, tag))]
-    return Command((*argv, *_indexes(), "."), builder, folder, layer_dockerfile(needed, image("trial", tag)))
+    argv = ["docker", "build", "--file", "-", "--tag", image("trial", layer_tag(requirements, tag))]
+    return Command((*argv, *_index_arguments(), "."), builder, folder, layer_dockerfile(requirements, image("trial", tag)))
 
 
-def layer_dockerfile(needed: Requirements, base: str) -> str:
-    """Return the Dockerfile of this layer. Its context is the job's folder.
+def layer_dockerfile(requirements: Requirements, base: str) -> str:
+    """Return the Dockerfile of such a layer over the image `base`. Its build context is the job's folder.
 
-    What the layer installs may replace libraries of the image below, but neither trialplane nor Ray, which must be those of
-    the controller. At the end it passes what the image itself had to pass.
+    The layer may replace libraries of the image below, except trialplane and Ray, which must have the controller's versions.
+    Its last step runs the checks of a trial image.
     """
-    name = needed.main
+    name = requirements.main
     if name.endswith(".py"):
-        lines = " ".join(shlex.quote(line) for line in needed.files[0][1].splitlines())
-        copy_lines, name = [f"RUN mkdir -p {_LISTS} && printf '%s\\n' {lines} > {_LISTS}/script.txt"], "script.txt"
+        lines = " ".join(shlex.quote(line) for line in requirements.files[0][1].splitlines())
+        copy_lines, name = (
+            [f"RUN mkdir -p {_REQUIREMENTS_FOLDER} && printf '%s\\n' {lines} > {_REQUIREMENTS_FOLDER}/script.txt"],
+            "script.txt",
+        )
     else:
-        copy_lines = [f"COPY {json.dumps([file, f'{_LISTS}/{file}'])}" for file, _ in needed.files]
-    pinned = f"{_LISTS}/kept.txt"
+        copy_lines = [f"COPY {json.dumps([file, f'{_REQUIREMENTS_FOLDER}/{file}'])}" for file, _ in requirements.files]
+    pinned = f"{_REQUIREMENTS_FOLDER}/kept.txt"
+    requirements_file = shlex.quote(f"{_REQUIREMENTS_FOLDER}/{name}")
     lines_of_file = [
         f"FROM {base}",
         "USER root",
-        *(f"ARG {name}" for name in _PASSED_ON),
+        *(f"ARG {name}" for name in _INDEX_VARIABLES),
         *copy_lines,
         f"RUN pip list --format=freeze | grep -E '^(ray|trialplane)==' > {pinned} \\",
-        f" && pip install -r {shlex.quote(f'{_LISTS}/{name}')} -c {pinned} && pip check && rm -rf {_LISTS}",
+        f" && pip install -r {requirements_file} -c {pinned} && pip check && rm -rf {_REQUIREMENTS_FOLDER}",
         "USER 1000:1000",
         "RUN python -m trialplane.worker.probe --image trial && rm -rf /tmp/*",
-        f'LABEL io.trialplane.requirements="{needed.digest}"',
+        f'LABEL io.trialplane.requirements="{requirements.digest}"',
     ]
     return "".join(f"{line}\n" for line in lines_of_file)
 
 
-def _indexes() -> list[str]:
-    """Arguments that pass on the package indexes of the user's environment; docker takes the values from there."""
+def _index_arguments() -> list[str]:
+    """Return arguments for the package indexes in the user's environment, from which docker reads their values.
+
+    Raises:
+        InputError: A variable has a user name or a password.
+    """
     argv: list[str] = []
-    for name in _PASSED_ON:
+    for name in _INDEX_VARIABLES:
         if os.environ.get(name):
             _check_no_password(name, os.environ[name])
             argv += ["--build-arg", name]
@@ -168,31 +183,41 @@ def load(targets: Sequence[str], tag: str, cluster: str, nodes: Sequence[str]) -
     return Command((*argv, *(["--nodes", ",".join(nodes)] if nodes else [])))
 
 
-def builder() -> dict[str, str]:
-    """The variables that make `docker build` use BuildKit where the client has it; the older builder works too.
+def builder_environ() -> dict[str, str]:
+    """Return the environment variables that make `docker build` use BuildKit, or the older builder without BuildKit.
 
     Raises:
-        TargetError: docker is not installed, or its daemon does not answer.
+        TargetError: Docker is not installed, or its daemon does not answer.
     """
     version = _client_version()
-    if version < 23:  # BuildKit is in these clients, off by default
+    if version < 23:  # these clients have BuildKit, but do not use it by default
         return {"DOCKER_BUILDKIT": "1"}
-    has_buildx = _ask("docker", "buildx", "version").returncode == 0
+    has_buildx = _run_captured("docker", "buildx", "version").returncode == 0
     return {"DOCKER_BUILDKIT": "1" if has_buildx else "0"}
 
 
 def check_image(name: str) -> None:
-    """Raise InputError when docker has no image of that name."""
-    _client_version()
-    if _ask("docker", "image", "inspect", "--format", "{{.Id}}", name).returncode:
+    """Check that docker has an image.
+
+    Raises:
+        InputError: There is no image of this name.
+        TargetError: Docker is not installed, or its daemon does not answer.
+    """
+    _client_version()  # raises if docker does not work
+    if _run_captured("docker", "image", "inspect", "--format", "{{.Id}}", name).returncode:
         raise InputError(f"there is no image {name} here; `platform image build` creates it")
 
 
 def check_cluster(name: str) -> None:
-    """Raise TargetError if kind is not installed, InputError if it has no cluster of that name."""
-    answer = _ask("kind", "get", "clusters")
+    """Check that kind has a cluster.
+
+    Raises:
+        InputError: There is no cluster of this name.
+        TargetError: Kind is not installed, or does not work.
+    """
+    answer = _run_captured("kind", "get", "clusters")
     if answer.returncode:
-        raise TargetError(f"`kind get clusters` failed: {_last(answer.stderr)}")
+        raise TargetError(f"`kind get clusters` failed: {_last_line(answer.stderr)}")
     clusters = answer.stdout.split()
     if name not in clusters:
         hint = errors.nearest(name, clusters) or "there is none"
@@ -202,20 +227,20 @@ def check_cluster(name: str) -> None:
 
 
 def run(command: Command) -> None:
-    """Run a command, which inherits stdout and stderr, and stdin where it is given no text.
+    """Run a command, whose output goes to that of this process.
 
     Raises:
-        TargetError: it failed.
+        TargetError: The command failed, or its program is not installed.
     """
     try:
         environ = {**os.environ, **command.environ}
         stdin_text = command.stdin or None
-        done = subprocess.run(command.argv, env=environ, cwd=command.folder, input=stdin_text, text=True, check=False)
+        process = subprocess.run(command.argv, env=environ, cwd=command.folder, input=stdin_text, text=True, check=False)
     except FileNotFoundError as error:
-        raise _missing(command.argv[0]) from error
-    if done.returncode:
+        raise _not_installed_error(command.argv[0]) from error
+    if process.returncode:
         command_name = " ".join(command.argv[:2])
-        raise TargetError(f"`{command_name}` ended with exit code {done.returncode}; its output is above")
+        raise TargetError(f"`{command_name}` ended with exit code {process.returncode}; its output is above")
 
 
 def _check_no_password(name: str, url: str) -> None:
@@ -227,36 +252,40 @@ def _check_no_password(name: str, url: str) -> None:
 
 
 def _client_version() -> int:
-    """The major version of docker's client, when its daemon answers."""
-    answer = _ask("docker", "version", "--format", "{{.Client.Version}} {{.Server.Version}}")
+    """Return the major version of docker's client; 0 if it is unknown.
+
+    Raises:
+        TargetError: Docker is not installed, or its daemon does not answer.
+    """
+    answer = _run_captured("docker", "version", "--format", "{{.Client.Version}} {{.Server.Version}}")
     if answer.returncode:
         raise TargetError(
-            f"the docker daemon does not answer: {_last(answer.stderr)}\n"
+            f"the docker daemon does not answer: {_last_line(answer.stderr)}\n"
             "Start it (`sudo systemctl start docker`, or Docker Desktop), and check that `docker info` works"
         )
     major = answer.stdout.split(".")[0]
     return int(major) if major.isdigit() else 0
 
 
-def _ask(*argv: str) -> subprocess.CompletedProcess[str]:
+def _run_captured(*argv: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(argv, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
-        raise _missing(argv[0]) from error
+        raise _not_installed_error(argv[0]) from error
 
 
-def _missing(program: str) -> TargetError:
-    where = {"docker": "https://docs.docker.com/engine/install", "kind": "https://kind.sigs.k8s.io"}
-    return TargetError(f"{program} is not installed; {where.get(program, '')} explains how")
+def _not_installed_error(program: str) -> TargetError:
+    instructions = {"docker": "https://docs.docker.com/engine/install", "kind": "https://kind.sigs.k8s.io"}
+    return TargetError(f"{program} is not installed; {instructions.get(program, '')} explains how")
 
 
-def _last(text: str) -> str:
+def _last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1].strip() if lines else "no output"
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """The output of git, or "" without git, a repository or a commit."""
+    """Return the output of git; "" without git, a repository or a commit."""
     try:
         done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):

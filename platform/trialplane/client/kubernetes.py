@@ -1,7 +1,7 @@
-"""A namespace of a Kubernetes cluster as a target: a run is a Run, and a study in the ledger for good.
+"""A namespace of a Kubernetes cluster as a target: a run is a Run object, and permanently a study in the ledger.
 
-What is to be is written into the Run's spec, which the operator follows. A run has two sources: the API server has the Run,
-the gateway has the ledger. `sources` combines both into one status.
+The desired state is written into the Run's spec, which the operator follows. A run has two sources: the API server has the
+Run object, and the gateway has the ledger. `sources` combines both into one status.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from trialplane.client import remote_log, sources, target
 from trialplane.client.gateway import Gateway
 from trialplane.client.sources import RunSources
-from trialplane.client.target import Log, Observed, TargetName
+from trialplane.client.target import Log, Observation, TargetName
 from trialplane.errors import InputError, Issue, LedgerLocked, RunDamaged, TargetError
 from trialplane.job import kinds as job_kinds
 from trialplane.job.kinds import Job
@@ -36,9 +36,9 @@ REMOVAL = 120.0  # seconds for the operator to remove the files of a deleted run
 
 
 class KubernetesTarget:
-    """A namespace of a cluster, as the target of `Platform`.
+    """A namespace of a cluster; see `target.Target` for the contract of each method.
 
-    Nothing is read, not even the kubeconfig, before it is needed. `target.Target` describes the methods.
+    Nothing is read before it is needed, not even the kubeconfig.
 
     Args:
         context: Context of the kubeconfig. Default: the current one.
@@ -54,22 +54,26 @@ class KubernetesTarget:
 
     @functools.cached_property
     def cluster(self) -> Cluster:
-        """The cluster's namespace; errors as of `Cluster`."""
+        """The namespace of the cluster.
+
+        Raises:
+            TrialplaneError: The kubeconfig cannot be used; see `Cluster`.
+        """
         return Cluster(self._context, self._namespace)
 
     @functools.cached_property
     def objects(self) -> Objects:
-        """The objects of runs there."""
+        """The objects of runs in the namespace."""
         return Objects(self.cluster)
 
     @property
-    def place(self) -> TargetName:
-        """See `Target`; resolved, as the kubeconfig may change while a run stays where it is."""
+    def name(self) -> TargetName:
+        """See `Target`. Context and namespace are set even if they are defaults, because the kubeconfig may change."""
         return TargetName(context=self.cluster.context, namespace=self.cluster.namespace)
 
     @functools.cached_property
     def gateway(self) -> Gateway:
-        """The chart's gateway there."""
+        """The gateway of the chart."""
         return Gateway(self.cluster, self.objects.site)
 
     def where(self, run: str = "") -> str:
@@ -83,14 +87,14 @@ class KubernetesTarget:
             return [], []
         plan = Plan("check", job, Pack(b"", "", ()), Provenance("", "", ""))
         ray_cluster = raycluster.raycluster(plan, site)
-        # What an ordinary user of a namespace may not read is not checked; the run's status shows later why it waits.
-        read = self._allowed
-        named = job.cluster.priority_class or site.priority_class
+        # Objects that this user may not list are not checked. The status of a waiting run shows the reason later.
+        read = self._list_if_allowed
+        priority_class = job.cluster.priority_class or site.priority_class
         queue = job.cluster.queue or site.queue
         snapshot = preflight.ClusterSnapshot(
             nodes=read(kinds.NODE),
             quotas=read(kinds.QUOTA),
-            priority_classes=_names(read(kinds.PRIORITY_CLASS)) if named else None,
+            priority_classes=_names(read(kinds.PRIORITY_CLASS)) if priority_class else None,
             queues=_names(read(kinds.LOCAL_QUEUE)) if queue else None,
         )
         issues, warnings = preflight.check(job, ray_cluster, snapshot)
@@ -136,14 +140,14 @@ class KubernetesTarget:
                 raise
         return sorted(submitted_by_name, key=lambda name: (submitted_by_name[name], name), reverse=True)
 
-    def observe(self, run: str) -> Observed | None:
+    def observe(self, run: str) -> Observation | None:
         """See `Target`."""
         view = self._view(run)
-        return None if view is None else Observed(self._status(view), view.is_active, view.desired)
+        return None if view is None else Observation(self._status(view), view.is_active, view.desired)
 
     def is_active(self, run: str) -> bool:
         """See `Target`."""
-        return self._view_of(run).is_active
+        return self._known_view(run).is_active
 
     def job(self, run: str) -> Job:
         """See `Target`."""
@@ -159,7 +163,7 @@ class KubernetesTarget:
 
     def differences(self, plan: Plan) -> list[str] | None:
         """See `Target`."""
-        view = self._view_of(plan.run)
+        view = self._known_view(plan.run)
         if view.run is not None and not view.has_begun and view.is_active and self.objects.submission(view.run) is None:
             return None
         submission = self._submission(plan.run)
@@ -171,21 +175,21 @@ class KubernetesTarget:
             return self.gateway.ends(run, after) or (after, [])
         ledger_rows = self.gateway.attempts(run)
         if ledger_rows is None:
-            self._view_of(run)
+            self._known_view(run)  # raises if the run is unknown
         return 0, ledger_rows or []
 
     def attempts(self, run: str, after: int) -> tuple[list[Attempt], bool]:
         """See `Target`."""
         ledger_attempts = self.gateway.attempts_since(run, after)
         if ledger_attempts is None:
-            self._view_of(run)
+            self._known_view(run)  # raises if the run is unknown
         return ledger_attempts or ([], False)
 
     def curves(self, run: str, after: int = 0, limit: int = NO_LIMIT) -> list[ReportRow]:
         """See `Target`."""
         reports = self.gateway.curves(run, after, limit)
         if reports is None:
-            self._view_of(run)
+            self._known_view(run)  # raises if the run is unknown
         return reports or []
 
     def changes(self, run: str) -> list[Change]:
@@ -194,19 +198,19 @@ class KubernetesTarget:
 
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
         """See `Target`."""
-        self._view_of(run)
+        self._known_view(run)  # raises if the run is unknown
         first = self.gateway.log(run, which, 0)
         if not isinstance(first, str) or (follow and self.is_active(run)):
-            return remote_log.of_gateway(self.gateway, run, which, lambda: follow and self.is_active(run))
+            return remote_log.gateway_lines(self.gateway, run, which, lambda: follow and self.is_active(run))
         if which.trial is not None:
             noun = self.job(run).noun
             shows = f"`platform results {run}` shows the {noun}s"
             yet = " yet" if self.is_active(run) else ""
             raise InputError(f"there is no log of {noun} {which.trial} of {run}{yet}: {first}; {shows}")
         # Without a log on a volume, use the output of its container.
-        if (lines := remote_log.of_controller(self.objects, run, follow)) is not None:
+        if (lines := remote_log.controller_lines(self.objects, run, follow)) is not None:
             return lines
-        reason = self._status(self._view_of(run)).reason
+        reason = self._status(self._known_view(run)).reason
         raise InputError(f"the controller of {run} has no log yet: {reason or first}")
 
     def apply(self, plan: Plan) -> None:
@@ -214,43 +218,43 @@ class KubernetesTarget:
         self.objects.apply(plan, time.time())
 
     def restart(self, run: str, job: Job, status: RunStatus) -> None:
-        """See `Target`; a Run that was removed since is made again, of what the ledger has."""
-        view = self._view_of(run)
+        """See `Target`. If the Run object was removed since, it is created again from the ledger."""
+        view = self._known_view(run)
         plan, submitted = _plan(run, job, self._submission(run))
         if view.run is None:
             if view.alive:
-                raise self._removed(run)
+                raise self._removed_error(run)
             self.objects.apply(plan, submitted, resumes=1)
             return
-        # The job has the width that it was scaled to.
-        changed = {**runs.job_fields(job), "submission": plan.submission(submitted), "parallel": None}
+        # `parallel` is removed, because the job already has the width to which the run was scaled.
+        fields = {**runs.job_fields(job), "submission": plan.submission(submitted), "parallel": None}
         resumes = (view.run.read.spec.resumes if view.run.read.spec else 0) + 1
-        self._change(view.run, **changed, state="Running", now=None, resumes=resumes)
+        self._change(view.run, **fields, state="Running", now=None, resumes=resumes)
 
     def desire(self, run: str, state: RunState | None = None, *, parallel: int | None = None, now: bool = False) -> None:
         """See `Target`."""
-        view = self._view_of(run)
-        if view.run is None:  # its Run was removed since it ended
+        view = self._known_view(run)
+        if view.run is None:  # the Run object was removed after the end of the run
             if view.alive:
-                raise self._removed(run)
+                raise self._removed_error(run)
             if state is not RunState.CANCELLED:
                 raise InputError(f"{run} is not active; `platform resume {run}` continues it")
             plan, submitted = _plan(run, self.job(run), self._submission(run))
             self.objects.apply(plan, submitted, state=state, resumes=1)
             return
-        changed: dict[str, Any] = {"now": now or None}
+        fields: dict[str, Any] = {"now": now or None}
         if parallel is not None:
-            changed["parallel"] = parallel
+            fields["parallel"] = parallel
         # A pause does not revoke a cancel.
         if state is not None and not (state is RunState.PAUSED and view.desired.state is RunState.CANCELLED):
-            changed["state"] = runs.state_name(state)
-        self._change(view.run, **changed)
+            fields["state"] = runs.state_name(state)
+        self._change(view.run, **fields)
 
     def fit(self, run: str, parallel: int, *, now: bool = False) -> bool:
-        """See `Target`; the operator makes the room and takes it away, and this looks whether it has."""
-        view = self._view_of(run)
+        """See `Target`. The operator creates and removes the pods; this only checks whether it has done so."""
+        view = self._known_view(run)
         if view.run is None:
-            raise self._removed(run)
+            raise self._removed_error(run)
         role = self.job(run).widened(parallel).roles()[0]
         pods = self.objects.trial_pods(run, role.name)
         if not view.run.is_observed or len(pods) <= role.pods:
@@ -260,8 +264,8 @@ class KubernetesTarget:
         return has_scaled and not now and len(set(pods) & set(view.status.nodes if view.status else ())) <= role.pods
 
     def remove(self, run: str, *, forget: bool) -> None:
-        """See `Target`; the operator removes the pods of a run that is to be paused or cancelled."""
-        view = self._view_of(run)
+        """See `Target`. The operator removes the pods of a run that is paused or cancelled; this waits for it."""
+        view = self._known_view(run)
         if not forget:
             if view.run is not None and view.desired.state is not RunState.RUNNING:
                 self.objects.wait_for_pods(run)
@@ -270,43 +274,47 @@ class KubernetesTarget:
             raise target.active_run_error(run)
         self.objects.remove(run)
         deadline = time.monotonic() + REMOVAL
-        while late := self._unforgotten(run):
+        while obstacle := self._removal_obstacle(run):
             if time.monotonic() > deadline:
-                raise TargetError(late())
+                raise TargetError(obstacle())
             time.sleep(self.poll)
 
-    def _unforgotten(self, run: str) -> Callable[[], str] | None:
-        """Request the removal of a run's files and record. Return None when done, else a function that says why not."""
+    def _removal_obstacle(self, run: str) -> Callable[[], str] | None:
+        """Request the removal of a run's files and record.
+
+        Returns:
+            None if the removal is complete, otherwise a function that returns the reason.
+        """
         try:
-            return (lambda: self._unremoved(run)) if self.gateway.forget(run) else None
-        except (
-            LedgerLocked
-        ):  # one may begin just before its pod ends, and the database notices a lost one half a minute later
+            return (lambda: self._removal_status(run)) if self.gateway.forget(run) else None
+        except LedgerLocked:
+            # A controller may start just before its pod ends, and the database notices a lost one after half a minute.
             return lambda: (
                 f"the Run {run} in {self.cluster.place} is deleted, but its controller still works on it; `platform delete "
                 f"{run}` goes on once `kubectl --context {self.cluster.context} -n {self.cluster.namespace} get pods -l "
                 f"{names.RUN}={run}` shows none"
             )
 
-    def _unremoved(self, run: str) -> str:
-        """Return why a deleted run still exists."""
+    def _removal_status(self, run: str) -> str:
+        """Return why the files of a deleted run still exist."""
         pods = self.cluster.list(kinds.POD, selector=f"{names.REMOVES}={run}")
-        where = f"kubectl --context {self.cluster.context} -n {self.cluster.namespace}"
+        kubectl = f"kubectl --context {self.cluster.context} -n {self.cluster.namespace}"
         text = f"{run} is deleted and no longer runs, but its files in {self.cluster.place} are not removed yet"
         for pod in pods:
             name, phase = pod["metadata"]["name"], (pod.get("status") or {}).get("phase")
             if phase == "Failed":
-                last_words = f"{waiting.last_message(pod)}; `{where} logs {name}` has the rest"
+                last_words = f"{waiting.last_message(pod)}; `{kubectl} logs {name}` has the rest"
                 return f"{text}: {last_words}. Another pod tries in a minute"
             if phase != "Succeeded":
-                return f"{text}: the pod {name} is {phase}; `{where} describe pod {name}` shows why. It goes on by itself"
-        return f"{text}; is the operator running? `{self._operator}`"
+                return f"{text}: the pod {name} is {phase}; `{kubectl} describe pod {name}` shows why. It goes on by itself"
+        return f"{text}; is the operator running? `{self._operator_command}`"
 
     def _change(self, run: Run, **fields: Any) -> None:
         """Change a Run's spec, and wait until the operator follows it.
 
         Raises:
-            TargetError: it was changed concurrently, or the operator does not answer; the change stays.
+            TargetError: The Run is being removed, was changed concurrently, or the operator does not follow the change. In
+                the last case, the change remains in the spec.
         """
         if run.is_deleted:
             raise TargetError(f"the Run {run.name} in {self.cluster.place} is being removed; try again in a moment")
@@ -316,23 +324,23 @@ class KubernetesTarget:
             if time.monotonic() > deadline:
                 raise TargetError(
                     f"the change is written into the Run {run.name} in {self.cluster.place}, but the operator has not "
-                    f"followed it for {sources.PATIENCE:.0f} s: is it running? `{self._operator}`"
+                    f"followed it for {sources.PATIENCE:.0f} s: is it running? `{self._operator_command}`"
                 )
             time.sleep(self.poll / 5)
 
     @property
-    def _operator(self) -> str:
-        """A command that shows whether the operator runs."""
-        where = f"kubectl --context {self.cluster.context} -n {self.objects.site.home}"
-        return f"{where} get pods -l {names.ROLE}={names.OPERATOR}"
+    def _operator_command(self) -> str:
+        """Command that shows whether the operator runs."""
+        kubectl = f"kubectl --context {self.cluster.context} -n {self.objects.site.home}"
+        return f"{kubectl} get pods -l {names.ROLE}={names.OPERATOR}"
 
-    def _removed(self, run: str) -> InputError:
+    def _removed_error(self, run: str) -> InputError:
         return InputError(
             f"the Run {run} in {self.cluster.place} was removed, and its pods are ending; try again in a moment"
         )
 
     def _status(self, view: RunSources) -> RunStatus:
-        return sources.status(view, self._operator)
+        return sources.status(view, self._operator_command)
 
     def _view(self, run: str) -> RunSources | None:
         """Return the view of a run from both sources. None if it is unknown to both."""
@@ -344,17 +352,17 @@ class KubernetesTarget:
             answer = gateway.status(run)
         except TargetError as error:
             if run_object is None:
-                if isinstance(error, RunDamaged):  # which is more specific
+                if isinstance(error, RunDamaged):  # its message is more specific
                     raise
                 explanation = f"Without it only runs with a Run are known, and {run} has none"
                 raise TargetError(f"{error}\n{explanation}") from error
             return RunSources(run_object, None, False, str(error), desired)
         if answer is None:
             return None if run_object is None else RunSources(run_object, None, False, "", desired)
-        status, alive, recorded = answer
-        return RunSources(run_object, status, alive, "", desired if run_object else recorded)
+        status, alive, ledger_desired = answer
+        return RunSources(run_object, status, alive, "", desired if run_object else ledger_desired)
 
-    def _view_of(self, run: str) -> RunSources:
+    def _known_view(self, run: str) -> RunSources:
         view = self._view(run)
         if view is None:
             raise target.unknown_run_error(self, run)
@@ -368,11 +376,11 @@ class KubernetesTarget:
             return submission
         job, facts, code = self.gateway.job(run), self.gateway.submission(run), self.gateway.code(run)
         if job is None or facts is None or code is None:
-            self._view_of(run)
+            self._known_view(run)  # raises if the run is unknown
             raise TargetError(f"the ledger has no submission of {run}; submit it again under another name")
         return Submission(job_kinds.read(job), facts, code)
 
-    def _allowed(self, kind: kinds.ObjectKind) -> list[dict[str, Any]] | None:
+    def _list_if_allowed(self, kind: kinds.ObjectKind) -> list[dict[str, Any]] | None:
         try:
             return self.cluster.list(kind)
         except TargetError:

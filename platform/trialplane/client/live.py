@@ -1,6 +1,6 @@
-"""A run drawn while it goes on, for whoever waits for it in Python: in a notebook, on a terminal, or as plain lines.
+"""Live display of a run for a Python program that waits for it: in a notebook, on a terminal, or as plain lines.
 
-What all kinds of run have in common; the command line shows each kind in its own way (`cli.display`).
+It is the same for all kinds of run. The command line shows more of each kind (`cli.display`).
 """
 
 from __future__ import annotations
@@ -23,85 +23,85 @@ Update = Callable[[RunStatus], None]
 
 
 @contextlib.contextmanager
-def shown(console: Console | None = None) -> Iterator[Update]:
-    """A function that shows each status in place of the one before.
+def display(console: Console | None = None) -> Iterator[Update]:
+    """Yield a function that shows a status in place of the previous one.
 
     Args:
-        console: where; the process's own output, or the notebook's cell, when None.
+        console: Console to draw on. Default: the output of the process, or of the notebook's cell.
     """
     console = console or Console(highlight=False, markup=False, emoji=False)
     if console.is_jupyter:
-        yield _in_cell()
+        yield _cell_updater()
     elif console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
             yield lambda status: live.update(draw(status), refresh=True)
     else:
-        yield _in_lines(console)
+        yield _line_updater(console)
 
 
 def draw(status: RunStatus) -> Table:
-    """A status as an object that rich can draw, on a terminal and in a notebook."""
+    """Return a status as a table that rich can draw on a terminal and in a notebook."""
     share = min(1.0, status.ended_trials / status.trials) if status.trials else 0.0
     table = Table.grid(padding=(0, 2))
-    table.add_row(Text(status.run, "bold"), _text(status.state.value), _text(status.reason))
+    table.add_row(Text(status.run, "bold"), _visible_text(status.state.value), _visible_text(status.reason))
     counts = Text(f"{status.ended_trials}/{status.trials} ended")
-    table.add_row(counts, ProgressBar(total=1.0, completed=share, width=36), _text(_counts(status)))
+    table.add_row(counts, ProgressBar(total=1.0, completed=share, width=36), _visible_text(_counts_text(status)))
     if status.best is not None and status.best.values:
-        best_params = ", ".join(f"{name}={_shown(value)}" for name, value in status.best.params.items())
-        table.add_row(Text("best"), _text(_best(status)), _text(best_params))
+        best_params = ", ".join(f"{name}={_value_text(value)}" for name, value in status.best.params.items())
+        table.add_row(Text("best"), _visible_text(_best_text(status)), _visible_text(best_params))
     for warning in status.warnings:
-        table.add_row(Text("warning", "yellow"), _text(warning))
+        table.add_row(Text("warning", "yellow"), _visible_text(warning))
     return table
 
 
-def _in_cell() -> Update:
-    """One output of a notebook's cell that is replaced; rich's own way needs ipywidgets."""
-    from IPython.display import display  # there in a notebook, and nowhere else
+def _cell_updater() -> Update:
+    """Return a function that replaces the output of a notebook's cell. Rich would need ipywidgets for this."""
+    from IPython import display as ipython_display  # is installed wherever a notebook runs
 
     handle: Any = None
 
     def update(status: RunStatus) -> None:
         nonlocal handle
         if handle is None:
-            handle = display(draw(status), display_id=True)
+            handle = ipython_display.display(draw(status), display_id=True)
         else:
             handle.update(draw(status))
 
     return update
 
 
-def _in_lines(console: Console) -> Update:
-    """A line for each change, as for a file."""
+def _line_updater(console: Console) -> Update:
+    """Return a function that prints a line for each change, for output to a file."""
     last = ""
 
     def update(status: RunStatus) -> None:
         nonlocal last
-        text = f"{status.run} {status.state}: {status.ended_trials}/{status.trials} ended, {_counts(status)}"
+        text = f"{status.run} {status.state}: {status.ended_trials}/{status.trials} ended, {_counts_text(status)}"
         if status.best is not None and status.best.values:
-            text += f", best {_best(status)}"
+            text += f", best {_best_text(status)}"
         if text != last:
             last = text
-            console.print(_text(text), soft_wrap=True)
+            console.print(_visible_text(text), soft_wrap=True)
 
     return update
 
 
-def _counts(status: RunStatus) -> str:
+def _counts_text(status: RunStatus) -> str:
     counts = f"{status.running} running, {status.complete} complete, {status.pruned} pruned, {status.failed} failed"
     return counts + (f", {errors.counted(status.retried, 'attempt')} retried" if status.retried else "")
 
 
-def _best(status: RunStatus) -> str:
+def _best_text(status: RunStatus) -> str:
     if status.best is None:
         return ""
     pairs = zip(status.objectives, status.best.values, strict=False)
-    return ", ".join(f"{name} {_shown(value)}" for name, value in pairs) + f" (trial {status.best.trial})"
+    return ", ".join(f"{name} {_value_text(value)}" for name, value in pairs) + f" (trial {status.best.trial})"
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _text(text: str) -> Text:
-    """Text that may come from a job, without its control characters."""
+def _visible_text(text: str) -> Text:
+    """Return a text as an object of rich, with control characters made visible, as a job may contain them."""
     return Text(escapes.escape_controls(text))

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from trialplane import errors
 from trialplane.client import folder, process, target
 from trialplane.client.machine import Machine
-from trialplane.client.target import HERE, Log, Observed
+from trialplane.client.target import HERE, Log, Observation
 from trialplane.errors import InputError, Issue, LedgerError, RunDamaged, RunNotFound
 from trialplane.job.kinds import Job
 from trialplane.ledger import attempts as reading
@@ -61,7 +61,7 @@ class LocalTarget:
 
     remote = False
     poll = 0.25  # the controller writes its status twice a second
-    place = HERE
+    name = HERE
 
     def __init__(self, home: Path | None = None) -> None:
         self.home = home or paths.home()
@@ -108,7 +108,7 @@ class LocalTarget:
         return sorted(names, key=lambda name: (self._submission_time(name), name), reverse=True)
 
     @_map_system_errors
-    def observe(self, run: str) -> Observed | None:
+    def observe(self, run: str) -> Observation | None:
         """See `Target`."""
         files = RunPaths.of(self.home, run)
         with folder.explain_read_errors(self.home):
@@ -118,7 +118,7 @@ class LocalTarget:
         status = self._last_status(files)  # read last, to get the final status of a run that has just ended
         controller = self._started.get(run)
         status = status if alive else self._inactive_status(files, status)
-        return Observed(status, alive, Desired(), None if controller is None else controller.poll())
+        return Observation(status, alive, Desired(), None if controller is None else controller.poll())
 
     def _inactive_status(self, files: RunPaths, status: RunStatus) -> RunStatus:
         """Return the status of an inactive run, with counts and best trial of its ledger."""
@@ -212,14 +212,14 @@ class LocalTarget:
         files, trial, worker = self._find(run), which.trial, which.worker
         if trial is None:
             file = files.controller_log
-            growing = lambda: self.is_active(run)  # noqa: E731
+            is_growing: Callable[[], bool] = functools.partial(self.is_active, run)
         else:
             newest = self._newest_attempt(run, trial)
             attempt = newest if which.attempt is None else which.attempt
             if attempt > newest and not follow:
                 raise InputError(f"{self.job(run).noun} {trial} of {run} has no attempt {attempt}; its newest is {newest}")
             file = files.trial_log(trial, attempt, worker)
-            growing = lambda: self.is_active(run) and not results.has_ended(files.ledger, run, trial, attempt)  # noqa: E731
+            is_growing = functools.partial(self._is_attempt_active, run, trial, attempt)
         if not follow and not file.exists():
             shows = f"`platform results {run}` shows the {self.job(run).noun}s"
             if worker is not None:
@@ -228,7 +228,7 @@ class LocalTarget:
             raise InputError(f"there is no log {file}{yet}; {shows}")
         if file.exists():
             process.check_file(file)
-        return logs.lines(_pieces(file, growing if follow else lambda: False))
+        return logs.lines(_pieces(file, is_growing if follow else lambda: False))
 
     def apply(self, plan: Plan) -> None:
         """See `Target`."""
@@ -240,7 +240,7 @@ class LocalTarget:
     def restart(self, run: str, job: Job, status: RunStatus) -> None:
         """See `Target`."""
         files = self._find(run)
-        folder.load_submission(files)  # the controller needs it
+        folder.load_submission(files)  # raises if it is damaged, because the controller needs it
         folder.replace_job(files, job)
         new_status = dataclasses.replace(
             status,
@@ -329,10 +329,13 @@ class LocalTarget:
             return planning.pending_status(files.root.name, folder.load_job(files), self._submission_time(files.root.name))
         except (OSError, ValueError) as error:
             raise folder.damage_error(files, files.status, error, _REPAIR_HINT) from error
-        wrong = records.mistyped_field(status)
-        if wrong:
-            raise folder.damage_error(files, files.status, f"has an invalid value for `{wrong}`", _REPAIR_HINT)
+        invalid_field = records.mistyped_field(status)
+        if invalid_field:
+            raise folder.damage_error(files, files.status, f"has an invalid value for `{invalid_field}`", _REPAIR_HINT)
         return status
+
+    def _is_attempt_active(self, run: str, trial: int, attempt: int) -> bool:
+        return self.is_active(run) and not results.has_ended(self._find(run).ledger, run, trial, attempt)
 
     def _newest_attempt(self, run: str, trial: int) -> int:
         attempts = [row.attempt for row in self.rows(run)[1] if row.trial == trial]
@@ -346,12 +349,12 @@ def _pieces(file: Path, is_growing: Callable[[], bool]) -> Iterator[bytes]:
     """Yield the bytes of a log, and new ones until its writer has ended. Wait for a file that does not exist yet."""
 
     def read(offset: int) -> Piece:
-        growing = is_growing()  # checked before reading, so that the last lines are not missed
+        may_grow = is_growing()  # checked before reading, so that the last lines are not missed
         data = b""
         if file.exists():
             with file.open("rb") as handle:
                 handle.seek(offset)
                 data = handle.read(logs.PIECE)
-        return Piece(data, offset + len(data), growing)
+        return Piece(data, offset + len(data), may_grow)
 
     return logs.follow(read, _POLL)

@@ -15,9 +15,9 @@ from trialplane.job.kinds import Job, Role
 from trialplane.plan import sizes
 from trialplane.wire import env
 
-ENOUGH_SPACE = 200 * 2**20  # Ray's logs, the ledger and a few trials' logs; checkpoints are the job's own
+ENOUGH_SPACE = 200 * 2**20  # for the logs of Ray and of a few trials, and the ledger, without checkpoints
 _SHM = Path("/dev/shm")
-_NEEDED = ("ray", "optuna", "mlflow", "sqlalchemy")
+_LIBRARIES = ("ray", "optuna", "mlflow", "sqlalchemy")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Machine:
     """The properties of a machine that matter for starting a run.
 
     Attributes:
-        cores: CPU cores this process may use.
-        gpus: NVIDIA GPUs this process may use.
-        memory: bytes, or None if unknown.
-        missing: libraries of the `local` extra that are not installed.
-        obstacle: why nothing can be written below home, or "".
-        free: bytes left on home's disk.
-        shm: bytes left in /dev/shm, or None where there is none.
+        cores: Number of CPU cores that this process may use.
+        gpus: Number of NVIDIA GPUs that this process may use.
+        memory: Size of the memory in bytes; None if unknown.
+        missing: Libraries of the `local` extra that are not installed.
+        obstacle: Reason why nothing can be written below the home folder; "" if it can be written.
+        free: Free space on the disk of the home folder, in bytes.
+        shm: Free space in /dev/shm, in bytes; None without /dev/shm.
     """
 
     cores: int
@@ -44,20 +44,25 @@ class Machine:
 
     @classmethod
     def here(cls, home: Path) -> Machine:
-        """This machine, inspected without writing anything."""
-        base, unseen = _base(home)
+        """Return the properties of this machine. Nothing is written to find them."""
+        folder, read_problem = _nearest_folder(home)
         return cls(
             cores=cores(),
             gpus=gpus(),
             memory=_memory(),
-            missing=tuple(name for name in _NEEDED if importlib.util.find_spec(name) is None),
-            obstacle=unseen or _obstacle(home, base),
-            free=shutil.disk_usage(base).free,
+            missing=tuple(name for name in _LIBRARIES if importlib.util.find_spec(name) is None),
+            obstacle=read_problem or _obstacle(home, folder),
+            free=shutil.disk_usage(folder).free,
             shm=shutil.disk_usage(_SHM).free if _SHM.is_dir() else None,
         )
 
     def check(self, home: Path, job: Job | None) -> tuple[list[Issue], list[str]]:
-        """Issues that prevent a run, and warnings; the job is None if it is invalid itself."""
+        """Return issues that prevent a run on this machine, and warnings.
+
+        Args:
+            home: Home folder of the platform.
+            job: Job of the run; None to check only the requirements of all runs.
+        """
         issues: list[Issue] = []
         if not hasattr(os, "pidfd_open"):
             message = (
@@ -77,65 +82,66 @@ class Machine:
             issues.append(Issue((env.HOME,), message, str(home)))
         if job is None:
             return issues, []
-        return [*issues, *self._gpus_lacking(job)], self._warnings(job)
+        return [*issues, *self._gpu_issues(job)], self._warnings(job)
 
-    def _gpus_lacking(self, job: Job) -> list[Issue]:
-        """The first issue about GPUs that this machine lacks."""
+    def _gpu_issues(self, job: Job) -> list[Issue]:
+        """Return at most one issue, about GPUs that the job requests and this machine lacks."""
         for role in job.roles():
             if role.resources.gpus > self.gpus:
-                has = f"has {self.gpus}" if self.gpus else "has none"
+                own_gpus = f"has {self.gpus}" if self.gpus else "has none"
                 advice = job.gpu_advice(role.field, self.gpus)
-                message = f"{role.title} requests {role.resources.gpus}, and this machine {has}; {advice}"
+                message = f"{role.title} requests {role.resources.gpus}, and this machine {own_gpus}; {advice}"
                 return [Issue((role.field, "gpus"), message)]
         first, *others = job.roles()
-        each = first.resources.gpus * first.nodes
-        if each > self.gpus:
+        gpus_of_trial = first.resources.gpus * first.nodes
+        if gpus_of_trial > self.gpus:
             message = (
                 f"{first.nodes} nodes with {errors.counted(first.resources.gpus, 'GPU')} each do not fit this machine, "
                 f"which has {self.gpus} and would be all of them; --set nodes={self.gpus // first.resources.gpus}"
             )
             return [Issue(("nodes",), message)]
         free_gpus = self.gpus - sum(role.pods * role.resources.gpus for role in others)
-        if each * first.replicas <= free_gpus:
+        if gpus_of_trial * first.replicas <= free_gpus:
             return []
-        possible = free_gpus // each if each else 0
-        required = " and ".join(_with(role, errors.counted(role.resources.gpus, "GPU")) for role in job.roles())
+        possible = free_gpus // gpus_of_trial if gpus_of_trial else 0
+        required = " and ".join(_request_text(role, errors.counted(role.resources.gpus, "GPU")) for role in job.roles())
         advice = f"{job.width_option} {possible}" if possible > 0 else job.gpu_advice(first.field, 0)
-        beside = f" beside {' and '.join(role.title for role in others)}" if others else " at a time"
+        limit = f" beside {' and '.join(role.title for role in others)}" if others else " at a time"
         message = (
-            f"{required} do not fit this machine, which has {self.gpus}, enough for {max(possible, 0)}{beside}; {advice}"
+            f"{required} do not fit this machine, which has {self.gpus}, enough for {max(possible, 0)}{limit}; {advice}"
         )
         return [Issue((job.width_field,), message)]
 
     def _warnings(self, job: Job) -> list[str]:
         roles, warnings = job.roles(), []
-        warnings += self._crowded(job)
+        warnings += self._in_flight_warnings(job)
         if job.is_for_gpus and self.gpus and not any(role.resources.gpus for role in roles):
             gpus = "GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
             warnings.append(f"the training runs on CPUs and does not use this machine's {gpus}; --gpus {self.gpus} does")
         if sum(role.resources.cpus * role.pods for role in roles) > self.cores:
-            required = " and ".join(_with(role, role.resources.cores) for role in roles)
+            required = " and ".join(_request_text(role, role.resources.cores) for role in roles)
             warnings.append(f"{required}: this machine has {errors.counted(self.cores, 'core')}, so they will be slower")
         if self.memory is not None and sum(role.resources.memory_bytes * role.pods for role in roles) > self.memory:
-            required = " and ".join(_with(role, role.resources.memory) for role in roles)
+            required = " and ".join(_request_text(role, role.resources.memory) for role in roles)
             warnings.append(f"{required}: that is more than this machine's {self.memory / 2**30:.0f} GiB")
         return warnings
 
-    def _crowded(self, job: Job) -> list[str]:
-        """A warning if Ray's object store, half of the free /dev/shm, cannot hold `in_flight`."""
-        needed = max(role.in_flight_bytes for role in job.roles())
-        if not needed or self.shm is None:
+    def _in_flight_warnings(self, job: Job) -> list[str]:
+        """Return a warning if Ray's object store, which gets half of the free /dev/shm, cannot hold `collect.in_flight`."""
+        in_flight = max(role.in_flight_bytes for role in job.roles())
+        if not in_flight or self.shm is None:
             return []
         if sizes.local_object_store(job, self.shm) >= max(map(sizes.object_store, job.roles())):
             return []
+        size = in_flight // sizes.MIB
         fits = int((self.shm // 2 - sizes.OBJECT_STORE) / sizes.STORE_FACTOR) // sizes.MIB
         return [
-            f"collect.in_flight is {needed // sizes.MIB} MiB, and /dev/shm has {self.shm // sizes.MIB} MiB left, half of it "
+            f"collect.in_flight is {size} MiB, and /dev/shm has {self.shm // sizes.MIB} MiB left, half of it "
             f"for results: workers wait earlier for the learner; --in-flight {max(1, fits)}Mi fits"
         ]
 
 
-def _with(role: Role, amount: str) -> str:
+def _request_text(role: Role, amount: str) -> str:
     """Return a request of a role in words: "3 trials with 2 cores each", "the learner with 1 GPU"."""
     each = f" on each of {role.nodes} nodes" if role.nodes > 1 else " each" if role.replicas > 1 else ""
     return f"{role.many} with {amount}{each}"
@@ -149,7 +155,7 @@ def cores() -> int:
 
 
 def gpus() -> int:
-    """NVIDIA's device files, without loading the driver; `CUDA_VISIBLE_DEVICES` may hide some."""
+    """Return the number of NVIDIA's device files that `CUDA_VISIBLE_DEVICES` does not hide. No driver is loaded."""
     devices = Path("/dev")
     count = sum(re.fullmatch(r"nvidia\d+", path.name) is not None for path in devices.glob("nvidia*"))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -165,21 +171,22 @@ def _memory() -> int | None:
         return None
 
 
-def _base(home: Path) -> tuple[Path, str]:
-    """The nearest folder that exists, and why its content cannot be read, or ""."""
-    unseen = ""
+def _nearest_folder(home: Path) -> tuple[Path, str]:
+    """Return home or its nearest parent that exists, and the problem if a folder cannot be read, or ""."""
+    problem = ""
     for folder in (home, *home.parents):
         try:
             if folder.exists():
-                return folder, unseen
+                return folder, problem
         except PermissionError:
-            unseen = f"cannot be checked: you may not read {folder.parent}"
-    return Path("/"), unseen
+            problem = f"cannot be checked: you may not read {folder.parent}"
+    return Path("/"), problem
 
 
-def _obstacle(home: Path, base: Path) -> str:
-    if not base.is_dir():
-        return f"{base} is not a folder"
-    if not os.access(base, os.W_OK | os.X_OK):
-        return "cannot be written" if base == home else f"cannot be made: {base} cannot be written"
+def _obstacle(home: Path, folder: Path) -> str:
+    """Return why home cannot be created or written, or "". `folder` is home or its nearest parent that exists."""
+    if not folder.is_dir():
+        return f"{folder} is not a folder"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return "cannot be written" if folder == home else f"cannot be made: {folder} cannot be written"
     return ""

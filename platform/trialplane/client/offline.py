@@ -1,6 +1,6 @@
-"""The values of a chart in place of a cluster, for `submit --dry-run --values FILE`: checks what they decide, no more.
+"""Checks of a job against the values of a chart instead of a cluster, for `submit --dry-run --values FILE`.
 
-Contacts nothing. Only the values that a check needs are read. As for Helm, a file holds what differs from the chart's own.
+Nothing is contacted. Only the values that a check needs are read. As with Helm, a value that the file lacks is the chart's.
 """
 
 from __future__ import annotations
@@ -63,35 +63,36 @@ class _Team(_Part):
 
 
 class _Values(_Part):
-    """The values in use. Their defaults are the chart's."""
+    """The values that a check needs. Their defaults are those of the chart."""
 
     data: _Claim = _Claim()
     checkpoints: _CheckpointDefaults = _CheckpointDefaults()
     studies: _Studies = _Studies()
     teams: list[_Team] = []
 
-    def of(self, namespace: str) -> tuple[_Claim, _CheckpointDefaults, bool]:
+    def for_namespace(self, namespace: str) -> tuple[_Claim, _CheckpointDefaults, bool]:
         """Return data, checkpoints, and whether pods may install packages, for the team of a namespace."""
         for team in self.teams:
             if team.namespace == namespace:
-                install = _over(self.studies.install, team.studies.install)
-                return _over(self.data, team.data), _over(self.checkpoints, team.checkpoints), install.enabled
+                install = _override(self.studies.install, team.studies.install)
+                return _override(self.data, team.data), _override(self.checkpoints, team.checkpoints), install.enabled
         return self.data, self.checkpoints, self.studies.install.enabled
 
 
-def _over(values: _P, more: _P) -> _P:
-    return values.model_copy(update=more.model_dump(exclude_unset=True))
+def _override(general_values: _P, team_values: _P) -> _P:
+    """Return general values, replaced by those that a team sets."""
+    return general_values.model_copy(update=team_values.model_dump(exclude_unset=True))
 
 
 @dataclasses.dataclass(frozen=True)
 class Offline:
-    """Description of a chart without its cluster.
+    """The settings of a chart for one team, from a file of values.
 
     Attributes:
-        has_data: whether it has a volume for data sets.
-        checkpoints: location of checkpoints.
-        namespace: namespace of the objects; "" for kubectl's.
-        may_install: whether trial pods may install packages.
+        has_data: Whether the chart has a volume for data sets.
+        checkpoints: Location of checkpoints.
+        namespace: Namespace of the objects; "" for the namespace that kubectl selects.
+        may_install: Whether trial pods may install packages.
     """
 
     has_data: bool
@@ -104,29 +105,27 @@ class Offline:
         """Read a file of values, for the team of a namespace.
 
         Raises:
-            SpecError: it cannot be read, a value has the wrong type, or it lists teams but not this namespace.
+            SpecError: The file cannot be read, a value has the wrong type, or the file lists teams but not this namespace.
         """
         values_file = document.read(file, f"--values {file}")
         try:
-            values = _Values.model_validate(values_file.data)
+            chart_values = _Values.model_validate(values_file.data)
         except ValidationError as error:
-            invalid_fields = [
-                (tuple(problem["loc"]), problem["msg"].removeprefix("Value error, ")) for problem in error.errors()
-            ]
+            problems = [(tuple(item["loc"]), item["msg"].removeprefix("Value error, ")) for item in error.errors()]
             raise SpecError(
                 [
                     Issue(field_path, text, values_file.source, values_file.lines.get(field_path, 0))
-                    for field_path, text in invalid_fields
+                    for field_path, text in problems
                 ]
             ) from error
-        teams = [team.namespace for team in values.teams]
+        teams = [team.namespace for team in chart_values.teams]
         if namespace and teams and namespace not in teams:
             namespaces = ", ".join(teams)
             text = f"no team has the namespace {namespace}; choose one of {namespaces}; see `platform docs gitops`"
             raise SpecError([Issue(("teams",), text, values_file.source, values_file.lines.get(("teams",), 0))])
-        data, saves, may_install = values.of(namespace)
-        claim = saves.existingClaim or "checkpoints" if saves.enabled else ""
-        checkpoints = CheckpointDefaults(claim=claim, url=saves.url, secret=saves.secret, grace=saves.grace)
+        data, defaults, may_install = chart_values.for_namespace(namespace)
+        claim = defaults.existingClaim or "checkpoints" if defaults.enabled else ""
+        checkpoints = CheckpointDefaults(claim=claim, url=defaults.url, secret=defaults.secret, grace=defaults.grace)
         return cls(data.enabled, checkpoints, namespace, may_install)
 
     def check(self, job: Job | None) -> tuple[list[Issue], list[str]]:

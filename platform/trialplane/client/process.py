@@ -152,7 +152,7 @@ def read(file: Path) -> bytes:
     Raises:
         OSError: The file cannot be read, is too large, or is not a regular file: reading a pipe could block.
     """
-    with _opened(file) as descriptor:
+    with _open_regular_file(file) as descriptor:
         size = os.fstat(descriptor).st_size
         if size > _MAX_BYTES:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(file))
@@ -166,7 +166,7 @@ def check_file(file: Path) -> None:
     Raises:
         OSError: The file cannot be opened, or is not a regular file.
     """
-    with _opened(file):
+    with _open_regular_file(file):
         return
 
 
@@ -176,7 +176,7 @@ def _opener(file: str, flags: int) -> int:
 
 
 @contextlib.contextmanager
-def _opened(file: Path) -> Iterator[int]:
+def _open_regular_file(file: Path) -> Iterator[int]:
     """Yield the descriptor of a regular file. Any other file is an OSError."""
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -203,7 +203,7 @@ def _lock_holder(lock: Path) -> bytes | None:
         OSError: The file cannot be read or locked.
     """
     try:
-        with _opened(lock) as descriptor:
+        with _open_regular_file(lock) as descriptor:
             try:
                 # A controller that tries to take the lock at this moment retries; see `locking.LOCK_PATIENCE`.
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Logs of a run on a cluster as lines: from the gateway, which keeps them, or else from the pods."""
+"""Lines of a run's logs on a cluster: from the gateway, which stores them, or else from the pods."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from trialplane.wire import logs
 from trialplane.wire.logs import Piece
 
 PAUSE = 1.0  # seconds between requests for more of a log
-_STATES = ("state", "lastState")  # of a container
+_STATES = ("state", "lastState")  # fields of a container's status
 
 
-def of_gateway(gateway: Gateway, run: str, which: Log, is_active: Callable[[], bool]) -> Iterator[str]:
-    """Yield the lines of a log, and new ones until its writer has ended; wait for a log that does not exist yet.
+def gateway_lines(gateway: Gateway, run: str, which: Log, is_active: Callable[[], bool]) -> Iterator[str]:
+    """Yield the lines of a log. While `is_active`, wait for the log and for new lines, until its writer has ended.
 
     Args:
-        gateway: polled; nothing is lost while it is unavailable.
-        run: its name.
-        which: of its logs.
-        is_active: whether to wait for more.
+        gateway: Gateway, which is polled. No line is lost while it is unavailable.
+        run: Name of the run.
+        which: Log of the run.
+        is_active: Function that returns whether new lines may still be written.
+
+    Raises:
+        TargetError: The gateway is unavailable, and the run is not active.
     """
 
     def read(offset: int) -> Piece:
@@ -37,22 +40,22 @@ def of_gateway(gateway: Gateway, run: str, which: Log, is_active: Callable[[], b
             return Piece(b"", offset, True)
         if isinstance(piece, str):
             return Piece(b"", offset, active)
-        # A controller's log continues in a new head pod; a trial's attempt ends once.
+        # A controller's log may continue in a new head pod, even if its writer has ended.
         return dataclasses.replace(piece, is_growing=active and (piece.is_growing or which.trial is None))
 
     return logs.lines(logs.follow(read, PAUSE))
 
 
-def of_controller(objects: Objects, run: str, follow: bool) -> Iterator[str] | None:
-    """The log of the controller's container in the newest head pod, or None when there is none that has started.
+def controller_lines(objects: Objects, run: str, follow: bool) -> Iterator[str] | None:
+    """Return the log of the controller's container in the newest head pod; None if no such container has started.
 
-    Of one that was restarted because it had ended it is the log of its newest life; the gateway's has all.
+    After a restart of the container, this is only the log since the restart. The gateway's log is complete.
     """
     for pod in objects.pods(run, names.CONTROLLER):
         statuses = (pod.get("status") or {}).get("initContainerStatuses") or []
-        lives = [
-            status.get(state) or {} for status in statuses if status.get("name") == names.CONTROLLER for state in _STATES
+        states = [
+            status.get(field) or {} for status in statuses if status.get("name") == names.CONTROLLER for field in _STATES
         ]
-        if any(life.keys() & {"running", "terminated"} for life in lives):
+        if any(state.keys() & {"running", "terminated"} for state in states):
             return objects.cluster.pod_log(pod["metadata"]["name"], container=names.CONTROLLER, follow=follow)
     return None

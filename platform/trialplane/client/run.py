@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
 from trialplane.client import exporting, target
-from trialplane.client.target import Log, Observed, Target
+from trialplane.client.target import Log, Observation, Target
 from trialplane.errors import InputError, RunDamaged, RunExists, RunNotFound, SpecError, TargetError
 from trialplane.job.kinds import Job
 from trialplane.ledger.attempts import NO_LIMIT
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
     from trialplane.client.events import Event, Moment
 
-_PATIENCE = 60.0
-_GRACE = 300.0  # usually more than a chart's grace period
+_PATIENCE = 60.0  # seconds for a run to end, without saving checkpoints
+_GRACE = 300.0  # seconds for saving them if the job sets no grace period; more than a chart usually grants
 
 
-class Submitted(enum.Enum):
+class SubmissionOutcome(enum.Enum):
     """Outcome of a submission."""
 
     NEW = "new"
-    REPLACED = "replaced"  # new, too: an earlier run of that name had ended before its first trial, and was deleted
+    REPLACED = "replaced"  # the run is new; an earlier run of that name ended before its first trial, and was deleted
     RESUMED = "resumed"  # the run existed with the same spec, and was continued
     RUNNING = "running"  # the run existed with the same spec, and is still running
     FINISHED = "finished"  # the run existed with the same spec, and has succeeded
 
 
-def submit(to_target: Target, plan: Plan) -> Submitted:
+def submit(to_target: Target, plan: Plan) -> SubmissionOutcome:
     """Start a run, or continue the run with this name and spec.
 
     Raises:
@@ -58,23 +58,23 @@ def submit(to_target: Target, plan: Plan) -> Submitted:
         raise type(error)(f"{error}; nothing was started") from error
     if existing is None or lines is None:
         to_target.apply(plan)
-        return Submitted.NEW
+        return SubmissionOutcome.NEW
     if not (existing.is_active or existing.status.ended_trials or to_target.rows(name)[1]):
         to_target.remove(name, forget=True)
         to_target.apply(plan)
-        return Submitted.REPLACED
+        return SubmissionOutcome.REPLACED
     if lines:
         raise RunExists(changing.refusal(name, lines))
     if existing.is_active:
-        return Submitted.RUNNING
+        return SubmissionOutcome.RUNNING
     state = existing.status.state
     if state is RunState.SUCCEEDED:
-        return Submitted.FINISHED
+        return SubmissionOutcome.FINISHED
     if state.is_ended:
-        ended = "failed" if state is RunState.FAILED else "was cancelled"
-        raise RunExists(f"the run {name} {ended}; `platform resume {name}` continues it, {changing.other_name_advice(name)}")
+        end = "failed" if state is RunState.FAILED else "was cancelled"
+        raise RunExists(f"the run {name} {end}; `platform resume {name}` continues it, {changing.other_name_advice(name)}")
     RunHandle(name, to_target).resume()
-    return Submitted.RESUMED
+    return SubmissionOutcome.RESUMED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,7 @@ class RunHandle:
         """The resolved job."""
         return self.target.job(self.name)
 
-    def observe(self) -> Observed:
+    def observe(self) -> Observation:
         """Read the status, and whether a controller is running, in one step.
 
         Raises:
@@ -142,9 +142,9 @@ class RunHandle:
         deadline = None if timeout is None else time.monotonic() + timeout
         with contextlib.ExitStack() as stack:
             if progress:
-                from trialplane.client import live  # rich, 40 ms
+                from trialplane.client import live  # imports rich, which takes 40 ms
 
-                update = stack.enter_context(live.shown())
+                update = stack.enter_context(live.display())
             for status in self.watch():
                 last = status
                 if progress:
@@ -162,7 +162,7 @@ class RunHandle:
         Raises:
             RunNotFound: The run does not exist, or was deleted.
         """
-        from trialplane.client import events  # asyncio, 20 ms
+        from trialplane.client import events  # imports asyncio, which takes 20 ms
 
         return events.follow(self.target, self.name)
 
@@ -172,7 +172,7 @@ class RunHandle:
         Raises:
             RunNotFound: The run does not exist.
         """
-        from trialplane.client import events  # asyncio, 20 ms
+        from trialplane.client import events  # imports asyncio, which takes 20 ms
 
         return events.history(self.target, self.name)
 
@@ -205,10 +205,10 @@ class RunHandle:
             and others.
 
         Raises:
-            InputError: pandas is not installed.
+            InputError: Pandas is not installed.
         """
-        exporting.check("pandas", extra="notebook")
-        import pandas  # half a second, and laptops that only submit have none
+        exporting.check_installed("pandas", extra="notebook")
+        import pandas  # takes half a second, and is missing on laptops that only submit
 
         header, lines = rows.table(self.rows())
         return pandas.DataFrame(lines, columns=header)
@@ -230,9 +230,9 @@ class RunHandle:
             `time` (UTC). `curves().pivot_table("value", "step", "trial")` compares trials that report one metric.
 
         Raises:
-            InputError: pandas is not installed.
+            InputError: Pandas is not installed.
         """
-        exporting.check("pandas", extra="notebook")
+        exporting.check_installed("pandas", extra="notebook")
         import pandas  # as in `trials`
 
         header, lines = rows.curve_table(self.reports())
@@ -273,7 +273,7 @@ class RunHandle:
         Raises:
             InputError: Optuna is not installed.
         """
-        return exporting.read(self.target, self.name)
+        return exporting.read_study(self.target, self.name)
 
     def export(self, url: str) -> None:
         """Export all attempts as an Optuna study with the run's name, or bring an MLflow up to date with the run's records.
@@ -286,7 +286,7 @@ class RunHandle:
             InputError: The study exists already, the URL is not usable, or Optuna is not installed.
             TargetError: The database cannot be written.
         """
-        exporting.write(self.target, self.name, url)
+        exporting.export(self.target, self.name, url)
 
     def store_report(self, page: str, uri: str) -> None:
         """Bring an MLflow up to date with the run's records, and store a page as `report.html` of the study's run.
@@ -301,7 +301,7 @@ class RunHandle:
         """
         if self.is_active():
             raise InputError(f"{self.name} is active; store its report in MLflow when it has ended")
-        exporting.to_mlflow(self.target, self.name, uri, page)
+        exporting.export_to_mlflow(self.target, self.name, uri, page)
 
     def stop(self, *, now: bool = False) -> None:
         """Stop the run, for `resume` to continue it later. Does not wait, and does nothing if the run is not active.
@@ -357,11 +357,11 @@ class RunHandle:
             return _PATIENCE + (job.checkpoints.grace or _GRACE if job.keeps_checkpoints else 0.0)
         return _PATIENCE + _GRACE
 
-    def _end(self, before: RunStatus, state: RunState, now: bool, patience: float | None) -> RunStatus:
-        """End the run and return its last status. For an unstarted or damaged run, derive it from `before`."""
+    def _end(self, old_status: RunStatus, state: RunState, now: bool, patience: float | None) -> RunStatus:
+        """End the run and return its last status. For an unstarted or damaged run, derive it from `old_status`."""
         patience = patience or self._patience()  # read before the run ends, while its job can be read
         self.target.desire(self.name, state, now=now)
-        otherwise = dataclasses.replace(before, state=state, running=0)
+        derived_status = dataclasses.replace(old_status, state=state, running=0)
         try:
             last = self.wait(patience)
             self.target.remove(self.name, forget=False)
@@ -370,11 +370,11 @@ class RunHandle:
             verb = "pause" if state is RunState.PAUSED else "cancel"
             raise TargetError(f"{error}; `platform {verb} {self.name} --now` kills it") from error
         except RunNotFound:
-            return dataclasses.replace(otherwise, reason="it had not started; nothing of it remains")
+            return dataclasses.replace(derived_status, reason="it had not started; nothing of it remains")
         except RunDamaged as error:
             if self.is_active():
                 raise
-            return dataclasses.replace(otherwise, reason=errors.first_line(error))
+            return dataclasses.replace(derived_status, reason=errors.first_line(error))
 
     def scale(self, parallel: int, *, now: bool = False) -> Iterator[RunStatus]:
         """Change the number of parallel trials, or of workers of a collection, and yield the status until it is done.
@@ -391,28 +391,32 @@ class RunHandle:
         """
         job = self.job
         if not job.width_option:
-            first = f"`platform cancel {self.name}`, then " if self.is_active() else ""
-            others = "--nodes N" if self.target.remote else "--ranks N --local"
+            cancel = f"`platform cancel {self.name}`, then " if self.is_active() else ""
+            ranks = "--nodes N" if self.target.remote else "--ranks N --local"
             raise InputError(
-                f"{self.name} is one training, whose ranks are fixed; {first}"
-                f"`platform submit train {job.name} --resume {self.name} {others}` continues with others"
+                f"{self.name} is one training, whose ranks are fixed; {cancel}"
+                f"`platform submit train {job.name} --resume {self.name} {ranks}` continues with others"
             )
-        observed = self._active(job, parallel)
+        observed = self._active_observation(job, parallel)
         self.target.desire(self.name, parallel=parallel, now=now)
         while not self.target.fit(self.name, parallel, now=now):
             yield observed.status
             time.sleep(self.target.poll)
-            observed = self._active(job, parallel)
+            observed = self._active_observation(job, parallel)
             newest = observed.desired.parallel
             if newest not in (None, parallel):
                 raise InputError(f"{self.name} was scaled to {newest} in the meantime; scaling to {parallel} was abandoned")
 
-    def _active(self, job: Job, parallel: int) -> Observed:
-        """Return the state of the run, which must be active to be scaled."""
+    def _active_observation(self, job: Job, parallel: int) -> Observation:
+        """Return the state of the run.
+
+        Raises:
+            InputError: The run is not active. The message explains how to continue it with another width.
+        """
         observed = self.observe()
         if not observed.is_active:
-            again = f"`platform resume {self.name} {job.width_option} {parallel}` continues with that many at a time"
-            raise InputError(f"{self.name} is not active; {again}")
+            advice = f"`platform resume {self.name} {job.width_option} {parallel}` continues with that many at a time"
+            raise InputError(f"{self.name} is not active; {advice}")
         return observed
 
     def delete(self) -> None:
@@ -445,8 +449,8 @@ class RunHandle:
         issues, _ = self.target.check(job)
         if issues:
             raise SpecError(issues)
-        where = "" if self.target.remote else " --local"
-        reason = "" if observed.status.unrecorded else changing.completed_message(observed.status, old, job, where)
+        flag = "" if self.target.remote else " --local"
+        reason = "" if observed.status.unrecorded else changing.completed_message(observed.status, old, job, flag)
         if reason:
             raise InputError(reason)
         self.target.restart(name, job, observed.status)
@@ -484,8 +488,8 @@ class RunHandle:
         failed = [row for row in rows.newest_attempts(attempts) if row.state is TrialState.FAILED]
         if not failed:
             raise InputError(f"no trial of {self.name} has failed; `platform results {self.name}` shows its trials")
-        before = max(row.number for row in attempts) + 1
-        self.resume(changes={"retries.failed_before": before}, sets=sets)
+        next_number = max(row.number for row in attempts) + 1
+        self.resume(changes={"retries.failed_before": next_number}, sets=sets)
         return len(failed)
 
     @property
@@ -501,6 +505,6 @@ class RunHandle:
             return errors.EXIT_PLATFORM  # the controller failed, and was not stopped by a user
         return state.exit_code
 
-    def log_place(self) -> str:
+    def log_location(self) -> str:
         """Location of the logs."""
         return self.target.where(self.name)

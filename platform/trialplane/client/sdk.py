@@ -23,7 +23,7 @@ from trialplane.client import run as running
 from trialplane.client import target as targets
 from trialplane.client.local import LocalTarget
 from trialplane.client.offline import Offline
-from trialplane.client.run import RunHandle, Submitted
+from trialplane.client.run import RunHandle, SubmissionOutcome
 from trialplane.client.target import Target
 from trialplane.errors import InputError, Issue, RunNotFound, SpecError
 from trialplane.job import inputs, install_rules, load, requirements, short_forms
@@ -37,7 +37,7 @@ from trialplane.wire import cluster
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
-    """Overrides of a job's file; see `Platform.prepare`."""
+    """Arguments of `Platform.prepare` that change the fields of a job, and how it is checked."""
 
     profile: str | None
     sets: Sequence[str]
@@ -49,8 +49,8 @@ class _Request:
 
 
 @dataclasses.dataclass(frozen=True)
-class Prepared:
-    """A plan without issues, with warnings for the user."""
+class PreparedRun:
+    """A checked plan, ready to be started, and warnings for the user."""
 
     plan: Plan
     warnings: tuple[str, ...]
@@ -79,7 +79,7 @@ class Platform:
         issues: Sequence[Issue] = (),
         kind: str | None = None,
         offline: Offline | None = None,
-    ) -> Prepared:
+    ) -> PreparedRun:
         """Check a job and pack its code, without starting or writing anything.
 
         Args:
@@ -102,37 +102,37 @@ class Platform:
             SpecError: The job, its data, the run's name or the target has issues, or a function cannot be sent.
             InputError: The code cannot be packed.
         """
-        if isinstance(job, (str, Path)) and (script := _script(Path(job))) is not None:
+        if isinstance(job, (str, Path)) and (script := _script_path(Path(job))) is not None:
             request = _Request(profile, sets, overrides or {}, params or {}, kind or "hpo", script.name, offline)
-            return self._prepared(script.parent, request, name, _provenance(script.parent, command), issues)
+            return self._prepare_folder(script.parent, request, name, _provenance(script.parent, command), issues)
         if isinstance(job, (str, Path)):
             folder = load.find_job(str(job), Path.cwd())
             request = _Request(profile, sets, overrides or {}, params or {}, kind, offline=offline)
-            return self._prepared(folder, request, name, _provenance(folder, command), issues)
+            return self._prepare_folder(folder, request, name, _provenance(folder, command), issues)
         if not callable(job):
             problem = f"is a {type(job).__name__}; give the name of a job, the path of its folder, or a function"
             raise SpecError([*issues, Issue(("job",), problem, "submit(…)")])
-        function_job = functions.job_of(job, params or {})
+        function_job = functions.function_job(job, params or {})
         fields = {**(overrides or {}), "params": Flag(dict(params) if params else None, "submit(params=…)")}
         space = fields.get("space")
-        searched = space.value if isinstance(space, Flag) else space
-        argument_issues = function_job.check(searched if isinstance(searched, Mapping) else {}, params or {})
+        space = space.value if isinstance(space, Flag) else space
+        argument_issues = function_job.check(space if isinstance(space, Mapping) else {}, params or {})
         with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
             folder = Path(scratch, function_job.name)
             function_job.write(folder)
             request = _Request(profile, sets, fields, {}, kind, offline=offline)
-            return self._prepared(
+            return self._prepare_folder(
                 folder, request, name, _provenance(function_job.origin, command), [*issues, *argument_issues]
             )
 
-    def _prepared(
+    def _prepare_folder(
         self, folder: Path, request: _Request, name: str | None, provenance: Provenance, issues: Sequence[Issue]
-    ) -> Prepared:
+    ) -> PreparedRun:
         """Prepare a job in a folder; see `prepare`."""
-        issues_found, notes = list(issues), list[str]()
-        resolved: Job | None = None
+        all_issues, notes = list(issues), list[str]()
+        resolved_job: Job | None = None
         try:
-            resolved = load.load_job(
+            resolved_job = load.load_job(
                 folder,
                 profile=request.profile,
                 sets=request.sets,
@@ -142,52 +142,52 @@ class Platform:
                 kind=request.kind,
                 script=request.script,
             )
-            away = request.offline is not None or self.target.remote
-            issues_found += inputs.check_inputs(resolved, folder, cluster.DATA if away else "", is_remote=away)
-            needed = requirements.job_requirements(resolved, folder, requirements.prefix(folder))
-            issues_found += packing.excluded_issues(folder, (name for name, _ in needed.files))
-            if resolved.install and away:
-                issues_found += install_rules.install_issues(needed)
+            is_remote = request.offline is not None or self.target.remote
+            all_issues += inputs.check_inputs(resolved_job, folder, cluster.DATA if is_remote else "", is_remote=is_remote)
+            required = requirements.job_requirements(resolved_job, folder, requirements.prefix(folder))
+            all_issues += packing.excluded_issues(folder, (name for name, _ in required.files))
+            if resolved_job.install and is_remote:
+                all_issues += install_rules.install_issues(required)
             else:
-                notes += [str(line) for line in needed.unchecked]
-            if not away:  # the image of the trial pods is known to a trial pod only, whose slot looks before the first trial
-                issues_found += requirements.unmet_issues(needed)
+                notes += [str(line) for line in required.unchecked]
+            if not is_remote:  # on a cluster, the slot checks this before its first trial, because only it has the image
+                all_issues += requirements.unmet_issues(required)
         except SpecError as error:
-            issues_found += error.issues
+            all_issues += error.issues
         if name is not None:
-            issues_found += planning.check_name(name)
+            all_issues += planning.check_name(name)
         try:
-            obstacles, warnings = (request.offline or self.target).check(resolved)
-            issues_found += obstacles
-            issues_found += [] if request.offline else self._check_resumed(resolved, name)
-        except InputError as error:  # about the place itself: no such context, or no kubeconfig
-            issues_found.append(Issue(("--context",), str(error)))
-        if issues_found or resolved is None:
-            raise SpecError(issues_found)
-        taken = () if request.offline else self.target.runs()
-        name = name or planning.default_name(resolved.name, taken, time.localtime())
-        plan = planning.plan(resolved, folder, name, provenance)
+            obstacles, warnings = (request.offline or self.target).check(resolved_job)
+            all_issues += obstacles
+            all_issues += [] if request.offline else self._resume_issues(resolved_job, name)
+        except InputError as error:  # the target itself cannot be used: there is no such context, or no kubeconfig
+            all_issues.append(Issue(("--context",), str(error)))
+        if all_issues or resolved_job is None:
+            raise SpecError(all_issues)
+        run_names = () if request.offline else self.target.runs()
+        name = name or planning.default_name(resolved_job.name, run_names, time.localtime())
+        plan = planning.plan(resolved_job, folder, name, provenance)
         if request.offline is None:
-            content, issues_found, remarks = earlier_runs.gather(self.target, plan)
-            if issues_found:
-                raise SpecError(issues_found)
-            plan, notes = planning.add_earlier_trials(plan, folder, content), [*notes, *remarks]
-        return Prepared(plan, (*notes, *resolved.advice(), *warnings))
+            earlier, all_issues, earlier_notes = earlier_runs.gather(self.target, plan)
+            if all_issues:
+                raise SpecError(all_issues)
+            plan, notes = planning.add_earlier_trials(plan, folder, earlier), [*notes, *earlier_notes]
+        return PreparedRun(plan, (*notes, *resolved_job.advice(), *warnings))
 
-    def _check_resumed(self, job: Job | None, name: str | None) -> list[Issue]:
-        """Return issues of the run from whose checkpoint a training or a collection starts."""
+    def _resume_issues(self, job: Job | None, name: str | None) -> list[Issue]:
+        """Return issues of the field `resume`: the run from whose checkpoint a training or a collection starts."""
         if job is None or job.resume is None:
             return []
         if job.resume == name:
             return [Issue(("resume",), f"is this run itself; `platform resume {name}` continues it", "--resume")]
         try:
-            reason = self._unfit(self.target.job(job.resume), job, job.resume)
+            reason = self._resume_obstacle(self.target.job(job.resume), job, job.resume)
         except RunNotFound as error:
             reason = str(error)
         return [Issue(("resume",), reason, "--resume")] if reason else []
 
-    def _unfit(self, old: Job, new: Job, run: str) -> str:
-        """Return why a training or a collection cannot start from a run of the job `old`, or ""."""
+    def _resume_obstacle(self, old: Job, new: Job, run: str) -> str:
+        """Return why a run of the job `new` cannot start from a checkpoint of `run`, whose job is `old`; "" if it can."""
         if old.title != new.title:
             hint = f"; `platform best {run}` has its parameters" if old.search.space else ""
             return f"{run} is a {old.title}, and a {new.title} starts from another {new.title}{hint}"
@@ -195,7 +195,7 @@ class Platform:
             return f"{run} is a {new.title} of the job {old.name}, whose checkpoints {new.name} cannot read; `platform list`"
         return self.target.missing_checkpoint(run, new)
 
-    def start(self, plan: Plan) -> tuple[RunHandle, Submitted]:
+    def start(self, plan: Plan) -> tuple[RunHandle, SubmissionOutcome]:
         """Start a prepared plan.
 
         Args:
@@ -207,8 +207,8 @@ class Platform:
         Raises:
             RunExists: A run with this name exists and has another spec.
         """
-        became = running.submit(self.target, plan)
-        return RunHandle(plan.run, self.target), became
+        outcome = running.submit(self.target, plan)
+        return RunHandle(plan.run, self.target), outcome
 
     def submit(
         self,
@@ -258,14 +258,13 @@ class Platform:
         fields: dict[str, Any] = dict(overrides or {})
         if callable(job) and not space and not {"space", "trials"} & set(fields):
             fields["trials"] = 1
-        drawn = None if space is None else short_forms.space(space, "submit(space=…)")
-        arguments = {"space": drawn, "trials": trials, "parallel": parallel, "seed": seed}
+        space_fields = None if space is None else short_forms.space(space, "submit(space=…)")
+        arguments = {"space": space_fields, "trials": trials, "parallel": parallel, "seed": seed}
         fields |= {field: Flag(value, f"submit({field}=…)") for field, value in arguments.items() if value is not None}
         fields |= _objectives(objective, direction, is_function=callable(job))
-        both = sorted(set(space or ()) & set(params or ()))
         issues = [
-            Issue(("params", name_in_both), "is searched as well; leave it out of one", "submit(space=…)")
-            for name_in_both in both
+            Issue(("params", parameter), "is searched as well; leave it out of one", "submit(space=…)")
+            for parameter in sorted(set(space or ()) & set(params or ()))
         ]
         prepared = self.prepare(job, name=name, profile=profile, overrides=fields, params=params, issues=issues)
         return self.start(prepared.plan)[0]
@@ -298,7 +297,7 @@ def _objectives(
     """Return the objectives of `submit`, as fields with their values.
 
     Raises:
-        SpecError: several directions are given, and not one for each objective.
+        SpecError: There are several directions, but not one for each objective.
     """
     if objective is None and not is_function:
         return {} if direction is None else {"objective.direction": Flag(direction, "submit(direction=…)")}
@@ -308,19 +307,17 @@ def _objectives(
     if len(directions) != len(metrics):
         counts = f"{errors.counted(len(metrics), 'objective')} and {errors.counted(len(directions), 'direction')}"
         raise SpecError([Issue(("objectives",), f"{counts}; give one direction for each", "submit(direction=…)")])
-    fields = [
-        {"metric": metric, "direction": direction_of or "minimize"}
-        for metric, direction_of in zip(metrics, directions, strict=True)
-    ]
+    pairs = zip(metrics, directions, strict=True)
+    fields = [{"metric": name, "direction": metric_direction or "minimize"} for name, metric_direction in pairs]
     return {"objectives": Flag(fields, "submit(objective=…)")}
 
 
-def _script(path: Path) -> Path | None:
-    """The script that a path names, or None."""
+def _script_path(path: Path) -> Path | None:
+    """Return the absolute path of a Python script; None if the path is not one."""
     try:
         path = path.expanduser().absolute()
         return path if path.suffix == ".py" and path.is_file() else None
-    except (OSError, RuntimeError):  # a name too long for a file, or a user who does not exist
+    except (OSError, RuntimeError):  # the path is too long, or ~ names a user who does not exist
         return None
 
 
@@ -344,7 +341,7 @@ def _user() -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """The output of git in a folder, or "" without git, a repository or a commit."""
+    """Return the output of git in a folder; "" without git, a repository or a commit."""
     try:
         done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):

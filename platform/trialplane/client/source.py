@@ -1,7 +1,7 @@
 """The source of a function with the imports, constants, functions and classes that it uses, as one module.
 
-Works for scripts, for imported modules and for the cells of a notebook. The text is what was written; of what surrounds it
-only what is used comes along. Annotations are not evaluated in the new module, so they need nothing.
+This works for scripts, imported modules and the cells of a notebook. Definitions are copied as they were written, and only
+those that are used. Annotations are not evaluated in the new module, so the names in them need no definition.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from typing import Any
 
 from trialplane.errors import Issue, SpecError
 
-_LONGEST = 64 * 1024  # characters of a constant; larger ones are data
-_OF_NOTEBOOKS = ("get_ipython", "display")  # names that IPython adds to Python's own
-_OF_MODULES = {*vars(types.ModuleType("")), "__builtins__", "__file__"}
-_NOT_FOUND = "import importlib.util as u, sys; print(*(n for n in sys.argv[1:] if u.find_spec(n) is None))"
+_MAX_CONSTANT = 64 * 1024  # characters of a constant; a longer one is data
+_NOTEBOOK_NAMES = ("get_ipython", "display")  # names that IPython adds to Python's own
+_MODULE_NAMES = {*vars(types.ModuleType("")), "__builtins__", "__file__"}  # names that every module has
+_FIND_MISSING = "import importlib.util as u, sys; print(*(n for n in sys.argv[1:] if u.find_spec(n) is None))"
 
 
 def module_of(function: types.FunctionType) -> str:
     """Return the text of a module with a function and everything that it uses of its own module.
 
     Raises:
-        SpecError: something that it uses cannot be written as source; holds every reason, with its fix.
+        SpecError: Something that it uses cannot be written as source. The issues have every reason, with its fix.
     """
     module_source = _Source(function)
     module_source.define(function, function.__name__, function.__name__)
@@ -44,48 +44,51 @@ def module_of(function: types.FunctionType) -> str:
 
 
 class _Source:
-    """Module written for a function, and the reasons why parts of it cannot be written.
+    """The parts of the new module, and issues about values that cannot be written as source.
 
     Args:
-        function: the one that is submitted; what else is defined in its module travels along.
+        function: Function that is submitted.
+
+    Attributes:
+        issues: Issues so far.
     """
 
     def __init__(self, function: types.FunctionType) -> None:
         self.issues: list[Issue] = []
         self._module = function.__module__
         self._package = str(function.__globals__.get("__package__") or "")
-        self._bound: dict[str, Any] = {}  # name in the new module → its value in the old one
-        self._submodules: dict[str, None] = {}
-        self._imports: dict[str, str] = {}
-        self._constants: dict[str, str] = {}
-        self._definitions: dict[str, str] = {}
-        self._libraries: dict[str, Issue] = {}  # top-level module → the complaint if it is not installed
-        self._where = _location(function)
-        self._cells = _cells() if self._module == "__main__" else []
+        self._values: dict[str, Any] = {}  # name in the new module → its value in this process
+        self._submodules: dict[str, None] = {}  # names, in the order in which they are imported
+        self._imports: dict[str, str] = {}  # name → import statement
+        self._constants: dict[str, str] = {}  # name → assignment
+        self._definitions: dict[str, str] = {}  # name → text of the function or class, in an order that can be executed
+        self._libraries: dict[str, Issue] = {}  # top-level module → the issue if it is not installed
+        self._location = _location(function)
+        self._cells = _notebook_cells() if self._module == "__main__" else []
         texts = self._cells or ["".join(linecache.getlines(function.__code__.co_filename))]
-        self._statements = [statement for text in texts for statement in _imports(text)]
+        self._statements = [statement for text in texts for statement in _import_statements(text)]
 
     def text(self) -> str:
-        """The module."""
+        """Return the text of the module."""
         doc = '"""What was submitted: a function with all that it uses of its module."""'
         parts = [doc, "", "from __future__ import annotations", "", *(f"import {name}" for name in self._submodules)]
         parts += [*self._imports.values(), "", *self._constants.values()]
         return "\n".join([*parts, *(f"\n\n{text.rstrip()}" for text in self._definitions.values())]) + "\n"
 
     def define(self, value: Any, name: str, user: str) -> None:
-        """Add a function or class of the module, after all that it uses.
+        """Add a function or class, after everything that it uses.
 
         Args:
-            value: the function or class, as it was written; without what decorators made of it.
-            name: by which it is used.
-            user: name of the definition that uses it.
+            value: Function or class, without its decorators.
+            name: Name by which it is used.
+            user: Name of the definition that uses it, for issues.
         """
-        self._bound[name] = value
+        self._values[name] = value
         own_name = value.__name__
         if own_name != name:
-            if self._bound.get(own_name, value) is not value:
-                self._refuse_conflict(user, own_name)
-            elif own_name not in self._bound:
+            if self._values.get(own_name, value) is not value:
+                self._add_conflict(user, own_name)
+            elif own_name not in self._values:
                 self.define(value, own_name, user)
             self._definitions[name] = f"{name} = {own_name}"
             return
@@ -94,77 +97,89 @@ class _Source:
             tree = ast.parse(text)
         except (OSError, TypeError, SyntaxError):
             where = "in a file, or in a notebook's cell that does not begin with %%"
-            self._refuse(user, f"the source of {name} cannot be found; define it {where}")
+            self._add_issue(user, f"the source of {name} cannot be found; define it {where}")
             return
         if len(tree.body) != 1 or getattr(tree.body[0], "name", None) != own_name:
-            self._refuse(user, f"the source of {name} cannot be told from what surrounds it; define it with def on its own")
+            self._add_issue(
+                user, f"the source of {name} cannot be told from what surrounds it; define it with def on its own"
+            )
             return
         namespace = _namespace(value)
-        used, noted = _names(tree)
-        for used_name in sorted(used - {own_name}):
-            self._need(used_name, namespace, own_name)
-        for used_name in sorted(noted - used):  # annotations are not evaluated, but a library may read them
-            if used_name in namespace and used_name not in self._bound:
-                self._import(used_name, namespace[used_name])
-        self._import_submodules(tree, namespace)
+        names, annotation_names = _names(tree)
+        for used_name in sorted(names - {own_name}):
+            self._add_name(used_name, namespace, own_name)
+        for used_name in sorted(annotation_names - names):  # annotations are not evaluated, but a library may read them
+            if used_name in namespace and used_name not in self._values:
+                self._add_import(used_name, namespace[used_name])
+        self._add_submodules(tree, namespace)
         self._definitions[own_name] = text
 
-    def _need(self, name: str, namespace: Mapping[str, Any], user: str) -> None:
-        """Add the value of a global name."""
+    def _add_name(self, name: str, namespace: Mapping[str, Any], user: str) -> None:
+        """Add the value of a global name: as a constant, an import, or a definition.
+
+        Args:
+            name: Global name.
+            namespace: Names that the definition can use.
+            user: Name of the definition that uses it, for issues.
+        """
         value = namespace.get(name, getattr(builtins, name, None))
-        plain = _unwrapped(value)
-        home = getattr(plain, "__module__", None)
-        if name in _OF_NOTEBOOKS and (name not in namespace or str(home).startswith(("IPython", "ipykernel"))):
-            self._refuse(user, f"uses {name} (or a % or ! command), which only a notebook has; leave it out")
-        elif name in _OF_MODULES or (name not in namespace and hasattr(builtins, name)):
+        inner = _without_decorators(value)
+        home = getattr(inner, "__module__", None)
+        if name in _NOTEBOOK_NAMES and (name not in namespace or str(home).startswith(("IPython", "ipykernel"))):
+            self._add_issue(user, f"uses {name} (or a % or ! command), which only a notebook has; leave it out")
+        elif name in _MODULE_NAMES or (name not in namespace and hasattr(builtins, name)):
             return
         elif name not in namespace:
-            self._refuse(user, f"uses {name}, which is not defined; define it first, or make it an argument")
-        elif name in self._bound:
-            if self._bound[name] is not plain:
-                self._refuse_conflict(user, name)
-        elif (text := _literal(value)) is not None and len(text) <= _LONGEST:
-            self._bound[name] = value
+            self._add_issue(user, f"uses {name}, which is not defined; define it first, or make it an argument")
+        elif name in self._values:
+            if self._values[name] is not inner:
+                self._add_conflict(user, name)
+        elif (text := _literal_text(value)) is not None and len(text) <= _MAX_CONSTANT:
+            self._values[name] = value
             self._constants[name] = f"{name} = {text}"
-        elif self._import(name, value):
+        elif self._add_import(name, value):
             return
-        elif home == self._module and isinstance(plain, (types.FunctionType, type)):
-            self._add_definition(plain, name, user)
+        elif home == self._module and isinstance(inner, (types.FunctionType, type)):
+            self._add_definition(inner, name, user)
         elif text is not None:
             advice = "save it to a file, and pass the path in params"
-            self._refuse(user, f"uses {name}, which is {len(text):,} characters of data; {advice}")
+            self._add_issue(user, f"uses {name}, which is {len(text):,} characters of data; {advice}")
         else:
             kind = type(value).__name__
             article = "an" if kind[:1].lower() in "aeiou" else "a"
             advice = f"make it inside {user}, or pass plain values through params"
-            self._refuse(user, f"uses {name}, {article} {kind}, which cannot be written as source; {advice}")
+            self._add_issue(user, f"uses {name}, {article} {kind}, which cannot be written as source; {advice}")
 
-    def _add_definition(self, plain: Any, name: str, user: str) -> None:
-        if plain.__name__ == "<lambda>":
-            self._refuse(user, f"uses {name}, a lambda, which has no source of its own; write it as def {name}(…)")
-        elif "." in plain.__qualname__.rpartition("<locals>.")[2] or (isinstance(plain, type) and "<" in plain.__qualname__):
-            self._refuse(user, f"uses {name}, which is defined inside of another class or function; move it out")
+    def _add_definition(self, value: Any, name: str, user: str) -> None:
+        """Add a function or class of the same module, or an issue if it cannot be moved."""
+        if value.__name__ == "<lambda>":
+            self._add_issue(user, f"uses {name}, a lambda, which has no source of its own; write it as def {name}(…)")
+        elif "." in value.__qualname__.rpartition("<locals>.")[2] or (isinstance(value, type) and "<" in value.__qualname__):
+            self._add_issue(user, f"uses {name}, which is defined inside of another class or function; move it out")
         else:
-            self.define(plain, name, user)
+            self.define(value, name, user)
 
-    def _import(self, name: str, value: Any) -> bool:
-        """Add the import by which a name has its value; return whether there is one."""
+    def _add_import(self, name: str, value: Any) -> bool:
+        """Add the import that gives a name its value. Return False if no import does."""
         if name in self._imports:
             return True
-        statement_and_module = self._statement(name, value)
+        statement_and_module = self._import_statement(name, value)
         if statement_and_module is None:
             return False
         self._imports[name], module = statement_and_module
-        self._bound.setdefault(name, _unwrapped(value))
+        self._values.setdefault(name, _without_decorators(value))
         library = module.partition(".")[0]
         if library not in sys.stdlib_module_names:
             advice = "install it as a package, or submit a job's folder that holds it"
-            complaint = f"uses {name} of {library}, a module beside your code, which does not travel with it; {advice}"
-            self._libraries.setdefault(library, Issue((name,), complaint, *self._where))
+            problem = f"uses {name} of {library}, a module beside your code, which does not travel with it; {advice}"
+            self._libraries.setdefault(library, Issue((name,), problem, *self._location))
         return True
 
-    def _statement(self, name: str, value: Any) -> tuple[str, str] | None:
-        """The statement that imports a value under a name, and the module in it: as written in the code, or made."""
+    def _import_statement(self, name: str, value: Any) -> tuple[str, str] | None:
+        """Return a statement that imports a value under a name, and the name of the imported module; None if there is none.
+
+        A statement of the user's code is preferred. Otherwise the statement is derived from the value's own name.
+        """
         for node in self._statements:
             for alias in node.names:
                 if (alias.asname or alias.name.partition(".")[0]) != name:
@@ -178,7 +193,7 @@ class _Source:
                 if node.level:
                     module = importlib.util.resolve_name(module, self._package) if self._package else ""
                 if getattr(sys.modules.get(module), alias.name, self) is value:
-                    return _from(module, alias.name, name), module
+                    return _import_from(module, alias.name, name), module
         if isinstance(value, types.ModuleType):
             own_name = value.__name__
             if own_name == "__main__" or sys.modules.get(own_name) is not value:
@@ -188,13 +203,13 @@ class _Source:
         if not isinstance(home_module, str) or home_module in (self._module, "__main__") or not callable(value):
             return None
         return (
-            (_from(home_module, own_name, name), home_module)
+            (_import_from(home_module, own_name, name), home_module)
             if getattr(sys.modules.get(home_module), own_name, None) is value
             else None
         )
 
-    def _import_submodules(self, tree: ast.Module, namespace: Mapping[str, Any]) -> None:
-        """Add `import a.b` for each `a.b.c` in the code: something else may have imported it here, and not in a trial."""
+    def _add_submodules(self, tree: ast.Module, namespace: Mapping[str, Any]) -> None:
+        """Add `import a.b` for each `a.b.c` in the code, because in a trial no other module may have imported `a.b`."""
         for node in ast.walk(tree):
             steps: list[str] = []
             expression: ast.expr | ast.AST = node
@@ -211,46 +226,51 @@ class _Source:
                 module = getattr(module, step, None)
 
     def check_installed(self) -> None:
-        """Add an issue for each module that a trial would not find, as it lies beside the code."""
+        """Add an issue for each imported module that a trial would not find, because it is not installed as a package."""
         if not self._libraries:
             return
-        # Asked of an interpreter without the folder of the script and the working directory, as a trial's is.
-        command = [sys.executable, "-P", "-c", _NOT_FOUND, *self._libraries]
-        done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
-        self.issues += [self._libraries[name] for name in done.stdout.split() if name in self._libraries]
+        # Like a trial, this interpreter does not search the folder of the script or the working directory.
+        command = [sys.executable, "-P", "-c", _FIND_MISSING, *self._libraries]
+        process = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
+        self.issues += [self._libraries[name] for name in process.stdout.split() if name in self._libraries]
 
     def _source_of(self, value: Any) -> str:
-        """Raise OSError, or TypeError, if there is none."""
+        """Return the source of a function or class.
+
+        Raises:
+            OSError: There is no source.
+            TypeError: There is no source, because the value is built in.
+        """
         try:
             return textwrap.dedent(inspect.getsource(value))
         except (OSError, TypeError):
-            for text in self._cells:  # a class of a notebook, whose cell Python does not know
-                for node in _parsed(text).body:
+            for text in self._cells:  # `inspect` does not find the cell of a class
+                for node in _parse(text).body:
                     if isinstance(node, ast.ClassDef) and node.name == value.__name__:
                         return ast.unparse(node)
             raise
 
-    def _refuse_conflict(self, user: str, name: str) -> None:
-        self._refuse(user, f"uses another {name} than what it calls does; rename one of them")
+    def _add_conflict(self, user: str, name: str) -> None:
+        self._add_issue(user, f"uses another {name} than what it calls does; rename one of them")
 
-    def _refuse(self, user: str, reason: str) -> None:
-        self.issues.append(Issue((user,), reason, *self._where))
+    def _add_issue(self, user: str, reason: str) -> None:
+        self.issues.append(Issue((user,), reason, *self._location))
 
 
 def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
     """Return the global names that a definition uses, and those in its annotations."""
-    bare = _Unannotated()
-    text = ast.unparse(bare.visit(ast.parse(ast.unparse(tree))))
+    remover = _AnnotationRemover()
+    text = ast.unparse(remover.visit(ast.parse(ast.unparse(tree))))
 
     def walk(table: symtable.SymbolTable) -> Iterator[str]:
         yield from (symbol.get_name() for symbol in table.get_symbols() if symbol.is_global() and symbol.is_referenced())
         for child in table.get_children():
             yield from walk(child)
 
-    return set(walk(symtable.symtable(text, "submitted", "exec"))), bare.names
+    return set(walk(symtable.symtable(text, "submitted", "exec"))), remover.names
 
 
-class _Unannotated(ast.NodeTransformer):
+class _AnnotationRemover(ast.NodeTransformer):
     """Transformer that removes annotations, except those of a class's fields, and collects their names."""
 
     def __init__(self) -> None:
@@ -259,7 +279,7 @@ class _Unannotated(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         """See `ast.NodeTransformer`."""
-        self._note(node.returns)
+        self._collect_names(node.returns)
         node.returns = None
         return self._visit_children(node, in_class=False)
 
@@ -271,24 +291,24 @@ class _Unannotated(ast.NodeTransformer):
 
     def visit_arg(self, node: ast.arg) -> ast.AST:
         """See `ast.NodeTransformer`."""
-        self._note(node.annotation)
+        self._collect_names(node.annotation)
         node.annotation = None
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         """See `ast.NodeTransformer`."""
         if not self._in_class:
-            self._note(node.annotation)
+            self._collect_names(node.annotation)
             node.annotation = ast.Constant(None)
         return self.generic_visit(node)
 
     def _visit_children(self, node: ast.AST, *, in_class: bool) -> ast.AST:
-        before, self._in_class = self._in_class, in_class
+        outer_in_class, self._in_class = self._in_class, in_class
         self.generic_visit(node)
-        self._in_class = before
+        self._in_class = outer_in_class
         return node
 
-    def _note(self, annotation: ast.expr | None) -> None:
+    def _collect_names(self, annotation: ast.expr | None) -> None:
         if annotation is not None:
             self.names |= {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
 
@@ -297,25 +317,25 @@ def _namespace(value: Any) -> Mapping[str, Any]:
     """Return the names that a function or class can use: its module's, and those of its closure."""
     if isinstance(value, type):
         return vars(sys.modules[value.__module__])
-    closed = {}
-    for name, held in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+    closure = {}
+    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
         try:
-            closed[name] = held.cell_contents
-        except ValueError:  # empty: it is defined further down
+            closure[name] = cell.cell_contents
+        except ValueError:  # the cell is empty, because the name is defined later
             continue
-    return {**value.__globals__, **closed}
+    return {**value.__globals__, **closure}
 
 
-def _unwrapped(value: Any) -> Any:
+def _without_decorators(value: Any) -> Any:
     """Return a decorated function without its decorators, and anything else unchanged."""
     try:
-        plain = inspect.unwrap(value) if callable(value) and not isinstance(value, type) else value
-    except ValueError:  # an object that has any attribute, `__wrapped__` among them
+        inner = inspect.unwrap(value) if callable(value) and not isinstance(value, type) else value
+    except ValueError:  # the object returns itself as any attribute, such as `__wrapped__`
         return value
-    return plain if isinstance(plain, types.FunctionType) else value
+    return inner if isinstance(inner, types.FunctionType) else value
 
 
-def _literal(value: Any) -> str | None:
+def _literal_text(value: Any) -> str | None:
     """Return a plain value as source. None for any other value."""
     kind = type(value)
     if value is None or kind in (bool, int, str, bytes):
@@ -323,11 +343,11 @@ def _literal(value: Any) -> str | None:
     if kind is float:
         return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
     if kind is dict:
-        pairs = [(_literal(key), _literal(item)) for key, item in value.items()]
+        pairs = [(_literal_text(key), _literal_text(item)) for key, item in value.items()]
         inner = ", ".join(f"{key}: {item}" for key, item in pairs)
         return None if any(None in pair for pair in pairs) else f"{{{inner}}}"
     if kind in (list, tuple, set):
-        items = [_literal(item) for item in value]
+        items = [_literal_text(item) for item in value]
         if None in items or (kind is set and not items):
             return None if None in items else "set()"
         inner = ", ".join(str(item) for item in items)
@@ -337,24 +357,25 @@ def _literal(value: Any) -> str | None:
     return None
 
 
-def _imports(text: str) -> list[ast.Import | ast.ImportFrom]:
-    return [node for node in ast.walk(_parsed(text)) if isinstance(node, (ast.Import, ast.ImportFrom))]
+def _import_statements(text: str) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in ast.walk(_parse(text)) if isinstance(node, (ast.Import, ast.ImportFrom))]
 
 
-def _parsed(text: str) -> ast.Module:
+def _parse(text: str) -> ast.Module:
     try:
         return ast.parse(text)
-    except (SyntaxError, ValueError):  # of a cell that did not run, or no source at all
+    except (SyntaxError, ValueError):  # a cell that did not run, or text that is not Python
         return ast.Module([], [])
 
 
-def _cells() -> list[str]:
+def _notebook_cells() -> list[str]:
     """Return the executed cells of a notebook, newest first. Empty outside of one."""
     return [str(text) for text in reversed(vars(sys.modules["__main__"]).get("In", [])) if text]
 
 
-def _from(module: str, original: str, name: str) -> str:
-    return f"from {module} import {original}" + ("" if original == name else f" as {name}")
+def _import_from(module: str, own_name: str, name: str) -> str:
+    """Return a statement that imports `own_name` of a module under another name, or under its own."""
+    return f"from {module} import {own_name}" + ("" if own_name == name else f" as {name}")
 
 
 def _location(function: types.FunctionType) -> tuple[str, int]:

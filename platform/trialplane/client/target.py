@@ -38,7 +38,7 @@ HERE = TargetName(local=True)
 
 
 @dataclasses.dataclass(frozen=True)
-class Observed:
+class Observation:
     """Snapshot of a run.
 
     Attributes:
@@ -74,7 +74,7 @@ class Target(Protocol):
 
     Contract:
         - Methods that read never write, not even a lock file, and work while a controller writes.
-        - A run is identified by its name alone. For an unknown name a method raises the error of `unknown`.
+        - A run is identified by its name alone. For an unknown name, a method raises `unknown_run_error`.
         - Reads return durable data.
         - A refusal is a `TargetError` (the target's fault) or an `InputError` (the user's), with what to do.
         - All methods are thread-safe.
@@ -82,14 +82,14 @@ class Target(Protocol):
     Attributes:
         remote: Whether runs are on a cluster. Then Ctrl-C in the foreground does not stop them, and reading costs requests.
         poll: Seconds between two reads of a run.
-        place: Name of the target.
+        name: Name of the target.
     """
 
     remote: bool
     poll: float
 
     @property
-    def place(self) -> TargetName:
+    def name(self) -> TargetName:
         """Name of the target."""
 
     def where(self, run: str = "") -> str:
@@ -116,7 +116,7 @@ class Target(Protocol):
     def runs(self) -> list[str]:
         """Return the names of all runs, newest first."""
 
-    def observe(self, run: str) -> Observed | None:
+    def observe(self, run: str) -> Observation | None:
         """Return the state of a run. None if there is no run with this name."""
 
     def is_active(self, run: str) -> bool:
@@ -156,10 +156,10 @@ class Target(Protocol):
         """Return the changes of the run's desired state and their users, in order. Empty if they are not recorded."""
 
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
-        """Return the lines of a log, with line ends.
+        """Return the lines of a log, with line ends. With `follow`, wait for more until the run or the attempt has ended.
 
-        With `follow`, the iterator continues until the run or the attempt has ended. A log that will never exist is an
-        `InputError`.
+        Raises:
+            InputError: The log does not exist, and will not exist.
         """
 
     # Changing

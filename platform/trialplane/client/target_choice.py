@@ -53,17 +53,17 @@ def choose(
     namespace: str | None,
     *,
     submits: bool,
-    otherwise: TargetName = HERE,
+    default_target: TargetName = HERE,
     environ: Mapping[str, str] | None = None,
 ) -> TargetName:
-    """Return the target that flags, environment and recorded submissions choose; see the rule above.
+    """Return the target that flags, environment and recorded submissions choose; see the rule of this module.
 
     Args:
         local: Whether `--local` is set.
         context: Value of `--context`.
         namespace: Value of `--namespace`.
         submits: Whether the verb creates a run.
-        otherwise: Target of other verbs if nothing was submitted from this machine.
+        default_target: Target of other verbs if nothing was submitted from this machine.
         environ: Environment; None for that of the process.
 
     Raises:
@@ -79,7 +79,7 @@ def choose(
         context, namespace = environ.get(env.CONTEXT), namespace or environ.get(env.NAMESPACE)
     if context or namespace:
         return TargetName(context=context or None, namespace=namespace or None)
-    return TargetName() if submits else recall().last_target or otherwise
+    return TargetName() if submits else recall().last_target or default_target
 
 
 def recall() -> Memory:
@@ -120,7 +120,7 @@ def flags_of_other_target(run: str, target_name: TargetName) -> str:
     target = target_of(other)
     try:
         target.is_active(run)
-        return target.place.flags
+        return target.name.flags
     except (RunNotFound, TrialplaneError):
         return ""
 

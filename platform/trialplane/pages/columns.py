@@ -1,7 +1,8 @@
-"""Columns of numbers as bytes: what a page of 50,000 trials can load, which it could not as JSON.
+"""Columns of numbers as bytes, because a page of 50,000 trials would load slowly as JSON.
 
-A column is an array of numbers; texts are codes of a dictionary, from 1 on, and 0 is no text. All columns are in one block
-of bytes, little-endian, each at a multiple of eight. The page reads them as typed arrays, without a copy.
+A column is an array of numbers. A text is the number of its entry in the column's dictionary, counted from 1; 0 stands for
+no text. All columns are in one block of little-endian bytes, each at a multiple of eight. The page reads them as typed
+arrays, without a copy.
 """
 
 from __future__ import annotations
@@ -14,25 +15,25 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-_EXACT = 1 << 24  # whole numbers up to this are exact in 32 bits
-_LONGEST = 500  # characters of a text
-_ALIGNED = 8  # bytes
+_MAX_EXACT = 1 << 24  # whole numbers up to this are exact in 32 bits
+_MAX_TEXT = 500  # characters of a text
+_ALIGNMENT = 8  # bytes
 TYPES = {"f": "f4", "d": "f8", "B": "u1", "H": "u2", "I": "u4"}  # codes of `array`, and of the page
 
 
 class Texts:
-    """A dictionary of texts that only grows, so that the codes of an earlier block stay valid."""
+    """A dictionary that gives each text a code, counted from 1."""
 
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
 
     def code(self, text: str | None) -> int:
-        """Return the code of a text, and add it to the dictionary."""
-        return 0 if text is None else self._codes.setdefault(text[:_LONGEST], len(self._codes) + 1)
+        """Return the code of a text, which is added if it is new. The code of None is 0."""
+        return 0 if text is None else self._codes.setdefault(text[:_MAX_TEXT], len(self._codes) + 1)
 
     @property
     def texts(self) -> list[str]:
-        """The texts, by code - 1."""
+        """The texts, in the order of their codes."""
         return list(self._codes)
 
 
@@ -41,12 +42,12 @@ class Column:
     """A column of a table.
 
     Attributes:
-        table: name of the table.
-        name: name of the column.
-        role: use of the column: "param", "metric" or "" for a fixed one.
-        numbers: values, or codes.
-        texts: the dictionary; None for numbers.
-        log: whether to show it on a logarithmic scale.
+        table: Name of the table.
+        name: Name of the column.
+        role: "param" or "metric" for the values of a job; "" for a column that every page has.
+        numbers: Values, or the codes of texts.
+        texts: Dictionary of the texts; None for a column of numbers.
+        log: Whether the page shows the column on a logarithmic scale.
     """
 
     table: str
@@ -60,24 +61,24 @@ class Column:
 def numbers(values: Iterable[Any]) -> array.array[Any]:
     """Return numbers as 32-bit floats, or as 64-bit ones if a whole number needs them; None is NaN."""
     doubles = array.array("d", (_number(value) for value in values))
-    wide = any(abs(value) > _EXACT and value == int(value) for value in doubles if math.isfinite(value))
-    return doubles if wide else array.array("f", (_narrow(value) for value in doubles))
+    needs_doubles = any(abs(value) > _MAX_EXACT and value == int(value) for value in doubles if math.isfinite(value))
+    return doubles if needs_doubles else array.array("f", (_narrow(value) for value in doubles))
 
 
 def counts(values: Iterable[int]) -> array.array[Any]:
-    """Return whole numbers from 0 on, in as few bits as they need."""
-    wide = array.array("I", values)
-    most = max(wide, default=0)
-    return wide if most >= 1 << 16 else array.array("H" if most >= 1 << 8 else "B", wide)
+    """Return whole numbers, none below 0, in 8, 16 or 32 bits, as the largest one needs."""
+    longs = array.array("I", values)
+    largest = max(longs, default=0)
+    return longs if largest >= 1 << 16 else array.array("H" if largest >= 1 << 8 else "B", longs)
 
 
-def offsets(values: Iterable[float | None], begun: float) -> array.array[Any]:
-    """Return times as seconds since `begun`; None is NaN."""
-    return array.array("f", (math.nan if value is None else _narrow(value - begun) for value in values))
+def offsets(times: Iterable[float | None], start_time: float) -> array.array[Any]:
+    """Return times as seconds since `start_time`; None is NaN."""
+    return array.array("f", (math.nan if time is None else _narrow(time - start_time) for time in times))
 
 
-def of_values(table: str, name: str, role: str, values: Sequence[Any], *, log: bool = False) -> Column:
-    """Return values of a job as a column: numbers if all of them are, else texts."""
+def from_values(table: str, name: str, role: str, values: Sequence[Any], *, log: bool = False) -> Column:
+    """Return parameters or metrics as a column: of numbers if all values are numbers or None, otherwise of texts."""
     if all(value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)) for value in values):
         return Column(table, name, role, numbers(values), log=log)
     texts = Texts()
@@ -86,18 +87,18 @@ def of_values(table: str, name: str, role: str, values: Sequence[Any], *, log: b
 
 
 def text(value: Any) -> str:
-    """Return a value of a job as the text that stands for it: true, adam, [1, 2]."""
+    """Return a parameter's value as the text that the page shows, such as true, adam or [1, 2]."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
 
 
-def packed(columns: Iterable[Column]) -> tuple[list[dict[str, Any]], str]:
-    """Return a directory of columns, and their bytes as base64."""
+def pack(columns: Iterable[Column]) -> tuple[list[dict[str, Any]], str]:
+    """Return the directory of columns, with the type and position of each, and the bytes of all columns as base64."""
     directory: list[dict[str, Any]] = []
     block = bytearray()
     for column in columns:
-        block += bytes(-len(block) % _ALIGNED)
+        block += bytes(-len(block) % _ALIGNMENT)
         entry: dict[str, Any] = {
             "table": column.table,
             "name": column.name,
@@ -127,5 +128,5 @@ def _number(value: Any) -> float:
 
 
 def _narrow(value: float) -> float:
-    """Return a number in the range of 32-bit floats, which `array` refuses to leave."""
+    """Return a number, or infinity if `array` would refuse it as too large for 32 bits."""
     return math.copysign(math.inf, value) if math.isfinite(value) and abs(value) > 3.4e38 else value

@@ -1,11 +1,12 @@
 """A comparison of runs, or of trials: settings that differ, values, time to a value, and which differences may be noise.
 
-Runs whose jobs differ in their seed alone are repetitions. Their spread is what chance does, so only groups of repetitions
-can be told apart: by Welch's interval of the difference of two means, which needs no equal variances.
+Runs whose jobs differ in their seed alone are repetitions, and form a group. The spread within a group shows the effect of
+chance. Two groups are compared by Welch's interval of the difference of their means, which needs no equal variances.
 """
 
 from __future__ import annotations
 
+import bisect
 import collections
 import json
 import math
@@ -17,7 +18,7 @@ from trialplane.errors import InputError
 from trialplane.job.kinds import Job
 from trialplane.job.search import Objective
 from trialplane.pages import lineage
-from trialplane.pages.content import Recorded
+from trialplane.pages.content import RunRecord
 from trialplane.pages.lineage import Lineage
 from trialplane.wire import records, rows, student
 from trialplane.wire.records import TrialRow
@@ -34,47 +35,46 @@ METHOD_OF_TRIALS = (
     "(Bonferroni). A group of one trial has no spread, so nothing can be said about its difference."
 )
 _CONFIDENCE = 0.95
-_MOST_POINTS = 500  # of a curve of a run
-_MOST_PAIRS = 200
-_UNNAMED = ("name", "description")  # fields that change nothing
+_MAX_POINTS = 500  # of a curve of a run
+_MAX_PAIRS = 200
+_LABELS = ("name", "description")  # fields of a job that do not affect its results
 
 
-def check(compared: Sequence[Recorded]) -> None:
-    """Refuse runs with different objectives.
+def check_objectives(run_records: Sequence[RunRecord]) -> None:
+    """Check that runs have the same objectives.
 
     Raises:
-        InputError: two runs have different ones.
+        InputError: Two runs have different objectives.
     """
-    first = compared[0]
-    for other in compared[1:]:
-        if _goals(first.job) != _goals(other.job):
+    first = run_records[0]
+    for other in run_records[1:]:
+        if _objectives_text(first.job) != _objectives_text(other.job):
             raise InputError(
-                f"{first.status.run} and {other.status.run} have different objectives: {_goals(first.job)}, and "
-                f"{_goals(other.job)}; their values cannot be compared. Nothing was written"
+                f"{first.status.run} and {other.status.run} have different objectives: {_objectives_text(first.job)}, and "
+                f"{_objectives_text(other.job)}; their values cannot be compared. Nothing was written"
             )
 
 
-def comparison(compared: Sequence[Recorded], goal: float | None = None) -> dict[str, Any]:
+def run_comparison(run_records: Sequence[RunRecord], goal: float | None = None) -> dict[str, Any]:
     """Return the comparison of runs as plain values.
 
     Args:
-        compared: runs with the same objectives; the first objective is compared.
-        goal: value to reach. Default: the best value of the worst run, which all runs reach.
+        run_records: Records of runs with the same objectives. The first objective is compared.
+        goal: Value to reach. Default: the best value of the worst run, which all runs reach.
 
     Raises:
-        InputError: two runs have different objectives.
+        InputError: Two runs have different objectives.
     """
-    check(compared)
-    objective = compared[0].job.objectives[0]
-    curves = [_progress(recorded) for recorded in compared]
+    check_objectives(run_records)
+    objective = run_records[0].job.objectives[0]
+    curves = [_best_curve(record) for record in run_records]
     bests = [points[-1]["value"] if points else None for points in curves]
-    results = [value for value in bests if value is not None]
-    if goal is None and results:
-        goal = max(results) if objective.direction == "minimize" else min(results)
-    settings = [_settings(recorded) for recorded in compared]
-    names, differing = _names(settings)
-    keys = [recorded.job.model_dump_json(exclude={*_UNNAMED, "seed"}) for recorded in compared]
-    runs = [recorded.status.run for recorded in compared]
+    if goal is None:
+        goal = _worst([value for value in bests if value is not None], objective)
+    settings = [_settings(record) for record in run_records]
+    names, differing = _setting_names(settings)
+    keys = [record.job.model_dump_json(exclude={*_LABELS, "seed"}) for record in run_records]
+    runs = [record.status.run for record in run_records]
     groups = _groups(keys, runs, settings, bests, [name for name in differing if not name.startswith("best.")], objective)
     return {
         "of": "runs",
@@ -82,44 +82,39 @@ def comparison(compared: Sequence[Recorded], goal: float | None = None) -> dict[
         "objective": objective.model_dump(),
         "goal": goal,
         "runs": [
-            _run(recorded, points, goal, setting)
-            for recorded, points, setting in zip(compared, curves, settings, strict=True)
+            _run(record, points, goal, setting)
+            for record, points, setting in zip(run_records, curves, settings, strict=True)
         ],
         "differing": differing,
         "same": [name for name in names if name not in differing],
-        "curves": [{"name": run, "points": _thinned(points)} for run, points in zip(runs, curves, strict=True)],
-        "groups": _shown(groups),
+        "curves": [{"name": run, "points": _thin(points)} for run, points in zip(runs, curves, strict=True)],
+        "groups": _without_values(groups),
         "pairs": list(_pairs(groups)),
         "method": METHOD,
     }
 
 
-def of_trials(compared: Sequence[tuple[Recorded, int]], goal: float | None = None) -> dict[str, Any]:
+def trial_comparison(trials: Sequence[tuple[RunRecord, int]], goal: float | None = None) -> dict[str, Any]:
     """Return the comparison of trials as plain values.
 
     Args:
-        compared: runs with the same objectives, and the number of a trial of each; the first objective is compared.
-        goal: value to reach. Default: the best value of the worst trial, which all trials reach.
+        trials: Record of a run and number of one of its trials, for each trial. All runs have the same objectives. The
+            first objective is compared.
+        goal: Value to reach. Default: the best value of the worst trial, which all trials reach.
 
     Raises:
-        InputError: two runs have different objectives, or a run has no such trial.
+        InputError: Two runs have different objectives, or a run has no such trial.
     """
-    check([recorded for recorded, _ in compared])
-    objective = compared[0][0].job.objectives[0]
-    chosen = [_trial(recorded, trial) for recorded, trial in compared]
-    curves = [_curve(recorded, each) for (recorded, _), each in zip(compared, chosen, strict=True)]
-    best = min if objective.direction == "minimize" else max
-    values = [_value(recorded, each.row) for (recorded, _), each in zip(compared, chosen, strict=True)]
-    all_values = [
-        [point["value"] for point in points] + ([] if value is None else [value])
-        for value, points in zip(values, curves, strict=True)
-    ]
-    bests = [best(had) for had in all_values if had]
-    if goal is None and bests:
-        goal = max(bests) if objective.direction == "minimize" else min(bests)
-    settings = [{name: _setting(value) for name, value in _flat("", dict(each.row.params))} for each in chosen]
-    names, differing = _names(settings)
-    titles = [f"{recorded.status.run}:{trial}" for recorded, trial in compared]
+    check_objectives([record for record, _ in trials])
+    objective = trials[0][0].job.objectives[0]
+    lineages = [_trial(record, trial) for record, trial in trials]
+    curves = [_objective_curve(record, trial) for (record, _), trial in zip(trials, lineages, strict=True)]
+    values = [_finite_value(record, trial.row) for (record, _), trial in zip(trials, lineages, strict=True)]
+    if goal is None:
+        goal = _worst(_best_values(values, curves, objective), objective)
+    settings = [{name: _setting_text(value) for name, value in _flatten("", dict(trial.row.params))} for trial in lineages]
+    names, differing = _setting_names(settings)
+    titles = [f"{record.status.run}:{trial}" for record, trial in trials]
     groups = _groups([json.dumps(setting) for setting in settings], titles, settings, values, differing, objective)
     groups = [{**group, "name": group["members"][0]} if len(group["members"]) == 1 else group for group in groups]
     return {
@@ -130,57 +125,81 @@ def of_trials(compared: Sequence[tuple[Recorded, int]], goal: float | None = Non
         "trials": [
             {
                 "trial": title,
-                "state": each.row.state.value,
-                "attempts": each.row.attempt,
+                "state": trial.row.state.value,
+                "attempts": trial.row.attempt,
                 "value": value,
                 "step": points[-1]["steps"] if points else None,
-                "seconds": each.row.seconds,
-                **_first_reach(points, value, each.row.seconds, goal, objective),
-                "message": each.row.message,
+                "seconds": trial.row.seconds,
+                **_first_reach(points, value, trial.row.seconds, goal, objective),
+                "message": trial.row.message,
                 "params": setting,
             }
-            for title, each, value, points, setting in zip(titles, chosen, values, curves, settings, strict=True)
+            for title, trial, value, points, setting in zip(titles, lineages, values, curves, settings, strict=True)
         ],
         "differing": differing,
         "same": [name for name in names if name not in differing],
-        "curves": [{"name": title, "points": _thinned(points)} for title, points in zip(titles, curves, strict=True)],
-        "groups": _shown(groups),
+        "curves": [{"name": title, "points": _thin(points)} for title, points in zip(titles, curves, strict=True)],
+        "groups": _without_values(groups),
         "pairs": list(_pairs(groups)),
         "method": METHOD_OF_TRIALS,
     }
 
 
-def _trial(recorded: Recorded, trial: int) -> Lineage:
+def _worst(values: Sequence[float], objective: Objective) -> float | None:
+    """Return the worst of some values of an objective; None if there is none."""
+    if not values:
+        return None
+    return max(values) if objective.direction == "minimize" else min(values)
+
+
+def _best_values(
+    results: Sequence[float | None], curves: Sequence[Sequence[Mapping[str, float]]], objective: Objective
+) -> list[float]:
+    """Return the best value of each trial, among its reports and its result, without trials that have no value."""
+    best = min if objective.direction == "minimize" else max
+    values_by_trial = [
+        [point["value"] for point in points] + ([] if result is None else [result])
+        for result, points in zip(results, curves, strict=True)
+    ]
+    return [best(values) for values in values_by_trial if values]
+
+
+def _trial(record: RunRecord, trial: int) -> Lineage:
     """Return a trial of a run.
 
     Raises:
-        InputError: there is none of that number.
+        InputError: The run has no trial of that number.
     """
-    lineages = lineage.lineages(recorded.job, [row for row in recorded.attempts if row.trial == trial])
+    lineages = lineage.lineages(record.job, [row for row in record.attempts if row.trial == trial])
     if not lineages:
-        run, last = recorded.status.run, max((row.trial for row in recorded.attempts), default=-1)
+        run, last = record.status.run, max((row.trial for row in record.attempts), default=-1)
         numbers = f"its trials are 0 to {last}" if last >= 0 else "it has no trial yet"
         raise InputError(f"{run} has no trial {trial}; {numbers}. `platform results {run}` lists them. Nothing was written")
     return lineages[0]
 
 
-def _value(recorded: Recorded, row: TrialRow) -> float | None:
-    """Return the result of a trial, or its last report; None if it has neither that is finite."""
-    value = row.values[0] if row.values else row.metrics.get(recorded.job.objectives[0].metric)
+def _finite_value(record: RunRecord, row: TrialRow) -> float | None:
+    """Return the result of a trial, or the value of its last report; None if that is missing or not finite."""
+    value = row.values[0] if row.values else row.metrics.get(record.job.objectives[0].metric)
     return value if value is not None and math.isfinite(value) else None
 
 
-def _curve(recorded: Recorded, trial: Lineage) -> list[dict[str, float]]:
-    """Return the reports of the objective by a trial: seconds since its start, reports and steps by then, and the value."""
-    reports = lineage.joined(recorded.job, [trial], [each for each in recorded.reports if each.trial == trial.row.trial])
-    metric = recorded.job.objectives[0].metric
-    by_step = {each.step: each for each in reports if each.number == trial.row.number and metric in each.metrics}
+def _objective_curve(record: RunRecord, trial: Lineage) -> list[dict[str, float]]:
+    """Return the points of a trial's objective, ordered by step; the last report of a step counts.
+
+    A point has the `time` of its report in seconds since the start of the trial, the `count` of points up to it, the step
+    (`steps`), and the `value`.
+    """
+    own_reports = [report for report in record.reports if report.trial == trial.row.trial]
+    reports = lineage.join_segments(record.job, [trial], own_reports)
+    metric = record.job.objectives[0].metric
+    by_step = {report.step: report for report in reports if report.number == trial.row.number and metric in report.metrics}
     ordered = [by_step[step] for step in sorted(by_step) if math.isfinite(by_step[step].metrics[metric])]
-    attempts = [each for each in recorded.attempts if each.trial == trial.row.trial and each.started]
-    begun = min([each.started or 0.0 for each in attempts] + [each.time for each in ordered[:1]], default=0.0)
+    start_times = [attempt.started for attempt in record.attempts if attempt.trial == trial.row.trial and attempt.started]
+    start_time = min([*start_times, *(report.time for report in ordered[:1])], default=0.0)
     return [
-        {"time": each.time - begun, "count": count, "steps": each.step, "value": each.metrics[metric]}
-        for count, each in enumerate(ordered, start=1)
+        {"time": report.time - start_time, "count": count, "steps": report.step, "value": report.metrics[metric]}
+        for count, report in enumerate(ordered, start=1)
     ]
 
 
@@ -201,82 +220,81 @@ def _first_reach(
     return {"reached": seconds if ends_there else None, "steps": None}
 
 
-def _names(settings: Sequence[Mapping[str, str]]) -> tuple[list[str], list[str]]:
-    """Return the names of all settings, and of those that differ."""
+def _setting_names(settings: Sequence[Mapping[str, str]]) -> tuple[list[str], list[str]]:
+    """Return the names of all settings, and the names of those whose values differ."""
     names = list(dict.fromkeys(name for setting in settings for name in setting))
     return names, [name for name in names if len({setting.get(name) for setting in settings}) > 1]
 
 
-def _thinned(points: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
-    return points[:: -(-len(points) // _MOST_POINTS)] if points else []
+def _thin(points: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
+    return points[:: -(-len(points) // _MAX_POINTS)] if points else []
 
 
-def _shown(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _without_values(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in group.items() if name != "values"} for group in groups]
 
 
-def _goals(job: Job) -> str:
+def _objectives_text(job: Job) -> str:
     return ", ".join(f"{objective.direction} {objective.metric}" for objective in job.objectives)
 
 
-def _settings(recorded: Recorded) -> dict[str, str]:
-    """Return the fields of a job, and the parameters of its best trial, as dotted names and texts."""
-    fields = dict(_flat("", recorded.job.model_dump(mode="json", exclude=set(_UNNAMED))))
-    best = rows.best_trial(recorded.job, rows.newest_attempts(recorded.attempts)) if recorded.job.kind == "hpo" else None
-    return {**fields, **({} if best is None else dict(_flat("best", dict(best.params))))}
+def _settings(record: RunRecord) -> dict[str, str]:
+    """Return the fields of a job, and the parameters of its best trial below `best.`, by dotted name."""
+    fields = dict(_flatten("", record.job.model_dump(mode="json", exclude=set(_LABELS))))
+    best = rows.best_trial(record.job, rows.newest_attempts(record.attempts)) if record.job.kind == "hpo" else None
+    return {**fields, **({} if best is None else dict(_flatten("best", dict(best.params))))}
 
 
-def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
+def _flatten(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield dotted name and text of each nested value below `path`. Empty values are left out."""
     if isinstance(value, Mapping) and value:
         for name, inner in value.items():
-            yield from _flat(f"{path}.{name}" if path else str(name), inner)
+            yield from _flatten(f"{path}.{name}" if path else str(name), inner)
     elif isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value):
         for index, item in enumerate(value):
-            yield from _flat(f"{path}.{index}", item)
+            yield from _flatten(f"{path}.{index}", item)
     elif value is not None and value not in ({}, [], ""):
-        yield path, _setting(value)
+        yield path, _setting_text(value)
 
 
-def _setting(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _progress(recorded: Recorded) -> list[dict[str, float]]:
-    """Return the improvements of the best value: seconds since the start, results and reports by then, and the value.
+def _best_curve(record: RunRecord) -> list[dict[str, float]]:
+    """Return a point for each improvement of the best value, and one at the last result.
 
-    The results of a study are those of its trials; those of a training are its reports.
+    A point has the `time` of a result in seconds since the start of the run, the `count` of results and the number of
+    reports (`steps`) up to then, and the best `value`. Results are those of trials; a training's reports are results, too.
     """
-    job = recorded.job
+    job = record.job
     objective = job.objectives[0]
-    times = sorted(report.time for report in recorded.reports)
+    report_times = sorted(report.time for report in record.reports)
     if job.kind == "hpo":
         results = [
             (row.ended, row.values[0])
-            for row in rows.newest_attempts(recorded.attempts)
+            for row in rows.newest_attempts(record.attempts)
             if row.state is TrialState.COMPLETE and row.feasible and row.ended
         ]
     else:
         metric = objective.metric
-        results = [(report.time, report.metrics[metric]) for report in recorded.reports if metric in report.metrics]
-        results += [(row.ended, row.values[0]) for row in recorded.attempts if row.values and row.ended]
+        results = [(report.time, report.metrics[metric]) for report in record.reports if metric in report.metrics]
+        results += [(row.ended, row.values[0]) for row in record.attempts if row.values and row.ended]
     results = sorted((time, value) for time, value in results if math.isfinite(value))
-    begun = min([*times[:1], *(row.started for row in recorded.attempts if row.started)], default=0.0)
+    start_time = min([*report_times[:1], *(row.started for row in record.attempts if row.started)], default=0.0)
     points: list[dict[str, float]] = []
-    reported = 0
     for count, (time, value) in enumerate(results, start=1):
-        while reported < len(times) and times[reported] <= time:
-            reported += 1
         if not points or objective.is_better(value, points[-1]["value"]):
-            points.append({"time": time - begun, "count": count, "steps": reported, "value": value})
-    if points:  # as far as the run went
-        points.append(
-            {"time": results[-1][0] - begun, "count": len(results), "steps": len(times), "value": points[-1]["value"]}
-        )
+            steps = bisect.bisect_right(report_times, time)
+            points.append({"time": time - start_time, "count": count, "steps": steps, "value": value})
+    if points:  # draw the curve up to the last result, even if that was no improvement
+        end = results[-1][0] - start_time
+        points.append({"time": end, "count": len(results), "steps": len(report_times), "value": points[-1]["value"]})
     return points
 
 
 def _run(
-    recorded: Recorded, points: Sequence[Mapping[str, float]], goal: float | None, setting: Mapping[str, str]
+    recorded: RunRecord, points: Sequence[Mapping[str, float]], goal: float | None, setting: Mapping[str, str]
 ) -> dict[str, Any]:
     status, objective = recorded.status, recorded.job.objectives[0]
     reached = next((point for point in points if goal is not None and not objective.is_better(goal, point["value"])), None)
@@ -303,15 +321,24 @@ def _groups(
     differing: Sequence[str],
     objective: Objective,
 ) -> list[dict[str, Any]]:
-    """Return groups of repetitions, which have the same key, best first."""
+    """Return the groups of repetitions, ordered by mean from the best.
+
+    Args:
+        keys: Key of each run or trial. Repetitions have the same key.
+        titles: Title of each.
+        settings: Settings of each, by name.
+        bests: Best value of each; None if it has no value.
+        differing: Names of settings that differ. The first four, without the seed, name a group.
+        objective: Objective of the values.
+    """
     members: dict[str, list[int]] = collections.defaultdict(list)
     for index, key in enumerate(keys):
         members[key].append(index)
-    named = [name for name in differing if name != "seed"]
+    naming = [name for name in differing if name != "seed"][:4]
     groups = []
     for indices in members.values():
         values = [value for index in indices if (value := bests[index]) is not None]
-        text = ", ".join(f"{name}={settings[indices[0]].get(name, 'none')}" for name in named[:4])
+        text = ", ".join(f"{name}={settings[indices[0]].get(name, 'none')}" for name in naming)
         groups.append(
             {
                 "name": text or titles[indices[0]],
@@ -331,7 +358,7 @@ def _pairs(groups: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     if not ranked:
         return
     best = next((group for group in ranked if group["deviation"] is not None), ranked[0])
-    others = [group for group in ranked if group is not best][:_MOST_PAIRS]
+    others = [group for group in ranked if group is not best][:_MAX_PAIRS]
     for other in others:
         pair = {"a": other["name"], "b": best["name"], "difference": other["mean"] - best["mean"]}
         difference = student.difference(best["values"], other["values"])
@@ -343,6 +370,6 @@ def _pairs(groups: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         yield {**pair, "low": low, "high": high, "verdict": "may be noise" if low <= 0 <= high else "differs"}
 
 
-def plain(compared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a comparison as JSON values, for `--output json`, without its curves."""
+def as_json_values(compared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a comparison as the JSON values of `--output json`, without its curves."""
     return {name: records.to_dict(value) for name, value in compared.items() if name not in ("curves", "fields", "of")}

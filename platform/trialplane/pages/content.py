@@ -1,4 +1,4 @@
-"""A run as the content of its page: facts and texts as plain values, and columns of its trials, attempts and curves."""
+"""The content of a run's page: facts as JSON values, and columns of trials, attempts and curves."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from trialplane import errors
 from trialplane.job.kinds import Job
 from trialplane.pages import columns, curves, importances, lineage, savings
 from trialplane.pages.columns import Column, Texts
+from trialplane.pages.importances import Importances
 from trialplane.pages.lineage import Lineage
 from trialplane.pages.savings import Hours
 from trialplane.wire import records, rows
 from trialplane.wire.records import ReportRow, RunStatus, TrialRow
 from trialplane.wire.states import RunState, TrialState
 
-BEST = 50  # trials whose curves keep all of their points
-_FAILURES = 100  # kinds of failure on the page
-_LONGEST = 2000  # characters of a message of a failure
-
+_MAX_BEST = 50  # best trials that the page lists, and whose curves it draws in full
+_MAX_FAILURES = 100  # kinds of failure
+_MAX_TEXT = 2000  # characters of a failure's message
 
 Content = tuple[dict[str, Any], list[Column]]  # facts and columns of a run
 
 
 @dataclasses.dataclass(frozen=True)
-class Recorded:
-    """The records of a run.
+class RunRecord:
+    """The record of a run.
 
     Attributes:
-        job: its job.
-        status: its status.
-        attempts: all attempts, in the order they started.
-        reports: all reports, in the order they arrived.
+        job: Job of the run.
+        status: Status of the run.
+        attempts: All attempts, in the order in which they started.
+        reports: All reports, in the order in which they arrived.
     """
 
     job: Job
@@ -46,14 +46,14 @@ class Recorded:
 
 
 @dataclasses.dataclass(frozen=True)
-class Surroundings:
-    """The context of a page: all that commands on it depend on, beside the run.
+class PageContext:
+    """The values beside the run itself on which its page depends.
 
     Attributes:
-        flags: of the run's target: `--local`.
-        is_named: whether `platform submit` finds the job by its name.
-        price: of a GPU-hour, or of a slot-hour without GPUs; None if unknown.
-        now: seconds since the epoch.
+        flags: Flags that select the run's target, such as `--local`.
+        is_named: Whether `platform submit` finds the job by its name.
+        price: Price of a GPU-hour, or of a slot-hour without GPUs; None if unknown.
+        now: Current time, in seconds since the epoch.
     """
 
     flags: str
@@ -62,28 +62,52 @@ class Surroundings:
     now: float
 
 
-def content(recorded: Recorded, around: Surroundings, shares: importances.Shares | None = None) -> Content:
-    """Return the facts of a run as plain values, and its columns.
+def content(record: RunRecord, context: PageContext, known_importances: Importances | None = None) -> Content:
+    """Return the facts of a run as JSON values, and its columns.
 
     Args:
-        recorded: of the run.
-        around: of the commands.
-        shares: the importances; None to compute them.
+        record: Record of the run.
+        context: Context of the page.
+        known_importances: Importances of the parameters; None to compute them.
     """
-    job, status = recorded.job, recorded.status
-    lineages = lineage.lineages(job, recorded.attempts)
+    job, status = record.job, record.status
+    lineages = lineage.lineages(job, record.attempts)
     trials = [trial_lineage.row for trial_lineage in lineages]
     ranked = rows.rank(job, trials)
-    reports = lineage.joined(job, lineages, recorded.reports)
+    reports = lineage.join_segments(job, lineages, record.reports)
     last_steps = _last_steps(reports)
-    start_time = _start_time(recorded)
-    best = _front(job, trials)
-    importance, no_importances = shares or importances.importances(job, trials)
-    first = [job.watched_metric, *job.required_metrics]
-    metrics = curves.metrics(reports, first)
-    whole = {row.number for row in ranked[:BEST]}
-    width, gpus = job.roles()[0].nodes, job.resources.gpus
+    start_time = _start_time(record)
+    best_trials = _best_trials(job, trials)
+    shares, no_importances = known_importances or importances.importances(job, trials)
+    metrics = curves.metrics(reports, [job.watched_metric, *job.required_metrics])
     facts = {
+        **_header(record, start_time, context.now),
+        "facts": [[name, text] for name, text in _search_and_budget(record) if text],
+        "best": [_best_trial(row) for row in best_trials[:_MAX_BEST]],
+        "commands": [[label, command] for label, command in _commands(record, context, best_trials)],
+        "log": f"platform logs {shlex.quote(status.run)} {context.flags}".strip(),
+        "importances": shares,
+        "no_importances": no_importances,
+        "curve_metrics": metrics,
+        "failures": _failures(record.attempts),
+        "rungs": [dataclasses.asdict(count) for count in lineage.funnel(job, lineages)],
+        "costs": _costs(record, trials, _trained_steps(last_steps, reports), context.price),
+        "workers": records.to_dict(getattr(status.progress, "workers", ())),
+    }
+    table = [
+        *_trial_columns(job, lineages, ranked, last_steps, start_time),
+        *_attempt_columns(record, start_time, context.now),
+        *_pause_columns(lineages),
+        *curves.curve_columns(reports, metrics, {row.number for row in ranked[:_MAX_BEST]}),
+    ]
+    return facts, table
+
+
+def _header(record: RunRecord, start_time: float, now: float) -> dict[str, Any]:
+    """Return the facts that the page copies from job and status."""
+    job, status = record.job, record.status
+    role = job.roles()[0]
+    return {
         "run": status.run,
         "job": job.name,
         "description": job.description,
@@ -91,35 +115,17 @@ def content(recorded: Recorded, around: Surroundings, shares: importances.Shares
         "noun": job.noun,
         "state": status.state.value,
         "active": status.state.is_active,
-        "reason": errors.shortened(status.reason, _LONGEST),
-        "warnings": [errors.shortened(warning, _LONGEST) for warning in status.warnings],
+        "reason": errors.shortened(status.reason, _MAX_TEXT),
+        "warnings": [errors.shortened(warning, _MAX_TEXT) for warning in status.warnings],
         "begun": start_time,
-        "now": around.now,
+        "now": now,
         "trials": job.trials,
         "width": job.width,
-        "ranks": job.roles()[0].ranks * job.roles()[0].nodes if job.kind == "train" else 1,
+        "ranks": role.ranks * role.nodes if job.kind == "train" else 1,
         "objectives": [objective.model_dump() for objective in job.objectives],
         "constraints": [constraint.model_dump() for constraint in job.search.constraints],
         "watched": job.watched_metric,
-        "facts": [[name, text] for name, text in _facts(recorded) if text],
-        "best": [_best(row) for row in best[:BEST]],
-        "commands": [[label, command] for label, command in _commands(recorded, around, best)],
-        "log": f"platform logs {shlex.quote(status.run)} {around.flags}".strip(),
-        "importances": importance,
-        "no_importances": no_importances,
-        "curve_metrics": metrics,
-        "failures": _failures(recorded.attempts),
-        "rungs": [dataclasses.asdict(count) for count in lineage.funnel(job, lineages)],
-        "costs": _costs(recorded, trials, _trained(last_steps, reports), width, gpus, around.price),
-        "workers": records.to_dict(getattr(status.progress, "workers", ())),
     }
-    table = [
-        *_trials(job, lineages, ranked, last_steps, start_time),
-        *_attempts(recorded, start_time, around.now),
-        *_pauses(lineages),
-        *curves.tables(reports, metrics, whole),
-    ]
-    return facts, table
 
 
 def _last_steps(reports: Sequence[ReportRow]) -> dict[int, int]:
@@ -130,22 +136,22 @@ def _last_steps(reports: Sequence[ReportRow]) -> dict[int, int]:
     return last
 
 
-def _trained(last_steps: dict[int, int], reports: Sequence[ReportRow]) -> dict[int, int]:
-    """Return the number of steps that each attempt has trained, by its number: steps are counted from 0 or from 1."""
+def _trained_steps(last_steps: dict[int, int], reports: Sequence[ReportRow]) -> dict[int, int]:
+    """Return the number of steps that each attempt has trained, by its number. A job counts steps from 0 or from 1."""
     offset = int(any(report.step == 0 for report in reports))
     return {number: step + offset for number, step in last_steps.items()}
 
 
-def _start_time(recorded: Recorded) -> float:
-    """Return the time from which times on the page count: that of the first attempt or report, or of the submission."""
-    starts = [attempt.started for attempt in recorded.attempts if attempt.started]
-    starts += [report.time for report in recorded.reports[:1]]
-    return min(starts, default=recorded.status.created)
+def _start_time(record: RunRecord) -> float:
+    """Return the origin of times on the page: the start of the first attempt, the first report, or the submission."""
+    starts = [attempt.started for attempt in record.attempts if attempt.started]
+    starts += [report.time for report in record.reports[:1]]
+    return min(starts, default=record.status.created)
 
 
-def _facts(recorded: Recorded) -> Iterator[tuple[str, str]]:
-    """Yield the search and the budgets of a job, by name."""
-    job, budget = recorded.job, recorded.job.budget
+def _search_and_budget(record: RunRecord) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each setting of the search, the resources and the budget; the text may be empty."""
+    job, budget = record.job, record.job.budget
     yield "objective", ", ".join(f"{objective.direction} {objective.metric}" for objective in job.objectives)
     if job.kind == "hpo":
         yield "sampler", job.search.sampler.name
@@ -165,15 +171,15 @@ def _facts(recorded: Recorded) -> Iterator[tuple[str, str]]:
     yield "seed", str(job.seed)
 
 
-def _front(job: Job, trials: Sequence[TrialRow]) -> list[TrialRow]:
-    """Return the Pareto-optimal trials, or the best one."""
+def _best_trials(job: Job, trials: Sequence[TrialRow]) -> list[TrialRow]:
+    """Return the best trial; with several objectives, the Pareto-optimal trials in the order of their rank."""
     if len(job.objectives) > 1:
         return rows.rank(job, rows.pareto_front(job, trials))
     best = rows.best_trial(job, trials)
     return [] if best is None else [best]
 
 
-def _best(row: TrialRow) -> dict[str, Any]:
+def _best_trial(row: TrialRow) -> dict[str, Any]:
     return {
         "trial": row.trial,
         "values": [records.to_dict(value) for value in row.values],
@@ -181,25 +187,25 @@ def _best(row: TrialRow) -> dict[str, Any]:
     }
 
 
-def _commands(recorded: Recorded, around: Surroundings, best: Sequence[TrialRow]) -> Iterator[tuple[str, str]]:
-    """Yield next steps that exist for a run: a label and a command."""
-    job, status, flags = recorded.job, recorded.status, f" {around.flags}" if around.flags else ""
+def _commands(record: RunRecord, context: PageContext, best_trials: Sequence[TrialRow]) -> Iterator[tuple[str, str]]:
+    """Yield label and command of each next step that is possible for a run."""
+    job, status, flags = record.job, record.status, f" {context.flags}" if context.flags else ""
     run = shlex.quote(status.run)
     is_study, is_active = job.kind == "hpo", status.state.is_active
-    local = " --local" if around.flags == "--local" else flags
-    if is_study and best:
-        trial = f" --trial {best[0].trial}" if len(job.objectives) > 1 else ""
+    local = " --local" if context.flags == "--local" else flags
+    if is_study and best_trials:
+        trial = f" --trial {best_trials[0].trial}" if len(job.objectives) > 1 else ""
         yield "Save the best parameters", f"platform best {run}{trial}{flags} > best.yaml"
-        if around.is_named:
-            again = f"platform submit hpo {shlex.quote(job.name)} --params best.yaml --trials 1{local}"
-            yield "Run the best parameters again", again
+        if context.is_named:
+            command = f"platform submit hpo {shlex.quote(job.name)} --params best.yaml --trials 1{local}"
+            yield "Run the best parameters again", command
     if is_active:
         yield "Follow the run", f"platform status {run} --watch{flags}"
     elif is_study:
         yield "Continue with more trials", f"platform resume {run} --trials {2 * job.trials}{flags}"
     elif job.kind == "collect":
         yield "Continue with more iterations", f"platform resume {run} --iterations {2 * job.trials}{flags}"
-    elif status.state is RunState.SUCCEEDED and around.is_named:
+    elif status.state is RunState.SUCCEEDED and context.is_named:
         yield (
             "Train on from the newest checkpoint",
             f"platform submit train {shlex.quote(job.name)} --resume {run}{local}",
@@ -214,13 +220,13 @@ def _commands(recorded: Recorded, around: Surroundings, best: Sequence[TrialRow]
 
 
 def _failures(attempts: Sequence[TrialRow]) -> list[dict[str, Any]]:
-    """Return the failures by class and first line, most frequent first."""
+    """Return the failures grouped by class, first line and whether they are retried, most frequent first."""
     kinds: Counter[tuple[str, str, bool]] = Counter()
     examples: dict[tuple[str, str, bool], TrialRow] = {}
     for attempt in attempts:
         if attempt.failure is None:
             continue
-        line = errors.shortened(next(iter(attempt.message.splitlines()), ""), _LONGEST)
+        line = errors.shortened(next(iter(attempt.message.splitlines()), ""), _MAX_TEXT)
         kind = (attempt.failure.value, line, attempt.state is not TrialState.FAILED)
         kinds[kind] += 1
         examples.setdefault(kind, attempt)
@@ -233,52 +239,48 @@ def _failures(attempts: Sequence[TrialRow]) -> list[dict[str, Any]]:
             "trial": examples[kind].trial,
             "attempt": examples[kind].attempt,
         }
-        for kind, count in kinds.most_common(_FAILURES)
+        for kind, count in kinds.most_common(_MAX_FAILURES)
     ]
 
 
 def _costs(
-    recorded: Recorded,
-    trials: Sequence[TrialRow],
-    steps: dict[int, int],
-    width: int,
-    gpus: int,
-    price: float | None,
+    record: RunRecord, trials: Sequence[TrialRow], trained_steps: dict[int, int], price: float | None
 ) -> dict[str, Any]:
-    """Return the slot-hours used, lost and saved, the share of idle slots, and how the saved ones are estimated."""
-    busy = savings.busy(recorded.attempts, width)
-    available = recorded.status.worked * recorded.status.slots
+    """Return the slot-hours used, lost and saved, the share of idle slots, and the method of the estimate."""
+    width, gpus = record.job.roles()[0].nodes, record.job.resources.gpus
+    busy = savings.busy_seconds(record.attempts, width)
+    saved = savings.saved_seconds(trials, trained_steps, width, record.status.state.is_active)
+    available = record.status.worked * record.status.slots
     hours = {
-        "used": Hours.of(busy, gpus, price),
-        "lost": Hours.of(savings.lost(recorded.attempts, width), gpus, price),
-        "saved": Hours.of(savings.saved(trials, steps, width, recorded.status.state.is_active), gpus, price),
+        "used": Hours.from_seconds(busy, gpus, price),
+        "lost": Hours.from_seconds(savings.lost_seconds(record.attempts, width), gpus, price),
+        "saved": Hours.from_seconds(saved, gpus, price),
     }
     return {
         **{name: dataclasses.asdict(value) for name, value in hours.items()},
         "idle": max(0.0, 1 - busy / available) if available > 0 and busy > 0 else None,
-        "slots": recorded.status.slots,
+        "slots": record.status.slots,
         "method": savings.METHOD,
     }
 
 
-def _trials(
-    job: Job, lineages: Sequence[Lineage], ranked: Sequence[TrialRow], last_steps: dict[int, int], begun: float
+def _trial_columns(
+    job: Job, lineages: Sequence[Lineage], ranked: Sequence[TrialRow], last_steps: dict[int, int], start_time: float
 ) -> Iterator[Column]:
-    """Yield the columns of the newest attempt of each trial."""
+    """Yield the columns of the table of trials, with the newest attempt of each."""
     trials = [trial_lineage.row for trial_lineage in lineages]
     ranks = {row.trial: rank for rank, row in enumerate(ranked)}
-    several = len(job.objectives) > 1
-    front = {row.trial for row in rows.pareto_front(job, trials)} if several else set()
+    front = {row.trial for row in rows.pareto_front(job, trials)} if len(job.objectives) > 1 else set()
     yield Column("trials", "trial", "", columns.counts(row.trial for row in trials))
     yield Column("trials", "rank", "", columns.counts(ranks[row.trial] for row in trials))
     yield Column("trials", "attempt", "", columns.counts(row.attempt for row in trials))
     yield Column("trials", "number", "", columns.counts(row.number for row in trials))
-    yield _coded("trials", "state", [row.state.value for row in trials])
+    yield _text_column("trials", "state", [row.state.value for row in trials])
     yield Column("trials", "feasible", "", columns.counts(int(row.feasible) for row in trials))
     yield Column("trials", "front", "", columns.counts(int(row.trial in front) for row in trials))
     yield Column("trials", "seconds", "", columns.numbers(row.seconds for row in trials))
-    yield Column("trials", "started", "", columns.offsets((row.started for row in trials), begun))
-    yield Column("trials", "ended", "", columns.offsets((row.ended for row in trials), begun))
+    yield Column("trials", "started", "", columns.offsets((row.started for row in trials), start_time))
+    yield Column("trials", "ended", "", columns.offsets((row.ended for row in trials), start_time))
     yield Column("trials", "step", "", columns.numbers(last_steps.get(row.number) for row in trials))
     yield Column(
         "trials",
@@ -286,62 +288,66 @@ def _trials(
         "",
         columns.numbers(trial_lineage.rungs[-1] if trial_lineage.rungs else None for trial_lineage in lineages),
     )
-    yield _coded("trials", "failure", [row.failure and row.failure.value for row in trials])
-    yield _coded("trials", "message", [row.message or None for row in trials])
-    yield _coded("trials", "node", [row.node or None for row in trials])
+    yield _text_column("trials", "failure", [row.failure and row.failure.value for row in trials])
+    yield _text_column("trials", "message", [row.message or None for row in trials])
+    yield _text_column("trials", "node", [row.node or None for row in trials])
     for name in dict.fromkeys([*job.required_metrics, *(name for row in trials for name in row.metrics)]):
-        yield columns.of_values("trials", name, "metric", [row.metrics.get(name) for row in trials])
+        yield columns.from_values("trials", name, "metric", [row.metrics.get(name) for row in trials])
     parameters = job.search.parameters
     for name in dict.fromkeys(name for row in trials for name in row.params):
         log = bool(getattr(parameters.get(name), "log", False))
-        yield columns.of_values("trials", name, "param", [row.params.get(name) for row in trials], log=log)
+        yield columns.from_values("trials", name, "param", [row.params.get(name) for row in trials], log=log)
 
 
-def _coded(table: str, name: str, values: Sequence[str | None]) -> Column:
+def _text_column(table: str, name: str, values: Sequence[str | None]) -> Column:
     texts = Texts()
     codes = columns.counts([texts.code(value) for value in values])
     return Column(table, name, "", codes, texts.texts)
 
 
-def _attempts(recorded: Recorded, begun: float, now: float) -> Iterator[Column]:
-    """Yield the columns of all attempts whose start is known: for the timeline."""
+def _attempt_columns(record: RunRecord, start_time: float, now: float) -> Iterator[Column]:
+    """Yield the columns of the timeline: all attempts whose start is known."""
     first_reports: dict[int, float] = {}
-    for report in recorded.reports:
+    for report in record.reports:
         first_reports.setdefault(report.number, report.time)
     spans = []
-    for attempt in recorded.attempts:
+    for attempt in record.attempts:
         start = attempt.started or first_reports.get(attempt.number)
         if start is None:
             continue
-        running = attempt.state is TrialState.RUNNING
-        spans.append((start, attempt.ended or (now if running else start + (attempt.seconds or 0.0)), attempt))
+        is_running = attempt.state is TrialState.RUNNING
+        end = attempt.ended or (now if is_running else start + (attempt.seconds or 0.0))
+        spans.append((start, end, attempt))
     spans.sort(key=lambda span: (span[0], span[2].number))
     attempts = [attempt for _, _, attempt in spans]
     yield Column("attempts", "trial", "", columns.counts(attempt.trial for attempt in attempts))
     yield Column("attempts", "attempt", "", columns.counts(attempt.attempt for attempt in attempts))
     yield Column("attempts", "number", "", columns.counts(attempt.number for attempt in attempts))
-    yield _coded("attempts", "state", [attempt.state.value for attempt in attempts])
-    yield _coded("attempts", "failure", [attempt.failure and attempt.failure.value for attempt in attempts])
-    yield Column("attempts", "start", "", columns.offsets((start for start, _, _ in spans), begun))
-    yield Column("attempts", "end", "", columns.offsets((end for _, end, _ in spans), begun))
+    yield _text_column("attempts", "state", [attempt.state.value for attempt in attempts])
+    yield _text_column("attempts", "failure", [attempt.failure and attempt.failure.value for attempt in attempts])
+    yield Column("attempts", "start", "", columns.offsets((start for start, _, _ in spans), start_time))
+    yield Column("attempts", "end", "", columns.offsets((end for _, end, _ in spans), start_time))
     yield Column("attempts", "lane", "", columns.counts(_lanes(spans)))
 
 
-def _pauses(lineages: Sequence[Lineage]) -> Iterator[Column]:
-    """Yield the columns of the pauses from which trials were promoted: the number of the curve, and the step."""
-    pauses = [(each.row.number, step) for each in lineages for step in each.pauses]
+def _pause_columns(lineages: Sequence[Lineage]) -> Iterator[Column]:
+    """Yield the columns of the pauses from which trials were promoted: the attempt's number, and the step."""
+    pauses = [(trial_lineage.row.number, step) for trial_lineage in lineages for step in trial_lineage.pauses]
     yield Column("pauses", "number", "", columns.counts(number for number, _ in pauses))
     yield Column("pauses", "step", "", columns.numbers(step for _, step in pauses))
 
 
 def _lanes(spans: Sequence[tuple[float, float, TrialRow]]) -> Iterator[int]:
-    """Yield a lane for each attempt, in the order of their starts: its slot, or else a lane that is free by then.
+    """Yield the lane of each attempt in the timeline: its slot, or if that is unknown, a free lane below all slots.
 
-    The slot of an attempt that runs, or whose controller was killed, is unknown. Such attempts are below all slots.
+    The slot of an attempt is unknown while it runs, and after its controller was killed.
+
+    Args:
+        spans: Start, end and row of each attempt, ordered by start.
     """
-    first = max((attempt.slot + 1 for _, _, attempt in spans if attempt.slot is not None), default=0)
-    free: list[int] = []
-    occupied: list[tuple[float, int]] = []
+    first_free_lane = max((attempt.slot + 1 for _, _, attempt in spans if attempt.slot is not None), default=0)
+    free: list[int] = []  # heap of lanes
+    occupied: list[tuple[float, int]] = []  # heap of end and lane
     for start, end, attempt in spans:
         if attempt.slot is not None:
             yield attempt.slot
@@ -350,4 +356,4 @@ def _lanes(spans: Sequence[tuple[float, float, TrialRow]]) -> Iterator[int]:
             heapq.heappush(free, heapq.heappop(occupied)[1])
         lane = heapq.heappop(free) if free else len(occupied)
         heapq.heappush(occupied, (end if math.isfinite(end) else start, lane))
-        yield first + lane
+        yield first_free_lane + lane

@@ -1,4 +1,4 @@
-"""The learning curves of a run, as few points as a browser can draw: thinned curves, and quantiles over all of them."""
+"""The learning curves of a run with as many points as a browser can draw, and the quantiles of all curves."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from trialplane.pages import columns
 from trialplane.pages.columns import Column
 from trialplane.wire.records import ReportRow
 
-MOST_POINTS = 1000  # of a curve
-MOST_METRICS = 12
+MAX_POINTS = 1000  # of one curve
+MAX_METRICS = 12
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-_ALL_POINTS = 400_000  # of all curves; each of the others gets an equal part
-_FEWEST_POINTS = 8  # of a curve
-_FEWEST_CURVES = 20  # fewer are drawn themselves, without quantiles
-_STEPS = 200  # at which there are quantiles
+_MAX_TOTAL_POINTS = 400_000  # of all curves, of which each has an equal share
+_MIN_POINTS = 8  # of one curve, even if that exceeds its share
+_MIN_CURVES = 20  # for quantiles: the page draws fewer curves one by one
+_MAX_STEPS = 200  # of the quantiles
 
 Series = list[tuple[int, float]]  # step and value
 
 
-def metrics(reports: Sequence[ReportRow], first: Collection[str]) -> list[str]:
-    """Return the names of reported metrics, those in `first` before the others, at most `MOST_METRICS`."""
+def metrics(reports: Sequence[ReportRow], job_metrics: Collection[str]) -> list[str]:
+    """Return the names of reported metrics, those in `job_metrics` first, and at most `MAX_METRICS`."""
     names = dict.fromkeys(name for report in reports for name in report.metrics)
-    return sorted(names, key=lambda name: name not in first)[:MOST_METRICS]
+    return sorted(names, key=lambda name: name not in job_metrics)[:MAX_METRICS]
 
 
-def of_metric(reports: Sequence[ReportRow], metric: str) -> dict[int, Series]:
-    """Return the points of a metric, by the number of the attempt, in the order of the steps."""
+def series_by_attempt(reports: Sequence[ReportRow], metric: str) -> dict[int, Series]:
+    """Return the points of a metric, in the order of their steps, by the number of the attempt."""
     series: dict[int, dict[int, float]] = {}
     for report in reports:
         value = report.metrics.get(metric)
@@ -38,38 +38,38 @@ def of_metric(reports: Sequence[ReportRow], metric: str) -> dict[int, Series]:
     return {number: sorted(points.items()) for number, points in series.items()}
 
 
-def thinned(points: Series, most: int) -> Series:
-    """Return evenly spaced points of a curve, with its first and last."""
-    if len(points) <= most:
+def thin(points: Series, max_points: int) -> Series:
+    """Return at most `max_points` evenly spaced points of a curve, with its first and last."""
+    if len(points) <= max_points:
         return points
     last = len(points) - 1
-    return [points[round(index * last / (most - 1))] for index in range(most)]
+    return [points[round(index * last / (max_points - 1))] for index in range(max_points)]
 
 
-def tables(reports: Sequence[ReportRow], names: Sequence[str], whole: Collection[int]) -> Iterator[Column]:
-    """Yield the columns of the curves: `curves` has a row for each curve, `points` for each point, `bands` for each step.
+def curve_columns(reports: Sequence[ReportRow], names: Sequence[str], full_curves: Collection[int]) -> Iterator[Column]:
+    """Yield the columns of three tables: `curves`, `points` of the curves, and `bands`, the quantiles at each step.
 
     Args:
-        reports: all reports.
-        names: metrics.
-        whole: numbers of attempts whose curves keep up to `MOST_POINTS` points.
+        reports: All reports of the run.
+        names: Names of the metrics to draw.
+        full_curves: Numbers of the attempts whose curves have up to `MAX_POINTS` points.
     """
     curves: dict[str, list[int]] = {"metric": [], "number": [], "start": [], "count": []}
     steps, values = array.array("d"), array.array("d")
     bands: list[list[float]] = [[] for _ in range(2 + len(QUANTILES))]
     for index, metric in enumerate(names):
-        series = of_metric(reports, metric)
-        most = max(_FEWEST_POINTS, min(MOST_POINTS, _ALL_POINTS // max(1, len(series) * len(names))))
+        series = series_by_attempt(reports, metric)
+        max_points = max(_MIN_POINTS, min(MAX_POINTS, _MAX_TOTAL_POINTS // max(1, len(series) * len(names))))
         for number, points in series.items():
-            few = thinned(points, MOST_POINTS if number in whole else most)
-            row = (index, number, len(steps), len(few))
+            drawn_points = thin(points, MAX_POINTS if number in full_curves else max_points)
+            row = (index, number, len(steps), len(drawn_points))
             for column, value in zip(curves.values(), row, strict=True):
                 column.append(value)
-            steps.extend(step for step, _ in few)
-            values.extend(value for _, value in few)
-        for line in _bands(list(series.values())):
-            for band, number_in_line in zip(bands, (index, *line), strict=True):
-                band.append(number_in_line)
+            steps.extend(step for step, _ in drawn_points)
+            values.extend(value for _, value in drawn_points)
+        for row_of_band in _quantile_rows(list(series.values())):
+            for band, cell in zip(bands, (index, *row_of_band), strict=True):
+                band.append(cell)
     for name, column in curves.items():
         yield Column("curves", name, "", columns.counts(column))
     yield Column("points", "step", "", columns.numbers(steps))
@@ -78,12 +78,12 @@ def tables(reports: Sequence[ReportRow], names: Sequence[str], whole: Collection
         yield Column("bands", name, "", columns.numbers(band))
 
 
-def _bands(series: Sequence[Series]) -> Iterator[tuple[float, ...]]:
-    """Yield a step and the quantiles there, at most at `_STEPS` steps."""
-    if len(series) < _FEWEST_CURVES:
+def _quantile_rows(series: Sequence[Series]) -> Iterator[tuple[float, ...]]:
+    """Yield rows of a step and the `QUANTILES` of the values from there to the next row's step: at most `_MAX_STEPS`."""
+    if len(series) < _MIN_CURVES:
         return
     steps = sorted({step for points in series for step, _ in points})
-    edges = steps if len(steps) <= _STEPS else [steps[(index * len(steps)) // _STEPS] for index in range(_STEPS)]
+    edges = steps if len(steps) <= _MAX_STEPS else [steps[(index * len(steps)) // _MAX_STEPS] for index in range(_MAX_STEPS)]
     at_edges: list[list[float]] = [[] for _ in edges]
     for points in series:
         for step, value in points:

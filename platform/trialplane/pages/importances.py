@@ -1,4 +1,4 @@
-"""The importance of each parameter of a study: Optuna's PED-ANOVA, which takes conditional parameters too."""
+"""The importance of each parameter of a study, by Optuna's PED-ANOVA, which also accepts conditional parameters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.util
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialplane.job import space as spaces
 from trialplane.job.kinds import Job
@@ -14,52 +14,61 @@ from trialplane.pages import columns
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import TrialState
 
-Shares = tuple[list[tuple[str, float]], str]  # see `importances`
-
-MOST = 5000  # trials; those of a larger study are an even sample
-FEWEST = 20  # trials with a result; the best tenth of fewer says nothing
-MISSING = "Optuna is not installed: pip install 'trialplane[notebook]'"
+MAX_TRIALS = 5000  # of a larger study, evenly spaced trials are evaluated
+MIN_TRIALS = 20  # with a result; the best tenth of fewer trials says nothing
+OPTUNA_MISSING = "Optuna is not installed: pip install 'trialplane[notebook]'"
 
 
-def importances(job: Job, rows: Sequence[TrialRow]) -> Shares:
-    """Return the share of each parameter, largest first, and why there is none, or "".
+class Importances(NamedTuple):
+    """The importances of parameters.
 
-    The shares add up to 1. They say which parameters matter for getting into the best tenth of the trials (with several
-    objectives: near the Pareto front).
+    Attributes:
+        shares: Name and share of each parameter, largest share first; the shares add up to 1.
+        reason: Reason why there are no shares; "" if there are, or if the job has no parameters.
     """
+
+    shares: list[tuple[str, float]]
+    reason: str
+
+
+def importances(job: Job, rows: Sequence[TrialRow]) -> Importances:
+    """Return how much each parameter matters for a trial to be among the best tenth, or near the Pareto front."""
     if not job.search.names and not job.search.is_code:
-        return [], ""
+        return Importances([], "")
     complete = [row for row in rows if row.state is TrialState.COMPLETE and all(map(math.isfinite, row.values))]
-    if len(complete) < FEWEST:
-        return [], f"{FEWEST} complete trials are needed, and there are {len(complete)}"
-    complete = complete[:: -(-len(complete) // MOST)]
+    if len(complete) < MIN_TRIALS:
+        return Importances([], f"{MIN_TRIALS} complete trials are needed, and there are {len(complete)}")
+    complete = complete[:: -(-len(complete) // MAX_TRIALS)]
     if importlib.util.find_spec("optuna") is None:
-        return [], MISSING
-    import optuna  # a second, and laptops that only submit have none
+        return Importances([], OPTUNA_MISSING)
+    import optuna  # takes a second, and is missing on laptops that only submit
 
     distributions = _distributions(job, complete, optuna.distributions)
     if not distributions:
-        return [], "no parameter has two different values"
+        return Importances([], "no parameter has two different values")
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             study = optuna.create_study(directions=[objective.direction for objective in job.objectives])
-            study.add_trials([_trial(row, distributions, optuna) for row in complete])
-            shares = optuna.importance.get_param_importances(
+            study.add_trials([_optuna_trial(row, distributions, optuna) for row in complete])
+            share_by_name = optuna.importance.get_param_importances(
                 study, evaluator=optuna.importance.PedAnovaImportanceEvaluator(), params=list(distributions)
             )
-    except (ValueError, ArithmeticError, RuntimeError) as error:  # of what it cannot judge, such as equal values
-        return [], f"PED-ANOVA cannot judge these trials: {error}"
+    except (ValueError, ArithmeticError, RuntimeError) as error:  # such as for trials that all have the same value
+        return Importances([], f"PED-ANOVA cannot judge these trials: {error}")
     finally:
         optuna.logging.set_verbosity(verbosity)
-    found_shares = [(name, float(share)) for name, share in shares.items() if math.isfinite(share)]
-    return (found_shares, "") if found_shares else ([], "all trials have the same value")
+    shares = [(name, float(share)) for name, share in share_by_name.items() if math.isfinite(share)]
+    return Importances(shares, "" if shares else "all trials have the same value")
 
 
 def _distributions(job: Job, rows: Sequence[TrialRow], distributions: Any) -> dict[str, Any]:
-    """Return Optuna's distribution of each parameter with at least two values, from the values that were drawn."""
+    """Return Optuna's distribution of each parameter that has at least two different values in `rows`.
+
+    A distribution covers the values that were drawn, because the space of a study may have changed, or be code.
+    """
     parameters = job.search.parameters
     names = dict.fromkeys(name for row in rows for name in row.params)
     result: dict[str, Any] = {}
@@ -73,8 +82,8 @@ def _distributions(job: Job, rows: Sequence[TrialRow], distributions: Any) -> di
         low, high = min(values), max(values)
         if low < high:
             log = bool(getattr(parameters.get(name), "log", False)) and low > 0
-            whole = all(isinstance(value, int) for value in values)
-            kind = distributions.IntDistribution if whole else distributions.FloatDistribution
+            is_integer = all(isinstance(value, int) for value in values)
+            kind = distributions.IntDistribution if is_integer else distributions.FloatDistribution
             result[name] = kind(low, high, log=log)
     return result
 
@@ -83,10 +92,11 @@ def _is_numeric(values: Sequence[Any]) -> bool:
     return all(isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) for value in values)
 
 
-def _trial(row: TrialRow, distributions: dict[str, Any], optuna: Any) -> Any:
-    used = {name: distribution for name, distribution in distributions.items() if name in row.params}
+def _optuna_trial(row: TrialRow, distributions: dict[str, Any], optuna: Any) -> Any:
+    """Return a trial of Optuna with the parameters of `row` that have a distribution."""
+    own_distributions = {name: distribution for name, distribution in distributions.items() if name in row.params}
     params = {
         name: columns.text(row.params[name]) if hasattr(distribution, "choices") else row.params[name]
-        for name, distribution in used.items()
+        for name, distribution in own_distributions.items()
     }
-    return optuna.trial.create_trial(values=list(row.values), params=params, distributions=used)
+    return optuna.trial.create_trial(values=list(row.values), params=params, distributions=own_distributions)

@@ -16,9 +16,9 @@ class Lineage:
     """A trial, whose attempts may be segments of one training.
 
     Attributes:
-        row: its newest attempt, with the seconds of all segments.
-        pauses: steps at which it was paused, and then promoted, from the first.
-        rungs: rungs that it has reached, from the lowest; empty without promotion.
+        row: Newest attempt of the trial, with the seconds of all segments.
+        pauses: Steps at which the trial was paused and from which it was promoted, in ascending order.
+        rungs: Rungs that the trial has reached, in ascending order; empty without promotion.
     """
 
     row: TrialRow
@@ -26,15 +26,15 @@ class Lineage:
     rungs: tuple[int, ...] = ()
 
     @property
-    def stopped(self) -> int:
-        """The rung at which it is paused or was dropped; 0 if it was promoted from each that it has reached."""
+    def stop_rung(self) -> int:
+        """The rung at which the trial is paused or was dropped; 0 if it was promoted from each rung that it reached."""
         is_stopped = self.row.state in (TrialState.PAUSED, TrialState.PRUNED)
         return self.rungs[-1] if is_stopped and self.rungs else 0
 
 
 @dataclasses.dataclass(frozen=True)
 class RungCount:
-    """The number of trials that have reached a rung, and how they left it."""
+    """The number of trials that have reached a rung, and of those promoted from it, paused at it and dropped at it."""
 
     step: int
     reached: int
@@ -51,8 +51,8 @@ def lineages(job: Job, attempts: Sequence[TrialRow]) -> list[Lineage]:
     return [_lineage(job, by_trial[trial]) for trial in sorted(by_trial)]
 
 
-def joined(job: Job, trial_lineages: Sequence[Lineage], reports: Sequence[ReportRow]) -> Sequence[ReportRow]:
-    """Return reports in which those of all segments of a trial belong to its newest one, so that they are one curve."""
+def join_segments(job: Job, trial_lineages: Sequence[Lineage], reports: Sequence[ReportRow]) -> Sequence[ReportRow]:
+    """Return reports that all have the number of their trial's newest attempt, so that its segments form one curve."""
     if job.search.ladder is None:
         return reports
     newest = {lineage.row.trial: lineage.row.number for lineage in trial_lineages}
@@ -60,18 +60,19 @@ def joined(job: Job, trial_lineages: Sequence[Lineage], reports: Sequence[Report
 
 
 def funnel(job: Job, trial_lineages: Sequence[Lineage]) -> list[RungCount]:
-    """Return a count for each rung, from the lowest, and one for whole trials; empty without promotion."""
+    """Return a count for each rung, from the lowest, and one for complete trials; empty without promotion."""
     ladder = job.search.ladder
     if ladder is None:
         return []
     counts = []
     for step in sorted({rung for bracket in range(ladder.brackets) for rung in ladder.rungs(bracket)}):
         reaching = [lineage for lineage in trial_lineages if step in lineage.rungs]
-        stopped = [lineage.row.state for lineage in reaching if lineage.stopped == step]
+        stopped = [lineage.row.state for lineage in reaching if lineage.stop_rung == step]
         paused, dropped = stopped.count(TrialState.PAUSED), stopped.count(TrialState.PRUNED)
-        counts.append(RungCount(step, len(reaching), len(reaching) - len(stopped), paused, dropped))
+        promoted = len(reaching) - len(stopped)
+        counts.append(RungCount(step, reached=len(reaching), promoted=promoted, paused=paused, dropped=dropped))
     complete = sum(lineage.row.state is TrialState.COMPLETE for lineage in trial_lineages)
-    return [*counts, RungCount(ladder.top, complete, 0, 0, 0)]
+    return [*counts, RungCount(ladder.top, reached=complete, promoted=0, paused=0, dropped=0)]
 
 
 def _lineage(job: Job, attempts: Sequence[TrialRow]) -> Lineage:
@@ -84,8 +85,9 @@ def _lineage(job: Job, attempts: Sequence[TrialRow]) -> Lineage:
     rungs = ladder.rungs(ladder.bracket(newest.trial))
     if newest.state is not TrialState.COMPLETE:
         is_at_rung = newest.state in (TrialState.PAUSED, TrialState.PRUNED) and newest.failure is None
-        last = max(((attempt.step or 0) for attempt in (*earlier, *[newest] * is_at_rung)), default=-1)
-        rungs = tuple(rung for rung in rungs if rung <= last + 1)  # steps may be counted from 0
+        at_rungs = [*earlier, newest] if is_at_rung else earlier
+        last_step = max((attempt.step or 0 for attempt in at_rungs), default=-1)
+        rungs = tuple(rung for rung in rungs if rung <= last_step + 1)  # a job that counts from 0 ends rung N at step N-1
     return Lineage(
         dataclasses.replace(newest, seconds=sum(segments) if segments else None),
         tuple(attempt.step or 0 for attempt in earlier),

@@ -1,7 +1,7 @@
-"""One HTML file with everything that it shows and runs: no request leaves it, and nothing of a run is ever markup.
+"""A page as one HTML file with its data and scripts: it sends no request, and no text of a run can become markup.
 
-A content security policy forbids all but the scripts whose hashes it lists. Facts of runs are JSON, columns are base64, and
-the scripts put texts into the page as text alone.
+A content security policy allows only the scripts whose hashes it lists. Facts of runs are JSON, columns are base64, and
+the scripts insert texts as text nodes.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ def page(
     """Return the page of runs as HTML.
 
     Args:
-        title: of the page.
-        runs: facts and columns of each.
-        comparison: of the runs; None to show none.
-        live: whether a server sends newer content to the page.
+        title: Title of the page.
+        runs: Facts and columns of each run, as `content.content` returns them.
+        comparison: Comparison of the runs or of trials; None for a page without a comparison.
+        live: Whether a server sends newer content to the page.
 
     Raises:
-        InputError: plotly is not installed.
+        InputError: Plotly is not installed.
     """
-    plotly = _closed(_eager(_plotly_file().read_text(encoding="utf-8")))
+    plotly = _escape_ends(_eager(_plotly_file().read_text(encoding="utf-8")))
     script, style = _script(), _asset("page.css")
-    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (plotly, script))
+    hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in (plotly, script))
     # plotly.js compiles the drawing code of its WebGL charts, and sets styles as it draws: it needs both `unsafe` sources.
     # Neither lets a text of a run become a script: inline scripts are those with these hashes alone.
     policy = (
@@ -58,10 +58,10 @@ def page(
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
             '<meta name="referrer" content="no-referrer">\n',
-            f"<title>{_text(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n",
+            f"<title>{_escape_text(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n",
             '<main id="page"><p id="loading">Reading the run…</p></main>\n',
             '<noscript><p class="notice">This page draws with JavaScript, which is off.</p></noscript>\n',
-            f'<script type="application/json" id="facts">{escaped(document)}</script>\n',
+            f'<script type="application/json" id="facts">{escape_json(document)}</script>\n',
             f'<script type="text/plain" id="columns">{block}</script>\n',
             f'<script type="text/plain" id="plotly">{plotly}</script>\n',
             f"<script>{script}</script>\n</body>\n</html>\n",
@@ -69,11 +69,11 @@ def page(
     )
 
 
-def check() -> None:
-    """Refuse if plotly is not installed.
+def check_plotly() -> None:
+    """Check that plotly is installed.
 
     Raises:
-        InputError: it is not.
+        InputError: Plotly is not installed.
     """
     _plotly_file()
 
@@ -81,8 +81,8 @@ def check() -> None:
 def content(
     runs: Sequence[tuple[Mapping[str, Any], Sequence[Column]]], comparison: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], str]:
-    """Return the facts of a page as plain values, and all columns as base64."""
-    directory, block = columns.packed(column for _, table in runs for column in table)
+    """Return the facts of a page as JSON values, with the directory of each run's columns, and all columns as base64."""
+    directory, block = columns.pack(column for _, table in runs for column in table)
     entries = iter(directory)
     return {
         "runs": [{**records.to_dict(facts), "columns": [next(entries) for _ in table]} for facts, table in runs],
@@ -90,8 +90,8 @@ def content(
     }, block
 
 
-def escaped(document: Any) -> str:
-    """Return plain values as JSON in which no character ends or begins markup."""
+def escape_json(document: Any) -> str:
+    """Return a document as JSON without characters that could begin or end markup."""
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     for character, escape in _ESCAPES.items():
         text = text.replace(character, escape)
@@ -99,7 +99,11 @@ def escaped(document: Any) -> str:
 
 
 def _plotly_file() -> Path:
-    """Return the file of plotly's bundle, without importing plotly."""
+    """Return the file of plotly's JavaScript, without importing plotly, which takes long.
+
+    Raises:
+        InputError: Plotly is not installed.
+    """
     spec = importlib.util.find_spec("plotly")
     for folder in [] if spec is None else spec.submodule_search_locations or []:
         file = Path(folder, "package_data", "plotly.min.js")
@@ -109,7 +113,7 @@ def _plotly_file() -> Path:
 
 
 def _script() -> str:
-    return _closed("(() => {\n'use strict';\n" + "".join(map(_asset, _SCRIPTS)) + "})();\n")
+    return _escape_ends("(() => {\n'use strict';\n" + "".join(map(_asset, _SCRIPTS)) + "})();\n")
 
 
 def _asset(name: str) -> str:
@@ -128,14 +132,14 @@ def _eager(plotly: str) -> str:
     return plotly.replace(start, ": this, (() => {\n").replace(end, "return Plotly;\n})));")
 
 
-def _closed(script: str) -> str:
-    """Return a script that can stand in a page: no text in it may end the element."""
+def _escape_ends(script: str) -> str:
+    """Return a script that can be embedded in a page: no string in it ends the script element."""
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--").replace("\r", "")
 
 
-def _digest(script: str) -> str:
+def _sha256(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _text(text: str) -> str:
+def _escape_text(text: str) -> str:
     return str(records.to_dict(text)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

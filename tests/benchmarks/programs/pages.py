@@ -28,7 +28,7 @@ from tests.ports import free_port
 from trialplane.client import folder
 from trialplane.ledger import results
 from trialplane.pages import content, page
-from trialplane.pages.content import Recorded, Surroundings
+from trialplane.pages.content import PageContext, RunRecord
 from trialplane.plan import plan as planning
 from trialplane.wire.paths import RunPaths
 
@@ -77,8 +77,8 @@ def _write(run: RunPaths, file: Path) -> None:
     """Write the report of a run that has no status, as the benchmark's histories have none."""
     job = folder.load_job(run)
     attempts = results.attempts(run.ledger, studies.NAME, job, alive=False)
-    recorded = Recorded(job, planning.pending_status(run.root.name, job, 0.0), attempts, [])
-    around = Surroundings("--local", False, None, time.time())
+    recorded = RunRecord(job, planning.pending_status(run.root.name, job, 0.0), attempts, [])
+    around = PageContext("--local", False, None, time.time())
     file.write_text(page.page("benchmark", [content.content(recorded, around)]), encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
 """The protocol of presenters of runs, and the texts and tables that all kinds share.
 
-Only texts and values: `display` draws a `Live`, `output` prints a table.
+A presenter returns texts and values only. `display` draws a `Live`, and `output` prints a table.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from trialplane.client.run import RunHandle
     from trialplane.job.kinds import Job
 
-Table = tuple[list[str], list[list[Any]]]  # header and lines
+Table = tuple[list[str], list[list[Any]]]  # header and rows
 Column = tuple[str, list[Any]]  # name, and a value for each row
-Span = tuple[str, str]  # a text, and its style as rich names it
-LONGEST = 2_000  # characters of a reason, at whose end the advice is
+Span = tuple[str, str]  # text and its style in rich
+MAX_REASON = 2_000  # characters of a reason; long, because advice is at its end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Live:
     """The live display of a run, below its name and state.
 
     Attributes:
-        share: of the run that is done, 0 to 1.
-        beside: texts beside the bar that shows it.
-        lines: below it; each a sequence of spans.
+        share: Share of the run that is done, from 0 to 1, drawn as a bar.
+        bar_labels: Texts to the right of the bar.
+        lines: Lines below the bar; each is a sequence of spans.
     """
 
     share: float
-    beside: tuple[str, ...]
+    bar_labels: tuple[str, ...]
     lines: tuple[tuple[Span, ...], ...]
 
 
@@ -45,20 +45,20 @@ class Presenter(Protocol):
     """The presentation of runs of one kind. The defaults are for a run of several trials.
 
     Attributes:
-        noun: for one trial.
-        scaled: noun of the things whose number `platform scale` sets.
-        max_failed: the field of the job that `platform resume --max-failed` sets.
-        finished: commands for a submission of a finished run; `{0}` is its name.
-        starter: job.yaml and train.py of `platform init`; `{name}` in them is the job's name.
+        noun: Noun for a trial.
+        scaled_noun: Noun for the things whose number `platform scale` sets.
+        max_failed_field: Field of the job that `platform resume --max-failed` sets.
+        finished_hint: Next commands after the submission of a run that has already succeeded; `{0}` stands for its name.
+        starter: Texts of job.yaml and train.py of `platform init`; `{name}` in them stands for the job's name.
     """
 
     noun: str = "trial"
-    scaled: str = "trial"
-    max_failed: str = "budget.max_failed"
-    finished: str
+    scaled_noun: str = "trial"
+    max_failed_field: str = "budget.max_failed"
+    finished_hint: str
     starter: tuple[str, str]
 
-    def valid(self, job: Job) -> str:
+    def job_summary(self, job: Job) -> str:
         """Return a one-line summary of a valid job."""
 
     def line(self, status: RunStatus) -> str:
@@ -76,20 +76,20 @@ class Presenter(Protocol):
     def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
         """Return the table of `platform results`."""
 
-    def ended(self, status: RunStatus) -> str:
+    def progress(self, status: RunStatus) -> str:
         """Return the progress of a run, for a column of `platform list`."""
         return f"{status.ended_trials}/{status.trials}"
 
     def best_value(self, status: RunStatus) -> float | None:
-        """Return the best value of the first objective, for another column; None without one."""
+        """Return the best value of the first objective, for a column of `platform list`; None if there is none."""
         return None if status.best is None or not status.best.values else status.best.values[0]
 
     def seconds_left(self, status: RunStatus) -> float | None:
         """Return the seconds to the end; None while unknown."""
         return status.eta
 
-    def stand(self, status: RunStatus) -> str:
-        """Return the progress of a run when it was stopped."""
+    def progress_when_stopped(self, status: RunStatus) -> str:
+        """Return the progress that a run had made when it was stopped."""
         return f"{status.ended_trials} of {errors.counted(status.trials, self.noun)} had ended"
 
     def workers(self, status: RunStatus) -> Table | None:
@@ -97,12 +97,16 @@ class Presenter(Protocol):
         return None
 
     def failure(self, run: str, row: TrialRow) -> str:
-        """Return a line about a failed attempt; "" if the summary of the run suffices."""
-        again = "; it is retried" if row.state is TrialState.LOST else f"; `platform logs {run} {row.trial}`"
-        return f"{self.noun} {row.trial}: {errors.shortened(reason(row), LONGEST)}{again}"
+        """Return a line about a failed attempt; "" if the summary of the run covers it."""
+        next_step = "; it is retried" if row.state is TrialState.LOST else f"; `platform logs {run} {row.trial}`"
+        return f"{self.noun} {row.trial}: {errors.shortened(reason(row), MAX_REASON)}{next_step}"
 
-    def ordered(self, rows: list[TrialRow]) -> list[TrialRow]:
-        """Return the trials of a run, given best first, in the order in which to show them."""
+    def in_order(self, rows: list[TrialRow]) -> list[TrialRow]:
+        """Return the trials of a run in the order in which they are shown.
+
+        Args:
+            rows: Trials, best first.
+        """
         return rows
 
     def why_no_best(self, run: str) -> str:
@@ -113,18 +117,23 @@ class Presenter(Protocol):
         """Yield lines of a trial's log, or of the log of the whole run.
 
         Raises:
-            InputError: there is no such trial.
+            InputError: There is no such trial.
+            click.UsageError: There is an attempt, but no trial.
         """
         if trial is None and attempt is not None:
             raise click.UsageError("--attempt needs a TRIAL")
         return handle.logs(trial, attempt, follow=follow)
 
     def worker_logs(self, handle: RunHandle, trial: int, worker: int, *, follow: bool) -> Iterator[str]:
-        """Yield lines of one worker's log."""
+        """Yield lines of one worker's log.
+
+        Raises:
+            click.UsageError: The run has no workers.
+        """
         raise click.UsageError(f"--worker is for collections, and {handle.name} is not one")
 
 
-def took(status: RunStatus) -> str:
+def run_duration(status: RunStatus) -> str:
     """Return the duration of an ended run; "" while unknown."""
     return output.duration(status.ended - status.started) if status.ended and status.started else ""
 
@@ -140,14 +149,14 @@ def slots(status: RunStatus) -> str:
 
 
 def reason(row: TrialRow) -> str:
-    """Return the reason for a failed attempt, beginning with the failure class; "" if it did not fail."""
+    """Return the message of an attempt. That of a failed one begins with its failure class."""
     message = output.cell(row.message)
     if row.failure is None:
         return message
     return message if message.startswith(row.failure.value) else f"{row.failure}: {message}"
 
 
-def numbered(noun: str, rows: Sequence[TrialRow]) -> list[Column]:
+def identifying_columns(noun: str, rows: Sequence[TrialRow]) -> list[Column]:
     """Return the columns that identify each row: its trial, and its attempt if any was retried."""
     trials: Column = (noun, [row.trial for row in rows])
     attempts: Column = ("attempt", [row.attempt for row in rows])
@@ -163,16 +172,22 @@ def goals(job: Job) -> str:
 
 
 def best_steps(job: Job, rows: Sequence[TrialRow]) -> list[Column]:
-    """Return columns with the step of the best report, for objectives whose best report counts."""
-    best = [objective.metric for objective in job.objectives if objective.of == "best"]
-    return [(f"{metric} at step", [row.best_steps.get(metric) for row in rows]) for metric in best]
+    """Return a column with the step of the best report for each objective whose best report counts."""
+    metrics = [objective.metric for objective in job.objectives if objective.of == "best"]
+    return [(f"{metric} at step", [row.best_steps.get(metric) for row in rows]) for metric in metrics]
 
 
-def table(names: Sequence[Column], rows: Sequence[TrialRow], shown: Sequence[Column]) -> Table:
-    """Return results as a table: identifying columns, state, `shown` columns, time, and message if any row has one."""
-    columns: list[Column] = [*names, ("state", [row.state.value for row in rows]), *shown]
+def table(names: Sequence[Column], rows: Sequence[TrialRow], values: Sequence[Column]) -> Table:
+    """Return the table of results.
+
+    Args:
+        names: Columns that identify each row.
+        rows: Attempts.
+        values: Columns of parameters and metrics. State, time and, if there are any, messages are added.
+    """
+    columns: list[Column] = [*names, ("state", [row.state.value for row in rows]), *values]
     columns.append(("time", [output.duration(row.seconds) for row in rows]))
     messages = [": ".join(filter(None, (reason(row), "" if row.feasible else "infeasible"))) for row in rows]
     if any(messages):
         columns.append(("message", messages))
-    return [name for name, _ in columns], [list(line) for line in zip(*(values for _, values in columns), strict=True)]
+    return [name for name, _ in columns], [list(line) for line in zip(*(cells for _, cells in columns), strict=True)]

@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 class StudyPresenter(Presenter):
     """See `Presenter`."""
 
-    finished = "`platform results {0}` shows its trials, `platform resume {0} --trials N` runs more"
+    finished_hint = "`platform results {0}` shows its trials, `platform resume {0} --trials N` runs more"
     starter = starters.STUDY
 
-    def valid(self, job: Job) -> str:
+    def job_summary(self, job: Job) -> str:
         """See `Presenter`."""
         study = cast("Study", job)
         search = study.search
-        searched = search.function or errors.counted(len(search.parameters), "parameter")
+        space = search.function or errors.counted(len(search.parameters), "parameter")
         if search.suggests:
-            searched = f"parameters of {study.entrypoint.removeprefix('optuna:')}"
-        watched = f" by {job.watched_metric}" if study.pruner.name != "none" and job.watched_metric else ""
+            space = f"parameters of {study.entrypoint.removeprefix('optuna:')}"
+        pruner_metric = f" by {job.watched_metric}" if study.pruner.name != "none" and job.watched_metric else ""
         return (
-            f"{errors.counted(study.trials, 'trial')}, {study.parallel} at a time, {searched}, {presenter.goals(job)}, "
-            f"sampler {study.sampler.name}, pruner {study.pruner.name}{watched}"
+            f"{errors.counted(study.trials, 'trial')}, {study.parallel} at a time, {space}, {presenter.goals(job)}, "
+            f"sampler {study.sampler.name}, pruner {study.pruner.name}{pruner_metric}"
         )
 
     def line(self, status: RunStatus) -> str:
@@ -42,26 +42,26 @@ class StudyPresenter(Presenter):
 
     def summary(self, handle: RunHandle, status: RunStatus) -> Iterator[str]:
         """See `Presenter`."""
-        name, took = handle.name, presenter.took(status)
-        yield counts(status) + (f" in {took}" if took else "")
+        name, duration = handle.name, presenter.run_duration(status)
+        yield counts(status) + (f" in {duration}" if duration else "")
         if status.best is not None and status.best.values:
             yield f"best {best(status)}"
             for key, value in status.best.params.items():
                 yield f"  {key} = {output.cell(value)}"
-        yield f"logs are in {handle.log_place()}: `platform logs {name}`, `platform logs {name} TRIAL`"
+        yield f"logs are in {handle.log_location()}: `platform logs {name}`, `platform logs {name} TRIAL`"
         if status.ended_trials:
             yield f"see them all: `platform results {name}`, `platform ui`"
-        if status.best is not None and status.job not in names.jobs():  # a script, a function, or a folder elsewhere
+        if status.best is not None and status.job not in names.jobs():  # `platform submit hpo NAME` would not find the job
             yield f"the best as YAML: `platform best {name}`"
         elif status.best is not None:
             local = "" if handle.target.remote else " --local"
-            again = f"platform submit hpo {status.job} --params best.yaml --trials 1{local}"
-            yield f"use the best: `platform best {name} > best.yaml`, `{again}`"
+            submit = f"platform submit hpo {status.job} --params best.yaml --trials 1{local}"
+            yield f"use the best: `platform best {name} > best.yaml`, `{submit}`"
 
     def live(self, status: RunStatus) -> Live:
         """See `Presenter`."""
         share = status.ended_trials / status.trials if status.trials else 0.0
-        marks = [
+        count_spans = [
             (f"{status.complete} complete", "green" if status.complete else "dim"),
             (f"{status.running} running", "" if status.running else "dim"),
             (f"{status.paused} paused" if status.paused else "", ""),
@@ -71,7 +71,7 @@ class StudyPresenter(Presenter):
         ]
         time_left = "" if status.eta is None else f"{output.duration(status.eta)} left"
         lines = [
-            tuple(marks),
+            tuple(count_spans),
             tuple((text, "dim") for text in (_speed(status), time_left, presenter.slots(status), status.mlflow)),
         ]
         if best(status):
@@ -95,14 +95,14 @@ class StudyPresenter(Presenter):
         metrics: list[Column] = [
             (objective.metric, [row.metrics.get(objective.metric) for row in rows]) for objective in job.objectives
         ]
-        sampled: list[Column] = [(name, [row.params.get(name) for row in rows]) for name in params]
-        shown = [*metrics, *presenter.best_steps(job, rows), *sampled]
+        parameters: list[Column] = [(name, [row.params.get(name) for row in rows]) for name in params]
+        values = [*metrics, *presenter.best_steps(job, rows), *parameters]
         steps: list[Column] = [("step", [row.step for row in rows])] if job.search.ladder is not None else []
-        return presenter.table(presenter.numbered(self.noun, rows), rows, [*steps, *shown])
+        return presenter.table(presenter.identifying_columns(self.noun, rows), rows, [*steps, *values])
 
 
 def counts(status: RunStatus) -> str:
-    """Return the number of trials by state."""
+    """Return a text with the number of trials by state."""
     text = f"{status.ended_trials}/{status.trials} ended: {status.complete} complete, {status.pruned} pruned"
     text += f", {status.failed} failed"
     if status.running:
@@ -115,7 +115,7 @@ def counts(status: RunStatus) -> str:
 
 
 def best(status: RunStatus) -> str:
-    """Return the best values and their trial."""
+    """Return a text with the best values and their trial; "" without a result."""
     if status.best is None or not status.best.values:
         return ""
     values = " ".join(
@@ -126,7 +126,7 @@ def best(status: RunStatus) -> str:
 
 
 def _rungs(status: RunStatus) -> str:
-    """Return the number of trials that have reached each rung, and the steps trained."""
+    """Return a text with the number of trials that have reached each rung, and of the steps trained; "" without rungs."""
     progress = status.progress
     if not isinstance(progress, StudyProgress) or not progress.rungs:
         return ""
@@ -135,7 +135,7 @@ def _rungs(status: RunStatus) -> str:
 
 
 def _checkpoints(status: RunStatus) -> str:
-    """Return the number of checkpoints of the trials, and their size."""
+    """Return a text with the number of the trials' checkpoints and their size; "" without checkpoints."""
     progress = status.progress
     if not isinstance(progress, StudyProgress) or not progress.checkpoints:
         return ""
