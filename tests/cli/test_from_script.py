@@ -20,7 +20,7 @@ import argparse
 from own import helper
 
 parser = argparse.ArgumentParser()
-parser.add_argument("data")
+parser.add_argument("stamp")
 parser.add_argument("--learning-rate", "--lr", type=float, default=1e-3)
 parser.add_argument("--layers", type=int, default=2)
 parser.add_argument("--optimizer", choices=["sgd", "adam"], default="adam")
@@ -35,7 +35,7 @@ open(args.table).close()
 
 
 def test_a_script_becomes_a_job_that_can_be_submitted(platform, written: Path) -> None:
-    (written / "fit.py").write_text(ARGPARSE.replace('add_argument("data")', 'add_argument("--data", default="d")') + BODY)
+    (written / "fit.py").write_text(ARGPARSE.replace('add_argument("stamp")', 'add_argument("--stamp", default="d")') + BODY)
     before = {file.name for file in written.iterdir()}
     result = platform("init", "--from", str(written / "fit.py"))
     assert result.exit_code == 0, result.output
@@ -46,7 +46,7 @@ def test_a_script_becomes_a_job_that_can_be_submitted(platform, written: Path) -
     assert {file.name for file in written.iterdir()} == before | {"job.yaml"}, "it runs in a copy of the folder"
     job = made()
     assert set(job.search.parameters) == {"learning-rate", "layers", "optimizer", "nesterov"}
-    assert job.params == {"no-cuda": False, "data": "d", "sizes": [64, 32], "table": "table.csv", "j": 4}
+    assert job.params == {"no-cuda": False, "stamp": "d", "sizes": [64, 32], "table": "table.csv", "j": 4}
     line = " ".join(given(job))
     assert "-j 4" in line and "--sizes 64 32" in line and "cuda" not in line
     assert job.objectives[0].metric == "val_acc" and job.objectives[0].direction == "maximize"
@@ -57,7 +57,7 @@ def test_a_script_becomes_a_job_that_can_be_submitted(platform, written: Path) -
 
 @pytest.mark.parametrize("head", [b"\xef\xbb\xbf", b"# -*- coding: latin-1 -*-\n# \xe9\n"])
 def test_a_script_may_name_its_encoding(platform, written: Path, head: bytes) -> None:
-    (written / "fit.py").write_bytes(head + ARGPARSE.replace('"data"', '"--data"').encode())
+    (written / "fit.py").write_bytes(head + ARGPARSE.replace('"stamp"', '"--stamp"').encode())
     (written / "own.py").write_bytes(head + b"def helper(): ...\n")
     result = platform("init", "--from", str(written / "fit.py"), "--no-smoke")
     assert result.exit_code == 0, result.output
@@ -69,23 +69,23 @@ def test_nothing_behind_the_arguments_runs(platform, written: Path) -> None:
     assert result.exit_code == 2, "one argument has no value"
     assert not (written / "ran").exists()
     # It is not run for its metrics either, as one argument has no value.
-    assert "needs a value for data" in result.stderr and "runs once" not in result.stderr
+    assert "needs a value for stamp" in result.stderr and "runs once" not in result.stderr
 
 
 @pytest.mark.parametrize(
     "text",
     [
         ARGPARSE,
-        ARGPARSE.replace('"data"', '"--data", required=True'),
-        ARGPARSE.replace('"data"', '"-d", dest="data", required=True'),
-        "import fire\ndef main(data, lr=0.1): ...\nif __name__ == '__main__':\n    fire.Fire(main)\n",
+        ARGPARSE.replace('"stamp"', '"--stamp", required=True'),
+        ARGPARSE.replace('"stamp"', '"-d", dest="stamp", required=True'),
+        "import fire\ndef main(stamp, lr=0.1): ...\nif __name__ == '__main__':\n    fire.Fire(main)\n",
     ],
 )
 def test_a_job_that_lacks_a_value_is_not_valid(platform, written: Path, text: str) -> None:
     (written / "fit.py").write_text(text)
     assert platform("init", "--from", str(written / "fit.py")).exit_code == 2, "it cannot run yet"
     result = platform("validate", "src")
-    name = "d" if '"-d"' in text else "data"
+    name = "d" if '"-d"' in text else "stamp"
     assert result.exit_code == 2 and "1 problem" in result.stderr and f"params.{name}: has no value" in result.stderr
     file = Path("src/job.yaml")
     file.write_text(file.read_text().replace(f"{name}: null", f"{name}: table.csv"))
@@ -95,7 +95,7 @@ def test_a_job_that_lacks_a_value_is_not_valid(platform, written: Path, text: st
 
 def test_the_job_of_a_link_lies_where_it_leads(platform, written: Path) -> None:
     """Python imports from there."""
-    (written / "fit.py").write_text(ARGPARSE.replace('"data"', '"--data"') + BODY)
+    (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + BODY)
     Path("other").mkdir()
     Path("other/link.py").symlink_to(written / "fit.py")
     result = platform("init", "--from", "other/link.py")
@@ -138,20 +138,23 @@ def test_without_a_smoke_run_the_metric_is_a_guess(platform, written: Path) -> N
     assert result.exit_code == 0 and "runs once" not in result.stderr
     assert "# a placeholder: no metric was found" in Path("src/job.yaml").read_text()
     assert (
-        "the script was not run: name a metric that it prints in src/job.yaml, as in `objective: {metric: NAME, "
+        "the script was not run; name a metric that it prints in src/job.yaml, as in `objective: {metric: NAME, "
         "direction: minimize}`" in result.stderr
     )
 
 
 def test_a_name_that_is_no_metrics_is_not_guessed_to_be_the_objective(platform, written: Path) -> None:
-    (written / "fit.py").write_text(ARGPARSE.replace('"data"', '"--data"') + "print('y=1 eval_mode=3')\n")
+    (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + "print('y=1 eval_mode=3')\n")
     result = platform("init", "--from", str(written / "fit.py"))
-    assert "no metric that it printed has the name of an objective (eval_mode, y): name a metric" in result.stderr
+    assert (
+        "no metric that it printed has the name of an objective (eval_mode, y); "
+        "`platform submit hpo src --objective y:min --local`" in result.stderr
+    )
     assert made().objectives[0].metric == "loss" and "a placeholder" in Path("src/job.yaml").read_text()
 
 
 def test_what_a_script_logs_to_wandb_alone_is_captured(platform, written: Path) -> None:
-    (written / "fit.py").write_text("import wandb\n" + ARGPARSE.replace('"data"', '"--data"'))
+    (written / "fit.py").write_text("import wandb\n" + ARGPARSE.replace('"stamp"', '"--stamp"'))
     result = platform("init", "--from", str(written / "fit.py"))
     assert result.exit_code == 0 and "no metrics were found" in result.stderr, result.output
     assert made().capture == ("wandb",) and "name a metric that it logs to W&B in src/job.yaml" in result.stderr
@@ -160,7 +163,7 @@ def test_what_a_script_logs_to_wandb_alone_is_captured(platform, written: Path) 
 def test_a_smoke_run_is_bounded(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smoke, "LONGEST", 2.0)
     endless = "import signal\nprint('val_acc=0.5', flush=True)\nwhile True:\n    signal.pause()\n"
-    (written / "fit.py").write_text(ARGPARSE.replace('"data"', '"--data"') + endless)
+    (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + endless)
     result = platform("init", "--from", str(written / "fit.py"))
     assert "fit.py was stopped after" in result.stderr and "its metrics: val_acc" in result.stderr
     assert made().objectives[0].metric == "val_acc"
@@ -169,7 +172,7 @@ def test_a_smoke_run_is_bounded(platform, written: Path, monkeypatch: pytest.Mon
 def test_a_script_that_fails_is_told_with_its_reason(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(written))
     noise = "import atexit\natexit.register(print, '\x1b[34mwandb: see the docs\x1b[0m')\n"
-    (written / "fit.py").write_text(ARGPARSE.replace('"data"', '"--data"') + noise + "raise OSError('no such disk')\n")
+    (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + noise + "raise OSError('no such disk')\n")
     result = platform("init", "--from", str(written / "fit.py"))
     (kept,) = written.glob("trialplane-fit-*.log")
     assert f"OSError: no such disk; its whole output is in {kept}; no metrics were found" in result.stderr
@@ -183,7 +186,7 @@ def test_of_a_run_that_failed_only_a_known_metric_is_the_objective(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(written))
     failing = f"print('{printed}')\nraise OSError('no such disk')\n"
-    (written / "fit.py").write_text(ARGPARSE.replace('"data"', '"--data"') + failing)
+    (written / "fit.py").write_text(ARGPARSE.replace('"stamp"', '"--stamp"') + failing)
     platform("init", "--from", str(written / "fit.py"))
     assert made().objectives[0].metric == metric
 
@@ -191,12 +194,7 @@ def test_of_a_run_that_failed_only_a_known_metric_is_the_objective(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (
-            "print('loss=1')\n",
-            "searches it: `platform submit hpo src/fit.py --space NAME=LOW..HIGH --objective METRIC:min --local`",
-        ),
         ("import sys\nprint(sys.argv)\n", "if it takes values alone, with --set 'arguments=[\"{NAME}\"]'"),
-        ("SEED = 1\nprint('loss=1')\n", "assigns no single value that looks worth searching"),
         (
             "import wandb, yaml\nwandb.agent(wandb.sweep(yaml.safe_load(open('s.yaml'))), print)\nprint(wandb.config.lr)\n",
             "--objective METRIC:min --local --set arguments=none --set capture=wandb`",
@@ -224,10 +222,21 @@ def test_nothing_is_made_of_what_cannot_be_searched(platform, written: Path, tex
     assert not Path("src/job.yaml").exists()
 
 
+@pytest.mark.parametrize("text", ["print('loss=1')\n", "SEED = 1\nprint('loss=1')\n"])
+def test_a_script_with_nothing_to_search_is_one_trial(platform, written: Path, text: str) -> None:
+    (written / "fit.py").write_text(text)
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "assigns no single value that looks worth searching" in result.stderr
+    told = "searches it: `platform submit hpo src/fit.py --space NAME=LOW..HIGH --objective METRIC:min --local`"
+    assert told in result.stderr
+    assert (made().trials, given(made()), dict(made().search.parameters)) == (1, [], {})
+
+
 def test_a_command_that_is_shown_can_be_pasted(platform, written: Path) -> None:
     folder = written.rename(written.with_name("my scripts"))
     (folder / "fit.py").write_text("print('loss=1')\n")
     assert "`platform submit hpo 'my scripts/fit.py' --space" in platform("init", "--from", str(folder / "fit.py")).stderr
+    (folder / "job.yaml").unlink()
     (folder / "fit.py").write_text("lr = 0.1\n")
     result = platform("init", "--from", str(folder / "fit.py"), "--no-smoke")
     assert "`platform validate 'my scripts'`" in result.stderr
@@ -276,7 +285,7 @@ def test_a_process_that_outlives_the_script_holds_nothing_up(platform, written: 
     os.mkfifo("held")
     held = os.open("held", os.O_RDONLY | os.O_NONBLOCK)
     left = f"import subprocess\nsubprocess.Popen(['sleep', '600'], stdin=open({str(Path('held').absolute())!r}, 'w'))\n"
-    (written / "fit.py").write_text(left + ARGPARSE.replace('"data"', '"--data"'))
+    (written / "fit.py").write_text(left + ARGPARSE.replace('"stamp"', '"--stamp"'))
     result = platform("init", "--from", str(written / "fit.py"), "--no-smoke")
     assert result.exit_code == 0, result.output
     assert select.select([held], [], [], 60.0)[0] and os.read(held, 1) == b"", "it is ended with the script"

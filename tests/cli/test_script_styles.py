@@ -309,6 +309,117 @@ STYLES: dict[str, tuple[str, set[str], list[str]]] = {
         {"lr", "dropout"},
         ["train", "--lr=0.1", "--dropout=0.5"],
     ),
+    "options above subcommands": (
+        """
+        import argparse
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--lr", type=float, default=0.1)
+        parser.add_argument("-v", action="count", default=0)
+        parser.add_argument("-w", "--weight-decay", type=float)
+        parser.add_argument("-d", default="x")
+        train = parser.add_subparsers(dest="command").add_parser("train")
+        train.add_argument("--layers", type=int, default=2)
+        args = parser.parse_args()
+        assert (args.command, args.lr, args.layers, args.d) == ("train", 0.1, 2, "x")
+        """,
+        {"lr", "layers"},
+        ["--lr=0.1", "-d", "x", "train", "--layers=2"],
+    ),
+    "options of a group of click": (
+        """
+        import click
+        @click.group()
+        @click.option("--lr", default=0.1)
+        @click.option("--quiet", is_flag=True)
+        @click.pass_context
+        def cli(context, lr, quiet): assert lr == 0.1
+        @cli.command()
+        @click.option("--layers", default=2)
+        def train(layers): ...
+        cli(standalone_mode=False)
+        """,
+        {"lr", "layers"},
+        ["--lr=0.1", "train", "--layers=2"],
+    ),
+    "optparse": (
+        """
+        import optparse
+        parser = optparse.OptionParser()
+        parser.add_option("-l", "--lr", type="float", default=0.1)
+        parser.add_option("-q", action="store_true", default=False)
+        parser.add_option("--name")
+        options, _ = parser.parse_args()
+        assert (options.lr, options.q, options.name) == (0.1, False, None)
+        """,
+        {"lr"},
+        ["--lr=0.1"],
+    ),
+    "yacs": (
+        """
+        import argparse, sys, types
+        sys.modules["yacs.config"] = yacs = types.ModuleType("yacs.config")  # a double of it
+        class CfgNode(dict): ...
+        yacs.CfgNode = CfgNode
+        C = CfgNode(SOLVER=CfgNode(LR=0.1, STEPS=[1, 2]), MODEL=CfgNode(DROPOUT=0.5, NAME="x"))
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--config-file", default="")
+        parser.add_argument("opts", nargs=argparse.REMAINDER)
+        args = parser.parse_args()
+        assert args.config_file == "" and dict(zip(args.opts[::2], args.opts[1::2])) == {
+            "SOLVER.LR": "0.1", "MODEL.DROPOUT": "0.5", "MODEL.NAME": "x"
+        }
+        """,
+        {"SOLVER.LR", "MODEL.DROPOUT"},
+        ["SOLVER.LR", "0.1", "MODEL.NAME", "x"],
+    ),
+    "OmegaConf": (
+        """
+        from omegaconf import OmegaConf
+        base = OmegaConf.create({"optimizer": {"lr": 0.1}, "amp": True, "sizes": [1]})
+        config = OmegaConf.merge(base, OmegaConf.from_cli())
+        assert config.optimizer.lr == 0.1
+        """,
+        {"optimizer.lr"},
+        ["optimizer.lr=0.1"],
+    ),
+    "structured configuration of Hydra": (
+        """
+        from dataclasses import dataclass
+        import hydra
+        from hydra.core.config_store import ConfigStore
+        @dataclass
+        class Config:
+            lr: float = 0.1
+        ConfigStore.instance().store(name="main", node=Config)
+        @hydra.main(version_base=None, config_name="main")
+        def main(config): assert config.lr == 0.1
+        if __name__ == "__main__":
+            main()
+        """,
+        {"lr"},
+        ["lr=0.1"],
+    ),
+    "arguments that are not read": (
+        """
+        import argparse
+        parser = argparse.ArgumentParser()
+        parser.add_argument("-l", "--lr", type=float, default=0.1)
+        args = parser.parse_args([])
+        """,
+        {"lr"},
+        [],
+    ),
+    "a parser of its own": (
+        """
+        import sys
+        lr = 0.1
+        for word, value in zip(sys.argv[1::2], sys.argv[2::2]):
+            if word == "--lr":
+                lr = float(value)
+        """,
+        {"lr"},
+        [],
+    ),
     "attributes": (
         """
         import sys
@@ -329,16 +440,16 @@ def test_variables_of_the_environment_are_given_by_a_command(platform, written: 
     text = """
         import os
         lr, layers = float(os.environ.get("LR", "0.1")), int(os.getenv("LAYERS", 2))
-        home, width = os.environ["HOME"], int(os.environ["WIDTH"])
+        home, width = os.environ["HOME"], int(os.environ["STAMP"])
     """
     (written / "fit.py").write_text(textwrap.dedent(text))
     result = platform("init", "--from", str(written / "fit.py"))
-    assert result.exit_code == 2 and "fit.py needs a value for WIDTH" in result.stderr, result.output
+    assert result.exit_code == 2 and "fit.py needs a value for STAMP" in result.stderr, result.output
     file = Path("src/job.yaml")
-    file.write_text(file.read_text().replace("WIDTH: null", "WIDTH: 4"))
+    file.write_text(file.read_text().replace("STAMP: null", "STAMP: 4"))
     job = made()
-    assert set(job.search.parameters) == {"LR", "LAYERS"} and job.params == {"WIDTH": 4}
-    assert job.command == ("env", "LR={LR}", "LAYERS={LAYERS}", "WIDTH={WIDTH}", "python", "fit.py")
+    assert set(job.search.parameters) == {"LR", "LAYERS"} and job.params == {"STAMP": 4}
+    assert job.command == ("env", "LR={LR}", "LAYERS={LAYERS}", "STAMP={STAMP}", "python", "fit.py")
 
 
 def test_booleans_are_given_as_the_parser_reads_them(platform, written: Path) -> None:
@@ -364,12 +475,12 @@ def test_a_flag_of_absl_without_a_value_needs_one(platform, written: Path) -> No
     text = """
         from absl import app, flags
         flags.DEFINE_float("lr", 0.1, "")
-        flags.DEFINE_string("workdir", None, "", required=True)
+        flags.DEFINE_string("stamp", None, "", required=True)
         app.run(lambda argv: None)
     """
     (written / "fit.py").write_text(textwrap.dedent(text))
     result = platform("init", "--from", str(written / "fit.py"))
-    assert result.exit_code == 2 and "fit.py needs a value for workdir" in result.stderr, result.output
+    assert result.exit_code == 2 and "fit.py needs a value for stamp" in result.stderr, result.output
 
 
 DOCOPT = """
@@ -483,7 +594,7 @@ def test_what_of_a_study_cannot_be_read_is_told_and_the_job_is_valid(platform, w
 
 
 @pytest.mark.parametrize("passed", ["objective", "lambda trial: Objective(1)(trial)"])
-def test_an_objective_that_cannot_be_imported_is_told_with_its_cure(platform, written: Path, passed: str) -> None:
+def test_an_objective_that_cannot_be_imported_is_that_of_a_module(platform, written: Path, passed: str) -> None:
     text = f"""
         import optuna
         class Objective:
@@ -497,15 +608,20 @@ def test_an_objective_that_cannot_be_imported_is_told_with_its_cure(platform, wr
     """
     (written / "fit.py").write_text(textwrap.dedent(text))
     result = platform("init", "--from", str(written / "fit.py"))
-    assert result.exit_code == 2 and f"its study optimizes {passed}, which a trial cannot import" in result.stderr
-    named = (
-        textwrap.dedent(text)
-        .replace("if __name__", "best = Objective(1)\nif __name__")
-        .replace(f"optimize({passed}", "optimize(best")
-    )
-    (written / "fit.py").write_text(named)
+    assert result.exit_code == 0 and "src/fit_objective.py is written" in result.stderr, result.output
+    assert made().entrypoint == "optuna:fit_objective:objective"
+    (written / "job.yaml").unlink()
+    assert "fit_objective.py already exists" in platform("init", "--from", str(written / "fit.py")).stderr
+    (written / "fit.py").write_text(f"{textwrap.dedent(text)}\nbest = Objective(1)\n".replace(f"({passed}", "(best"))
     assert platform("init", "--from", str(written / "fit.py")).exit_code == 0
     assert made().entrypoint == "optuna:fit:best"
+
+
+def test_a_search_that_starts_when_the_script_is_imported_is_not_started(platform, written: Path) -> None:
+    text = "import optuna\ndef objective(trial): return trial.suggest_float('x', 0, 1)\n"
+    (written / "fit.py").write_text(f"{text}optuna.create_study().optimize(objective, n_trials=3)\n")
+    assert platform("init", "--from", str(written / "fit.py")).exit_code == 0
+    assert (made().entrypoint, made().trials) == ("optuna:fit_objective:objective", 3)
 
 
 def test_hydras_main_may_be_imported_by_its_name(platform, written: Path) -> None:
@@ -569,9 +685,7 @@ def test_the_direction_of_a_study_may_be_a_member_of_optunas_enum(platform, writ
     """
     (written / "fit-it.py").write_text(textwrap.dedent(text))
     result = platform("init", "--from", str(written / "fit-it.py"))
-    assert result.exit_code == 2 and "rename it to fit_it.py" in result.stderr
-    (written / "fit-it.py").rename(written / "fit.py")
-    assert platform("init", "--from", str(written / "fit.py")).exit_code == 0
+    assert result.exit_code == 0 and made().entrypoint == "optuna:fit_it_objective:objective", "its name is none of a module"
     assert [one.direction for one in made().objectives] == ["maximize"]
 
 
@@ -696,7 +810,8 @@ def test_a_file_that_starts_a_script_is_a_command(
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("fit.sh", "LR=0.1\n", "has no parameters; write LR=${LR:-0.1}"),
+        ("fit.sh", "# LR=0.1\nNAME=x\n", "has no parameters; write LR=${LR:-0.1}"),
+        ("Makefile", "NAME = x\nfit:\n\techo\n", "has no parameters; write LR ?= 0.1"),
         ("MLproject", "entry_points: {main: {command: 'echo {x}', parameters: {y: {default: 1}}}}", "has no parameters"),
         ("MLproject", "[]", "has no parameters; an entry point needs"),
     ],
@@ -716,11 +831,6 @@ def test_an_exported_notebook_runs_without_its_magics(platform, written: Path) -
     assert result.exit_code == 0 and "leave out its magics" in result.stderr, result.output
     assert (set(made().search.parameters), made().objectives[0].metric) == ({"lr"}, "loss")
     assert (written / "fit.py").read_text() == text
-
-
-def test_a_notebook_is_told_what_exports_it(platform, written: Path) -> None:
-    (written / "fit.ipynb").write_text("{}")
-    assert "`jupyter nbconvert --to script src/fit.ipynb`" in platform("init", "--from", "src/fit.ipynb").stderr
 
 
 def test_a_metric_behind_its_value_is_found_once(platform, written: Path) -> None:
@@ -868,10 +978,6 @@ def test_what_a_function_returns_to_sacred_is_the_objective(platform, written: P
     ("text", "told"),
     [
         (
-            "from sklearn.model_selection import GridSearchCV\nGridSearchCV(None, {}).fit([])\n",
-            "--objective METRIC:min --local --set arguments=none --trials 1`",
-        ),
-        (
             "import gin\nfrom absl import flags\nflags.DEFINE_multi_string('gin_bindings', [], '')\n",
             """--set 'arguments=["--gin_bindings=FUNCTION.NAME={FUNCTION.NAME}"]'`""",
         ),
@@ -886,12 +992,12 @@ def test_a_script_that_no_job_is_made_of_is_told_the_command_that_runs_it(
 
 
 def test_a_value_that_is_missing_may_be_given_to_submit(platform, written: Path) -> None:
-    text = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--data', required=True)\n"
+    text = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--stamp', required=True)\n"
     (written / "fit.py").write_text(f"{text}parser.add_argument('--lr', type=float, default=0.1)\nparser.parse_args()\n")
     result = platform("init", "--from", str(written / "fit.py"))
-    assert "`platform submit hpo src --param data=VALUE --objective METRIC:min --local`" in result.stderr, result.output
-    result = platform("submit", "hpo", "src", "--param", "data=x", "--objective", "loss:min", "--local", "--dry-run")
-    assert result.exit_code == 0 and "data: x" in result.stdout, result.output
+    assert "`platform submit hpo src --param stamp=VALUE --objective METRIC:min --local`" in result.stderr, result.output
+    result = platform("submit", "hpo", "src", "--param", "stamp=x", "--objective", "loss:min", "--local", "--dry-run")
+    assert result.exit_code == 0 and "stamp: x" in result.stdout, result.output
 
 
 def test_validate_and_submit_tell_that_nothing_is_searched(platform, written: Path) -> None:

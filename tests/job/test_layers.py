@@ -185,9 +185,11 @@ def test_find_job(folder: Path) -> None:
     with pytest.raises(errors.JobNotFound, match=r"^there is no script \./trian\.py; did you mean train\.py\?$"):
         load.find_job("./trian.py", folder)
     with pytest.raises(
-        errors.JobNotFound, match=r"train\.py is a script and no job; `platform init --from train\.py` makes one"
+        errors.JobNotFound, match=r"train\.py is a file and no job; `platform init --from train\.py` makes one"
     ):
         load.find_job("train.py", folder)
+    with pytest.raises(errors.JobNotFound, match=r"is a command and no job; `platform init --from 'make fit'` makes one"):
+        load.find_job("make fit", folder)
     (folder / "odd.py").mkdir()
     (folder / "odd.py" / "job.yaml").write_text("kind: hpo\n")
     assert load.find_job("./odd.py", folder).samefile(folder / "odd.py")

@@ -127,3 +127,44 @@ def test_ini_stays_ini() -> None:
     read.read_string(text)
     assert dict(read["training"]) == {"learning_rate": "1e-05", "name": "other", "empty": "", "path": "%(root)s/x"}
     assert text.startswith("; of all\n")
+
+
+PYTHON = """\
+LR = 1e-3  # of Adam
+NAME = 'é'; DEPTH: int = 3
+class Data:
+    size = (4, 8)
+    path = NAME + "x"
+optimizer = dict(type="SGD", momentum=0.9)
+unknown = DEPTH * 2
+"""
+
+
+def test_a_python_module_stays_one() -> None:
+    read = {"LR": 0.001, "NAME": "é", "DEPTH": 3, "type": "SGD", "momentum": 0.9}
+    assert settings.values(PYTHON, "a.py") == read
+    others = {"LR": -1e-05, "NAME": "it's", "DEPTH": 4, "type": None, "momentum": 0.5}
+    text = settings.replaced(PYTHON, others, "a.py")
+    names: dict[str, Any] = {}
+    exec(text, names)
+    assert (names["LR"], names["NAME"], names["optimizer"]) == (-1e-05, "it's", {"type": None, "momentum": 0.5})
+    assert names["unknown"] == 8 and "# of Adam" in text and "size = (4, 8)" in text
+    with pytest.raises(ValueError, match="not Python"):
+        settings.spans("x = (", "a.py")
+
+
+def test_a_shell_script_stays_one() -> None:
+    script = "# LR=9\nexport LR=0.1 # --lr 2\nN='3'\nOUT=a1\n"
+    script += "python a.py --wd=1e-4 -b 8 --name x1 a.b=.5 OPT.LR 1 \\\n  --drop 0.5\n"
+    read = {"LR": 0.1, "N": 3, "wd": 1e-4, "b": 8, "a.b": 0.5, "OPT.LR": 1, "drop": 0.5, "lr": 2}
+    assert settings.values(script, "a.sh") == read
+    text = settings.replaced(script, {"LR": 0.5, "N": 4, "wd": 1.0, "OPT.LR": 1e-5, "drop": 0.25}, "a.sh")
+    assert text.splitlines()[1:3] == ["export LR=0.5 # --lr 2", "N='4'"]
+    assert text.endswith("--wd=1.0 -b 8 --name x1 a.b=.5 OPT.LR 1e-05 \\\n  --drop 0.25\n")
+
+
+def test_gin_stays_gin() -> None:
+    assert settings.values("# of all\ntrain.lr = 0.1\ntrain.act = @relu\n", "a.gin")["train.lr"] == 0.1
+    assert settings.replaced("train.lr = 0.1\ntrain.name = 'x'\n", {"train.lr": 1e-05, "train.name": "y"}, "a.gin") == (
+        "train.lr = 1e-05\ntrain.name = 'y'\n"
+    )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
-import importlib.util
 import json
 import os
 import re
+import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from trialplane.importing.script import Script
 from trialplane.job import arguments, document, load, notebook, settings
 from trialplane.job.program import MetricSource
 from trialplane.plan import pack as packing
+from trialplane.plan import plan as planning
 from trialplane.wire import declared as declared_arguments
 from trialplane.wire import escapes, records
 from trialplane.wire.declared import Declared, Option
@@ -37,10 +39,39 @@ _REST = {
     script.SETTINGS: arguments.HYDRA,
     script.ENVIRONMENT: script.ENVIRONMENT,
     script.COMMAND: script.COMMAND,
+    script.SEARCHES: script.SEARCHES,
+    script.PROMPTS: script.PROMPTS,
 }
 # Styles of scripts that may have a settings file, too.
 _WITH_SETTINGS = ("", arguments.GLOBALS, script.ENVIRONMENT, script.PARSED)
-_SEARCHES = re.compile(r"\b(?:Grid|Randomized|HalvingGrid|HalvingRandom|Bayes)SearchCV\b")
+_INIT = "platform init --from"
+_BY_COMMAND = (
+    "give the command that you type today, in quotes, with its numbers: `platform init --from 'python train.py --lr 0.1'`"
+)
+_DATA = (".csv", ".tsv", ".parquet", ".npz", ".npy", ".jsonl", ".txt", ".json")
+_DATA_FOLDERS = ("data", "input", "dataset", "datasets")
+_INCLUDE = re.compile(r"^-?include[ \t]+([\w./-]+)[ \t]*$", re.MULTILINE)  # of a Makefile
+_RANK = re.compile(r"\b(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR)\b")
+_RUNNERS = {
+    ".r": "Rscript {name}",
+    ".jl": "julia {name}",
+    ".m": "octave {name}",
+    ".js": "node {name}",
+    ".pl": "perl {name}",
+    ".rb": "ruby {name}",
+    ".lua": "lua {name}",
+    ".cpp": "g++ -O2 {name} -o program && ./program",
+    ".cc": "g++ -O2 {name} -o program && ./program",
+    ".c": "gcc -O2 {name} -lm -o program && ./program",
+    ".rs": "rustc {name} -o program && ./program",
+    ".go": "go run {name}",
+}
+_OBJECTIVE = '''"""The objective that {name} passes to `study.optimize`."""
+
+from trialplane.integrations.optuna import objective_of
+
+objective = objective_of("{name}")
+'''
 _GIN = re.compile(r"""DEFINE_multi_string\(\s*["'](gin_(?:param|binding)s?)["']""")
 
 
@@ -97,44 +128,100 @@ def make(file: Path, *, with_smoke: bool) -> int:
     if not file.exists():
         near = errors.nearest(file.name, [sibling.name for sibling in file.parent.glob("*.py")])
         raise InputError(f"there is no {file}; {near or 'give the path of a Python script'}; nothing was changed")
+    if file.is_file() and file.suffix == ".ipynb":
+        file = _exported(file)
     if not file.is_file() or not (file.suffix == ".py" or launcher.is_launcher(file)):
-        export = f"; `jupyter nbconvert --to script {importing.shown(file)}` makes one" if file.suffix == ".ipynb" else ""
-        raise InputError(f"{file} is not a Python script, a shell script or an MLproject{export}; nothing was changed")
+        runner = _RUNNERS.get(file.suffix.lower(), "./{name}").format(name=file.name)
+        raise InputError(
+            f"{file} is not a Python script, a notebook, a shell script, a Makefile or an MLproject; for another program, "
+            "give the command that you type today, in quotes, with its numbers, in its folder: "
+            f"`{_INIT} '{runner} --lr 0.1'`, or with names for those without: `{_INIT} '{runner} {{lr=0.1}}'`; "
+            "nothing was changed"
+        )
     real = file.resolve()  # Python imports from the folder of a link's target
     if file.suffix == ".py":
         modules = script_folder.modules(real)
         text = modules[Path(real.name)][0]
-        read = script.read(text, str(file), "\n".join(text for text, _ in modules.values()))
+        module_texts = [*(text for text, _ in modules.values()), script_folder.package_text(real)]
+        read = script.read(text, str(file), "\n".join(module_texts))
     else:
         text = script_folder.source(real)
+        if launcher.is_makefile(real):
+            text = _INCLUDE.sub(lambda match: _included(real.parent / match[1]), text)
         read = launcher.read(text, str(file))
     read = dataclasses.replace(read, options=_with_dotenv(read, real.parent / ".env"))
+    return _make(file, real, text, read, with_smoke=with_smoke)
+
+
+def _included(file: Path) -> str:
+    return script_folder.source(file) if file.is_file() else ""
+
+
+def _exported(file: Path) -> Path:
+    """Write the code of a notebook beside it, and return that file.
+
+    Raises:
+        InputError: it cannot be read or written, or a file of that name exists.
+    """
+    target = file.with_name(f"{re.sub(r'[^A-Za-z0-9_-]+', '_', file.stem)}.py")
+    if target.exists():
+        raise InputError(
+            f"{target} already exists, and would be the code of {file.name}: `{_INIT} {importing.shown(target)}`"
+        )
+    try:
+        _write(target, notebook.exported(script_folder.source(file)))
+    except ValueError as error:
+        raise InputError(f"{file} cannot be read: {error}; nothing was changed") from error
+    output.note(f"{importing.shown(target)} is written: the code of {file.name}, without its magics and shell commands")
+    return target
+
+
+def make_of_command(text: str, *, with_smoke: bool) -> int:
+    """Write a job.yaml for a command line into the working directory; arguments, result and errors as of `make`."""
+    if script_file := launcher.script_of(text):  # without any arguments
+        return make(Path(script_file), with_smoke=with_smoke)
+    config, values = settings_file.named(text, Path.cwd())
+    read = launcher.of_command_line(text, config, values)
+    return _make(Path(text), Path.cwd() / "command", "", read, with_smoke=with_smoke, title=text)
+
+
+def _make(file: Path, real: Path, text: str, read: Script, *, with_smoke: bool, title: str = "") -> int:
+    """Write the job of a script or a launcher.
+
+    Args:
+        file: its path as the user names it, or a command line.
+        real: its path without links.
+        text: of it.
+        read: its content.
+        with_smoke: as of `make`.
+        title: its name in messages.
+    """
+    title = title or file.name
     in_file = settings_file.find(real, read) if read.style in _WITH_SETTINGS else None
-    module = _module(real) if read.is_module else ""
-    folder = _folder(real, read) if in_file is None else in_file.folder
-    folder = folder if not module else real.parents[module.count(".")]
+    start = script_folder.start(real, read, text)
+    start = start.within(_common([start.folder, _folder(real, read), *([in_file.folder] if in_file else [])]))
+    in_file = in_file.below(start.folder) if in_file else None
+    folder = start.folder
     job_file = folder / load.FILE
     if job_file.exists():
-        raise InputError(f"{job_file} already exists; nothing was changed; remove it, or move {file.name} to another folder")
-    _tell_missing(file, [*read.top, *read.late], folder if module else real.parent)
+        raise InputError(f"{job_file} already exists; nothing was changed; remove it, or move {title} to another folder")
+    _tell_missing(file, [*read.top, *read.late], [real.parent, folder, folder / "src", *start.roots])
     if notebook.is_notebook(text):
-        output.note(f"{file.name} is an exported notebook: trials leave out its magics and shell commands")
+        output.note(f"{title} is an exported notebook: trials leave out its magics and shell commands")
     for lost in read.notes:
         output.note(f"{file}: {lost}")
     if read.style == script.OPTUNA:
-        return _written(
-            folder, _heading(file.name) + output.as_yaml(dict(read.search)), "the objective of Optuna is the job"
-        )
+        return _of_optuna(file, real, read, folder)
     if read.style == script.WANDB:
         imported = wandb.read(json.dumps({**read.search, "program": real.name}), str(file), {real.name: text})
         fields = {name: value for name, value in imported.job.items() if name != "command"}
         job = fields | {"script": real.name, "arguments": "none", "capture": "wandb"}
         for note in imported.notes:
             if not note.field.startswith(("program", "command")):
-                output.note(f"{file.name}: {note}")
-        return _written(folder, _heading(file.name) + output.as_yaml(job), "the sweep in the script is the job")
+                output.note(f"{title}: {note}")
+        return _written(folder, _heading(title) + output.as_yaml(job), "the sweep in the script is the job")
     if (sweep := _hydra_sweep(real, read, folder)) is not None:
-        return _written(folder, _heading(file.name) + output.as_yaml(sweep), "the sweep in the configuration is the job")
+        return _written(folder, _heading(title) + output.as_yaml(sweep), "the sweep in the configuration is the job")
     packed = packing.pack(folder)
     name = real.relative_to(folder).as_posix()
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
@@ -145,39 +232,82 @@ def make(file: Path, *, with_smoke: bool) -> int:
                 (target / name).write_text(ast.unparse(notebook.parse(text)), encoding="utf-8")
         declared = Declared(in_file.options) if in_file else Declared()
         if in_file is None or (read.style == script.PARSED and in_file.arguments is None):
-            from_parser = _declared(file, read, code / name, Path(scratch), module)
+            read, from_parser = _declared(file, read, code, name, start, Path(scratch))
             in_file, from_parser = _by_argument(in_file, from_parser)
-            if in_file is None or guess.space(from_parser.options) or any(option.required for option in from_parser.options):
+            if in_file is None and not _is_of_use(from_parser) and guess.space(read.values):
+                read = dataclasses.replace(read, style=arguments.GLOBALS)
+                from_parser = Declared(read.values, from_parser.left_out, subcommands=from_parser.subcommands)
+            if (
+                in_file is None
+                or _has_numbers(from_parser.options)
+                or any(option.required for option in from_parser.options)
+            ):
                 in_file, declared = None, from_parser
-        new_job = _job(name, read, declared) if in_file is None else _of_settings(name, read, in_file)
-        if module:
-            new_job = dataclasses.replace(
-                new_job, command=["python", "-m", module], arguments=new_job.arguments or arguments.FLAGS
-            )
+        new_job = _job(name, read, declared, start) if in_file is None else _of_settings(name, read, in_file, start)
+        if not text:
+            new_job = dataclasses.replace(new_job, comments=[f"Made from {title} by `platform init --from`."])
         result = None
         if with_smoke and not new_job.missing:
             limit = f"{smoke.LONGEST:.0f} seconds at most"
-            output.note(f"{file.name} runs once with its defaults, for {limit}, to find its metrics; --no-smoke skips this")
-            program = [sys.executable, "-u", *(["-m", module] if module else [name])]
-            command = _command_line(new_job) if new_job.command and not module else [*program, *_line(new_job)]
-            result = smoke.run(command, file.stem, used, Path(scratch))
-            _print_result(file.name, result)
+            output.note(f"{title} runs once with its defaults, for {limit}, to find its metrics; --no-smoke skips this")
+            program = _command_line(new_job) if new_job.command else [sys.executable, "-u", name]
+            result = smoke.run([*program, *_line(new_job)], real.stem, used, Path(scratch), read.printed)
+            if _RANK.search(result.failure) and not new_job.command:
+                output.note(f"{title} needs the variables of torchrun ({result.failure}), which starts it then")
+                torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", name]
+                new_job = dataclasses.replace(new_job, command=torchrun, arguments=new_job.arguments or arguments.FLAGS)
+                result = smoke.run([*torchrun, *_line(new_job)], real.stem, used, Path(scratch), read.printed)
+            _print_result(title, result)
     for text in declared.left_out:
         output.note(f"not in the job: {text}")
+    if in_file is not None and in_file.others:
+        others = ", ".join(in_file.others)
+        output.note(f"the values are those of {in_file.name}; for those of another ({others}) change its name in {job_file}")
     for missing in new_job.missing:
-        output.note(f"{file.name} needs a value for {missing}: write it into {job_file}")
+        output.note(f"{title} needs a value for {missing}: write it into {job_file}")
     if new_job.missing:
         flags = " ".join(f"--param {missing}=VALUE" for missing in new_job.missing)
         words = f"platform submit hpo {importing.shown(folder)} {flags} --objective METRIC:min --local"
         output.note(f"or give it when the job is submitted: `{words}`")
     guessed = f"{errors.counted(len(new_job.space), 'parameter')} to search, in ranges that are guessed"
     needed = f"found no parameter to search: write `space: {{NAME: …}}` into {importing.shown(job_file)}"
+    if read.style == script.SEARCHES and read.searcher:
+        needed = (
+            f"{title} searches by itself, by {read.searcher}, and runs unmodified, as one trial; to search here, fit one "
+            'model with `params().get("NAME", VALUE)` after `from trialplane import params`, and write `space: {NAME: …}`'
+        )
     summary = guessed if new_job.space else needed
     if _objective(result) is None and new_job.returned:
         summary += "; the function's return value is the objective"
     elif _objective(result) is None:
-        summary += f"; {_without_objective(new_job, result, importing.shown(job_file))}"
+        summary += f"; {_without_objective(new_job, result, os.path.relpath(job_file))}"
+    if result is not None and result.failure:
+        summary += f"; if it needs other arguments, {_BY_COMMAND}"
     return _written(folder, _text(new_job, result), summary)
+
+
+def _of_optuna(file: Path, real: Path, read: Script, folder: Path) -> int:
+    """Write the job of a script with an Optuna objective, by a module of its own if a trial cannot import the objective."""
+    summary, fields = "the objective of Optuna is the job", dict(read.search)
+    if fields["entrypoint"]:
+        job_file = folder / load.FILE
+        _write(job_file, _heading(file.name) + output.as_yaml(fields))
+        try:
+            planning.checked(folder)
+            is_importable = True
+        except SpecError as error:  # for example a search starts when the script is imported
+            is_importable = not any(issue.field == "entrypoint" for issue in error.issues)
+        if is_importable:
+            return _told(folder, summary)
+        job_file.unlink()
+    module = f"{re.sub(r'[^a-zA-Z0-9]+', '_', f'_{file.stem}' if file.stem[:1].isdigit() else file.stem)}_objective"
+    target = real.parent / f"{module}.py"
+    if target.exists():
+        raise InputError(f"{target} already exists; nothing was changed; remove it")
+    _write(target, _OBJECTIVE.format(name=real.name))
+    output.note(f"{importing.shown(target)} is written: it runs {file.name} up to study.optimize, for the function there")
+    fields["entrypoint"] = f"optuna:{module}:objective"
+    return _written(folder, _heading(file.name) + output.as_yaml(fields), summary)
 
 
 def _with_dotenv(read: Script, file: Path) -> tuple[Option, ...]:
@@ -201,10 +331,21 @@ def _by_argument(
         return in_file, declared
     words = (named.flag, in_file.name) if named.flag else (in_file.name,)
     others = tuple(option for option in declared.options if option is not named)
-    if guess.space(others):
+    if _has_numbers(others):
         named = dataclasses.replace(named, default=in_file.name, required=True)
         return None, dataclasses.replace(declared, options=(named, *others))
     return dataclasses.replace(in_file, arguments=words), dataclasses.replace(declared, options=others)
+
+
+def _is_of_use(declared: Declared) -> bool:
+    """Return whether a script must get some of its arguments, or some may be worth a search."""
+    options = declared.options
+    return bool(guess.space(options) or guess.any_float(options)) or any(option.required for option in options)
+
+
+def _has_numbers(options: Sequence[Option]) -> bool:
+    """Return whether numbers, and not only choices, of a script are likely to be searched."""
+    return any("choices" not in parameter for parameter, _ in guess.space(options).values())
 
 
 def _hydra_sweep(file: Path, read: Script, folder: Path) -> dict[str, Any] | None:
@@ -226,12 +367,20 @@ def _hydra_sweep(file: Path, read: Script, folder: Path) -> dict[str, Any] | Non
     return {**imported.job, "script": file.relative_to(folder).as_posix()}
 
 
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{file} cannot be written: {error.strerror or error}") from error
+
+
 def _written(folder: Path, text: str, summary: str) -> int:
     """Write the job's file, and say whether the job can run; return the exit code."""
-    try:
-        (folder / load.FILE).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{folder / load.FILE} cannot be written: {error.strerror or error}") from error
+    _write(folder / load.FILE, text)
+    return _told(folder, summary)
+
+
+def _told(folder: Path, summary: str) -> int:
     output.note(f"{importing.shown(folder / load.FILE)} is written; `platform validate {importing.shown(folder)}` checks it")
     return importing.is_ready(folder, summary)
 
@@ -240,83 +389,100 @@ def _heading(name: str) -> str:
     return f"# Made from {name} by `platform init --from`.\n"
 
 
-def _module(file: Path) -> str:
-    """Return the name of a script in a package as a module; "" outside of packages."""
-    names = [file.stem]
-    folder = file.parent
-    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
-        names.insert(0, folder.name)
-        folder = folder.parent
-    return ".".join(names) if len(names) > 1 else ""
-
-
 def _folder(file: Path, read: Script) -> Path:
     """Return the job's folder: the script's, or one above that also has Hydra's configuration (`config_path="../conf"`)."""
     config = Path(os.path.normpath(file.parent / read.config)).parent if read.config else file.parent
-    return Path(os.path.commonpath([file.parent, config])) if config.is_dir() else file.parent
+    return _common([file.parent, config]) if config.is_dir() else file.parent
 
 
-def _tell_missing(file: Path, modules: Sequence[str], code: Path) -> None:
+def _common(folders: Sequence[Path]) -> Path:
+    return Path(os.path.commonpath(folders))
+
+
+def _tell_missing(file: Path, modules: Sequence[str], roots: Sequence[Path]) -> None:
     """Print the libraries that the script imports and this interpreter lacks."""
     for name in dict.fromkeys(module.partition(".")[0] for module in modules):
-        if not (code / name).exists() and not (code / f"{name}.py").exists() and not _is_installed(name):
+        if not any(script_folder.has_module(root, name) for root in roots) and not script_folder.is_installed(name):
             output.note(
                 f"{file.name} imports {name}, which is not installed here; on a cluster the trial image needs it too"
             )
 
 
-def _is_installed(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def _declared(file: Path, read: Script, copy: Path, scratch: Path, module: str = "") -> Declared:
-    """Return the arguments of a script.
+def _declared(
+    file: Path, read: Script, code: Path, name: str, start: script_folder.Start, scratch: Path
+) -> tuple[Script, Declared]:
+    """Return a script with the style that its arguments need, and these.
 
     Args:
         file: the script as the user names it.
         read: content of the script.
-        copy: of the script, in a folder that may be changed.
+        code: a copy of the job's folder, which may be changed.
+        name: of the script in it.
+        start: how it is started.
         scratch: folder for output.
-        module: name of the module that the script is, if it runs as one.
 
     Raises:
         InputError: it takes none, or ends before it reads them.
         SpecError: its configuration is not YAML.
     """
+    has_values = bool(guess.space(read.values))
+    by_values = dataclasses.replace(read, style=arguments.GLOBALS, options=read.values)
     if read.style == script.PARSED:
         if _GIN.search(script_folder.source(file)):
             raise InputError(f"{_advice(file)}. Nothing was changed")
-        return _parse_in_process(file, copy, scratch, module)
+        declared, where = _parse_in_process(file, code, name, start, scratch)
+        if declared.overrides:
+            return dataclasses.replace(read, style=arguments.HYDRA), declared
+        if not declared.failure:
+            return read, declared
+        reason = errors.shortened(declared.failure, 300)
+        if has_values and not declared.failure.startswith(("ModuleNotFoundError", "ImportError")):
+            output.note(f"{file.name} read no arguments: {reason}; so parameters replace the values in its text")
+            return by_values, Declared(read.values)
+        remedy = f"if it takes --NAME=VALUE, this runs it: {_command(file)}; or {_BY_COMMAND}"
+        raise InputError(f"{file.name} ended before it read its arguments: {reason}{where}; {remedy}; nothing was changed")
     if read.style == arguments.HYDRA:
-        config = _config(copy, read)
-        if config is None:
-            raise InputError(
-                f"{file.name} names no existing Hydra configuration; `platform import hydra FILE` reads one with a "
-                f"sweep, and `python {file.name} -m hydra/sweeper=trialplane` needs no job at all; or name the parameters, "
-                f"those that no configuration has as +NAME: {_command(file, '--set arguments=hydra')}"
-            )
+        return read, _of_hydra(file, read, code, name, start, scratch)
+    if not read.style and has_values:
+        return by_values, Declared(read.values)
+    if not read.style or (read.style == arguments.GLOBALS and not guess.space(read.options)):
+        advice = _advice(file)
+        if not read.style or "wandb.config" in advice:
+            raise InputError(f"{advice}. Nothing was changed")
+        output.note(f"{advice}. Until then, the job is one trial without parameters")
+        return dataclasses.replace(read, style=script.SEARCHES), Declared()
+    return read, Declared(read.options)
+
+
+def _of_hydra(file: Path, read: Script, code: Path, name: str, start: script_folder.Start, scratch: Path) -> Declared:
+    """Return the values of a configuration of Hydra, from its file, or else as the script composes it.
+
+    Raises:
+        InputError: there is none.
+        SpecError: it is not YAML.
+    """
+    config = _config(code / name, read)
+    if config is not None:
         groups: dict[str, dict[str, str]] = {}
         for yaml_file in sorted(config.parent.rglob("*.y*ml")):
             group = yaml_file.parent.relative_to(config.parent).as_posix()
             groups.setdefault(group, {})[yaml_file.stem] = yaml_file.read_text(encoding="utf-8", errors="replace")
         return Declared(tuple(script.of_hydra(config.read_text(encoding="utf-8"), config.name, groups)))
-    if not read.style or (read.style == arguments.GLOBALS and not guess.space(read.options)):
-        raise InputError(f"{_advice(file)}. Nothing was changed")
-    return Declared(read.options)
+    log = scratch / "composed.yaml"
+    bounded.run([*start.words(name), "--cfg", "job"], code, _variables(scratch), log, _PATIENCE)
+    with contextlib.suppress(SpecError):
+        if options := script.of_hydra(log.read_text(encoding="utf-8", errors="replace"), file.name, {}):
+            return Declared(tuple(options))
+    raise InputError(
+        f"{file.name} names no existing Hydra configuration; `platform import hydra FILE` reads one with a "
+        f"sweep, and `python {file.name} -m hydra/sweeper=trialplane` needs no job at all; or name the parameters, "
+        f"those that no configuration has as +NAME: {_command(file, '--set arguments=hydra')}"
+    )
 
 
 def _advice(file: Path) -> str:
     """Return advice for a script with unknown arguments."""
     text = script_folder.source(file)
-    if search := _SEARCHES.search(text):
-        return (
-            f"{file.name} searches by itself, by {search[0]}; this runs it unmodified, as one trial: "
-            f"{_command(file, '--set arguments=none --trials 1', space='')}. To search here, fit one model with "
-            '`params().get("NAME", VALUE)` after `from trialplane import params`, with --space in place of --trials'
-        )
     if "gin" in text and (flag := _GIN.search(text)):
         more = f"--set 'arguments=[\"--{flag[1]}=FUNCTION.NAME={{FUNCTION.NAME}}\"]'"
         return f"{file.name} is configured by gin; this searches a value: {_command(file, more, space='FUNCTION.NAME')}"
@@ -327,7 +493,8 @@ def _advice(file: Path) -> str:
         f"{file.name} uses no known parser, and assigns no single value that looks worth searching. "
         f"If it takes --NAME=VALUE, this searches it: {_command(file)}; if it takes NAME=VALUE, with --set arguments=hydra; "
         "if it takes values alone, with --set 'arguments=[\"{NAME}\"]'; if NAME has one single value in its text, with "
-        "--set arguments=globals. If none of these holds, write `from trialplane import params` at its top and "
+        f"--set arguments=globals; or {_BY_COMMAND}. If none of these holds, write `from trialplane import params` at its "
+        "top and "
         '`params().get("NAME", VALUE)` in place of a value, and run this with --set arguments=none'
     )
 
@@ -345,52 +512,64 @@ def _config(file: Path, read: Script) -> Path | None:
     return next((name for name in names if name.is_file()), None)
 
 
-def _parse_in_process(file: Path, copy: Path, scratch: Path, module: str) -> Declared:
-    """Run the script in another process until it reads its arguments; return these.
-
-    Raises:
-        InputError: it ends before it reads its arguments.
-    """
-    answer = scratch / "declared.json"
-    variables = {
+def _variables(scratch: Path) -> dict[str, str]:
+    """Return variables for a process that runs a script up to its parser."""
+    return {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),  # as for a trial
         "PYTHONDONTWRITEBYTECODE": "1",
         "WANDB_MODE": "disabled",
         "MLFLOW_TRACKING_URI": f"sqlite:///{scratch}/unused.db",
     }
-    command = [sys.executable, "-P", "-m", "trialplane.worker.setup.declaring", module or copy.name, str(answer)]
-    ended = bounded.run(command, copy.parents[module.count(".")], variables, scratch / "declaring.log", _PATIENCE)
+
+
+def _parse_in_process(file: Path, code: Path, name: str, start: script_folder.Start, scratch: Path) -> tuple[Declared, str]:
+    """Run the script in another process until it reads its arguments.
+
+    Returns:
+        These, and a clause that names the output of a failure.
+    """
+    answer = scratch / "declared.json"
+    variables = _variables(scratch)
+    if start.path:
+        variables["PYTHONPATH"] = os.pathsep.join(str(code / entry) for entry in start.path)
+    command = [sys.executable, "-P", "-m", "trialplane.worker.setup.declaring", str(code / name), str(answer)]
+    command += [start.module] if start.module else []
+    ended = bounded.run(command, code / start.cwd, variables, scratch / "declaring.log", _PATIENCE)
     try:
         declared = records.from_json(Declared, answer.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         reason = f"it took more than {_PATIENCE:.0f} seconds" if ended.code is None else ended.cause
         declared = Declared(failure=reason)
-    if declared.failure:
-        reason = errors.shortened(declared.failure, 300)
-        where = f"; {log_clause}" if (log_clause := ended.keep(file.stem)) else ""
-        remedy = f"if it takes --NAME=VALUE, this runs it: {_command(file)}"
-        raise InputError(f"{file.name} ended before it read its arguments: {reason}{where}; {remedy}; nothing was changed")
-    return declared
+    where = f"; {log_clause}" if declared.failure and (log_clause := ended.keep(file.stem)) else ""
+    return declared, where
 
 
-def _job(name: str, read: Script, declared: Declared) -> _Job:
+def _job(name: str, read: Script, declared: Declared, start: script_folder.Start) -> _Job:
     """Return the job for a script's arguments."""
     rest = _REST.get(read.style, arguments.FLAGS)
     # Other styles leave defaults to the script.
-    gets_defaults = rest in (arguments.FLAGS, script.COMMAND) and read.style != script.ATTRIBUTES
+    gets_defaults = (
+        rest in (arguments.FLAGS, script.COMMAND, script.PROMPTS) and not read.config and read.style != script.ATTRIBUTES
+    )
     params: dict[str, tuple[Any, str]] = {}
     further: tuple[list[str], list[str]] = ([], [])
     items: list[str] = []
+    trailing: list[str] = []
+    in_subcommands = {key for _, key in arguments.placeholders(declared.subcommands)}
     booleans = {option.style for option in declared.options if option.style}
     style = next((candidate for candidate in ("negated", "switch", "value") if candidate in booleans), "switch")
     # A switch is off by default, and a job has one style for all booleans.
     options = [option for option in declared.options if not (option.style == "switch" and style == "negated")]
-    likely = guess.space(options)
+    options = [_with_value(option, start.folder) for option in options]
+    likely = guess.space(options) or guess.any_float(options)
     space = {name: parameter for name, parameter in likely.items() if name in list(likely)[:_MOST_SEARCHED]}
     for option in options:
         if option.name in space:
             pass
         elif option.required:
-            params[option.name] = (option.choices[0] if option.choices else option.default, "required")
+            is_guessed = option.default is not None and option not in declared.options
+            value = option.choices[0] if option.choices else option.default
+            params[option.name] = (value, "required; the value is guessed" if is_guessed else "required")
         elif option.name in likely:
             parameter, reason = likely[option.name]
             further[0].append(_field(option.name, parameter, f"guessed: {reason}"))
@@ -402,55 +581,85 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
             further[1].append(_field(option.name, option.default))
             continue
         lacks = option.name in params and params[option.name][0] is None and option.lists != "repeat"
-        items += _item(option, rest, style, lacks)
+        words = [] if option.name in in_subcommands else _item(option, rest, style, lacks)
+        if option.flag and option.flag[0] != "-" and rest == arguments.FLAGS:
+            trailing += words
+        else:
+            items += words
     lists = {option.lists for option in declared.options if option.lists and option.name in params}
-    first = [*declared.subcommands]
+    names = {*space, *params}
+    first = [word for word in declared.subcommands if all(key in names for _, key in arguments.placeholders([word]))]
     first += ["with"] if read.style == script.SACRED else []
-    field: dict[str, Any] = {"items": [*first, *items, f"{{{rest}}}"] if first or items else rest}
+    last = [f"{{{rest}}}", *declared.trailing, *trailing]
+    field: dict[str, Any] = {"items": [*first, *items, *last] if first or items or len(last) > 1 else rest}
     if rest == arguments.FLAGS and booleans and style != "switch":
         field["booleans"] = style
     if lists - {"spread"}:
         field["lists"] = min(lists - {"spread"})
     field_value = field["items"] if len(field) == 1 else field
-    in_environment = read.style in (script.ENVIRONMENT, script.COMMAND)
+    in_environment = read.style in (script.ENVIRONMENT, script.COMMAND, script.PROMPTS)
     comments = [f"Made from {name} by `platform init --from`."]
     if read.style == arguments.GLOBALS:
         comments.append("A parameter replaces the value that the script gives to its name.")
-    if read.style == arguments.HYDRA:
+    if read.style == arguments.HYDRA and read.config:
         comments.append(f"{read.config}.yaml has the other defaults; a parameter here overrides one of them.")
     if read.style == script.SETTINGS:
         comments.append(f"{read.config} has the other values; a parameter here replaces one of them in a trial's copy.")
     late = [module for module in read.late if _is_heavy(module)]
     top = [module for module in read.top if _is_heavy(module)]
-    start = {option.name: option.default for option in options if option.default is not None and option.name in space}
+    defaults = {option.name: option.default for option in options if option.default is not None and option.name in space}
+    command = start.command(name, declared.function)
+    if read.style == script.ENVIRONMENT:
+        command = start.command(name, variables=items)
+    if read.style == script.PROMPTS:
+        answers = " ".join(f"'{{{option.name}}}'" for option in options)
+        command = ["bash", "-c", f"printf '%s\\n' {answers} | {shlex.join(start.words(name))}"]
+    if read.style == script.COMMAND:
+        command = list(read.command)
+    if in_environment:
+        field_value = read.config or arguments.FLAGS
+    elif read.style == script.SEARCHES:
+        field_value = "none"
+    elif command and read.style == arguments.GLOBALS:
+        field_value = name  # whose values are replaced in its text, as in a settings file
+    is_default = field_value == arguments.FLAGS and (in_environment or not command)
     return _Job(
         script=name,
-        arguments=None if in_environment or field_value == arguments.FLAGS else field_value,
-        command=list(read.command) or (["env", *items, "python", name] if in_environment else []),
+        arguments=None if is_default else field_value,
+        command=command,
         params=params,
         space=space,
         further=further,
-        start=start,
+        start=defaults,
         comments=comments,
         preload=[*top, *late] if late else [],
         uses_wandb=not in_environment and any(module.partition(".")[0] == "wandb" for module in (*read.top, *read.late)),
-        returned=read.returned,
+        returned="" if command and read.style == arguments.HYDRA else read.returned,  # which no command can report
     )
 
 
-def _of_settings(name: str, read: Script, file: settings_file.SettingsFile) -> _Job:
+def _with_value(option: Option, folder: Path) -> Option:
+    """Return an option that needs a value with a guessed one, which a smoke run tries."""
+    if not option.required or option.default is not None or option.choices or option.lists or option.style:
+        return option
+    files = sorted(file.relative_to(folder).as_posix() for end in _DATA for file in folder.glob(f"*{end}"))
+    files += [name for name in _DATA_FOLDERS if (folder / name).is_dir()]
+    return dataclasses.replace(option, default=guess.value(option, files))
+
+
+def _of_settings(name: str, read: Script, file: settings_file.SettingsFile, start: script_folder.Start) -> _Job:
     """Return the job of a script with a settings file."""
     read = dataclasses.replace(read, style=script.SETTINGS, config=file.name)
     items = [text.replace("{", "{{").replace("}", "}}") for text in file.arguments or ()]
     field = {"items": items, "file": file.name} if items else file.name
-    return dataclasses.replace(_job(name, read, Declared(file.options)), arguments=field)
+    return dataclasses.replace(_job(name, read, Declared(file.options), start), arguments=field)
 
 
 def _item(option: Option, rest: str, style: str, lacks: bool) -> list[str]:
     """Return the item of an argument that {flags} or {hydra} cannot write; both omit arguments without a value."""
     if rest == script.ENVIRONMENT:
         return [f"{option.name}={{{option.name}}}"]
-    if rest == script.COMMAND:
+    if rest in (script.COMMAND, script.PROMPTS):
         return []
     if rest != arguments.FLAGS:
         is_pythons = option.kind == "bool" and not option.style  # Sacred's True, and not Hydra's true
@@ -465,7 +674,7 @@ def _item(option: Option, rest: str, style: str, lacks: bool) -> list[str]:
 def _is_heavy(module: str) -> bool:
     """Whether a module is an installed library, and not of the standard library or the script."""
     name = module.partition(".")[0]
-    return name not in sys.stdlib_module_names and name != "trialplane" and _is_installed(name)
+    return name not in sys.stdlib_module_names and name != "trialplane" and script_folder.is_installed(name)
 
 
 def _command_line(job: _Job) -> list[str]:
@@ -477,6 +686,8 @@ def _line(job: _Job) -> list[str]:
     """Return the arguments of a run with the defaults."""
     field = job.arguments
     if isinstance(field, str) and field.endswith(settings.SUFFIXES):
+        return []
+    if field == "none" or (field is None and job.command):
         return []
     mapping = field if isinstance(field, dict) else {"items": field or arguments.FLAGS}
     items = [f"{{{mapping['items']}}}"] if isinstance(mapping["items"], str) else mapping["items"]
@@ -563,13 +774,14 @@ def _without_objective(job: _Job, result: smoke.Smoke | None, file: str) -> str:
         reason = "the script was not run"
     else:
         names = sorted({metric for metrics in result.metrics.values() for metric in metrics})
-        reason = (
-            f"no metric that it printed has the name of an objective ({', '.join(names[:20])})"
-            if names
-            else "it printed no metric"
-        )
+        reason = "it printed no metric"
+        if names:
+            reason = f"no metric that it printed has the name of an objective ({', '.join(names[:20])})"
+        if last := guess.unnamed([metric for metrics in result.metrics.values() for metric in metrics]):
+            folder = importing.shown(Path(file).parent)
+            reason += f"; `platform submit hpo {folder} --objective {last}:min --local` minimizes {last}"
     verb = "logs to W&B" if result is not None and job.uses_wandb else "prints"
-    return f"{reason}: name a metric that it {verb} in {file}, as in `objective: {{metric: NAME, direction: minimize}}`"
+    return f"{reason}; name a metric that it {verb} in {file}, as in `objective: {{metric: NAME, direction: minimize}}`"
 
 
 def _metrics(job: _Job, result: smoke.Smoke | None) -> list[str]:
@@ -579,7 +791,9 @@ def _metrics(job: _Job, result: smoke.Smoke | None) -> list[str]:
         other_names = ", ".join(sorted(name for name in result.metrics[source] if name != best["metric"])[:20])
         beside = f"; the others: {other_names}" if other_names else ""
         is_default = declared_arguments.LIGHTNING_CALLBACK in str(job.arguments) or source.source in ("stdout", "mlflow")
-        written = {"from": "file", "path": source.path} if source.source == "file" else source.source
+        is_default = is_default and not source.pattern
+        written: Any = {"from": "file", "path": source.path} if source.source == "file" else source.source
+        written = {"from": "stdout", "pattern": source.pattern[0]} if source.pattern else written
         lines = [] if is_default else [_field("metrics", written, "where they were found")]
         return [*lines, _field("objective", best, f"guessed from the metrics of one run{beside}")]
     if job.returned:

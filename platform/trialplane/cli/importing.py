@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
@@ -66,6 +67,17 @@ def is_tune(script: Path) -> bool:
         return is_search
     except InputError:  # the caller reports it when it reads the script
         return False
+
+
+def source_of(file: Path) -> str:
+    """Return the tool whose search a YAML or JSON file is, a name of `SOURCES`; "" for any other file."""
+    if file.suffix not in (".yaml", ".yml", ".json") or not file.is_file():
+        return ""
+    for source in ("katib", "wandb", "sagemaker", "hydra"):
+        with contextlib.suppress(SpecError, InputError):
+            importlib.import_module(SOURCES[source]).read(_text(file, file.name), str(file), _scripts(file))
+            return source
+    return ""
 
 
 def make(source: str, file: Path, folder: Path) -> int:

@@ -21,10 +21,9 @@ _SCHEMA = "job.schema.json"
 @click.argument("name", required=False)
 @click.option(
     "--from",
-    "script",
-    type=click.Path(path_type=Path),
+    "source",
     metavar="SCRIPT",
-    help="Python script to create a job for.",
+    help="Script to create a job for, or the command that starts a program, in quotes.",
 )
 @click.option("--no-smoke", is_flag=True, help="With --from: do not run the script to find its metrics.")
 @click.option(
@@ -35,7 +34,7 @@ _SCHEMA = "job.schema.json"
     help="Kind of job. hpo: a study, without libraries. train: a training with two ranks, with torch. collect: workers and "
     "a learner, with numpy.",
 )
-def init_command(name: str | None, script: Path | None, no_smoke: bool, kind: str) -> int:
+def init_command(name: str | None, source: str | None, no_smoke: bool, kind: str) -> int:
     """Create jobs/NAME with a job.yaml and a train.py that run as they are, and jobs/job.schema.json for editors.
 
     With --from SCRIPT, create a job.yaml beside the script. The script's arguments are found by starting it until it parses
@@ -43,19 +42,27 @@ def init_command(name: str | None, script: Path | None, no_smoke: bool, kind: st
     minGPT). The space is guessed from them, and marked as a guess. Then the script runs once with its defaults, for at most
     a minute, to find its metrics.
 
+    A shell script, a Makefile, an MLproject or a command line is started as it is: its numbers are the parameters.
+
     An Optuna objective in the script becomes the entrypoint. The sweep of a script that calls wandb.agent becomes the space.
     A Ray Tune search is converted as by `platform import ray`.
 
     \b
     platform init --from train.py
     platform init --from examples/train.py --no-smoke
+    platform init --from "Rscript train.R --lr 0.1 --depth 3"
     """  # noqa: D301  \b is click's mark
+    script = None if source is None else Path(source)
     if script is not None and kind != "hpo":
         raise click.UsageError("--from makes a study; drop --kind")
     if script is None and no_smoke:
         raise click.UsageError("--no-smoke needs --from: a job created without it is not run")
     if script is not None and name is not None:
         raise click.UsageError(f"--from writes a job.yaml beside the script; drop {name}")
+    if source is not None and script is not None and len(source.split()) > 1 and not script.exists():
+        return from_script.make_of_command(source, with_smoke=not no_smoke)
+    if script is not None and (tool := importing.source_of(script)):
+        return importing.make(tool, script, Path(load.FOLDER, importing.job_name(script)))
     if script is not None and importing.is_tune(script):
         if no_smoke:
             output.note("--no-smoke changes nothing: a search of Ray Tune is read, and never run")

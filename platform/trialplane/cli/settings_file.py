@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path, PurePath
@@ -11,11 +12,13 @@ from typing import Any
 from trialplane.errors import SpecError
 from trialplane.importing import guess, script
 from trialplane.importing.script import Script
-from trialplane.job import document
+from trialplane.job import document, load, settings
 from trialplane.wire.declared import Option
 
 _PIPELINE, _PARAMS = "dvc.yaml", "params.yaml"
 _MOST_FILES = 20  # that a pattern stands for
+_MOST_OTHERS = 5  # of those that a message names
+_CONFIG_FOLDER = re.compile(r"conf|cfg|exp|opt|param|setting|yaml|hparam|recipe", re.IGNORECASE)
 _LEVELS = 3  # folders above the script's in which its pipeline or its file may be
 
 
@@ -28,12 +31,18 @@ class SettingsFile:
         name: path of the file in `folder`.
         options: its values.
         arguments: arguments that the script gets, from DVC's pipeline, or to name the file; None otherwise.
+        others: files that could be the one, too.
     """
 
     folder: Path
     name: str
     options: tuple[Option, ...]
     arguments: tuple[str, ...] | None = None
+    others: tuple[str, ...] = ()
+
+    def below(self, folder: Path) -> SettingsFile:
+        """Return the file with its name in a folder above."""
+        return dataclasses.replace(self, folder=folder, name=(self.folder / self.name).relative_to(folder).as_posix())
 
 
 def find(file: Path, read: Script) -> SettingsFile | None:
@@ -45,25 +54,53 @@ def find(file: Path, read: Script) -> SettingsFile | None:
     """
     for folder in [file.parent, *file.parent.parents][: _LEVELS + 1]:
         arguments, sections = _stage(folder / _PIPELINE, file.relative_to(folder)) or (None, ())
-        if arguments is None and read.style == script.PARSED and folder != file.parent:
-            continue  # a script with a parser needs no job in another folder
-        patterns = [_PARAMS] if arguments is not None else read.settings
-        for name in dict.fromkeys(name for pattern in patterns for name in _files(folder, pattern, folder == file.parent)):
+        patterns = [_PARAMS] if arguments is not None else list(read.settings)
+        is_home = folder == file.parent
+        if arguments is None and read.style == script.PARSED and not is_home:  # only what an argument may need to name
+            patterns = [pattern for pattern in patterns if read.needs_file and pattern.startswith("*")]
+        files: dict[str, tuple[Option, ...]] = {}
+        candidates = (name for pattern in patterns for name in _files(folder, pattern, is_home))
+        for name in dict.fromkeys(name for name in candidates if PurePath(name).name != load.FILE):
             values = _options(folder / name)
             options = [option for option in values if _is_below(option.name, sections)] or values
-            if guess.space(options) or (options and arguments is not None):
-                by_argument = (name,) if read.takes_file else None
-                return SettingsFile(folder, name, tuple(options), by_argument if arguments is None else arguments)
+            is_own = name.endswith(".py") and bool(guess.space(read.options))  # the script's values come first
+            if (guess.space(options) and not is_own) or (options and arguments is not None):
+                files[name] = tuple(options)
+        if files:
+            name, *others = files
+            by_argument = (name,) if read.takes_file else None
+            line = by_argument if arguments is None else arguments
+            return SettingsFile(folder, name, files[name], line, tuple(others[:_MOST_OTHERS]))
     return None
+
+
+def named(command: str, folder: Path) -> tuple[str, list[Option]]:
+    """Return the first file that a command line names and that has values worth a search, with these; "" without one."""
+    for word in re.split(r"[\s=\"']+", command):
+        name = word.removeprefix("./")
+        if name.endswith(settings.SUFFIXES) and (folder / name).is_file() and ".." not in Path(name).parts:
+            values = _options(folder / name)
+            if guess.space(values):
+                return name, values
+    return "", []
 
 
 def _files(folder: Path, pattern: str, is_home: bool) -> Iterator[str]:
     """Yield the files that a script may mean by a name, or by a pattern: in its folder, also further below."""
     if "*" not in pattern:
         yield pattern
+    elif not is_home:
+        folders = [
+            folder,
+            *(entry for entry in sorted(folder.iterdir()) if _CONFIG_FOLDER.match(entry.name) and entry.is_dir()),
+        ]
+        files = [file for home in folders for file in (home.glob(pattern) if home == folder else home.rglob(pattern))]
+        yield from (file.relative_to(folder).as_posix() for file in sorted(files)[:_MOST_FILES] if pattern != "*.py")
     if is_home and not (folder / pattern).exists():
         below = (file.relative_to(folder) for file in folder.rglob(PurePath(pattern).name))
         names = sorted(below, key=lambda path: (len(path.parts), path))
+        if pattern == "*.py":  # which is a configuration in a folder of these
+            names = [name for name in names if any("conf" in part for part in name.parts[:-1])]
         yield from (name.as_posix() for name in names[:_MOST_FILES] if not any(part[:1] == "." for part in name.parts))
 
 

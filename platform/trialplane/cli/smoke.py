@@ -15,6 +15,7 @@ from pathlib import Path
 
 from trialplane.cli import bounded
 from trialplane.importing import guess
+from trialplane.job import settings
 from trialplane.job.program import MetricSource, Program
 from trialplane.wire import env
 from trialplane.worker.metrics import elsewhere, reader
@@ -41,12 +42,13 @@ class Smoke:
     ended: bool
 
 
-def run(command: Sequence[str], name: str, folder: Path, scratch: Path) -> Smoke:
+def run(command: Sequence[str], name: str, folder: Path, scratch: Path, unnamed: str) -> Smoke:
     """Run a script to its end, or for `LONGEST` seconds.
 
     Args:
         command: program and arguments.
         name: of the script, for the file that keeps its output.
+        unnamed: name of the metric if all that it prints is a number in its last line.
         folder: in which it runs, and may write.
         scratch: another folder, for its output.
     """
@@ -60,6 +62,7 @@ def run(command: Sequence[str], name: str, folder: Path, scratch: Path) -> Smoke
     }
     before = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in folder.rglob("*") if file.is_file()}
     ended = bounded.run(command, folder, variables, log, LONGEST)
+    printed.unlink(missing_ok=True)
     names = tuple(guess.candidates(log.read_text(encoding="utf-8", errors="replace")[-_SEARCHED:]))
     output = reader.Reader(Program(metrics=(_STDOUT,), names=names), printed, folder, time.time())
     os.link(log, printed)  # a reader begins where a file ends
@@ -67,6 +70,10 @@ def run(command: Sequence[str], name: str, folder: Path, scratch: Path) -> Smoke
     pairs = {_spelling(name) for name in output.finite if name not in names}
     values = {name: value for name, value in output.finite.items() if name not in names or _spelling(name) not in pairs}
     metrics_by_source: dict[MetricSource, Mapping[str, float]] = {_STDOUT: values} if values else {}
+    last_line = next((line for line in reversed(log.read_text(errors="replace").splitlines()) if line.strip()), "")
+    if not values and (number := re.fullmatch(rf"\s*({settings.NUMBER})\s*", last_line)):
+        pattern = rf"^\s*(?P<{unnamed}>{settings.NUMBER})\s*$"
+        metrics_by_source[MetricSource("stdout", (pattern,))] = {unnamed: float(number[1])}
     if logged := _logged(database):
         metrics_by_source[MetricSource("mlflow")] = logged
 

@@ -17,6 +17,7 @@ def _set(words: str) -> frozenset[str]:
 
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_ABBREVIATED = re.compile(r"mAP|m?IoU")
 _NUMBERED = re.compile(r"(?<![^\W_])(l1|l2|f1|r2|top1)(?![^\W_])")
 # Words of arguments that do not affect what a script learns, but where and how it runs.
 _NO_SEARCH = _set(
@@ -26,7 +27,8 @@ _NO_SEARCH = _set(
     "name project entity group tag tags wandb tensorboard mlflow tracking hub token eval evaluate test val validation "
     "predict inference only profile compile pin memory cache overwrite version config conf epoch epochs step steps "
     "iter iters iterations samples limit max min patience timeout minutes hours distributed ddp fsdp deepspeed accelerator "
-    "strategy precision fp16 bf16 tf32 amp half deterministic benchmark plot show report push metric metrics no disable "
+    "launcher strategy precision fp16 bf16 tf32 amp half deterministic benchmark plot show report push metric metrics no "
+    "disable "
     "classes labels features in out context type vocab split fold folds train language locale format mode task"
 )
 _LOGARITHMIC = _set("lr lrate learningrate eta learning wd decay reg regularization l1 l2 lambda alpha sigma c")
@@ -49,13 +51,13 @@ _SWITCHES = _set(
 
 _LOSSES = _set(
     "loss error err mae mse rmse mape smape rmsle nll ce bce perplexity ppl wer cer fid bpc bpb kl regret cost latency "
-    "distance logloss deviance energy brier"
+    "distance logloss deviance energy brier nmse nrmse wape eer chamfer residual"
 )
 _NORMS = _set("l1 l2 huber quantile poisson")  # LightGBM's names of losses, which arguments have, too
 _SCORES = _set(
     "accuracy acc f1 auc auroc score bleu rouge map iou miou dice precision recall r2 reward rew return psnr ssim ndcg mrr "
     "em exact top1 elo kappa mcc objective quality fitness likelihood elbo silhouette ari nmi jaccard correlation spearman "
-    "pearson concordance sharpe"
+    "pearson concordance sharpe ap auprc gini hits hit success win"
 )
 _METRIC = re.compile(
     r"((?i:train|training|val|valid|validation|test|eval|evaluation)(?:(?:_\d+)?'s )?[ _-]?)?\b([^\W\d][\w@-]*)"
@@ -66,6 +68,7 @@ _HELD_OUT = ("val", "valid", "validation", "eval", "test", "dev")
 
 def _words(name: str) -> list[str]:
     """Return the words of a name: weight and decay for `--weightDecay`, `weight_decay` and `weight-decay`."""
+    name = _ABBREVIATED.sub(lambda match: match[0].lower(), name)
     return [*_NUMBERED.findall(name.lower()), *(word.lower() for word in _WORDS.findall(name))]
 
 
@@ -78,6 +81,18 @@ def space(options: Sequence[Option]) -> dict[str, tuple[dict[str, Any], str]]:
             ranked.append((_rank(option, set(words)), len(words), option, guess))
     ranked.sort(key=lambda entry: entry[:2])  # stable: otherwise in the script's order
     return {option.name: guess for _, _, option, guess in ranked}
+
+
+def any_float(options: Sequence[Option]) -> dict[str, tuple[dict[str, Any], str]]:
+    """Return the positive numbers with a point whose names say nothing, for a script in which nothing is likely."""
+    parameters: dict[str, tuple[dict[str, Any], str]] = {}
+    for option in options:
+        words, default = set(_words(option.name)), option.default
+        is_other = words & (_NO_SEARCH - {"step", "iteration"}) or option.choices or option.lists
+        if isinstance(default, float) and 0 < default < math.inf and not is_other:
+            low, high = _rounded(default / 10), min(_rounded(default * 10), 1.0 if default <= 1 else math.inf)
+            parameters[option.name] = search.span("float", low, high, log=True), f"around {default:g}, which has a point"
+    return parameters
 
 
 def _rank(option: Option, words: Collection[str]) -> int:
@@ -95,7 +110,9 @@ def _rank(option: Option, words: Collection[str]) -> int:
 def _is_rate(words: Collection[str]) -> bool:
     """Whether the words of a name are those of a learning rate."""
     word_set = set(words)
-    return bool(word_set & {"lr", "lrate", "learningrate", "eta"}) or {"learning", "rate"} <= word_set
+    return bool(word_set & {"lr", "lrate", "learningrate", "eta"}) or bool(
+        word_set & {"learning", "learn"} and "rate" in word_set
+    )
 
 
 def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
@@ -120,6 +137,49 @@ def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
     if option.kind == "int" and isinstance(default, int):
         return _integer_range(words, default)
     return _float_range(words, float(default))
+
+
+def value(option: Option, files: Sequence[str]) -> Any:
+    """Return a value for an argument that needs one and has no default, by its name. None if the name says nothing.
+
+    Args:
+        option: the argument.
+        files: files of the script's folder that could be its data.
+    """
+    words = set(_words(option.name))
+    if option.kind == "float":
+        by_words: tuple[tuple[frozenset[str], Any], ...] = (
+            (_set("lr lrate learningrate learning eta step"), 0.01),
+            (_set("momentum"), 0.9),
+            (_SHARES, 0.1),
+            (_DECAYS - {"l2"}, 1e-4),
+            (_LOGARITHMIC, 0.1),
+        )
+    elif option.kind == "int":
+        by_words = (
+            (_set("seed"), 0),
+            (_set("workers jobs threads"), 1),
+            (_set("epoch epochs step steps iter iters iterations rounds episodes"), 3),
+            (_COUNTS, 2),
+            (_SIZES, 32),
+        )
+    else:
+        data = next(iter(files), None)
+        by_words = (
+            (
+                _set(
+                    "out output outdir save savedir log logs logdir workdir work checkpoint checkpoints ckpt result results"
+                ),
+                "out",
+            ),
+            (_set("name exp experiment run project tag"), "trial"),
+            (_set("data dataset input train file path csv tsv root corpus text filename datafile infile"), data),
+        )
+    if option.kind == "str" and _is_rate(words):  # of a shell script, whose arguments have no types
+        return 0.01
+    if "model" in words and not words & {"dir", "out", "output", "save"}:  # one that exists
+        return None
+    return next((default for meant, default in by_words if meant & words), None)
 
 
 def _integer_range(words: Collection[str], default: int) -> tuple[dict[str, Any], str] | None:
@@ -178,6 +238,12 @@ def objective(metrics: Mapping[str, float]) -> dict[str, str] | None:
 
     best = max(filter(_is_measure, metrics), key=rank, default=None)
     return None if best is None else {"metric": best, "direction": direction(best)}
+
+
+def unnamed(metrics: Sequence[str]) -> str:
+    """Return the last of several metrics that is no time, count or argument, where none is named like an objective; or ""."""
+    others = _NO_SEARCH | _LOGARITHMIC | _set("time dur duration seconds total eps memory")
+    return next((name for name in reversed(metrics) if not set(_words(name)) & others), "")
 
 
 def candidates(text: str) -> list[str]:

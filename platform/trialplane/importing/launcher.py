@@ -1,11 +1,13 @@
-"""A file that starts a program, read and never run: a shell script, or an MLproject of MLflow."""
+"""How a program is started, read and never run: a command line, a shell script, a Makefile, or an MLproject of MLflow."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -13,11 +15,16 @@ import yaml
 
 from trialplane.errors import Issue, SpecError
 from trialplane.importing.script import COMMAND, Script
-from trialplane.job import document
+from trialplane.job import document, settings
 from trialplane.wire.declared import Option
 
 _MLPROJECT = "MLproject"
-_SHELLS = (".sh", ".bash")
+_MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
+_TARGETS = ("train", "fit", "training", "run", "main", "all")
+_TARGET = re.compile(r"^([\w.-]+)[ \t]*:(?!=)", re.MULTILINE)
+_MAKE_VARIABLE = re.compile(r"^(?:export[ \t]+)?(\w+)[ \t]*[:?]?=[ \t]*([^\s#$]+)[ \t]*(?:#.*)?$", re.MULTILINE)
+_LOOP = re.compile(r"^\s*for\s+(\w+)\s+in\s+([^;\n]+?)\s*(?:;|$)", re.MULTILINE)
+_NAMED = re.compile(r"\{([A-Za-z_][\w.-]*)(?:=([^{}]*))?\}")  # {lr=0.1} of a command line
 _VARIABLE = re.compile(r"\$\{(\w+):?[-=]([^${}`]+)\}")  # ${LR:-0.1}
 _ARGUMENT = re.compile(
     r"""^\s*(?:export\s+|local\s+)?(\w+)=["']?\$\{?(\d)(?::?-([^${}`]*))?\}?["']?\s*(?:#.*)?$""", re.MULTILINE
@@ -28,7 +35,12 @@ _TYPES = {"float": "float", "int": "int"}
 
 def is_launcher(file: PurePath) -> bool:
     """Whether a file is one of these, by its name."""
-    return file.name == _MLPROJECT or file.suffix in _SHELLS
+    return file.name == _MLPROJECT or is_makefile(file) or file.suffix in settings.SHELLS
+
+
+def is_makefile(file: PurePath) -> bool:
+    """Whether a file is a Makefile, by its name."""
+    return file.name in _MAKEFILES or file.suffix == ".mk"
 
 
 def read(text: str, name: str) -> Script:
@@ -44,12 +56,142 @@ def read(text: str, name: str) -> Script:
     if PurePath(name).name == _MLPROJECT:
         options, command = _of_mlproject(text, name)
         remedy = "an entry point needs `parameters:` and a command with {NAME}"
+    elif is_makefile(PurePath(name)):
+        options, command = _of_makefile(text)
+        if not options and (line := _recipe(text, command[-1])):
+            return of_command_line(line)
+        remedy = (
+            "write LR ?= 0.1 at its top, and $(LR) in the recipe, for each value to search, or give them to make, as in "
+        )
+        remedy += "`platform init --from 'make train LR=0.1'`"
+    elif loops := _loops(text):
+        return _of_loops(text, name, loops)
     else:
         options, command = _of_shell(text, PurePath(name))
-        remedy = "write LR=${LR:-0.1} in place of LR=0.1, or LR=${1:-0.1}, for each value to search"
-    if not options:
+        remedy = "write LR=${LR:-0.1}, or LR=${1:-0.1}, for each value to search"
+    in_text = () if options else tuple(_in_text(text, name))
+    if not options and not in_text:
         raise SpecError([Issue(("script",), f"has no parameters; {remedy}", name)])
-    return Script(COMMAND, tuple(options), "", (), (), command=tuple(command))
+    config = PurePath(name).name if in_text else ""
+    return Script(COMMAND, (*options, *in_text), config, (), (), command=tuple(command))
+
+
+def _split(text: str) -> list[str]:
+    """Return the words of a command line.
+
+    Raises:
+        SpecError: a quotation mark has no other.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise SpecError([Issue(("command",), f"cannot be read: {error}", text)]) from error
+
+
+def script_of(text: str) -> str:
+    """Return the script that a command line starts without arguments, as `python train.py` does; "" for any other."""
+    words = _split(text)
+    words = [word for word in words[1:] if word != "-u"] if re.fullmatch(r"python[\d.]*", words[0]) else []
+    if len(words) == 2 and words[0] == "-m":
+        return f"{words[1].replace('.', '/')}.py"
+    return words[0] if len(words) == 1 and words[0].endswith(".py") else ""
+
+
+def of_command_line(text: str, config: str = "", values: Sequence[Option] = ()) -> Script:
+    """Return the content of a command line as a user types it: its numbers by the names of their options, and {lr=0.1}.
+
+    Args:
+        text: of it.
+        config: a settings file that it names, if its own numbers are no parameters.
+        values: of that file.
+
+    Raises:
+        SpecError: it has no numbers with names.
+    """
+    options: dict[str, Option] = {}
+    pieces, end = [], 0
+    for name, (start, stop) in settings.words(text):
+        options.setdefault(name, _option(name, text[start:stop]))
+        pieces += [_escaped(text[end:start]), f"{{{name}}}"]
+        end = stop
+    command = "".join([*pieces, _escaped(text[end:])])
+    for name, default in _NAMED.findall(text):
+        options.setdefault(name, _option(name, default or None, required=not default))
+    if not options and not config:
+        example = "python train.py --lr 0.1"
+        remedy = f"write `--lr 0.1`, `lr=0.1` or {{lr=0.1}} where a value goes, as in `platform init --from '{example}'`"
+        raise SpecError([Issue(("command",), f"has no numbers with names; {remedy}", text)])
+    config, names = ("", ()) if options else (config, values)
+    words = ["bash", "-c", command] if _SHELL_SYNTAX.search(command) else _split(command)
+    is_assignment = bool(re.match(r"\w+=", words[0]))
+    words = ["env", *words] if is_assignment else words
+    return Script(COMMAND, (*options.values(), *names), config, (), (), command=tuple(words))
+
+
+def _loops(text: str) -> dict[str, tuple[Any, ...]]:
+    """The variables of loops over numbers or words, with these: `for lr in 0.1 0.01; do`."""
+    loops = {}
+    for name, words in _LOOP.findall(text):
+        values = tuple(_option("", word).default for word in words.split())
+        if len(values) > 1 and not any(isinstance(value, str) and set(value) & set("$*{}`") for value in values):
+            loops[name] = values
+    return loops
+
+
+def _of_loops(text: str, name: str, loops: Mapping[str, tuple[Any, ...]]) -> Script:
+    """The command in loops of a shell script, as a job that searches what they go through.
+
+    Raises:
+        SpecError: no command uses their variables.
+    """
+    variables = rf"\$\{{?({'|'.join(loops)})\b\}}?"
+    lines = re.sub(r"\\\n[ \t]*", " ", text).splitlines()
+    line = next(
+        (line for line in lines if re.search(variables, line) and not re.match(r"\s*(?:do\s+)?(?:#|echo\b|for\b)", line)), ""
+    )
+    if not line:
+        raise SpecError([Issue(("script",), "has loops whose variables no command uses", name)])
+    line = re.sub(r"\s*(?:>|2>|\||;|&\s*$).*", "", re.sub(r"^\s*do\s+", "", line)).strip()
+    first = {key: values[0] for key, values in loops.items()}
+    line = re.sub(variables, lambda match: f"{{{match[1]}={first[match[1]]}}}", line)
+    script = of_command_line(line)
+    options = [
+        dataclasses.replace(option, choices=loops[option.name]) if option.name in loops else option
+        for option in script.options
+    ]
+    return dataclasses.replace(script, options=tuple(options))
+
+
+def _escaped(text: str) -> str:
+    """Return a part of a command line with braces doubled, but for {lr=0.1}, which becomes {lr}."""
+    pieces, end = [], 0
+    for match in _NAMED.finditer(text):
+        pieces += [text[end : match.start()].replace("{", "{{").replace("}", "}}"), f"{{{match[1]}}}"]
+        end = match.end()
+    return "".join([*pieces, text[end:].replace("{", "{{").replace("}", "}}")])
+
+
+def _in_text(text: str, name: str) -> Iterator[Option]:
+    """The numbers of a shell script, which are replaced in its text."""
+    if PurePath(name).suffix in settings.SHELLS:
+        yield from (_option(key, str(value)) for key, value in settings.values(text, name).items())
+
+
+def _recipe(text: str, target: str) -> str:
+    """The first command of a target that has numbers and no variables; "" without one."""
+    lines = re.sub(r"\\\n\s*", " ", text).splitlines()
+    start = next((index for index, line in enumerate(lines) if re.match(rf"{re.escape(target)}\s*:", line)), len(lines))
+    recipe = (line.strip().lstrip("@-") for line in itertools.takewhile(lambda line: line[:1] == "\t", lines[start + 1 :]))
+    return next((line for line in recipe if "$" not in line and list(settings.words(line))), "")
+
+
+def _of_makefile(text: str) -> tuple[list[Option], list[str]]:
+    """The variables of a Makefile, and the target that trains or else the first."""
+    targets = [target for target in _TARGET.findall(text) if not target.startswith(".")]
+    target = next((target for target in _TARGETS if target in targets), next(iter(targets), ""))
+    options = [_option(name, value) for name, value in dict(reversed(_MAKE_VARIABLE.findall(text))).items()]
+    options = [option for option in reversed(options) if option.kind in ("int", "float")]
+    return options, ["make", *([target] if target else []), *(f"{option.name}={{{option.name}}}" for option in options)]
 
 
 def _of_shell(text: str, file: PurePath) -> tuple[list[Option], list[str]]:
@@ -99,6 +241,9 @@ def _option(name: str, default: Any, *, required: bool = False, kind: str = "") 
     if isinstance(default, str):
         with contextlib.suppress(yaml.YAMLError):
             default = yaml.safe_load(default.strip("\"'"))
+    if isinstance(default, str):
+        with contextlib.suppress(ValueError):
+            default = float(default)  # 1e-3, which YAML 1.1 takes for a text
     default = default if isinstance(default, (int, float, str)) and not isinstance(default, bool) else None
     number = "int" if isinstance(default, int) else "float" if isinstance(default, float) else "str"
     if isinstance(default, int) and kind == "float":

@@ -23,9 +23,11 @@ POSITIONS = "positions"  # by `sys.argv[1]`, `sys.argv[2]`, …
 ENVIRONMENT = "environment"  # by `os.environ["LR"]`
 SETTINGS = "settings"  # from a file of settings
 COMMAND = "command"  # by a command line: a shell script, or an MLproject
+PROMPTS = "prompts"  # from its standard input, by `input("lr: ")`
+SEARCHES = "searches"  # by nothing: it searches by itself
 PARSED = "parsed"  # by argparse, click or a library based on these: the script itself declares its arguments
 _PARSERS = re.compile(
-    r"\b(parse_args|parse_known_args|parse_args_into_dataclasses|simple_parsing|tyro|jsonargparse|LightningCLI|"
+    r"\b(parse_args|parse_known_args|parse_args_into_dataclasses|simple_parsing|tyro|jsonargparse|LightningCLI|from_cli|"
     r"click\.(command|group)|typer\.(run|Typer)|@command|@\w+\.command|plac\.call|docopt|cli_parse_args|CliApp|Fire|"
     r"DEFINE_\w+)\b"
 )
@@ -33,10 +35,29 @@ _PARSERS = re.compile(
 ARGUMENTS = re.compile(
     r"argparse|ArgumentParser|sys\.argv|\bclick\b|\bfire\b|absl|hydra|tyro|typer|simple_parsing|docopt|getopt|sacred|\bplac\b"
 )
-_SETTINGS = re.compile(r"(?<![\w./*-])[\w./*-]+\.(?:yaml|yml|json|toml|ini|cfg)\b")
-_ANY_SETTINGS = ("*.yaml", "*.yml", "*.toml", "*.ini", "*.json")
+_SETTINGS = re.compile(r"(?<![\w./*-])[\w./*-]+\.(?:yaml|yml|json|toml|ini|cfg|conf|gin)\b")
+_PATH = re.compile(r"(?!/)[\w./ -]{1,200}[/.][\w./ -]*")
+_LOADS = re.compile(
+    r"\b(?:safe_load|full_load|yaml\.load|tomllib\.load|toml\.load|OmegaConf\.load|json\.load|ConfigParser)\("
+)
+_LITERAL = re.compile(r"""["']([\w-]{1,40})["']""")
+_HYDRA_NAME = re.compile(r"""config_name=["'](\w+)["']""")  # of its `compose`
+# A module with the values of a script: `config`, `hparams`, `constants`.
+_CONFIG_MODULE = re.compile(
+    r"(?:\w+_)?(?:config|configs|configuration|cfg|conf|params|parameters|settings|hparams|hyperparameters|hyperparams|"
+    r"constants|defaults|opts|options|globals)(?:_\w+)?"
+)
+# Searches that a script carries out by itself: calls of scikit-learn, and libraries that have no other use.
+_OWN_SEARCH = re.compile(r"\b(?:Grid|Randomized|HalvingGrid|HalvingRandom|Bayes|Optuna)SearchCV\b")
+_SEARCHERS = frozenset(
+    ("hyperopt", "skopt", "bayes_opt", "nevergrad", "ax", "keras_tuner", "kerastuner", "smac", "optuna", "hebo", "flaml")
+) | {"tpot", "talos", "openbox", "syne_tune", "mango", "dehb", "autosklearn", "deap", "ConfigSpace"}
+_ANY_SETTINGS = ("*.yaml", "*.yml", "*.toml", "*.ini", "*.json", "*.py")
 # An argument that names a settings file: `--config`, `params_file`.
 CONFIG = re.compile(r"(?:config|cfg|conf|params|settings|hparams|opt)(?:[_-]?(?:file|path|name|yaml|yml|json))?")
+_NEEDED_CONFIG = re.compile(
+    rf"""add_argument\((?:\s*["']-\w["'],)?\s*["'](?:{CONFIG.pattern}["']|--{CONFIG.pattern}["'][^)]*required\s*=\s*True)"""
+)
 _CONFIG_ARGUMENT = re.compile(rf"""["'](?:--)?{CONFIG.pattern}["']""")
 _RESULTS = re.compile(r"metric|result|score|output|report|history|package|vocab|tokenizer", re.IGNORECASE)
 _TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
@@ -61,7 +82,12 @@ class Script:
         is_module: whether it imports from its own package: `from .model import Model`.
         settings: names of settings files in its text, or patterns of names, which may have its parameters.
         takes_file: whether `sys.argv[1]` names such a file.
+        needs_file: whether its parser has an argument that must name one.
         command: of COMMAND: how it is started, with {NAME} for the values of its options.
+        values: those in its text, which parameters could replace, whatever the style.
+        searcher: of SEARCHES: the library or the class by which it searches.
+        paths: texts in it that may be paths of files.
+        printed: the name of a number that it prints without a name.
     """
 
     style: str
@@ -76,6 +102,11 @@ class Script:
     settings: tuple[str, ...] = ()
     takes_file: bool = False
     command: tuple[str, ...] = ()
+    values: tuple[Option, ...] = ()
+    searcher: str = ""
+    paths: tuple[str, ...] = ()
+    printed: str = "cost"
+    needs_file: bool = False
 
 
 def read(text: str, name: str, module_text: str = "") -> Script:
@@ -118,21 +149,79 @@ def read(text: str, name: str, module_text: str = "") -> Script:
         style = POSITIONS
     elif "sys.argv" in both and (options := tuple(_attributes(tree))):
         style = ATTRIBUTES
-    elif not ARGUMENTS.search(both):
-        style, options = arguments.GLOBALS, tuple(_globals(tree))
+    values = tuple(_globals(tree))
+    if not style and not ARGUMENTS.search(both):
+        style, options = arguments.GLOBALS, values
+    top = list(dict.fromkeys(_imported(tree.body)))
+    late = [module for module in dict.fromkeys(_imported(list(ast.walk(tree)))) if module not in top]
+    searcher = next((module for module in (*top, *late) if module.partition(".")[0] in _SEARCHERS), "")
+    if (call := _OWN_SEARCH.search(text)) and not searcher:
+        searcher = call[0]
+    if searcher and style in ("", arguments.GLOBALS):
+        style, options = SEARCHES, ()
+    if style in ("", arguments.GLOBALS) and (answers := tuple(_prompted(tree))):
+        style, options = PROMPTS, answers
     variables = tuple(_of_environment(tree))
     if style in ("", arguments.GLOBALS) and (
         guess.space(variables) or (any(option.required for option in variables) and not guess.space(options))
     ):
         style, options = ENVIRONMENT, variables
     is_module = any(isinstance(node, ast.ImportFrom) and node.level > 0 for node in ast.walk(tree))
-    top = list(dict.fromkeys(_imported(tree.body)))
-    late = [module for module in dict.fromkeys(_imported(list(ast.walk(tree)))) if module not in top]
     takes_file = not style and "sys.argv[1]" in text
     names = _settings(both, by_argument=takes_file or (style == PARSED and bool(_CONFIG_ARGUMENT.search(both))))
+    names += tuple(_config_modules(tree))
     return Script(
-        style, options, config, tuple(top), tuple(late), search, tuple(notes), returned, is_module, names, takes_file
+        style,
+        options,
+        config,
+        tuple(top),
+        tuple(late),
+        search,
+        tuple(notes),
+        returned,
+        is_module,
+        names,
+        takes_file,
+        values=values,
+        searcher=searcher,
+        paths=tuple(dict.fromkeys(_paths(tree))),
+        printed=_printed(tree, calls),
+        needs_file=bool(_NEEDED_CONFIG.search(both)),
     )
+
+
+def _printed(tree: ast.Module, calls: Sequence[ast.Call]) -> str:
+    """The name of what the last `print` with a value alone prints, if that is named like an objective, or "cost"."""
+    values = [call.args[0] for call in calls if _called(call.func) == "print" and len(call.args) == 1]
+    values = [value for value in values if not isinstance(value, (ast.Constant, ast.JoinedStr))]
+    last = max(values, key=lambda value: value.lineno, default=None)
+    if last is None:
+        return "cost"
+    names = {node.id for node in ast.walk(last) if isinstance(node, ast.Name)}
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in names]
+    texts = [ast.unparse(last), *(ast.unparse(node.value) for node in reversed(assigned))]
+    return next((name for text in texts for name in guess.candidates(text) if name.isidentifier()), "cost")
+
+
+def _paths(tree: ast.Module) -> Iterator[str]:
+    """The texts of a script that may be relative paths."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _PATH.fullmatch(node.value):
+            yield node.value
+
+
+def _config_modules(tree: ast.Module) -> Iterator[str]:
+    """The files of imported modules that are named as if they had the values of a script."""
+    for node in ast.walk(tree):
+        pairs: list[str] = []
+        if isinstance(node, ast.Import):
+            pairs = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            pairs = [module, *(f"{module}.{alias.name}".lstrip(".") for alias in node.names)]
+        for name in pairs:
+            if _CONFIG_MODULE.fullmatch(name.rpartition(".")[2]):
+                yield from (f"{name.replace('.', '/')}.py", f"{name.replace('.', '/')}/__init__.py")
 
 
 def _settings(text: str, *, by_argument: bool) -> tuple[str, ...]:
@@ -144,6 +233,13 @@ def _settings(text: str, *, by_argument: bool) -> tuple[str, ...]:
     """
     names = ["params.yaml"] if "params_show(" in text else []
     names += [name for name in _SETTINGS.findall(text) if not _RESULTS.search(name)]
+    names += [f"{name}.yaml" for name in _HYDRA_NAME.findall(text)]
+    if by_argument := by_argument or (
+        not names and bool(_LOADS.search(text))
+    ):  # of any file, perhaps one that a text names without suffix
+        names += [
+            f"{name}.{end}" for name in dict.fromkeys(_LITERAL.findall(text)) for end in ("yaml", "yml", "json", "toml")
+        ]
     names += _ANY_SETTINGS if by_argument else ()
     return tuple(dict.fromkeys(name.removeprefix("./") for name in names))
 
@@ -210,28 +306,18 @@ def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[s
 
     What the job does not hold of the study is appended to `notes`.
 
-    Raises:
-        SpecError: the script cannot be imported, because its name is none of a module.
+    The entrypoint is empty if a trial cannot import that function.
     """
     if "optuna" not in _imported(list(ast.walk(tree))):
         return {}
     functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
     functions |= {target.id for target in targets if isinstance(target, ast.Name)}
-    for call in calls:
-        optimize_arguments = _arguments(call, "func", "n_trials")
-        objective = optimize_arguments.get("func")
-        if _called(call.func).endswith(".optimize") and isinstance(objective, ast.Name) and objective.id in functions:
-            break
-    else:
-        optimized = [call for call in calls if _called(call.func).endswith(".optimize") and call.args]
-        if not optimized or not any(_called(call.func).endswith("create_study") for call in calls):
-            return {}
-        text = (
-            f"its study optimizes {ast.unparse(optimized[0].args[0])[:60]}, which a trial cannot import; give it a name "
-            "at the top level, as in `objective = …` or `def objective(trial)`, and pass that to optimize"
-        )
-        raise SpecError([Issue(("script",), text, name, optimized[0].lineno)])
+    optimized = [call for call in calls if _called(call.func).endswith(".optimize") and (call.args or call.keywords)]
+    if not optimized:
+        return {}
+    optimize_arguments = _arguments(optimized[0], "func", "n_trials")
+    objective = optimize_arguments.get("func")
     study_arguments = next(
         (_arguments(candidate) for candidate in calls if _called(candidate.func).rpartition(".")[2] == "create_study"), {}
     )
@@ -242,13 +328,10 @@ def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str, notes: list[s
     ]
     trials = _literal(optimize_arguments.get("n_trials"))
     stem = PurePath(name).stem
-    if not stem.isidentifier():
-        renamed = re.sub(r"\W", "_", f"_{stem}" if stem[:1].isdigit() else stem)
-        text = f"its objective {objective.id} is imported from it, which its name does not allow; rename it to {renamed}.py"
-        raise SpecError([Issue(("script",), text, name, objective.lineno)])
+    is_importable = stem.isidentifier() and isinstance(objective, ast.Name) and objective.id in functions
     job: dict[str, Any] = {
         "kind": "hpo",
-        "entrypoint": f"optuna:{stem}:{objective.id}",
+        "entrypoint": f"optuna:{stem}:{ast.unparse(objective)}" if is_importable and objective else "",
         **({"objective": objectives[0]} if len(objectives) == 1 else {"objectives": objectives}),
         **(
             {"pruner": "median"} if any(_called(candidate.func).endswith(".should_prune") for candidate in calls) else {}
@@ -431,6 +514,18 @@ def _of_sacred(tree: ast.Module) -> Iterator[Option]:
                     yield Option(name, value, _kind(value), name)
 
 
+def _prompted(tree: ast.Module) -> Iterator[Option]:
+    """The variables assigned from `input(…)`, in their order, with a number in the prompt or after `or` as default."""
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
+    for node in sorted(assigned, key=lambda node: node.lineno):
+        text = ast.unparse(node.value)
+        if re.search(r"(?<!\w)input\(", text):
+            kind = next((kind for kind in ("float", "int") if f"{kind}(input(" in text), "str")
+            number = re.search(settings.NUMBER, re.sub(r"\w*[A-Za-z_]\w*", "", text))
+            option = Option(ast.unparse(node.targets[0]), None, kind, required=number is None)
+            yield with_default(option, number[0] if number else None)
+
+
 def _positions(tree: ast.Module) -> Iterator[Option]:
     """The variables assigned from `sys.argv[1]`, `sys.argv[2]`, …, with the values assigned otherwise as defaults."""
     by_position: dict[int, Option] = {}
@@ -443,10 +538,8 @@ def _positions(tree: ast.Module) -> Iterator[Option]:
         kind = next((kind for kind in ("float", "int") if f"{kind}(sys.argv[" in text), "str")
         if match and int(match[1]) > 0:
             by_position.setdefault(int(match[1]), Option(name, default, kind, required=default is None))
-    for position, option in enumerate((by_position[position] for position in sorted(by_position)), start=1):
-        if position not in by_position:  # the others have no name
-            return
-        yield option
+    for position in range(1, max(by_position, default=0) + 1):
+        yield by_position.get(position, Option(f"argument_{position}", required=True))
 
 
 def _option(name: str, value: Any, kind: str, required: bool = False) -> Option:

@@ -127,10 +127,12 @@ class Spot:
     Attributes:
         parent: Node whose `value` it is, or the list of nodes that contains it.
         index: Index in the list.
+        others: Positions with the same number, which is replaced there, too.
     """
 
     parent: Any
     index: int = 0
+    others: tuple[Spot, ...] = ()
 
     @property
     def value(self) -> ast.expr | None:
@@ -144,6 +146,8 @@ class Spot:
             self.parent[self.index] = value
         else:
             self.parent.value = value
+        for other in self.others:
+            other.put(value)
 
 
 def spots(tree: ast.Module) -> dict[str, Spot]:
@@ -151,7 +155,7 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
 
     This is the first assignment at the top level, see `first_assignments`. For a name without one, it is its only number,
     text or boolean in a call, a dict, an attribute, a class or a function, or else its only default. A name with several of
-    these has no spot.
+    these has no spot, unless they are the same number with a point.
     """
     top_level = {name: Spot(node) for name, node in first_assignments(tree).items()}
     values: dict[str, list[Spot]] = {}
@@ -164,7 +168,13 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
                 and isinstance(spot.value.value, (int, float, str))
             ):
                 (defaults if isinstance(node, ast.arguments) else values).setdefault(name, []).append(spot)
-    return top_level | {name: name_spots[0] for name, name_spots in (defaults | values).items() if len(name_spots) == 1}
+    merged = {name: name_spots for name, name_spots in (defaults | values).items() if len(name_spots) == 1 or _are_same(name_spots)}
+    return top_level | {name: dataclasses.replace(first, others=tuple(rest)) for name, (first, *rest) in merged.items()}
+
+
+def _are_same(spots: Sequence[Spot]) -> bool:
+    values = [spot.value.value if isinstance(spot.value, ast.Constant) else None for spot in spots]
+    return isinstance(values[0], float) and len(set(values)) == 1
 
 
 def _values_in(node: ast.AST) -> Iterator[tuple[str, Spot]]:
@@ -178,7 +188,14 @@ def _values_in(node: ast.AST) -> Iterator[tuple[str, Spot]]:
             yield name, Spot(node)
         case ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(args=[_, *_] as call_args)):  # Field(0.1)
             yield name, Spot(call_args)
-        case ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(keywords=keywords)):  # field(default=0.1)
+        case (
+            ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(keywords=keywords))  # field(default=0.1)
+            | ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[], keywords=keywords))
+        ):
+            yield from ((name, Spot(keyword)) for keyword in keywords if keyword.arg == "default")
+        case ast.Call(args=[ast.Constant(value=str()), *_] as words, keywords=keywords):  # add_argument("--lr", default=0.1)
+            texts = [name.value for name in words if isinstance(name, ast.Constant) and isinstance(name.value, str)]
+            name = next((text for text in texts if text.startswith("--")), texts[0]).lstrip("-")
             yield from ((name, Spot(keyword)) for keyword in keywords if keyword.arg == "default")
         case ast.Dict():
             for index, key in enumerate(node.keys):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,9 +71,11 @@ def _not_found(name_or_path: str, path: Path, candidates: Sequence[Path], folder
         candidates: Searched paths.
         folders: Existing `jobs/` folders, the nearest one first.
     """
+    if _is_file(path) or len(name_or_path.split()) > 1:
+        noun = "a file" if _is_file(path) else "a command"
+        remedy = f"`platform init --from {shlex.quote(name_or_path)}` makes one"
+        return JobNotFound(f"{name_or_path} is {noun} and no job; {remedy}")
     if path.suffix == ".py":
-        if _is_file(path):
-            return JobNotFound(f"{name_or_path} is a script and no job; `platform init --from {name_or_path}` makes one")
         hint = errors.nearest(path.name, [file.name for file in path.parent.glob("*.py")])
         return JobNotFound(f"there is no script {name_or_path}; {hint}".rstrip("; "))
     searched = " and ".join(str(candidate / FILE) for candidate in candidates)

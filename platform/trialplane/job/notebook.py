@@ -7,6 +7,7 @@ cell below `%%time` as a text. Such a cell runs as any other; shell commands and
 from __future__ import annotations
 
 import ast
+import json
 
 _CALL = "get_ipython"
 _RUNS = ("time", "timeit", "capture", "prun")  # magics that run Python
@@ -29,6 +30,35 @@ def parse(text: str | bytes, name: str = "<unknown>") -> ast.Module:
     """
     tree = ast.parse(text, name)
     return _Plain().visit(tree) if is_notebook(text) else tree
+
+
+def exported(text: str) -> str:
+    """Return the code of a notebook's file as a Python file. Magics and shell commands become comments.
+
+    Raises:
+        ValueError: it is no notebook.
+    """
+    try:
+        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+        sources = [cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"]) for cell in cells]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError("it is no notebook") from error
+    return "\n\n".join(map(_cell, sources)) + "\n"
+
+
+def _cell(source: str) -> str:
+    first_line, _, rest = source.lstrip().partition("\n")
+    if first_line.startswith("%%") and first_line[2:].partition(" ")[0] not in _RUNS:
+        return "".join(f"# {line}\n" for line in source.splitlines())
+    lines = [f"# {first_line}", *rest.splitlines()] if first_line.startswith("%%") else source.splitlines()
+    return "\n".join(_line(line) for line in lines)
+
+
+def _line(line: str) -> str:
+    """A line of a cell; one for IPython as a comment, below `if …:` after `pass`."""
+    code = line.lstrip()
+    is_ipythons = code.startswith(("%", "!", "?")) or code.endswith("?")
+    return f"{line[: len(line) - len(code)]}pass  # {code}" if is_ipythons else line
 
 
 class _Plain(ast.NodeTransformer):

@@ -1,21 +1,37 @@
-"""The values of a program's settings file, YAML, JSON, TOML or INI, and its text with some of them replaced.
+"""The values of a program's settings file and its text with some of them replaced.
 
-Comments and everything else in the text stay as they are. Pure.
+YAML, JSON, TOML, INI and gin; a Python module with the values at its top; and a shell script with values in assignments and
+in the options of its commands. Comments and everything else in the text stay as they are. Pure.
 """
 
 from __future__ import annotations
 
+import ast
+import itertools
 import json
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import yaml
 
-SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
-_LINES = (".toml", ".ini", ".cfg")  # formats with sections in brackets and a value in a line
+from trialplane.job import arguments, notebook
+
+SHELLS = (".sh", ".bash")
+_PYTHON = ".py"
+_LINES = (".toml", ".ini", ".cfg", ".conf", ".gin")  # formats with sections in brackets and a value in a line
+SUFFIXES = (".yaml", ".yml", ".json", *_LINES, _PYTHON, *SHELLS)
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+# LR=0.1 at the beginning of a line, and --lr 0.1, --lr=0.1, -l 0.1, train.lr=0.1, SOLVER.LR 0.1 anywhere.
+_WORD = re.compile(
+    rf"""(?:^[ \t]*(?:export[ \t]+)?(?P<variable>[A-Za-z_]\w*)=["']?"""
+    rf"""|(?<!\S)(?:--?(?P<flag>[A-Za-z][\w.-]*)[ \t=]+|(?P<key>[A-Za-z_][\w./]*)=|"""
+    rf"""(?P<dotted>[A-Za-z_]\w*(?:\.\w+)+)[ \t]+))"""
+    rf"""(?P<value>{NUMBER})(?=["']?(?:[\s;]|$))""",
+    re.MULTILINE,
+)
 _ANCHOR = re.compile(r"&\S+\s+")
 _MERGE = "tag:yaml.org,2002:merge"
 _EXPONENT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+")
@@ -37,6 +53,10 @@ def spans(text: str, name: str) -> dict[str, tuple[int, int]]:
         ValueError: the text is not one document of its format, or is nested too deeply.
     """
     try:
+        if name.endswith(_PYTHON):
+            return dict(_values_of_python(text))
+        if name.endswith(SHELLS):
+            return dict(reversed(list(words(text))))
         if name.endswith(_LINES):
             data = tomllib.loads(text) if name.endswith(".toml") else None
             positions = dict(_values_of_lines(text))
@@ -46,8 +66,18 @@ def spans(text: str, name: str) -> dict[str, tuple[int, int]]:
         return dict(_values(node, "", text, set())) if isinstance(node, yaml.MappingNode) else {}
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
-    except RecursionError as error:
+    except SyntaxError as error:
+        raise ValueError(f"it is not Python: {error.msg}") from error
+    except (RecursionError, MemoryError) as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def words(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the numbers of a command line or a shell script by the names of their options or variables."""
+    for match in _WORD.finditer(text):
+        name = match["variable"] or match["flag"] or match["key"] or match["dotted"]
+        if not text[: match.start("value")].rpartition("\n")[2].lstrip().startswith("#"):
+            yield name, match.span("value")
 
 
 def values(text: str, name: str) -> dict[str, Any]:
@@ -55,8 +85,8 @@ def values(text: str, name: str) -> dict[str, Any]:
     read: dict[str, Any] = {}
     for key, (start, end) in spans(text, name).items():
         try:
-            value = yaml.safe_load(text[start:end])
-        except yaml.YAMLError:  # text of INI
+            value = ast.literal_eval(text[start:end]) if name.endswith(_PYTHON) else yaml.safe_load(text[start:end])
+        except (yaml.YAMLError, ValueError):  # text of INI
             value = text[start:end]
         # 1e-3, which YAML 1.1 takes for a text
         read[key] = float(value) if isinstance(value, str) and _EXPONENT.fullmatch(text[start:end]) else value
@@ -69,7 +99,7 @@ def replaced(text: str, params: Mapping[str, Any], name: str) -> str:
     Raises:
         ValueError: as `spans`.
     """
-    write = _line_text if name.endswith((".ini", ".cfg")) else _toml_text if name.endswith(".toml") else _text
+    write = _WRITERS.get(name[name.rfind(".") :], _text)
     positions = sorted(((span, key) for key, span in spans(text, name).items() if key in params), reverse=True)
     for (start, end), key in positions:
         space = " " if text[:start].endswith(":") else ""
@@ -89,6 +119,20 @@ def _values_of_lines(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
             section = None if match["array"] else f"{match['section'].strip()}."
         elif section is not None:
             yield section + match["name"].strip("\"'"), match.span("value")
+
+
+def _values_of_python(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    lines = text.splitlines(keepends=True)
+    starts = [0, *itertools.accumulate(map(len, lines))]
+
+    def position(line: int, column: int) -> int:  # the column counts bytes
+        return starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
+
+    for name, spot in arguments.spots(notebook.parse(text)).items():
+        node = spot.value
+        is_plain = isinstance(node, (ast.Constant, ast.UnaryOp, ast.List, ast.Tuple)) and not spot.others
+        if is_plain and node is not None and node.end_lineno and node.end_col_offset:
+            yield name, (position(node.lineno, node.col_offset), position(node.end_lineno, node.end_col_offset))
 
 
 def _values(node: yaml.MappingNode, prefix: str, text: str, visited: set[int]) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -134,3 +178,11 @@ def _toml_text(value: Any) -> str:
 def _line_text(value: Any) -> str:
     """Return a value as configparser reads it."""
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+_WRITERS: Mapping[str, Callable[[Any], str]] = {
+    ".toml": _toml_text,
+    ".py": repr,
+    ".gin": repr,
+    **dict.fromkeys((".ini", ".cfg", ".conf", *SHELLS), _line_text),
+}

@@ -150,3 +150,21 @@ def test_padding_costs_no_time(text: str) -> None:
 
 def test_a_long_line_counts_with_its_end() -> None:
     assert lines.parser((), lines.Names(()))("x" * (2 * lines.LONGEST_LINE) + " loss=2").metrics == {"loss": 2.0}
+
+
+def test_the_columns_of_a_table_are_metrics_by_its_header() -> None:
+    parse = lines.parser((), lines.Names(("val_loss",)))
+    table = """
+      epoch    train_loss    valid_acc    val_loss     dur
+    -------  ------------  -----------  ----------  ------
+          1        0.4        0.5        0.3     0.01
+          2        0.2        n/a        0.1    00:10
+    the val_loss is fine
+          3        0.2        0.3        0.4     0.5
+    """
+    read = [line for text in table.splitlines() if (line := parse(text)).metrics]
+    assert [(line.step, line.metrics) for line in read] == [
+        (1, {"train_loss": 0.4, "valid_acc": 0.5, "val_loss": 0.3, "dur": 0.01}),
+        (2, {"train_loss": 0.2, "val_loss": 0.1}),
+    ]
+    assert parse("│     val_loss      │      0.25     │").metrics == {"val_loss": 0.25}

@@ -40,8 +40,8 @@ class Arguments(models.Model):
     )
     file: str = Field(
         default="",
-        description="Settings file of the job's folder, YAML, JSON, TOML or INI: params.yaml. In each trial's copy, the "
-        "parameters that the file has replace its values. They are no arguments then.",
+        description="Settings file of the job's folder, YAML, JSON, TOML, INI, gin, Python or a shell script: params.yaml, "
+        "config.py. In each trial's copy, the parameters that the file has replace its values. They are no arguments then.",
     )
 
 
@@ -105,7 +105,7 @@ def _script_path(value: Any) -> Any:
 
 
 ScriptFile = Annotated[str, BeforeValidator(_script_path), WithJsonSchema({"type": "string", "pattern": r"^[^/].*\.py$"})]
-_SETTINGS: dict[str, Any] = {"type": "string", "pattern": r"\.(yaml|yml|json|toml|ini|cfg)$"}
+_SETTINGS: dict[str, Any] = {"type": "string", "pattern": rf"\.({'|'.join(end[1:] for end in settings.SUFFIXES)})$"}
 _ITEMS = {"type": "array", "items": {"type": ["string", "number"]}}
 ArgumentsField = Annotated[
     Arguments,

@@ -7,6 +7,7 @@ Pure: text in, numbers out. In a line without a declared pattern these are metri
 - a metric that the job names, however it is written: `val_loss` also in `val loss 2.1` and `Val Loss = 2.1`, `accuracy` in
   `0.98 accuracy` and `Accuracy on the 100 images: 54 %`;
 - `accuracy: 9870/10000`, a fraction, as its value;
+- a row of a table whose header has a metric that the job names: `epoch  train_loss  valid_acc`, and below it numbers;
 - the averages in scikit-learn's classification report, under the names of its scorers: `f1_macro`, `recall_weighted`.
 
 `Test accuracy: 0.9` is a metric `test_accuracy`: a value of another set of data is not that of `accuracy`.
@@ -51,6 +52,10 @@ _COUNT = re.compile(r"[\"']?\s*+(?:[:=#]\s*+)?(?:[\[(]\s*+)?(\d{1,15}(?:\.\d{1,1
 _TOTAL = re.compile(r"\s*+/\s*+(\d{1,15})")
 _BRACKETS = re.compile(r"\s*+\[(\d{1,15})(?:/\d{1,15})?\]")
 _LARGEST_STEP = 2**53
+_COLUMNS = re.compile(r"[\s|│┃]+")
+_COLUMN_NAME = re.compile(r"[^\W\d][\w./@%-]*")
+_PROSE = re.compile(r"\w \w")
+_RULE = frozenset(" \t-=+|│┃─━┼╇┡╪:")
 _NUMERIC = re.compile(r"\d|[nN][aA][nN]|[iI][nN][fF]")
 _MAX_NAMES = 10_000  # names in the cache
 _DIGITS = re.compile(r"\d")
@@ -168,11 +173,36 @@ def parser(patterns: Sequence[str], names: Names, arguments: Collection[str] = (
     arguments_lower = _ARGUMENTS | {name.lower() for name in arguments}
     compiled = [re.compile(pattern) for pattern in patterns]
     spellings = {} if compiled else {name: _spelling_patterns(name) for name in names.requested.values()}
+    keys_to_names = {_key(name): name for name in names.requested.values()}
+    keys = keys_to_names.keys()
+    header: list[str] = []  # of the table to which the next line may belong
+
+    def table_row(line: str) -> LineMetrics | None:
+        """Return the metrics of a line of a table, none of a header; None if it is no part of a table."""
+        lower = "" if header else _key(line)
+        if not header and not any(key in lower for key in keys):
+            return None
+        columns = [column for column in _COLUMNS.split(line) if column]
+        if len(columns) > 1 and all(map(_COLUMN_NAME.fullmatch, columns)) and not _PROSE.search(line):
+            header[:] = columns if not keys.isdisjoint(map(_key, columns)) else []
+            return LineMetrics(None, {}) if header else None
+        if header and len(columns) in (len(header), len(header) + 1):
+            cells = zip(header, columns[-len(header) :], strict=True)  # the index of a row of pandas has no name
+            values = {
+                keys_to_names.get(_key(name), name): value for name, text in cells if (value := number(text)) is not None
+            }
+            if values:
+                return names.split_record(values)
+        if not _RULE.issuperset(line):
+            header.clear()
+        return None
 
     def parse(line: str) -> LineMetrics:
         if len(line) > LONGEST_LINE:  # the first number is dropped, as its name may be cut
             cut = len(line) - LONGEST_LINE
             line = _DIGITS.sub("x", line[cut : cut + _LONGEST_NAME]) + line[cut + _LONGEST_NAME :]
+        if names.requested and not compiled and "=" not in line and (row := table_row(line)) is not None:
+            return row
         if not _NUMERIC.search(line):
             return LineMetrics(None, {})
         if "\x1b" in line:
@@ -201,6 +231,10 @@ def parser(patterns: Sequence[str], names: Names, arguments: Collection[str] = (
         return names.keep_requested(result) if is_dump else result
 
     return parse
+
+
+def _key(name: str) -> str:
+    return name.lower().replace("-", "_")
 
 
 def number(text: str) -> float | None:
@@ -291,7 +325,7 @@ def _spelling_patterns(name: str) -> tuple[re.Pattern[str], ...]:
     if not words:
         return ()
     text = r"(?:['’]s\b)?[\s_./@'’-]*".join(words)
-    between = r"(?:[^\d:=|,;\n]{0,40}?[:=|]|\s+(?:on|of|over)\s[^:=|,;\n]{0,60}?[:=]|\s*+is\b|\s*+->)?"
+    between = r"(?:[^\d:=|│┃,;\n]{0,40}?[:=|│┃]|\s+(?:on|of|over)\s[^:=|,;\n]{0,60}?[:=]|\s*+is\b|\s*+->)?"
     after = rf"(?<!\w){text}(?!\w)[\"']?{between}\s*+{_CALL_PREFIX}({_NUMBER}){_NUMBER_END}"
     before = rf"(?:^|[:=|,;(]) *+(\d*\.\d+|\d+(?:\.\d+)?(?= ?%)) ?%? ++{text}(?!\w)"
     return re.compile(after, re.IGNORECASE), re.compile(before, re.IGNORECASE)

@@ -1,11 +1,12 @@
 """Find the arguments that a script declares to a parser, by running it up to the point where it reads them.
 
 Supported are argparse, click and libraries based on them (typer, simple-parsing, transformers, plac, pydantic-settings),
-tyro, absl with ml_collections, docopt, fire, and jsonargparse with LightningCLI.
+optparse, tyro, absl with ml_collections, docopt, fire, jsonargparse with LightningCLI, OmegaConf and yacs.
 
-`python -m trialplane.worker.setup.declaring SCRIPT FILE` is started in the script's folder, or with a module in place of
-SCRIPT in the folder of its package, and writes FILE, a `Declared` in JSON. It ends before the first argument is read, so the
-rest of the script does not run, and the arguments need not be complete.
+`python -m trialplane.worker.setup.declaring SCRIPT FILE [MODULE]` is started in the folder in which the script runs, and
+writes FILE, a `Declared` in JSON. It ends before the first argument is read, so the rest of the script does not run, and the
+arguments need not be complete. If the script ends without reading any, its function `main` is called, as an entry point of
+its package would.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import enum
 import importlib
 import importlib.util
 import inspect
+import linecache
+import optparse
 import os
 import re
 import runpy
@@ -36,6 +39,7 @@ _DEFAULT = re.compile(r"\(default: (.*?)\)")  # in the help of tyro and pydantic
 _LIGHTNING = ("model.", "data.")  # arguments of LightningCLI that belong to the script's own classes
 _ABSL = {"float": "float", "int": "int", "string": "str", "string enum": "str", "bool": "bool"}  # a flag's type → kind
 _KINDS = {int: "int", float: "float", str: "str", bool: "bool"}
+_FUNCTIONS = ("main", "cli", "app", "run", "train")  # entry points of packages
 
 
 class _Parsers:
@@ -47,6 +51,9 @@ class _Parsers:
         self._options: list[Option] = []
         self._left_out: list[str] = []
         self._subcommands: list[str] = []
+        self._trailing: list[str] = []
+        self._overrides = False
+        self.function = ""
         # A small parser may read some arguments before the main one, on which the script then calls parse_args.
         self._has_main = "parse_args(" in script.read_text(errors="replace")
 
@@ -54,14 +61,17 @@ class _Parsers:
         """Replace the functions that read the arguments, in all supported libraries that are installed."""
         parse_known = argparse.ArgumentParser.parse_known_args
 
-        def parse_known_args(parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
+        def parse_known_args(parser: argparse.ArgumentParser, args: Any = None, *others: Any, **kwargs: Any) -> Any:
+            if args is not None and not args and self._passes_none():
+                return self.end("it reads none, as it calls `parse_args([])`")
             self._add_argparse(parser)
             # A small parser has no --help, and is not called by parse_args.
             if self._has_main and not parser.add_help and sys._getframe(1).f_code.co_name != "parse_args":
-                return parse_known(parser, *args, **kwargs)
+                return parse_known(parser, args, *others, **kwargs)
             return self.end()
 
         argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[assignment]
+        optparse.OptionParser.parse_args = lambda parser, *args, **kwargs: self._end_at_optparse(parser)  # type: ignore[method-assign]
         for name in _CLICK:
             try:
                 command = importlib.import_module(name).Command
@@ -85,6 +95,53 @@ class _Parsers:
         if _is_installed("docopt"):
             docopt: Any = importlib.import_module("docopt")
             docopt.docopt = lambda doc="", *args, **kwargs: self._end_at_docopt(docopt.parse_defaults(doc))
+        if _is_installed("omegaconf"):
+            self._watch_omegaconf(importlib.import_module("omegaconf").OmegaConf)
+
+    def _passes_none(self) -> bool:
+        """Return whether the script itself calls a parser with `[]` in place of its arguments."""
+        frame = sys._getframe(2)
+        while frame.f_back is not None and frame.f_code.co_filename == argparse.__file__:
+            frame = frame.f_back
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        return frame.f_code.co_filename.startswith(self._folder) and re.search(r"\((?:args\s*=\s*)?\[\]", line) is not None
+
+    def _watch_omegaconf(self, omegaconf: Any) -> None:
+        """End where values of the command line are merged into a configuration."""
+        merge, from_cli = omegaconf.merge, omegaconf.from_cli
+        of_command_line: list[Any] = []
+
+        def remember(*args: Any) -> Any:
+            of_command_line.append(from_cli([]))
+            return of_command_line[-1]
+
+        def merge_until_command_line(*configs: Any) -> Any:
+            merged = merge(*configs)
+            if not any(config is of_cli for config in configs for of_cli in of_command_line):
+                return merged
+            self._overrides = True
+            for name, value in _leaves(omegaconf.to_container(merged), ""):
+                default = self._plain_default(value, None)
+                if default is not None and not isinstance(default, list):
+                    kind = _kind(default)
+                    self._options.append(Option(name, default, kind, name, (), "value" if kind == "bool" else ""))
+            return self.end()
+
+        omegaconf.from_cli, omegaconf.merge = remember, merge_until_command_line
+
+    def _end_at_optparse(self, parser: Any) -> NoReturn:
+        groups = [parser, *parser.option_groups]
+        for option in (option for group in groups for option in group.option_list):
+            if option.action not in ("store", "store_true"):
+                continue
+            flag = (option._long_opts or option._short_opts)[0]
+            is_switch = option.action == "store_true"
+            default = False if is_switch else parser.defaults.get(option.dest)
+            kind = "bool" if is_switch else {"int": "int", "long": "int", "float": "float"}.get(str(option.type), "str")
+            plain = self._plain_default(default, {"int": int, "float": float}.get(kind))
+            choices = _choices(option.choices)
+            self._options.append(Option(flag.lstrip("-"), plain, kind, flag, choices, "switch" if is_switch else ""))
+        self.end()
 
     def _end_at_click(self, command: Any) -> NoReturn:
         while commands := getattr(command, "commands", None):
@@ -92,7 +149,8 @@ class _Parsers:
                 break
             if len(commands) > 1:
                 self._left_out.append(f"subcommands ({', '.join(commands)}): {name} is used")
-            self._subcommands.append(name)
+            self._add_click(command, is_group=True)
+            self._descend(name)
             command = commands[name]
         self._add_click(command)
         self.end()
@@ -182,7 +240,15 @@ class _Parsers:
 
     def end(self, failure: str = "") -> NoReturn:
         """Write the declared arguments, or the reason why there are none, and end the process."""
-        declared = Declared(tuple(self._options), tuple(self._left_out), failure, tuple(self._subcommands))
+        declared = Declared(
+            tuple(self._options),
+            tuple(self._left_out),
+            failure,
+            tuple(self._subcommands),
+            tuple(self._trailing),
+            self._overrides,
+            self.function,
+        )
         self._file.write_text(records.to_json(declared), encoding="utf-8")
         os._exit(0)
 
@@ -208,10 +274,15 @@ class _Parsers:
                     continue
                 if len(action.choices) > 1:
                     self._left_out.append(f"subcommands ({', '.join(action.choices)}): {chosen} is used")
-                self._options.clear()  # the parser's own arguments come before the subcommand, and keep their defaults
-                self._subcommands.append(chosen)
+                self._descend(chosen)
                 self._add_argparse(action.choices[chosen])
                 return
+            if action.nargs in (argparse.REMAINDER, "+", "*") and (nodes := _yacs_values()):
+                self._trailing += [flag] if flag else []
+                for name, value in nodes:
+                    kind = _kind(value)
+                    self._options.append(Option(name, value, kind, name, (), "value" if kind == "bool" else ""))
+                continue
             style = _style(action)
             if obstacle := "" if style == "negated" else _obstacle(action):
                 self._left_out.append(f"{flag or name}: {obstacle}")
@@ -232,8 +303,20 @@ class _Parsers:
                 )
             )
 
-    def _add_click(self, command: Any) -> None:
-        if hasattr(command, "commands"):
+    def _descend(self, subcommand: str) -> None:
+        """Take the options of a parser to stand before a subcommand, if that can hold their values."""
+        self._options = [option for option in self._options if option.flag and not option.style and not option.lists]
+        self._options = [option for option in self._options if option.default is not None or option.required]
+        written = {word.partition("=")[0] for word in self._subcommands}
+        for option in self._options:
+            if option.flag not in written:
+                is_long = option.flag.startswith("--")
+                value = f"{{{option.name}}}"
+                self._subcommands += [f"{option.flag}={value}"] if is_long else [option.flag, value]
+        self._subcommands.append(subcommand)
+
+    def _add_click(self, command: Any, *, is_group: bool = False) -> None:
+        if hasattr(command, "commands") and not is_group:
             self._left_out.append(f"subcommands ({', '.join(command.commands)}): name one of them in `arguments`")
         for parameter in command.params:
             if not parameter.expose_value or parameter.name == "help":
@@ -289,10 +372,26 @@ def _subcommand(names: Iterable[str]) -> str:
 
 def _leaves(data: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
     for name, value in data.items():
+        key = f"{above}.{name}" if above else str(name)
         if isinstance(value, dict):
-            yield from _leaves(value, f"{above}.{name}")
+            yield from _leaves(value, key)
         else:
-            yield f"{above}.{name}", value
+            yield key, value
+
+
+def _yacs_values() -> list[tuple[str, Any]]:
+    """Return the values of the largest configuration of yacs that a module of the script holds."""
+    cls = getattr(sys.modules.get("yacs.config"), "CfgNode", None)
+    if cls is None:
+        return []
+    modules = [module for module in list(sys.modules.values()) if "site-packages" not in (_file(module) or "site-packages")]
+    nodes = [value for module in modules for value in list(vars(module).values()) if isinstance(value, cls)]
+    leaves = max((list(_leaves(node, "")) for node in nodes), key=len, default=[])
+    return [(name, value) for name, value in leaves if type(value) in _KINDS]
+
+
+def _file(module: Any) -> str:
+    return str(getattr(module, "__file__", None) or "")
 
 
 def _scalar(text: Any) -> Any:
@@ -375,9 +474,8 @@ def _take_first(values: Any) -> Iterator[Any]:
 
 def main() -> None:
     """Run the script up to its parser, and write the declared arguments."""
-    program, file = sys.argv[1], Path(sys.argv[2])
-    module = "" if program.endswith(".py") else program  # a module of a package in this folder
-    script = Path(f"{module.replace('.', '/')}.py" if module else program).resolve()
+    script, file = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
+    module = sys.argv[3] if len(sys.argv) > 3 else ""
     process.end_with_parent()
     sys.argv = [str(script)]
     sys.path.insert(0, str(Path.cwd() if module else script.parent))
@@ -385,9 +483,14 @@ def main() -> None:
     parsers.watch()
     try:
         if module:
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
+            names = runpy.run_module(module, run_name="__main__", alter_sys=True)
         else:
-            runpy.run_path(str(script), run_name="__main__")
+            names = runpy.run_path(str(script), run_name="__main__")
+        for name in _FUNCTIONS:
+            if callable(names.get(name)):
+                parsers.function = name
+                names[name]()
+                break
     except SystemExit as error:
         parsers.end(f"it exited with {error.code!r} before that")
     except BaseException as error:  # noqa: BLE001  the script's error is the result

@@ -1,0 +1,81 @@
+"""The objective that a script passes to `study.optimize`, for an entrypoint: a lambda, a partial, or a function with data.
+
+# search_objective.py beside search.py; in job.yaml `entrypoint: optuna:search_objective:objective`
+from trialplane.integrations.optuna import objective_of
+
+objective = objective_of("search.py")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import trialplane
+
+
+class _Reached(BaseException):  # which `except Exception` in the script lets pass
+    def __init__(self, objective: Callable[..., Any]) -> None:
+        super().__init__()
+        self.objective = objective
+
+
+class _Study:
+    """A study that is not created: its `optimize` ends the script, and its other methods do nothing."""
+
+    def optimize(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> NoReturn:
+        raise _Reached(func)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: None
+
+
+def objective_of(script: str) -> Callable[..., Any]:
+    """Run a script without arguments up to `study.optimize`, and return the function that it passes there.
+
+    No study or storage is created. In a trial, the files of the script's folder are links in the working directory.
+
+    Args:
+        script: its path, relative to the folder of the calling module.
+
+    Raises:
+        LookupError: It ends before that.
+        Any exception of the script.
+    """
+    optuna = importlib.import_module("optuna")
+    caller = sys._getframe(1).f_globals.get("__file__", "")
+    file = Path(caller).resolve().parent / script
+    main = types.ModuleType("__main__")
+    main.__file__ = str(file)
+    creators = [(module, name) for module in (optuna, optuna.study) for name in ("create_study", "load_study")]
+    with contextlib.ExitStack() as restored:
+        for module, name in creators:
+            restored.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, lambda *args, **kwargs: _Study())
+        restored.callback(setattr, sys, "argv", sys.argv)
+        restored.callback(setattr, sys, "path", list(sys.path))
+        restored.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
+        sys.argv, sys.modules["__main__"] = [str(file)], main
+        sys.path.insert(0, str(file.parent))
+        restored.enter_context(contextlib.chdir(file.parent))
+        try:
+            exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), main.__dict__)
+        except _Reached as reached:
+            objective = reached.objective
+            return lambda trial: _linked(file.parent) or objective(trial)
+    raise LookupError(f"{script} ended without a call of study.optimize")
+
+
+def _linked(folder: Path) -> None:
+    """Link the files of the script's folder into the working directory of a trial."""
+    if trialplane.current() is not None:
+        for entry in folder.iterdir():
+            with contextlib.suppress(FileExistsError):
+                Path(entry.name).symlink_to(entry)

@@ -1,0 +1,371 @@
+"""`platform init --from` for programs: command lines, shell scripts, Makefiles, notebooks, and scripts in larger projects.
+
+Not checked here: how one script takes its arguments (test_script_styles.py).
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import made
+
+from trialplane.job import load
+from trialplane.job.kinds import Study
+
+PRINTS = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, required=True)
+parser.add_argument("--layers", type=int, required=True)
+args = parser.parse_args()
+print(f"val_loss={args.lr * args.layers}")
+"""
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(textwrap.dedent(text))
+
+
+def job_in(folder: str) -> Study:
+    job = load.load_job(Path(folder))
+    assert isinstance(job, Study)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("line", "command", "start"),
+    [
+        (
+            "python src/fit.py --lr 1e-1 --layers=2",
+            ("python", "src/fit.py", "--lr", "{lr}", "--layers={layers}"),
+            {"lr": 0.1, "layers": 2},
+        ),
+        (
+            "cd src && python fit.py --lr {lr=0.1} --layers 2",
+            ("bash", "-c", "cd src && python fit.py --lr {lr} --layers {layers}"),
+            {"lr": 0.1, "layers": 2},
+        ),
+        (
+            "LR=0.1 SEED=x sh -c 'echo loss=$LR {}'",
+            ("bash", "-c", "LR={LR} SEED=x sh -c 'echo loss=$LR {{}}'"),
+            {"LR": 0.1},
+        ),
+        ("LR=0.1 env", ("env", "LR={LR}", "env"), {"LR": 0.1}),
+        (
+            "echo -lr 0.1 OPT.DROPOUT 0.5",
+            ("echo", "-lr", "{lr}", "OPT.DROPOUT", "{OPT.DROPOUT}"),
+            {"lr": 0.1, "OPT.DROPOUT": 0.5},
+        ),
+    ],
+)
+def test_a_command_line_is_a_job(
+    platform, written: Path, line: str, command: tuple[str, ...], start: dict[str, float]
+) -> None:
+    write(written, {"fit.py": PRINTS})
+    result = platform("init", "--from", line)
+    assert result.exit_code == 0 and "failed" not in result.stderr, result.output
+    job = job_in(".")
+    assert job.command == command
+    assert job.search.enqueue == (start,)
+
+
+def test_a_command_line_without_numbers_is_told_what_to_write(platform, written: Path) -> None:
+    result = platform("init", "--from", "python src/fit.py --name x")
+    assert result.exit_code == 2 and "write `--lr 0.1`, `lr=0.1` or {lr=0.1} where a value goes" in result.stderr
+    assert not Path("job.yaml").exists()
+    result = platform("init", "--from", "python src/fit.py 'x --lr 0.1")
+    assert result.exit_code == 2 and "cannot be read: No closing quotation" in result.stderr
+
+
+def test_numbers_of_a_shell_script_are_replaced_in_its_text(platform, written: Path) -> None:
+    script = "#!/bin/bash\n# LR=9\nexport LR=0.5  # of Adam\nOUT=x1\npython fit.py --lr $LR \\\n  --layers 2 \\\n"
+    write(written, {"fit.py": PRINTS, "fit.sh": script})
+    result = platform("init", "--from", str(written / "fit.sh"))
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    job = made()
+    assert job.command == ("bash", "fit.sh") and job.arguments is not None and job.arguments.file == "fit.sh"
+    assert job.search.enqueue == ({"LR": 0.5, "layers": 2},)
+
+
+def test_variables_of_a_makefile_are_given_to_make(platform, written: Path) -> None:
+    makefile = "LR ?= 0.5  # of Adam\nN := 2\nOUT = out\nall: train\ntrain:\n\t@python fit.py --lr $(LR) --layers $(N)\n"
+    write(written, {"fit.py": PRINTS, "Makefile": makefile})
+    result = platform("init", "--from", str(written / "Makefile"))
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    assert made().command == ("make", "train", "LR={LR}", "N={N}") and set(made().search.parameters) == {"LR"}
+
+
+@pytest.mark.parametrize(
+    ("makefile", "command"),
+    [
+        ("include fit.mk\nfit:\n\tpython fit.py --lr $(LR) --layers 2\n", ("make", "fit", "LR={LR}")),
+        (
+            "fit:\n\t@python fit.py --lr 0.1 \\\n\t\t--layers 2\nother:\n\techo --x 1\n",
+            ("python", "fit.py", "--lr", "{lr}", "--layers", "{layers}"),
+        ),
+    ],
+)
+def test_values_of_a_makefile_may_be_in_another_or_in_a_recipe(
+    platform, written: Path, makefile: str, command: tuple[str, ...]
+) -> None:
+    write(written, {"fit.py": PRINTS, "fit.mk": "LR = 0.1\n", "Makefile": makefile})
+    result = platform("init", "--from", str(written / "Makefile"))
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    assert made().command == command
+
+
+def test_another_program_is_told_how_it_is_given(platform, written: Path) -> None:
+    write(written, {"fit.R": "lr <- 0.1\n"})
+    result = platform("init", "--from", str(written / "fit.R"))
+    assert result.exit_code == 2 and "`platform init --from 'Rscript fit.R --lr 0.1'`" in result.stderr
+
+
+def test_a_notebook_becomes_a_script(platform, written: Path) -> None:
+    cells = [
+        ("markdown", "# lr = 9"),
+        ("code", "%matplotlib inline\n!exit 3\nlr = 0.1\nif lr:\n    %time 3\n"),
+        ("code", "%%bash\nexit 3"),
+        ("code", "%%time\nprint(f'loss={lr}')"),
+    ]
+    text = json.dumps({"cells": [{"cell_type": kind, "source": source.splitlines(True)} for kind, source in cells]})
+    write(written, {"fit it.ipynb": text})
+    result = platform("init", "--from", str(written / "fit it.ipynb"))
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert (made().script, set(made().search.parameters)) == ("fit_it.py", {"lr"})
+    assert "already exists" in platform("init", "--from", str(written / "fit it.ipynb")).stderr
+    write(written, {"other.ipynb": "[]"})
+    assert "it is no notebook" in platform("init", "--from", str(written / "other.ipynb")).stderr
+
+
+FIT = "def fit(lr): return lr ** 2\n"
+TAKES_LR = """
+    import argparse
+    {imports}
+    def main():
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--lr", type=float, default=0.1)
+        {body}
+        print(f"loss={{fit(parser.parse_args().lr)}}")
+    {end}
+"""
+CALLED = "if __name__ == '__main__': main()"
+
+
+@pytest.mark.parametrize(
+    ("files", "script", "folder", "command"),
+    [
+        (  # an entry point of a package in a folder src, which its own modules import by its name
+            {
+                "project/src/toy/__init__.py": "",
+                "project/src/toy/models.py": FIT,
+                "project/src/toy/cli.py": TAKES_LR.format(imports="from toy.models import fit", body="", end=""),
+            },
+            "project/src/toy/cli.py",
+            "project/src",
+            ("python", "-c", "from toy.cli import main; main()"),
+        ),
+        (  # modules and data in the folder above, from which it is started
+            {
+                "project/lib/models.py": FIT,
+                "project/data/rows.csv": "a",
+                "project/scripts/fit.py": TAKES_LR.format(
+                    imports="from lib.models import fit", body="open('data/rows.csv').close()", end=CALLED
+                ),
+            },
+            "project/scripts/fit.py",
+            "project",
+            ("env", "PYTHONPATH=.", "python", "scripts/fit.py"),
+        ),
+        (  # it adds the folder itself
+            {
+                "project/lib/models.py": FIT,
+                "project/data/rows.csv": "a",
+                "project/scripts/fit.py": TAKES_LR.format(
+                    imports="import sys\n    sys.path.append('.')\n    from lib.models import fit",
+                    body="open('data/rows.csv').close()",
+                    end=CALLED,
+                ),
+            },
+            "project/scripts/fit.py",
+            "project",
+            (),
+        ),
+        (  # data beside its folder, in which it is started
+            {
+                "project/input/rows.csv": "a",
+                "project/code/models.py": FIT,
+                "project/code/fit.py": TAKES_LR.format(
+                    imports="from models import fit", body="open('../input/rows.csv').close()", end=CALLED
+                ),
+            },
+            "project/code/fit.py",
+            "project",
+            ("env", "-C", "code", "python", "fit.py"),
+        ),
+    ],
+)
+def test_a_script_of_a_project_is_started_where_it_runs(
+    platform, workplace: Path, files: dict[str, str], script: str, folder: str, command: tuple[str, ...]
+) -> None:
+    write(workplace, files)
+    result = platform("init", "--from", script)
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    job = job_in(folder)
+    assert (job.command or (), set(job.search.parameters)) == (command, {"lr"})
+
+
+def test_values_in_the_text_are_replaced_in_a_copy_if_a_command_starts_the_script(platform, workplace: Path) -> None:
+    write(
+        workplace,
+        {"p/input/rows.csv": "a", "p/code/fit.py": "lr = 0.1\nopen('../input/rows.csv')\nprint(f'{lr=} loss={lr}')\n"},
+    )
+    result = platform("init", "--from", "p/code/fit.py")
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert job_in("p").arguments.file == "code/fit.py"  # type: ignore[union-attr]
+
+
+def test_values_of_an_imported_module_are_searched(platform, written: Path) -> None:
+    config = "import os\nLR = 0.1  # of Adam\nNAME = 'é'; DROPOUT = 0.5\nclass Data:\n    batch_size: int = 32\n"
+    write(written, {"settings.py": config, "fit.py": "import settings\nprint(f'loss={settings.LR}')\n"})
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert made().arguments.file == "settings.py"  # type: ignore[union-attr]
+    assert set(made().search.parameters) == {"LR", "DROPOUT", "batch_size"}
+
+
+def test_of_several_settings_files_the_others_are_named(platform, written: Path) -> None:
+    reads = "import sys, yaml\nprint('loss=%f' % yaml.safe_load(open(sys.argv[1]))['lr'])\n"
+    write(written, {"fit.py": reads, "a.yaml": "lr: 0.1\n", "b.yaml": "lr: 0.2\n"})
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "the values are those of a.yaml; for those of another (b.yaml" in result.stderr
+
+
+def test_a_script_that_searches_by_itself_is_one_trial(platform, written: Path) -> None:
+    text = "def GridSearchCV(): ...\nseed, lr = 3, 0.1\nGridSearchCV()\nprint('best score: 0.9')\n"
+    write(written, {"fit.py": text})
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "searches by itself, by GridSearchCV" in result.stderr, result.output
+    assert (made().trials, dict(made().search.parameters), made().objectives[0].metric) == (1, {}, "score")
+
+
+def test_a_search_of_another_tool_is_imported(platform, written: Path) -> None:
+    sweep = "program: fit.py\nmethod: random\nmetric: {name: loss}\nparameters: {lr: {min: 0.1, max: 0.5}}\n"
+    write(written, {"fit.py": PRINTS, "sweep.yaml": sweep})
+    result = platform("init", "--from", str(written / "sweep.yaml"))
+    assert result.exit_code == 0 and job_in("jobs/sweep").search.parameters.keys() == {"lr"}, result.output
+    assert "is not a Python script" in platform("init", "--from", str(written / "conf" / "config.yaml")).stderr
+
+
+@pytest.mark.parametrize(
+    ("printed", "metric", "direction"),
+    [("accuracy_score([1], [1])", "accuracy_score", "maximize"), ("len([3])", "cost", "minimize")],
+)
+def test_a_number_without_a_name_is_the_objective(
+    platform, written: Path, printed: str, metric: str, direction: str
+) -> None:
+    write(written, {"fit.py": f"lr = 0.1\ndef accuracy_score(a, b): return 0.9\nprint('fitting')\nprint({printed})\n"})
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and f"its metrics: {metric}" in result.stderr, result.output
+    objective = made().objectives[0]
+    assert (objective.metric, objective.direction, made().metrics[0].source) == (metric, direction, "stdout")  # type: ignore[index]
+
+
+def test_what_loops_of_a_shell_script_go_through_is_searched(platform, written: Path) -> None:
+    script = """
+        # for lr in 1 2; do
+        for lr in 0.1 0.01; do
+          for layers in 2 4
+          do echo "lr=$lr"
+            python fit.py --lr "$lr" \\
+              --layers ${layers} > $lr.txt
+          done
+        done
+    """
+    write(written, {"fit.py": PRINTS, "fit.sh": script})
+    result = platform("init", "--from", str(written / "fit.sh"))
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    assert made().command == ("python", "fit.py", "--lr", "{lr}", "--layers", "{layers}")
+    assert {name: parameter.choices for name, parameter in made().search.parameters.items()} == {
+        "lr": (0.1, 0.01),
+        "layers": (2, 4),
+    }
+
+
+def test_values_of_a_settings_file_that_a_command_line_names_are_searched(platform, written: Path) -> None:
+    write(
+        Path(),
+        {"fit.cfg": "[train]\nlr = 0.1\n", "fit.py": "import sys\nprint('loss=%d' % len(open(sys.argv[1]).read()))\n"},
+    )
+    result = platform("init", "--from", "python fit.py fit.cfg")
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert (job_in(".").arguments.file, job_in(".").search.enqueue) == ("fit.cfg", ({"train.lr": 0.1},))  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("line", ["python3 -u src/fit.py", "python -m src.fit"])
+def test_a_command_line_without_arguments_is_its_script(platform, written: Path, line: str) -> None:
+    write(written, {"fit.py": "lr = 0.1\nprint(f'loss={lr}')\n"})
+    assert platform("init", "--from", line).exit_code == 0
+    assert made().script == "fit.py"
+
+
+def test_values_that_arguments_need_are_guessed_by_their_names(platform, written: Path) -> None:
+    lines = "".join(
+        f"parser.add_argument('{name}', type={kind}, **({{'required': True}} if '{name}'[0] == '-' else {{}}))\n"
+        for name, kind in (
+            ("data", "str"),
+            ("--lr", "float"),
+            ("--epochs", "int"),
+            ("--batch-size", "int"),
+            ("--save-dir", "str"),
+        )
+    )
+    write(written, {"fit.py": f"import argparse\nparser = argparse.ArgumentParser()\n{lines}"})
+    (written / "fit.py").write_text(
+        (written / "fit.py").read_text() + "a = parser.parse_args()\nopen(a.data)\nprint(f'loss={a.lr}')\n"
+    )
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert made().params == {"data": "table.csv", "epochs": 3, "save-dir": "out"}
+    assert set(made().search.parameters) == {"lr", "batch-size"}
+    assert "epochs: 3 # required; the value is guessed" in (written / "job.yaml").read_text()
+
+
+def test_a_script_that_needs_the_variables_of_torchrun_is_started_by_it(platform, written: Path) -> None:
+    write(
+        written,
+        {"fit.py": "import os\nlr = 0.1\nassert __import__('sys').argv\nprint('loss=%f' % int(os.environ['LOCAL_RANK']))\n"},
+    )
+    text = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float, default=0.1)\n"
+    write(
+        written,
+        {"fit.py": f"{text}lr = parser.parse_args().lr\nimport os\nos.environ['LOCAL_RANK']\nprint(f'loss={{lr}}')\n"},
+    )
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert made().command == ("python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "fit.py")
+
+
+def test_answers_to_prompts_are_piped(platform, written: Path) -> None:
+    text = "lr = float(input('Rate: '))\nlayers = int(input('Layers [4]: ') or 4)\nname = input('Name: ')\n"
+    text += "print(f'loss={lr * layers}')\n"
+    write(written, {"fit.py": text})
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert set(made().search.parameters) == {"lr", "layers"} and made().params == {"name": "trial"}
+
+
+def test_a_settings_file_above_the_script_is_the_one_that_an_argument_needs(platform, workplace: Path) -> None:
+    text = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--cfg', required={needed})\n"
+    text += "print(p.parse_args().cfg, 'loss=1')\n"
+    write(workplace, {"p/experiments/a/x.yaml": "lr: 0.1\n", "p/tools/fit.py": text.format(needed=True)})
+    result = platform("init", "--from", "p/tools/fit.py")
+    assert result.exit_code == 0 and "its metrics: loss" in result.stderr, result.output
+    assert job_in("p").arguments.items == ("--cfg", "experiments/a/x.yaml")  # type: ignore[union-attr]
+    Path("p/job.yaml").unlink()
+    write(workplace, {"p/tools/fit.py": text.format(needed=False)})
+    assert platform("init", "--from", "p/tools/fit.py").exit_code == 0 and Path("p/tools/job.yaml").exists()
