@@ -69,11 +69,16 @@ def objective_of(script: str) -> Callable[..., Any]:
             exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), main.__dict__)
         except _Reached as reached:
             objective = reached.objective
-            return lambda trial: _linked(file.parent) or objective(trial)
+
+            def objective_with_files(trial: Any) -> Any:
+                _link(file.parent)
+                return objective(trial)
+
+            return objective_with_files
     raise LookupError(f"{script} ended without a call of study.optimize")
 
 
-def _linked(folder: Path) -> None:
+def _link(folder: Path) -> None:
     """Link the files of the script's folder into the working directory of a trial."""
     if trialplane.current() is not None:
         for entry in folder.iterdir():

@@ -168,3 +168,6 @@ def test_the_columns_of_a_table_are_metrics_by_its_header() -> None:
         (2, {"train_loss": 0.2, "val_loss": 0.1}),
     ]
     assert parse("│     val_loss      │      0.25     │").metrics == {"val_loss": 0.25}
+    parse = lines.parser((), lines.Names(("precision",)))
+    report = ("  precision    recall  f1-score   support", "  1       0.95      0.93      0.94        54")
+    assert not any(parse(line).metrics for line in report)

@@ -184,7 +184,8 @@ def parser(patterns: Sequence[str], names: Names, arguments: Collection[str] = (
             return None
         columns = [column for column in _COLUMNS.split(line) if column]
         if len(columns) > 1 and all(map(_COLUMN_NAME.fullmatch, columns)) and not _PROSE.search(line):
-            header[:] = columns if not keys.isdisjoint(map(_key, columns)) else []
+            is_table = not keys.isdisjoint(map(_key, columns)) and "support" not in columns  # scikit-learn's has averages
+            header[:] = columns if is_table else []
             return LineMetrics(None, {}) if header else None
         if header and len(columns) in (len(header), len(header) + 1):
             cells = zip(header, columns[-len(header) :], strict=True)  # the index of a row of pandas has no name
