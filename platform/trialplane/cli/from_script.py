@@ -298,7 +298,7 @@ def _of_optuna(file: Path, real: Path, read: Script, folder: Path) -> int:
         except SpecError as error:  # for example a search starts when the script is imported
             is_importable = not any(issue.field == "entrypoint" for issue in error.issues)
         if is_importable:
-            return _told(folder, summary)
+            return _verdict(folder, summary)
         job_file.unlink()
     module = f"{re.sub(r'[^a-zA-Z0-9]+', '_', f'_{file.stem}' if file.stem[:1].isdigit() else file.stem)}_objective"
     target = real.parent / f"{module}.py"
@@ -377,10 +377,10 @@ def _write(file: Path, text: str) -> None:
 def _written(folder: Path, text: str, summary: str) -> int:
     """Write the job's file, and say whether the job can run; return the exit code."""
     _write(folder / load.FILE, text)
-    return _told(folder, summary)
+    return _verdict(folder, summary)
 
 
-def _told(folder: Path, summary: str) -> int:
+def _verdict(folder: Path, summary: str) -> int:
     output.note(f"{importing.shown(folder / load.FILE)} is written; `platform validate {importing.shown(folder)}` checks it")
     return importing.is_ready(folder, summary)
 

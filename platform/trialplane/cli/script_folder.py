@@ -20,7 +20,7 @@ _LEVELS = 3  # folders above the script's in which its modules and files may be
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """How a script is started.
+    """The start of a script: its folders and its module.
 
     Attributes:
         folder: the job's folder.

@@ -1,4 +1,4 @@
-"""How a program is started, read and never run: a command line, a shell script, a Makefile, or an MLproject of MLflow."""
+"""Starts of programs, read and never run: a command line, a shell script, a Makefile, or an MLproject of MLflow."""
 
 from __future__ import annotations
 
