@@ -170,7 +170,7 @@ def test_hydra_reads_back_every_value(value: Any) -> None:
 
 def test_the_same_number_at_several_places_is_replaced_at_all_of_them() -> None:
     text = "f(lr=0.1, size=3, p=0.5)\ng(lr=0.1, size=3, p=0.6)\nparser.add_argument('-b', '--beta', default=0.9)\n"
-    tree = arguments.replaced(ast.parse(text), {"lr": 0.5, "size": 4, "p": 0.1, "beta": 0.8})
+    tree = arguments.replace_values(ast.parse(text), {"lr": 0.5, "size": 4, "p": 0.1, "beta": 0.8})
     assert (
         ast.unparse(tree)
         == "f(lr=0.5, size=3, p=0.5)\ng(lr=0.5, size=3, p=0.6)\nparser.add_argument('-b', '--beta', default=0.8)"

@@ -293,7 +293,7 @@ def _of_optuna(file: Path, real: Path, read: Script, folder: Path) -> int:
         job_file = folder / load.FILE
         _write(job_file, _heading(file.name) + output.as_yaml(fields))
         try:
-            planning.checked(folder)
+            planning.check_job(folder)
             is_importable = True
         except SpecError as error:  # for example a search starts when the script is imported
             is_importable = not any(issue.field == "entrypoint" for issue in error.issues)

@@ -90,7 +90,7 @@ def any_float(options: Sequence[Option]) -> dict[str, tuple[dict[str, Any], str]
         words, default = set(_words(option.name)), option.default
         is_other = words & (_NO_SEARCH - {"step", "iteration"}) or option.choices or option.lists
         if isinstance(default, float) and 0 < default < math.inf and not is_other:
-            low, high = _rounded(default / 10), min(_rounded(default * 10), 1.0 if default <= 1 else math.inf)
+            low, high = _round(default / 10), min(_round(default * 10), 1.0 if default <= 1 else math.inf)
             parameters[option.name] = search.span("float", low, high, log=True), f"around {default:g}, which has a point"
     return parameters
 
@@ -241,7 +241,7 @@ def objective(metrics: Mapping[str, float]) -> dict[str, str] | None:
 
 
 def unnamed(metrics: Sequence[str]) -> str:
-    """Return the last of several metrics that is no time, count or argument, where none is named like an objective; or ""."""
+    """Return the last of several metrics that is no time, count or argument; "" if there is none."""
     others = _NO_SEARCH | _LOGARITHMIC | _set("time dur duration seconds total eps memory")
     return next((name for name in reversed(metrics) if not set(_words(name)) & others), "")
 

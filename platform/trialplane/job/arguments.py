@@ -168,7 +168,9 @@ def spots(tree: ast.Module) -> dict[str, Spot]:
                 and isinstance(spot.value.value, (int, float, str))
             ):
                 (defaults if isinstance(node, ast.arguments) else values).setdefault(name, []).append(spot)
-    merged = {name: name_spots for name, name_spots in (defaults | values).items() if len(name_spots) == 1 or _are_same(name_spots)}
+    merged = {
+        name: name_spots for name, name_spots in (defaults | values).items() if len(name_spots) == 1 or _are_same(name_spots)
+    }
     return top_level | {name: dataclasses.replace(first, others=tuple(rest)) for name, (first, *rest) in merged.items()}
 
 
