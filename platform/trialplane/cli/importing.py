@@ -75,7 +75,7 @@ def source_of(file: Path) -> str:
         return ""
     for source in ("katib", "wandb", "sagemaker", "hydra"):
         with contextlib.suppress(SpecError, InputError):
-            importlib.import_module(SOURCES[source]).read(_text(file, file.name), str(file), _scripts(file))
+            importlib.import_module(SOURCES[source]).read(_read_text(file, file.name), str(file), _scripts(file))
             return source
     return ""
 
