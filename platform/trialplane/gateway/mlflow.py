@@ -92,7 +92,7 @@ class MlflowProxy:
         """
         async with contextlib.AsyncExitStack() as stack:
             try:
-                response = await self._response(stack, destination, request, admit)
+                response = await self._authenticate_and_forward(stack, destination, request, admit)
             except MlflowRefusal as error:
                 response = _error_response(error.status, error.code, str(error))
             except errors.LedgerFull as error:
@@ -123,7 +123,7 @@ class MlflowProxy:
         if self._upstream is not None:
             await self._upstream.close()
 
-    async def _response(
+    async def _authenticate_and_forward(
         self, stack: contextlib.AsyncExitStack, destination: Destination, request: Request, admit: Admit
     ) -> httpx.Response | Response:
         """Authenticate the caller of a request, and forward it.

@@ -66,7 +66,7 @@ class Peer(H11Protocol):
 
     Args:
         service: State that all connections of controllers share.
-        holders: Counts of connections, by the text of an address or by `_Namespace`.
+        counts: Counts of connections, by the text of an address or by `_Namespace`.
         options: Arguments of uvicorn's protocol.
 
     Attributes:
@@ -75,12 +75,12 @@ class Peer(H11Protocol):
         ledger_lock: Lock that is held during a request for the ledger, so that the ledger is closed only after it.
     """
 
-    def __init__(self, service: LedgerService, holders: Limit, **options: Any) -> None:
+    def __init__(self, service: LedgerService, counts: Limit, **options: Any) -> None:
         super().__init__(**options)
         self.app_state = {"peer": self}
         self.ledger = services.Connection(service)
-        self._holders = holders
-        self._holder: str | _Namespace | None = None
+        self._counts = counts
+        self._holder: str | _Namespace | None = None  # the address or namespace for which it is counted
         self._holder_lock = threading.Lock()
         self.ledger_lock = asyncio.Lock()
         self.uses_ledger = False
@@ -97,7 +97,7 @@ class Peer(H11Protocol):
         locking.keep_alive(connection)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it for some listeners only
         address = self.client[0] if self.client else ""
-        if not self._holders.enter(address, MAX_UNKNOWN):
+        if not self._counts.enter(address, MAX_UNKNOWN):
             transport.abort()
             return
         self._holder = address
@@ -110,7 +110,7 @@ class Peer(H11Protocol):
         with self._holder_lock:
             holder, self._holder = self._holder, None
         if holder is not None:
-            self._holders.leave(holder)
+            self._counts.leave(holder)
         if not self.uses_ledger:
             return
         closing = self.loop.create_task(self._close_ledger())
@@ -138,10 +138,10 @@ class Peer(H11Protocol):
         """
         holder = _Namespace(namespace)
         with self._holder_lock:
-            if self._holder is not None and self._holder != holder:
-                if not self._holders.enter(holder, MAX_PER_NAMESPACE):
+            if self._holder is not None and self._holder != holder:  # a closed connection has no holder
+                if not self._counts.enter(holder, MAX_PER_NAMESPACE):
                     return False
-                self._holders.leave(self._holder)
+                self._counts.leave(self._holder)
                 self._holder = holder
         return True
 

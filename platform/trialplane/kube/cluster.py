@@ -235,7 +235,7 @@ class Cluster:
         """Create an object, and return it.
 
         Raises:
-            TargetError: It exists.
+            TargetError: It exists already.
         """
         created: dict[str, Any] = self._checked(self.call("POST", self._path(kind), body=thing), "create", kind).json()
         return created
@@ -335,11 +335,12 @@ class Cluster:
         """
         url = f"/api/v1/namespaces/{namespace or self.namespace}/services/http:{name}:{port}/proxy{path}"
         answer = self._send(method, url, None, body or None, "application/json", headers, READ, preload=False)
-        with contextlib.ExitStack() as stack:
-            stack.callback(answer.close)  # after an error, the connection has unread data and cannot be reused
+        try:
             yield answer
             answer.drain_conn()
-            stack.pop_all()
+        except BaseException:
+            answer.close()  # the connection has unread data, so it cannot be reused
+            raise
         answer.release_conn()
 
     def refused(self, answer: ApiResponse, verb: str, resource: str, namespace: str = "") -> Exception:

@@ -34,7 +34,9 @@ def settings(context: KubeContext | None) -> Any:
         # The package raises the last three for an entry with an unexpected structure.
         raise TargetError(f"the kubeconfig {files} cannot be used: {type(error).__name__}: {error}") from error
     if "tokenFile" in context.user:  # the package reads the file only once
-        settings.refresh_api_key_hook = lambda to: to.api_key.update(dict.fromkeys(to.api_key, f"Bearer {context.token()}"))
+        settings.refresh_api_key_hook = lambda settings: settings.api_key.update(
+            dict.fromkeys(settings.api_key, f"Bearer {context.token()}")
+        )
     # If a plugin fails, the package logs the reason and continues without credentials.
     if "exec" in context.user and not settings.api_key and not settings.cert_file:
         raise TargetError(

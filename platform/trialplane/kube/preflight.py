@@ -154,7 +154,8 @@ def placement(job: Job, site: Site) -> list[Issue]:
     if requested.priority_class not in (None, site.priority_class, *allowed.priority_classes):
         item = f"PriorityClass {requested.priority_class}"
         issues.append(_not_allowed(("cluster", "priority_class"), item, "priorityClasses"))
-    for path, role in {_placement_path(job, role): role for role in job.roles()}.items():
+    roles_by_path = {_placement_path(job, role): role for role in job.roles()}  # several roles may share a section
+    for path, role in roles_by_path.items():
         for key, value in role.cluster.node_selector.items():
             if site.node_selector.get(key, value) != value:
                 text = f"trial pods of this namespace run on nodes with {key}={site.node_selector[key]}; leave it out"

@@ -96,7 +96,11 @@ class Packing:
         self.nbytes = self._start + offset
 
     def write(self, buffer: Array) -> None:
-        """Write the packed tree into the first `nbytes` of a uint8 array, copying each array once."""
+        """Write the packed tree into the first `nbytes` of a uint8 array, copying each array once.
+
+        Raises:
+            ValueError: The array has another dtype or shape, or is too small.
+        """
         import numpy as np
 
         if buffer.dtype != np.uint8 or buffer.ndim != 1 or buffer.nbytes < self.nbytes:

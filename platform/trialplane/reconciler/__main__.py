@@ -214,9 +214,9 @@ async def _keep_watching(request: aiohttp.ClientRequest, send: aiohttp.ClientHan
     advice = ""
     if answer.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
         advice = (
-            ". `helm upgrade` makes again what was deleted of the chart's objects; a namespace that is gone for good is "
+            ". `helm upgrade` makes again what was deleted of the chart's objects; a namespace that is gone for good is to "
+            "be taken out of the chart's `teams`"
         )
-        advice += "to be taken out of the chart's `teams`"
     _logger.error(
         "the %s of namespace %s cannot be watched: %d %s. Their changes go unseen until that is mended; it is tried again "
         "within %.0f s, and other namespaces are served%s",

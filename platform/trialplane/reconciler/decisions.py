@@ -253,19 +253,19 @@ def _revoke(observed: Observation) -> tuple[Action, ...]:
     return (Revoke(),) if has_token and not needs_token else ()
 
 
-# The following functions are the steps, as `STEPS` describes them. Each returns the actions that are due now.
-
-
 def _start(observed: Observation) -> tuple[Action, ...]:
+    """Return the actions of a start, in an order that may be interrupted and repeated: the RayCluster comes last."""
     desire = Desire({"state": RunState.RUNNING, "parallel": observed.spec.parallel})
     return (Record(new=observed.record is None), desire, Adopt(), Describe(), Admit(), Start())
 
 
 def _restore(observed: Observation) -> tuple[Action, ...]:
+    """Return the actions that create the spec and the token again if somebody removed them."""
     return (() if observed.has_spec else (Describe(),)) + ((Admit(),) if observed.is_locked_out else ())
 
 
 def _follow(observed: Observation) -> tuple[Action, ...]:
+    """Return the action that changes the number of pods: first in the ledger for the controller, then in the RayCluster."""
     if observed.record is None:
         return ()
     if observed.record.desired.parallel != observed.spec.parallel:
@@ -275,6 +275,7 @@ def _follow(observed: Observation) -> tuple[Action, ...]:
 
 
 def _desire_stop(observed: Observation) -> tuple[Action, ...]:
+    """Return the action that records the stop in the ledger, unless it is there or the run has ended."""
     if observed.record is None or observed.desired_state in (None, observed.spec.desired, RunState.CANCELLED):
         return ()
     has_ended = observed.is_status_current and observed.record.status.state.is_ended
@@ -282,6 +283,7 @@ def _desire_stop(observed: Observation) -> tuple[Action, ...]:
 
 
 def _desire_failure(observed: Observation) -> tuple[Action, ...]:
+    """Return the action that records the failure in the ledger, unless it is there."""
     return () if observed.desired_state is RunState.FAILED else (Desire({"state": RunState.FAILED}),)
 
 
@@ -306,10 +308,12 @@ def _expire(observed: Observation) -> tuple[Action, ...]:
 
 
 def _tidy(observed: Observation) -> tuple[Action, ...]:
+    """Return the action that removes the spec's ConfigMap if it still exists."""
     return (Remove(),) if observed.has_spec else ()
 
 
 def _adopt(observed: Observation) -> tuple[Action, ...]:
+    """Return the action that makes the Run the owner of its code, unless it is."""
     return (Adopt(),) if observed.has_orphans else ()
 
 

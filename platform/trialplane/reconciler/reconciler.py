@@ -88,6 +88,7 @@ class Reconciler:
         self._archive = archive
         self._site = site
         self.clock = clock
+        # The clock is looked up at each call, because it may be replaced.
         self.observer = Observer(cluster, archive, site, lambda: self.clock())
         self._removal = Removal(cluster, archive, site, lambda: self.clock())
         self._problems: dict[str, tuple[Problem, int]] = {}  # by run: its last problem, and how often it was repeated
@@ -151,7 +152,11 @@ class Reconciler:
         return self._pause(observed, status)
 
     def _reconcile_deleted(self, name: str) -> float | None:
-        """Reconcile a Run that does not exist any more: remove its files if its user wants it, and revoke its token."""
+        """Revoke the token of a Run that does not exist any more, and remove its files if its user has requested that.
+
+        Returns:
+            Seconds until this must be repeated. None if it is complete.
+        """
         self._problems.pop(name, None)
         if self._removal.step(name):
             return REMOVING
@@ -302,15 +307,15 @@ class Reconciler:
             self.cluster.patch(kinds.RUN, observed.name, body, status=True)
 
     def _pause(self, observed: Observation, status: Status) -> float | None:
-        """Return the seconds until the Run must be reconciled again, or None for never. Delete it if it is too old.
+        """Return the seconds until the Run must be reconciled again, or None for never. Delete it long after its end.
 
         Args:
             observed: Observation after which no action is due.
             status: Its status.
         """
         problem = problems.problem(observed)
-        is_missing = problem is not None and problem.reason == runs.CODE_MISSING
-        if is_missing and self.clock() - metadata.created(observed.run) < _ARRIVAL:
+        is_code_missing = problem is not None and problem.reason == runs.CODE_MISSING
+        if is_code_missing and self.clock() - metadata.created(observed.run) < _ARRIVAL:
             return ARRIVING
         ends = (condition for condition in status.conditions if condition.type == runs.ENDED and condition.status == "True")
         end = next(ends, None)

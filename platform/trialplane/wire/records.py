@@ -575,13 +575,12 @@ def from_dict(cls: type[R], data: Mapping[str, Any]) -> R:
 def _from_fields(cls: type[R], data: Mapping[str, Any]) -> R:
     """Return a record of type `cls` with these fields, converted to their types. Unknown fields are ignored."""
     converters = _converters(cls)  # type: ignore[arg-type]  # classes are hashable
-    return cls(
-        **{
-            name: value if value is None or (convert := converters[name]) is None else convert(value)
-            for name, value in data.items()
-            if name in converters
-        }
-    )
+    fields: dict[str, Any] = {}
+    for name, value in data.items():
+        if name in converters:
+            convert = converters[name]
+            fields[name] = value if value is None or convert is None else convert(value)
+    return cls(**fields)
 
 
 _INT_BITS = 64  # databases store no larger integers
