@@ -113,7 +113,7 @@ def test_what_gets_slow_is_a_warning(wanted, has, said):
 
 
 def test_this_machine(tmp_path):
-    here = Machine.here(tmp_path / "not" / "there")
+    here = Machine.inspect(tmp_path / "not" / "there")
     assert here.cores >= 1
     assert here.free > 0
     assert here.obstacle == ""
@@ -122,7 +122,7 @@ def test_this_machine(tmp_path):
 
 def test_a_home_below_a_file_is_no_home(tmp_path):
     (tmp_path / "file").write_text("")
-    assert "not a folder" in Machine.here(tmp_path / "file" / "home").obstacle
+    assert "not a folder" in Machine.inspect(tmp_path / "file" / "home").obstacle
 
 
 def test_fewer_trials_than_parallel_need_fewer_gpus():
@@ -131,10 +131,10 @@ def test_fewer_trials_than_parallel_need_fewer_gpus():
 
 
 def test_a_home_in_a_closed_folder(closed, tmp_path):
-    here = Machine.here(tmp_path / "closed" / "a" / "home")
+    here = Machine.inspect(tmp_path / "closed" / "a" / "home")
     assert here.obstacle == f"cannot be checked: you may not read {tmp_path / 'closed'}"
 
 
 def test_hidden_gpus_do_not_count(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert Machine.here(tmp_path).gpus == 0
+    assert Machine.inspect(tmp_path).gpus == 0

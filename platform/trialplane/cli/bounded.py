@@ -1,4 +1,4 @@
-"""A process of the user's code, bounded in time: its descendants end with it, and its output is a file."""
+"""A process of the user's code with a time limit. Its descendants end with it, and its output is written to a file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from trialplane import errors
 from trialplane.training import process
 from trialplane.wire import escapes
 
-_GRACE = 3.0  # seconds to end after SIGTERM
-_TAIL = 64 << 10  # bytes at the end of the output that are searched for the cause of an end
-_LONGEST = 300  # characters of the cause
-_ERROR = re.compile(r"[\w.]*(?:Error|Exception)(?::|$)")  # the last line of a traceback
+_GRACE = 3.0  # seconds between SIGTERM and SIGKILL
+_TAIL = 64 << 10  # bytes at the end of the output that are searched for the cause of a failure
+_MAX_CAUSE = 300  # characters
+_ERROR = re.compile(r"[\w.]*(?:Error|Exception)(?::|$)")  # last line of a traceback
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Ended:
     """The end of a process.
 
     Attributes:
-        code: its exit code, negative for a signal; None after a timeout.
-        seconds: its duration.
-        log: file with its output.
+        code: Exit code, negative for a signal; None after a timeout.
+        seconds: Duration of the process.
+        log: File with its output.
     """
 
     code: int | None
@@ -40,22 +40,22 @@ class Ended:
 
     @property
     def cause(self) -> str:
-        """The cause of its failure: the last line `…Error: …` of its output, or the last line."""
+        """The cause of a failure: the last line `…Error: …` of the output, or else its last line."""
         with self.log.open("rb") as output:
             output.seek(max(0, self.log.stat().st_size - _TAIL))
             text = escapes.strip_sequences(output.read(_TAIL).decode(errors="replace"))
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         if message := next((line for line in reversed(lines) if _ERROR.match(line)), ""):
-            return errors.shortened(message, _LONGEST)
+            return errors.shortened(message, _MAX_CAUSE)
         if self.code is not None and self.code < 0:
             lines = [f"it was killed by {signal.Signals(-self.code).name}"]
-        return errors.shortened(lines[-1], _LONGEST) if lines else f"exit code {self.code}, and no output"
+        return errors.shortened(lines[-1], _MAX_CAUSE) if lines else f"exit code {self.code}, and no output"
 
     def keep(self, name: str) -> str:
-        """Copy the output to a file that stays, and return a clause that names it; "" without output.
+        """Copy the output to a file that is not deleted, and return a clause that names it; "" without output.
 
         Args:
-            name: part of the file's name.
+            name: Part of the file's name.
         """
         if not self.log.stat().st_size:
             return ""
@@ -65,18 +65,18 @@ class Ended:
         return f"its whole output is in {file}"
 
 
-def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: Path, longest: float) -> Ended:
-    """Run a command to its end, or for some seconds, and then end its descendants.
+def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: Path, timeout: float) -> Ended:
+    """Run a command until it ends or its time is over, and then kill its descendants.
 
     Args:
-        command: program and arguments.
-        folder: in which it runs.
-        environ: variables in addition to those of this process.
-        log: file for its output; not a pipe, which a descendant would hold open.
-        longest: seconds.
+        command: Program and arguments.
+        folder: Working directory.
+        environ: Variables in addition to those of this process.
+        log: File for the output. It is not a pipe, which a descendant would hold open.
+        timeout: Maximum duration, in seconds.
     """
-    began = time.monotonic()
-    with log.open("wb") as output, _adopting():
+    start_time = time.monotonic()
+    with log.open("wb") as output, _kill_descendants():
         child = subprocess.Popen(
             command,
             cwd=folder,
@@ -87,7 +87,7 @@ def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: P
             start_new_session=True,
         )
         try:
-            code: int | None = child.wait(longest)
+            code: int | None = child.wait(timeout)
         except subprocess.TimeoutExpired:
             code = None
         finally:
@@ -97,17 +97,20 @@ def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: P
                 child.wait(_GRACE)
             child.kill()
             child.wait()
-    return Ended(code, time.monotonic() - began, log)
+    return Ended(code, time.monotonic() - start_time, log)
 
 
 @contextlib.contextmanager
-def _adopting() -> Iterator[None]:
-    """Kill processes that were started meanwhile, daemons too: a process whose parent ends becomes this one's child."""
-    before = process.children()
+def _kill_descendants() -> Iterator[None]:
+    """Kill all processes that were started in the context at its end, also daemons.
+
+    For this, processes whose parent has ended become children of this process.
+    """
+    own_children = process.children()
     process.adopt_orphans()
     try:
         yield
     finally:
-        while remaining := process.children() - before:
+        while remaining := process.children() - own_children:
             process.kill_children(remaining)
         process.adopt_orphans(False)

@@ -85,7 +85,7 @@ def diff_command(
     target = platform.target
     run = run or next((name for name in target.runs() if target.job(name).name == plan.job.name), None)
     if run is None:
-        raise InputError(f"no run of {plan.job.name} in {target.where()}; name one: platform diff {job} RUN")
+        raise InputError(f"no run of {plan.job.name} in {target.location()}; name one: platform diff {job} RUN")
     old = platform.get(run).job
     if old.kind != plan.job.kind:
         raise InputError(f"{run} is a {old.title}, and {job} is a {plan.job.title}, so all of it needs a new run")

@@ -51,8 +51,8 @@ def doctor_command(target_name: TargetName, gpus: int | None, job: str | None, w
         )
     counts = {verdict: sum(area_finding.finding.verdict is verdict for area_finding in area_findings) for verdict in Verdict}
     warnings = errors.counted(counts[Verdict.WARN], "warning")
-    more = "; see `platform docs troubleshooting`" if counts[Verdict.FAIL] else ""
-    output.note(f"{counts[Verdict.PASS]} passed, {warnings}, {counts[Verdict.FAIL]} failed{more}")
+    hint = "; see `platform docs troubleshooting`" if counts[Verdict.FAIL] else ""
+    output.note(f"{counts[Verdict.PASS]} passed, {warnings}, {counts[Verdict.FAIL]} failed{hint}")
     return doctor.exit_code(area_findings)
 
 

@@ -82,7 +82,7 @@ def examples_command(name: str | None, folder: Path | None) -> int:
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     click.echo(folder)
-    verb, kind, job, rest = example.command.removeprefix("platform ").split(" ", 3)
+    verb, kind, job, options = example.command.removeprefix("platform ").split(" ", 3)
     new_job = folder.name if folder.parent.resolve() == Path("jobs").resolve() else folder
-    output.note(f"`platform {verb} {kind} {new_job if job == name else job} {rest}` runs it")
+    output.note(f"`platform {verb} {kind} {new_job if job == name else job} {options}` runs it")
     return EXIT_OK

@@ -132,8 +132,8 @@ def _ask_to_cancel(handle: RunHandle) -> None:
     status = handle.status()
     if status.state.is_ended:  # `cancel` changes nothing, so no confirmation is needed
         return
-    ended = errors.counted(status.ended_trials, f"ended {kinds.of(status).noun}")
-    question = f"Cancel {handle.name} in {handle.log_location()}? Its results are kept, with {ended}"
+    trials = errors.counted(status.ended_trials, f"ended {kinds.of(status).noun}")
+    question = f"Cancel {handle.name} in {handle.log_location()}? Its results are kept, with {trials}"
     _confirm(question, f"cancel {handle.name}")
 
 
@@ -162,8 +162,8 @@ def _ask_to_delete(handle: RunHandle) -> None:
     except RunDamaged as error:
         question = f"{error}\nDelete {run}{active} with everything in {handle.log_location()}?"
     else:
-        ended = errors.counted(status.ended_trials, f"ended {kinds.of(status).noun}")
-        question = f"Delete {run}{active} with {ended}, in {handle.log_location()}?"
+        trials = errors.counted(status.ended_trials, f"ended {kinds.of(status).noun}")
+        question = f"Delete {run}{active} with {trials}, in {handle.log_location()}?"
     _confirm(question, f"delete {run}")
 
 

@@ -221,7 +221,7 @@ def mcp_command(target_name: TargetName, allow_submit: bool) -> None:
         submit_annotations = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
         server.add_tool(map_errors(tools.submit), name="submit", annotations=submit_annotations)
     access = "read-only, and submit" if allow_submit else "read-only; --allow-submit lets it start runs"
-    output.note(f"MCP server for {platform.target.where()} on stdin and stdout ({access})")
+    output.note(f"MCP server for {platform.target.location()} on stdin and stdout ({access})")
     server.run("stdio")
 
 

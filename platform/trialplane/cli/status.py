@@ -122,8 +122,8 @@ def _plain_fields(name: str, status: RunStatus | RunDamaged) -> dict[str, Any]:
     if isinstance(status, RunStatus):
         fields: dict[str, Any] = records.to_dict(status)
         return fields
-    unknown = dict.fromkeys(field.name for field in dataclasses.fields(RunStatus))
-    return {**unknown, "run": name, "state": _DAMAGED, "reason": str(status)}
+    empty_fields = dict.fromkeys(field.name for field in dataclasses.fields(RunStatus))
+    return {**empty_fields, "run": name, "state": _DAMAGED, "reason": str(status)}
 
 
 def _table(runs: list[tuple[str, RunStatus | RunDamaged]]) -> str:

@@ -72,8 +72,8 @@ class Permission:
 
     def __str__(self) -> str:
         resource = "/".join(part for part in (self.resource, self.subresource) if part)
-        where = f"in namespace {self.namespace}" if self.namespace else ""
-        return " ".join(part for part in (resource, self.name, where) if part)
+        location = f"in namespace {self.namespace}" if self.namespace else ""
+        return " ".join(part for part in (resource, self.name, location) if part)
 
 
 _PERMISSIONS = (
@@ -159,7 +159,7 @@ def _in_area(area: str, checks: Iterable[Finding]) -> Iterator[AreaFinding]:
 
 def _local_checks(home: Path) -> Iterator[Finding]:
     """Yield the findings that only matter for runs on this machine."""
-    machine = Machine.here(home)
+    machine = Machine.inspect(home)
     yield check_libraries(machine)
     yield check_disk(machine, home)
     yield check_shared_memory(shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else None)

@@ -148,7 +148,7 @@ class _ReportedEvents:
         self.position = 0
         self._job = job
         self._state: RunState | None = None
-        self._started: set[int] = set()  # ledger numbers of attempts that run
+        self._running_numbers: set[int] = set()  # ledger numbers of attempts that run
 
     def new_events(self, observed: Observation, attempts: list[Attempt], alive: bool) -> Iterator[Event]:
         """Yield the new events, in a possible order."""
@@ -156,11 +156,11 @@ class _ReportedEvents:
             self._state = observed.status.state
             yield RunChanged(observed.status)
         for attempt in attempts:
-            if attempt.request.number not in self._started:
-                self._started.add(attempt.request.number)
+            if attempt.request.number not in self._running_numbers:
+                self._running_numbers.add(attempt.request.number)
                 yield TrialStarted(attempt.request.trial, attempt.request.attempt, attempt.request.params)
         for attempt in sorted((item for item in attempts if item.place is not None), key=lambda item: item.place or 0):
-            self._started.discard(attempt.request.number)
+            self._running_numbers.discard(attempt.request.number)
             row = reading.row(self._job, attempt, alive)
             yield TrialEnded(row) if row.state.is_ended else TrialInterrupted(row)
 

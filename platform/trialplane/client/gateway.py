@@ -229,9 +229,9 @@ class Gateway:
     def _send_once(self, method: str, path: str, query: Mapping[str, str] | None, token: str) -> ApiResponse:
         """Send one request about this namespace, without retries."""
         service, headers = self._site.gateway, {names.TOKEN_HEADER: token}
-        where = f"{self._root_path}/{path}"
+        full_path = f"{self._root_path}/{path}"
         return self._cluster.service(
-            service.service, service.port, method, where, query=query, headers=headers, namespace=self._namespace
+            service.service, service.port, method, full_path, query=query, headers=headers, namespace=self._namespace
         )
 
     @property

@@ -287,7 +287,7 @@ def _last_line(text: str) -> str:
 def _git(folder: Path, *arguments: str) -> str:
     """Return the output of git; "" without git, a repository or a commit."""
     try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=30, check=True)
+        process = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip()
+    return process.stdout.strip()

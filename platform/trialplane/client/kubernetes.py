@@ -76,7 +76,7 @@ class KubernetesTarget:
         """The gateway of the chart."""
         return Gateway(self.cluster, self.objects.site)
 
-    def where(self, run: str = "") -> str:
+    def location(self, run: str = "") -> str:
         """See `Target`."""
         return self.cluster.place
 
@@ -88,14 +88,14 @@ class KubernetesTarget:
         plan = Plan("check", job, Pack(b"", "", ()), Provenance("", "", ""))
         ray_cluster = raycluster.raycluster(plan, site)
         # Objects that this user may not list are not checked. The status of a waiting run shows the reason later.
-        read = self._list_if_allowed
+        list_objects = self._list_if_allowed
         priority_class = job.cluster.priority_class or site.priority_class
         queue = job.cluster.queue or site.queue
         snapshot = preflight.ClusterSnapshot(
-            nodes=read(kinds.NODE),
-            quotas=read(kinds.QUOTA),
-            priority_classes=_names(read(kinds.PRIORITY_CLASS)) if priority_class else None,
-            queues=_names(read(kinds.LOCAL_QUEUE)) if queue else None,
+            nodes=list_objects(kinds.NODE),
+            quotas=list_objects(kinds.QUOTA),
+            priority_classes=_names(list_objects(kinds.PRIORITY_CLASS)) if priority_class else None,
+            queues=_names(list_objects(kinds.LOCAL_QUEUE)) if queue else None,
         )
         issues, warnings = preflight.check(job, ray_cluster, snapshot)
         issues += [

@@ -65,15 +65,15 @@ class LocalTarget:
 
     def __init__(self, home: Path | None = None) -> None:
         self.home = home or paths.home()
-        self._started: dict[str, process.Controller] = {}  # by run
+        self._controllers: dict[str, process.Controller] = {}  # by run
 
-    def where(self, run: str = "") -> str:
+    def location(self, run: str = "") -> str:
         """See `Target`."""
         return str(paths.runs(self.home) / run)
 
     def check(self, job: Job | None) -> tuple[list[Issue], list[str]]:
         """See `Target`."""
-        return Machine.here(self.home).check(self.home, job)
+        return Machine.inspect(self.home).check(self.home, job)
 
     @_map_system_errors
     def missing_checkpoint(self, run: str, job: Job) -> str:
@@ -116,7 +116,7 @@ class LocalTarget:
                 return None
         alive = process.active_controller(files) is not None
         status = self._last_status(files)  # read last, to get the final status of a run that has just ended
-        controller = self._started.get(run)
+        controller = self._controllers.get(run)
         status = status if alive else self._inactive_status(files, status)
         return Observation(status, alive, Desired(), None if controller is None else controller.poll())
 
@@ -234,7 +234,7 @@ class LocalTarget:
         """See `Target`."""
         run = RunPaths.of(self.home, plan.run)
         folder.create(run, plan)
-        self._started[plan.run] = process.start(run)
+        self._controllers[plan.run] = process.start(run)
 
     @_map_system_errors
     def restart(self, run: str, job: Job, status: RunStatus) -> None:
@@ -258,15 +258,15 @@ class LocalTarget:
                 file.writelines(f"{records.to_json(change)}\n" for change in changes)
             files.cancelled.unlink(missing_ok=True)
             process.replace(files.status, records.to_json(new_status))
-        self._started[run] = process.start(files)
+        self._controllers[run] = process.start(files)
 
     @_map_system_errors
     def desire(self, run: str, state: RunState | None = None, *, parallel: int | None = None, now: bool = False) -> None:
         """See `Target`: on a laptop Ray allocates a run's resources when it starts."""
         files = self._find(run)
         if parallel is not None:
-            then = f"`platform resume {run} {self.job(run).width_option} {parallel}` continues with that many at a time"
-            raise InputError(f"first `platform pause {run}`: {then}")
+            advice = f"`platform resume {run} {self.job(run).width_option} {parallel}` continues with that many at a time"
+            raise InputError(f"first `platform pause {run}`: {advice}")
         controller = process.active_controller(files)
         if controller is not None:
             process.check_reach(run, controller)  # first, because the mark would turn the next pause into a cancel

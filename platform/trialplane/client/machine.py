@@ -43,7 +43,7 @@ class Machine:
     shm: int | None = None
 
     @classmethod
-    def here(cls, home: Path) -> Machine:
+    def inspect(cls, home: Path) -> Machine:
         """Return the properties of this machine. Nothing is written to find them."""
         folder, read_problem = _nearest_folder(home)
         return cls(
@@ -143,8 +143,8 @@ class Machine:
 
 def _request_text(role: Role, amount: str) -> str:
     """Return a request of a role in words: "3 trials with 2 cores each", "the learner with 1 GPU"."""
-    each = f" on each of {role.nodes} nodes" if role.nodes > 1 else " each" if role.replicas > 1 else ""
-    return f"{role.many} with {amount}{each}"
+    distribution = f" on distribution of {role.nodes} nodes" if role.nodes > 1 else " each" if role.replicas > 1 else ""
+    return f"{role.many} with {amount}{distribution}"
 
 
 def cores() -> int:

@@ -507,4 +507,4 @@ class RunHandle:
 
     def log_location(self) -> str:
         """Location of the logs."""
-        return self.target.where(self.name)
+        return self.target.location(self.name)

@@ -343,7 +343,7 @@ def _user() -> str:
 def _git(folder: Path, *arguments: str) -> str:
     """Return the output of git in a folder; "" without git, a repository or a commit."""
     try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+        process = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip()
+    return process.stdout.strip()

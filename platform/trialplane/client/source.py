@@ -96,8 +96,8 @@ class _Source:
             text = self._source_of(value)
             tree = ast.parse(text)
         except (OSError, TypeError, SyntaxError):
-            where = "in a file, or in a notebook's cell that does not begin with %%"
-            self._add_issue(user, f"the source of {name} cannot be found; define it {where}")
+            advice = "define it in a file, or in a notebook's cell that does not begin with %%"
+            self._add_issue(user, f"the source of {name} cannot be found; {advice}")
             return
         if len(tree.body) != 1 or getattr(tree.body[0], "name", None) != own_name:
             self._add_issue(
@@ -348,8 +348,10 @@ def _literal_text(value: Any) -> str | None:
         return None if any(None in pair for pair in pairs) else f"{{{inner}}}"
     if kind in (list, tuple, set):
         items = [_literal_text(item) for item in value]
-        if None in items or (kind is set and not items):
-            return None if None in items else "set()"
+        if None in items:
+            return None
+        if kind is set and not items:
+            return "set()"
         inner = ", ".join(str(item) for item in items)
         if kind is tuple:
             return f"({inner}{',' if items else ''})"

@@ -32,14 +32,14 @@ class RunSources:
         run: Run object; None if there is none.
         status: Status in the ledger; None if it is not there.
         alive: Whether a controller holds the run's lock.
-        away: Reason why the gateway could not be reached; "" if it was.
+        gateway_problem: Reason why the gateway could not be reached; "" if it was.
         desired: Desired state of the Run object, or else of the ledger.
     """
 
     run: Run | None
     status: RunStatus | None
     alive: bool
-    away: str
+    gateway_problem: str
     desired: Desired
 
     @property
@@ -59,11 +59,11 @@ class RunSources:
         """View of the ledger. The gateway has already compared its status with the desired state and the last start."""
         if self.status is None:
             return None
-        run, begun = self.run, 0.0
+        run, start_time = self.run, 0.0
         if run is not None and not self.alive:
-            followed = run.is_observed and run.is_started and not run.is_deleted
-            begun = (metadata.moment(run.status.started) or run.created) if followed else math.inf
-        return LedgerView(self.status, alive=self.alive, begun=begun)
+            is_followed = run.is_observed and run.is_started and not run.is_deleted
+            start_time = (metadata.moment(run.status.started) or run.created) if is_followed else math.inf
+        return LedgerView(self.status, alive=self.alive, begun=start_time)
 
     def operator(self, command: str) -> OperatorView:
         """Return the operator's view; `command` shows whether the operator runs."""
@@ -75,15 +75,15 @@ class RunSources:
         if run.is_deleted:
             return OperatorView(RunState.PAUSED, "it is being removed")
         if not run.is_observed:
-            return OperatorView(RunState.PENDING, run_status.joined(_waiting_reason(run, command), self.away))
+            return OperatorView(RunState.PENDING, run_status.joined(_waiting_reason(run, command), self.gateway_problem))
         state, reported = run.state, run.status.reason
-        if state is RunState.RUNNING and self.away:
-            return OperatorView(state, run_status.joined(self.away, reported))
+        if state is RunState.RUNNING and self.gateway_problem:
+            return OperatorView(state, run_status.joined(self.gateway_problem, reported))
         if state.is_active:
             begins = "the controller is restarting" if self.has_begun else run_status.STARTING
             waits = reported if self.status is not None and self.status.slots_ready < self.status.slots else ""
-            return OperatorView(RunState.PENDING, run_status.joined(reported or begins, self.away), waits=waits)
-        return OperatorView(state, run_status.joined(reported, self.away), metadata.moment(run.status.since))
+            return OperatorView(RunState.PENDING, run_status.joined(reported or begins, self.gateway_problem), waits=waits)
+        return OperatorView(state, run_status.joined(reported, self.gateway_problem), metadata.moment(run.status.since))
 
 
 def status(sources: RunSources, operator: str) -> RunStatus:

@@ -92,7 +92,7 @@ class Target(Protocol):
     def name(self) -> TargetName:
         """Name of the target."""
 
-    def where(self, run: str = "") -> str:
+    def location(self, run: str = "") -> str:
         """Return the location of runs, or of a run's logs, for messages."""
 
     def check(self, job: Job | None) -> tuple[list[Issue], list[str]]:
@@ -215,7 +215,7 @@ def unknown_run_error(target: Target, run: str) -> RunNotFound:
     """Return the error for an unknown run, with similar names."""
     run_names = target.runs()
     hint = (errors.nearest(run, run_names) or "`platform list` shows all") if run_names else no_runs_message(target)
-    return RunNotFound(f"there is no run {run!r} in {target.where()}; {hint}")
+    return RunNotFound(f"there is no run {run!r} in {target.location()}; {hint}")
 
 
 def no_runs_message(target: Target) -> str:

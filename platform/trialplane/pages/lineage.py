@@ -67,9 +67,9 @@ def funnel(job: Job, trial_lineages: Sequence[Lineage]) -> list[RungCount]:
     counts = []
     for step in sorted({rung for bracket in range(ladder.brackets) for rung in ladder.rungs(bracket)}):
         reaching = [lineage for lineage in trial_lineages if step in lineage.rungs]
-        stopped = [lineage.row.state for lineage in reaching if lineage.stop_rung == step]
-        paused, dropped = stopped.count(TrialState.PAUSED), stopped.count(TrialState.PRUNED)
-        promoted = len(reaching) - len(stopped)
+        stop_states = [lineage.row.state for lineage in reaching if lineage.stop_rung == step]
+        paused, dropped = stop_states.count(TrialState.PAUSED), stop_states.count(TrialState.PRUNED)
+        promoted = len(reaching) - len(stop_states)
         counts.append(RungCount(step, reached=len(reaching), promoted=promoted, paused=paused, dropped=dropped))
     complete = sum(lineage.row.state is TrialState.COMPLETE for lineage in trial_lineages)
     return [*counts, RungCount(ladder.top, reached=complete, promoted=0, paused=0, dropped=0)]

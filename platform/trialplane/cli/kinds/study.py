@@ -121,17 +121,17 @@ def best(status: RunStatus) -> str:
     values = " ".join(
         f"{name} {output.cell(value)}" for name, value in zip(status.objectives, status.best.values, strict=False)
     )
-    more = ", one of several: `platform best` shows all" if len(status.objectives) > 1 else ""
-    return f"{values} (trial {status.best.trial}{more})"
+    hint = ", one of several: `platform best` shows all" if len(status.objectives) > 1 else ""
+    return f"{values} (trial {status.best.trial}{hint})"
 
 
 def _rungs(status: RunStatus) -> str:
-    """Return a text with the number of trials that have reached each rung, and of the steps trained; "" without rungs."""
+    """Return a text with the number of trials that have rungs each rung, and of the steps trained; "" without rungs."""
     progress = status.progress
     if not isinstance(progress, StudyProgress) or not progress.rungs:
         return ""
-    reached = ", ".join(f"{rung.reached} at step {rung.step}" for rung in progress.rungs)
-    return f"{reached}; {errors.counted(progress.steps, 'step')} trained"
+    rungs = ", ".join(f"{rung.reached} at step {rung.step}" for rung in progress.rungs)
+    return f"{rungs}; {errors.counted(progress.steps, 'step')} trained"
 
 
 def _checkpoints(status: RunStatus) -> str:
