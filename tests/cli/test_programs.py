@@ -369,3 +369,25 @@ def test_a_settings_file_above_the_script_is_the_one_that_an_argument_needs(plat
     Path("p/job.yaml").unlink()
     write(workplace, {"p/tools/fit.py": text.format(needed=False)})
     assert platform("init", "--from", "p/tools/fit.py").exit_code == 0 and Path("p/tools/job.yaml").exists()
+
+
+def test_a_shell_script_that_starts_the_programs_of_a_folder_above_runs_there(platform, workplace: Path) -> None:
+    script = "DATA=${1:-toy}\ncd $(dirname $0)/..\npython src/fit.py --lr=0.1 --layers 2 # $DATA\n"
+    write(workplace, {"p/src/fit.py": PRINTS, "p/scripts/fit.sh": script})
+    result = platform("init", "--from", "p/scripts/fit.sh")
+    assert result.exit_code == 0 and "its metrics: val_loss" in result.stderr, result.output
+    job = job_in("p")
+    assert (job.command, job.params) == (("bash", "scripts/fit.sh", "{DATA}"), {"DATA": "toy"})
+    assert job.arguments is not None and job.arguments.file == "scripts/fit.sh"
+    assert job.search.enqueue == ({"lr": 0.1, "layers": 2},)
+
+
+def test_numbers_that_are_calculated_are_searched(platform, written: Path) -> None:
+    text = "lr = 10 ** -2\nhidden = 2 ** 6\ndropout = float('0.5')\ndepth = 3 / 0\nsize = 2 ** 9999\nprint(f'loss={lr}')\n"
+    write(written, {"fit.py": text.replace("depth = 3 / 0\n", "").replace("size = 2 ** 9999\n", "")})
+    assert platform("init", "--from", str(written / "fit.py"), "--no-smoke").exit_code == 0
+    assert made().search.enqueue == ({"lr": 0.01, "dropout": 0.5, "hidden": 64},)
+    (written / "job.yaml").unlink()
+    write(written, {"fit.py": text})
+    assert platform("init", "--from", str(written / "fit.py"), "--no-smoke").exit_code == 0
+    assert set(made().search.parameters) == {"lr", "dropout", "hidden"}

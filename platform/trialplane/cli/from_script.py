@@ -555,6 +555,7 @@ def _job(name: str, read: Script, declared: Declared, start: script_folder.Start
     further: tuple[list[str], list[str]] = ([], [])
     items: list[str] = []
     trailing: list[str] = []
+    in_command = {key for _, key in arguments.placeholders(read.command)}
     in_subcommands = {key for _, key in arguments.placeholders(declared.subcommands)}
     booleans = {option.style for option in declared.options if option.style}
     style = next((candidate for candidate in ("negated", "switch", "value") if candidate in booleans), "switch")
@@ -575,7 +576,7 @@ def _job(name: str, read: Script, declared: Declared, start: script_folder.Start
             further[0].append(_field(option.name, parameter, f"guessed: {reason}"))
         if option.name in space or option.required:
             pass
-        elif option.default is not None and gets_defaults and len(options) <= _MOST_PARAMS:
+        elif option.name in in_command or (option.default is not None and gets_defaults and len(options) <= _MOST_PARAMS):
             params[option.name] = (option.default, "")
         else:
             further[1].append(_field(option.name, option.default))
@@ -615,9 +616,10 @@ def _job(name: str, read: Script, declared: Declared, start: script_folder.Start
         answers = " ".join(f"'{{{option.name}}}'" for option in options)
         command = ["bash", "-c", f"printf '%s\\n' {answers} | {shlex.join(start.words(name))}"]
     if read.style == script.COMMAND:
-        command = list(read.command)
+        command = [os.path.relpath(name, start.cwd) if word == Path(name).name else word for word in read.command]
+        command = [*(["env", "-C", start.cwd] if start.cwd != "." else []), *command]
     if in_environment:
-        field_value = read.config or arguments.FLAGS
+        field_value = (Path(name).parent / read.config).as_posix() if read.config else arguments.FLAGS
     elif read.style == script.SEARCHES:
         field_value = "none"
     elif command and read.style == arguments.GLOBALS:

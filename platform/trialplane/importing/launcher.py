@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from trialplane.errors import Issue, SpecError
+from trialplane.importing import guess
 from trialplane.importing.script import COMMAND, Script
 from trialplane.job import document, settings
 from trialplane.wire.declared import Option
@@ -23,6 +24,7 @@ _MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
 _TARGETS = ("train", "fit", "training", "run", "main", "all")
 _TARGET = re.compile(r"^([\w.-]+)[ \t]*:(?!=)", re.MULTILINE)
 _MAKE_VARIABLE = re.compile(r"^(?:export[ \t]+)?(\w+)[ \t]*[:?]?=[ \t]*([^\s#$]+)[ \t]*(?:#.*)?$", re.MULTILINE)
+_PATH = re.compile(r"(?<![\w./$-])\w[\w.-]*/[\w./-]*\w")  # src/train.py
 _LOOP = re.compile(r"^\s*for\s+(\w+)\s+in\s+([^;\n]+?)\s*(?:;|$)", re.MULTILINE)
 _NAMED = re.compile(r"\{([A-Za-z_][\w.-]*)(?:=([^{}]*))?\}")  # {lr=0.1} of a command line
 _VARIABLE = re.compile(r"\$\{(\w+):?[-=]([^${}`]+)\}")  # ${LR:-0.1}
@@ -69,11 +71,13 @@ def read(text: str, name: str) -> Script:
     else:
         options, command = _of_shell(text, PurePath(name))
         remedy = "write LR=${LR:-0.1}, or LR=${1:-0.1}, for each value to search"
-    in_text = () if options else tuple(_in_text(text, name))
+    names = {option.name for option in options}
+    in_text = () if guess.space(options) else tuple(option for option in _in_text(text, name) if option.name not in names)
     if not options and not in_text:
         raise SpecError([Issue(("script",), f"has no parameters; {remedy}", name)])
     config = PurePath(name).name if in_text else ""
-    return Script(COMMAND, (*options, *in_text), config, (), (), command=tuple(command))
+    paths = tuple(dict.fromkeys(_PATH.findall(text)))
+    return Script(COMMAND, (*options, *in_text), config, (), (), command=tuple(command), paths=paths)
 
 
 def _split(text: str) -> list[str]:

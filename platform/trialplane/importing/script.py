@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
+import operator
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -60,6 +62,11 @@ _NEEDED_CONFIG = re.compile(
 )
 _CONFIG_ARGUMENT = re.compile(rf"""["'](?:--)?{CONFIG.pattern}["']""")
 _RESULTS = re.compile(r"metric|result|score|output|report|history|package|vocab|tokenizer", re.IGNORECASE)
+_OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}
 _TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
 _SWEPT = ("hydra", "defaults")  # of a configuration of Hydra: its own
 
@@ -547,12 +554,35 @@ def _option(name: str, value: Any, kind: str, required: bool = False) -> Option:
     return Option(name, value, kind, f"--{name}", (), "value" if kind == "bool" else "", required, lists)
 
 
+def _computed(node: ast.expr | None) -> Any:
+    """The number that a short calculation with numbers gives, as `2 ** 6` or `float("1e-3")`; None for anything else."""
+    match node:
+        case ast.Call(
+            func=ast.Name(id="int" | "float" as name), args=[ast.Constant(value=str() | int() | float() as number)]
+        ):
+            with contextlib.suppress(ValueError):
+                return int(number) if name == "int" else float(number)
+        case ast.BinOp(left=ast.Constant(value=left), op=operation, right=right_node):
+            right = _literal(right_node)
+            calculate = _OPERATORS.get(type(operation))
+            if (
+                calculate
+                and type(left) in (int, float)
+                and type(right) in (int, float)
+                and abs(left) < 1e9
+                and abs(right) < 64
+            ):
+                with contextlib.suppress(ArithmeticError):
+                    return calculate(left, right)
+    return None
+
+
 def _literal(node: ast.expr | None) -> Any:
     """The plain value that an expression is, or None."""
     try:
         value = None if node is None else ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return None
+        value = _computed(node)
     value = list(value) if isinstance(value, tuple) else value
     items = value if isinstance(value, list) else [value]
     return value if items and all(type(item) in (int, float, str, bool) for item in items) else None

@@ -173,7 +173,9 @@ def _settings_issues(job: Job, folder: Path, broken: Collection[Place]) -> Itera
     except (OSError, ValueError) as error:
         yield Issue(field_path, f"{job_arguments.file} cannot be read: {getattr(error, 'strerror', None) or error}")
         return
-    placeholders = {name for _, name in arguments.placeholders(job_arguments.items)}
+    placeholders = {
+        name for _, name in arguments.placeholders((*job_arguments.items, *(getattr(job, "command", None) or ())))
+    }
     if placeholders & {arguments.FLAGS, arguments.HYDRA, arguments.GLOBALS}:
         return  # one of these takes all parameters that are not in the file
     for field, parameters in (("params", job.params), ("space", job.search.names)):
