@@ -562,7 +562,7 @@ def _computed(node: ast.expr | None) -> Any:
         ):
             with contextlib.suppress(ValueError):
                 return int(number) if name == "int" else float(number)
-        case ast.BinOp(left=ast.Constant(value=left), op=operation, right=right_node):
+        case ast.BinOp(left=ast.Constant(value=int() | float() as left), op=operation, right=right_node):
             right = _literal(right_node)
             calculate = _OPERATORS.get(type(operation))
             if (
