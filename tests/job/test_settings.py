@@ -49,12 +49,12 @@ VALUES: dict[str, Any] = {
 def test_each_value_is_replaced_where_it_is() -> None:
     assert set(settings.spans(YAML, "a.yaml")) == set(VALUES)
     for name, value in VALUES.items():
-        text = settings.replaced(YAML, {name: value}, "a.yaml")
+        text = settings.replace_values(YAML, {name: value}, "a.yaml")
         loaded = yaml.safe_load(text)
         for part in name.split("."):
             loaded = loaded[part]
         assert loaded == value and type(loaded) is type(value), text
-    text = settings.replaced(YAML, VALUES | {"unknown": 1}, "a.yaml")
+    text = settings.replace_values(YAML, VALUES | {"unknown": 1}, "a.yaml")
     loaded = yaml.safe_load(text)
     assert loaded["train"] == {name[6:]: value for name, value in VALUES.items() if name.startswith("train.")} | {
         "again": 1e-05,
@@ -66,9 +66,9 @@ def test_each_value_is_replaced_where_it_is() -> None:
 
 def test_json_stays_json() -> None:
     text = json.dumps({"lr": 0.1, "model": {"sizes": [1, 2], "name": "a"}}, indent=1)
-    replaced = settings.replaced(text, {"lr": 1e-05, "model.sizes": [4], "model.name": 'b"'}, "a.json")
+    replaced = settings.replace_values(text, {"lr": 1e-05, "model.sizes": [4], "model.name": 'b"'}, "a.json")
     assert json.loads(replaced) == {"lr": 1e-05, "model": {"sizes": [4], "name": 'b"'}}
-    assert json.loads(settings.replaced('{"lr":1}', {"lr": 2}, "a.json")) == {"lr": 2}
+    assert json.loads(settings.replace_values('{"lr":1}', {"lr": 2}, "a.json")) == {"lr": 2}
 
 
 @pytest.mark.parametrize("text", ["a: [1", "a: 1\n---\nb: 2", "[" * 5000, "a: *b", "a: \t- x"])
@@ -79,7 +79,7 @@ def test_what_is_no_settings_file(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "- 1", "x", "? [a]\n: 1"])
 def test_a_file_without_names_has_no_values(text: str) -> None:
-    assert settings.spans(text, "a.yaml") == {} and settings.replaced(text, {"a": 1}, "a.yaml") == text
+    assert settings.spans(text, "a.yaml") == {} and settings.replace_values(text, {"a": 1}, "a.yaml") == text
 
 
 TOML = """\
@@ -103,7 +103,7 @@ def test_toml_stays_toml() -> None:
     read = {"title": "a # b", "train.lr": 0.001, "train.sizes": [1, 2], "train.on": True, "model.encoder.hidden dim": 8}
     assert settings.values(TOML, "a.toml") == read
     others = {"title": 'b"', "train.lr": 1e-05, "train.sizes": [0.5], "train.on": False, "model.encoder.hidden dim": 9}
-    text = settings.replaced(TOML, others | {"train.no": 7, "stages.lr": 7}, "a.toml")
+    text = settings.replace_values(TOML, others | {"train.no": 7, "stages.lr": 7}, "a.toml")
     assert settings.values(text, "a.toml") == others
     assert tomllib.loads(text) == tomllib.loads(TOML) | {
         "title": 'b"',
@@ -122,7 +122,7 @@ def test_ini_stays_ini() -> None:
         "training.Name": "some text",
         "training.path": "%(root)s/x",
     }
-    text = settings.replaced(ini, {"training.learning_rate": 1e-05, "training.Name": "other"}, "a.cfg")
+    text = settings.replace_values(ini, {"training.learning_rate": 1e-05, "training.Name": "other"}, "a.cfg")
     read = configparser.ConfigParser(interpolation=None)
     read.read_string(text)
     assert dict(read["training"]) == {"learning_rate": "1e-05", "name": "other", "empty": "", "path": "%(root)s/x"}
@@ -144,7 +144,7 @@ def test_a_python_module_stays_one() -> None:
     read = {"LR": 0.001, "NAME": "é", "DEPTH": 3, "type": "SGD", "momentum": 0.9}
     assert settings.values(PYTHON, "a.py") == read
     others = {"LR": -1e-05, "NAME": "it's", "DEPTH": 4, "type": None, "momentum": 0.5}
-    text = settings.replaced(PYTHON, others, "a.py")
+    text = settings.replace_values(PYTHON, others, "a.py")
     names: dict[str, Any] = {}
     exec(text, names)
     assert (names["LR"], names["NAME"], names["optimizer"]) == (-1e-05, "it's", {"type": None, "momentum": 0.5})
@@ -158,13 +158,13 @@ def test_a_shell_script_stays_one() -> None:
     script += "python a.py --wd=1e-4 -b 8 --name x1 a.b=.5 OPT.LR 1 \\\n  --drop 0.5\n"
     read = {"LR": 0.1, "N": 3, "wd": 1e-4, "b": 8, "a.b": 0.5, "OPT.LR": 1, "drop": 0.5, "lr": 2}
     assert settings.values(script, "a.sh") == read
-    text = settings.replaced(script, {"LR": 0.5, "N": 4, "wd": 1.0, "OPT.LR": 1e-5, "drop": 0.25}, "a.sh")
+    text = settings.replace_values(script, {"LR": 0.5, "N": 4, "wd": 1.0, "OPT.LR": 1e-5, "drop": 0.25}, "a.sh")
     assert text.splitlines()[1:3] == ["export LR=0.5 # --lr 2", "N='4'"]
     assert text.endswith("--wd=1.0 -b 8 --name x1 a.b=.5 OPT.LR 1e-05 \\\n  --drop 0.25\n")
 
 
 def test_gin_stays_gin() -> None:
     assert settings.values("# of all\ntrain.lr = 0.1\ntrain.act = @relu\n", "a.gin")["train.lr"] == 0.1
-    assert settings.replaced("train.lr = 0.1\ntrain.name = 'x'\n", {"train.lr": 1e-05, "train.name": "y"}, "a.gin") == (
-        "train.lr = 1e-05\ntrain.name = 'y'\n"
-    )
+    assert settings.replace_values(
+        "train.lr = 0.1\ntrain.name = 'x'\n", {"train.lr": 1e-05, "train.name": "y"}, "a.gin"
+    ) == ("train.lr = 1e-05\ntrain.name = 'y'\n")

@@ -10,11 +10,11 @@ import ast
 import json
 
 _CALL = "get_ipython"
-_RUNS = ("time", "timeit", "capture", "prun")  # magics that run Python
+_PYTHON_MAGICS = ("time", "timeit", "capture", "prun")  # magics that run Python
 
 
 def is_notebook(text: str | bytes) -> bool:
-    """Whether a text calls IPython."""
+    """Whether a text calls IPython, as an exported notebook does."""
     return (_CALL.encode() if isinstance(text, bytes) else _CALL) in text  # type: ignore[operator]
 
 
@@ -22,65 +22,71 @@ def parse(text: str | bytes, name: str = "<unknown>") -> ast.Module:
     """Return the tree of a Python file, without calls of IPython that are statements.
 
     Args:
-        text: of the file.
-        name: of the file, for errors.
+        text: Text of the file.
+        name: Name of the file, for errors.
 
     Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: as `ast.parse`.
+        SyntaxError, ValueError, RecursionError, MemoryError: `ast.parse` raises them for a text that is no Python.
     """
     tree = ast.parse(text, name)
-    return _Plain().visit(tree) if is_notebook(text) else tree
+    return _CallRemover().visit(tree) if is_notebook(text) else tree
 
 
 def exported(text: str) -> str:
     """Return the code of a notebook's file as a Python file. Magics and shell commands become comments.
 
+    Args:
+        text: Text of the file, which is JSON.
+
     Raises:
-        ValueError: it is no notebook.
+        ValueError: The text is no notebook.
     """
     try:
         cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
         sources = [cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"]) for cell in cells]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError("it is no notebook") from error
-    return "\n\n".join(map(_cell, sources)) + "\n"
+    return "\n\n".join(map(_cell_code, sources)) + "\n"
 
 
-def _cell(source: str) -> str:
+def _cell_code(source: str) -> str:
+    """Return the code of a cell. A cell with a magic that does not run Python becomes a comment."""
     first_line, _, rest = source.lstrip().partition("\n")
-    if first_line.startswith("%%") and first_line[2:].partition(" ")[0] not in _RUNS:
+    if first_line.startswith("%%") and first_line[2:].partition(" ")[0] not in _PYTHON_MAGICS:
         return "".join(f"# {line}\n" for line in source.splitlines())
     lines = [f"# {first_line}", *rest.splitlines()] if first_line.startswith("%%") else source.splitlines()
-    return "\n".join(_line(line) for line in lines)
+    return "\n".join(_line_code(line) for line in lines)
 
 
-def _line(line: str) -> str:
-    """A line of a cell; one for IPython as a comment, below `if …:` after `pass`."""
+def _line_code(line: str) -> str:
+    """Return a line of a cell. One for IPython becomes `pass` with a comment, as it may be the only one below an `if`."""
     code = line.lstrip()
-    is_ipythons = code.startswith(("%", "!", "?")) or code.endswith("?")
-    return f"{line[: len(line) - len(code)]}pass  # {code}" if is_ipythons else line
+    is_for_ipython = code.startswith(("%", "!", "?")) or code.endswith("?")
+    return f"{line[: len(line) - len(code)]}pass  # {code}" if is_for_ipython else line
 
 
-class _Plain(ast.NodeTransformer):
+class _CallRemover(ast.NodeTransformer):
+    """Transformer that replaces calls of IPython."""
+
     def visit_Expr(self, node: ast.Expr) -> ast.stmt | list[ast.stmt]:
-        """Replace a call of IPython by the Python in it, or by nothing."""
+        """Return the Python in a call of IPython, or `pass` if there is none. Return other expressions unchanged."""
         match node.value:
             case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id=name)), attr=method), args=args) if (
                 name == _CALL
             ):
                 texts = [argument.value for argument in args if isinstance(argument, ast.Constant)]
-                runs = method in ("run_line_magic", "run_cell_magic") and texts and texts[0] in _RUNS
-                return _statements(str(texts[-1]), node) if runs else ast.copy_location(ast.Pass(), node)
+                is_python = method in ("run_line_magic", "run_cell_magic") and texts and texts[0] in _PYTHON_MAGICS
+                return _statements(str(texts[-1]), node) if is_python else ast.copy_location(ast.Pass(), node)
         return node
 
 
-def _statements(text: str, where: ast.stmt) -> ast.stmt | list[ast.stmt]:
-    """The statements of a cell, at the line of its call."""
+def _statements(text: str, call: ast.stmt) -> ast.stmt | list[ast.stmt]:
+    """Return the statements of a cell, at the line of the call with its text. `pass` if the text is no Python."""
     try:
-        tree = _Plain().visit(ast.parse(text))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # it is no Python either in a notebook
-        return ast.copy_location(ast.Pass(), where)
+        tree = _CallRemover().visit(ast.parse(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a notebook would not run it either
+        return ast.copy_location(ast.Pass(), call)
     for node in ast.walk(tree):
         if hasattr(node, "lineno"):
-            ast.copy_location(node, where)
-    return tree.body or ast.copy_location(ast.Pass(), where)
+            ast.copy_location(node, call)
+    return tree.body or ast.copy_location(ast.Pass(), call)

@@ -21,11 +21,11 @@ from trialplane.job import arguments, notebook
 
 SHELLS = (".sh", ".bash")
 _PYTHON = ".py"
-_LINES = (".toml", ".ini", ".cfg", ".conf", ".gin")  # formats with sections in brackets and a value in a line
-SUFFIXES = (".yaml", ".yml", ".json", *_LINES, _PYTHON, *SHELLS)
+_LINE_SUFFIXES = (".toml", ".ini", ".cfg", ".conf", ".gin")  # formats with sections in brackets and a value in a line
+SUFFIXES = (".yaml", ".yml", ".json", *_LINE_SUFFIXES, _PYTHON, *SHELLS)
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 # LR=0.1 at the beginning of a line, and --lr 0.1, --lr=0.1, -l 0.1, train.lr=0.1, SOLVER.LR 0.1 anywhere.
-_WORD = re.compile(
+_NUMBER_OF_NAME = re.compile(
     rf"""(?:^[ \t]*(?:export[ \t]+)?(?P<variable>[A-Za-z_]\w*)=["']?"""
     rf"""|(?<!\S)(?:--?(?P<flag>[A-Za-z][\w.-]*)[ \t=]+|(?P<key>[A-Za-z_][\w./]*)=|"""
     rf"""(?P<dotted>[A-Za-z_]\w*(?:\.\w+)+)[ \t]+))"""
@@ -46,24 +46,24 @@ def spans(text: str, name: str) -> dict[str, tuple[int, int]]:
     """Return the position of each value that is not a mapping, by its dotted name: `model.lr`.
 
     Args:
-        text: of the file.
-        name: of the file; the suffix says what the text is.
+        text: Text of the file.
+        name: Name of the file, whose suffix says its format.
 
     Raises:
-        ValueError: the text is not one document of its format, or is nested too deeply.
+        ValueError: The text is not one document of its format, or is nested too deeply.
     """
     try:
         if name.endswith(_PYTHON):
-            return dict(_values_of_python(text))
+            return dict(_python_spans(text))
         if name.endswith(SHELLS):
             return dict(reversed(list(words(text))))
-        if name.endswith(_LINES):
+        if name.endswith(_LINE_SUFFIXES):
             data = tomllib.loads(text) if name.endswith(".toml") else None
-            positions = dict(_values_of_lines(text))
-            # A line inside of a longer text is no value.
-            return positions if data is None else {key: at for key, at in positions.items() if _has(data, key)}
+            positions = dict(_line_spans(text))
+            # In TOML, a line inside of a longer text may look like a value.
+            return positions if data is None else {key: span for key, span in positions.items() if _has_key(data, key)}
         node = yaml.compose(text, yaml.SafeLoader)
-        return dict(_values(node, "", text, set())) if isinstance(node, yaml.MappingNode) else {}
+        return dict(_yaml_spans(node, "", text, set())) if isinstance(node, yaml.MappingNode) else {}
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
     except SyntaxError as error:
@@ -73,47 +73,62 @@ def spans(text: str, name: str) -> dict[str, tuple[int, int]]:
 
 
 def words(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield the numbers of a command line or a shell script by the names of their options or variables."""
-    for match in _WORD.finditer(text):
+    """Yield each number of an option or a variable in a command line or a shell script: its name and position."""
+    for match in _NUMBER_OF_NAME.finditer(text):
         name = match["variable"] or match["flag"] or match["key"] or match["dotted"]
         if not text[: match.start("value")].rpartition("\n")[2].lstrip().startswith("#"):
             yield name, match.span("value")
 
 
 def values(text: str, name: str) -> dict[str, Any]:
-    """Return the plain values of a file by dotted name; arguments and errors as of `spans`."""
-    read: dict[str, Any] = {}
+    """Return the values of a file that are not mappings, by their dotted names.
+
+    Args:
+        text: Text of the file.
+        name: Name of the file, whose suffix says its format.
+
+    Raises:
+        ValueError: The text is not one document of its format, or is nested too deeply.
+    """
+    value_by_name: dict[str, Any] = {}
     for key, (start, end) in spans(text, name).items():
         try:
             value = ast.literal_eval(text[start:end]) if name.endswith(_PYTHON) else yaml.safe_load(text[start:end])
-        except (yaml.YAMLError, ValueError):  # text of INI
+        except (yaml.YAMLError, ValueError):  # INI allows any text
             value = text[start:end]
-        # 1e-3, which YAML 1.1 takes for a text
-        read[key] = float(value) if isinstance(value, str) and _EXPONENT.fullmatch(text[start:end]) else value
-    return read
+        # YAML 1.1 reads 1e-3 as a text.
+        value_by_name[key] = float(value) if isinstance(value, str) and _EXPONENT.fullmatch(text[start:end]) else value
+    return value_by_name
 
 
-def replaced(text: str, params: Mapping[str, Any], name: str) -> str:
-    """Return the text with other values. Parameters that the text does not have are left out.
+def replace_values(text: str, params: Mapping[str, Any], name: str) -> str:
+    """Return the text of a file with the values of parameters. Parameters that the text does not have are left out.
+
+    Args:
+        text: Text of the file.
+        params: New values by their dotted names.
+        name: Name of the file, whose suffix says its format.
 
     Raises:
-        ValueError: as `spans`.
+        ValueError: The text is not one document of its format, or is nested too deeply.
     """
-    write = _WRITERS.get(name[name.rfind(".") :], _text)
+    format_value = _FORMATTERS.get(name[name.rfind(".") :], _yaml_text)
     positions = sorted(((span, key) for key, span in spans(text, name).items() if key in params), reverse=True)
     for (start, end), key in positions:
         space = " " if text[:start].endswith(":") else ""
-        text = f"{text[:start]}{space}{write(params[key])}{text[end:]}"
+        text = f"{text[:start]}{space}{format_value(params[key])}{text[end:]}"
     return text
 
 
-def _has(data: Any, key: str) -> bool:
-    first, _, rest = key.partition(".")
-    return isinstance(data, dict) and first in data and (not rest or _has(data[first], rest))
+def _has_key(data: Any, key: str) -> bool:
+    """Whether nested mappings have a value with a dotted name."""
+    name, _, rest = key.partition(".")
+    return isinstance(data, dict) and name in data and (not rest or _has_key(data[name], rest))
 
 
-def _values_of_lines(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    section: str | None = ""
+def _line_spans(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the dotted name and the position of each value in TOML, INI or gin, except in arrays of tables."""
+    section: str | None = ""  # with a dot at its end; None in an array of tables
     for match in _LINE.finditer(text):
         if match["name"] is None:
             section = None if match["array"] else f"{match['section'].strip()}."
@@ -121,11 +136,13 @@ def _values_of_lines(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
             yield section + match["name"].strip("\"'"), match.span("value")
 
 
-def _values_of_python(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+def _python_spans(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the name and the position of each plain value of a Python module, see `arguments.spots`."""
     lines = text.splitlines(keepends=True)
     starts = [0, *itertools.accumulate(map(len, lines))]
 
-    def position(line: int, column: int) -> int:  # the column counts bytes
+    def position(line: int, column: int) -> int:
+        """Return the index of a character in the text. ast counts columns in bytes."""
         return starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
 
     for name, spot in arguments.spots(notebook.parse(text)).items():
@@ -135,16 +152,22 @@ def _values_of_python(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
             yield name, (position(node.lineno, node.col_offset), position(node.end_lineno, node.end_col_offset))
 
 
-def _values(node: yaml.MappingNode, prefix: str, text: str, visited: set[int]) -> Iterator[tuple[str, tuple[int, int]]]:
+def _yaml_spans(node: yaml.MappingNode, prefix: str, text: str, visited: set[int]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the dotted name and the position of each value in YAML or JSON that is not a mapping.
+
+    Args:
+        node: A mapping.
+        prefix: Dotted name of the mapping, with a dot at its end.
+        text: Text of the whole file.
+        visited: Ids of the values that have been yielded. An alias of one of them has no text of its own.
+    """
     for key, value in node.value:
-        if (
-            not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE or id(value) in visited
-        ):  # an alias has no text of its own
+        if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE or id(value) in visited:
             continue
         visited.add(id(value))
         name = f"{prefix}{key.value}"
         if isinstance(value, yaml.MappingNode) and value.value:
-            yield from _values(value, f"{name}.", text, visited)
+            yield from _yaml_spans(value, f"{name}.", text, visited)
             continue
         start, end = value.start_mark.index, value.end_mark.index
         if isinstance(value, yaml.SequenceNode) and not value.flow_style:
@@ -154,35 +177,36 @@ def _values(node: yaml.MappingNode, prefix: str, text: str, visited: set[int]) -
         yield name, (start, start + len(text[start:end].rstrip()))
 
 
-def _text(value: Any) -> str:
-    """Return a value as YAML 1.1 and JSON read it."""
+def _yaml_text(value: Any) -> str:
+    """Return a value in a notation that is valid in YAML 1.1 and JSON."""
     if isinstance(value, float):
         if not math.isfinite(value):
             return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+        # YAML 1.1 reads 1e-05 as a text, and 1.0e-05 as a number.
         mantissa, exponent, power = repr(value).partition("e")
         return f"{mantissa}.0e{power}" if exponent and "." not in mantissa else repr(value)
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_text, value))}]"
+        return f"[{', '.join(map(_yaml_text, value))}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{json.dumps(str(name))}: {_text(item)}' for name, item in value.items())}}}"
+        return f"{{{', '.join(f'{json.dumps(str(name))}: {_yaml_text(item)}' for name, item in value.items())}}}"
     return json.dumps(value, ensure_ascii=False)
 
 
 def _toml_text(value: Any) -> str:
-    """Return a value as TOML reads it."""
+    """Return a value in the notation of TOML."""
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_toml_text, value))}]"
-    return _text(value).replace(".inf", "inf").replace(".nan", "nan") if isinstance(value, float) else _text(value)
+    return _yaml_text(value).replace(".inf", "inf").replace(".nan", "nan") if isinstance(value, float) else _yaml_text(value)
 
 
-def _line_text(value: Any) -> str:
-    """Return a value as configparser reads it."""
+def _ini_text(value: Any) -> str:
+    """Return a value as text for configparser or a shell. A list has commas."""
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-_WRITERS: Mapping[str, Callable[[Any], str]] = {
+_FORMATTERS: Mapping[str, Callable[[Any], str]] = {
     ".toml": _toml_text,
     ".py": repr,
     ".gin": repr,
-    **dict.fromkeys((".ini", ".cfg", ".conf", *SHELLS), _line_text),
+    **dict.fromkeys((".ini", ".cfg", ".conf", *SHELLS), _ini_text),
 }

@@ -210,14 +210,26 @@ def _first_reach(
     goal: float | None,
     objective: Objective,
 ) -> dict[str, float | None]:
-    """Return the time and the step at which a trial had a value: that of a report, or that of its end."""
+    """Return the time and the step at which a trial reached the goal: those of a report, or else the time of its end.
+
+    Args:
+        points: Curve of the trial.
+        value: Result of the trial. None if it has none.
+        seconds: Duration of the trial. None if unknown.
+        goal: Value to reach. None if there is none.
+        objective: Objective whose values these are.
+    """
+    if (point := _first_at(points, goal, objective)) is not None:
+        return {"reached": point["time"], "steps": point["steps"]}
+    reached_at_end = goal is not None and value is not None and not objective.is_better(goal, value)
+    return {"reached": seconds if reached_at_end else None, "steps": None}
+
+
+def _first_at(points: Sequence[Mapping[str, float]], goal: float | None, objective: Objective) -> Mapping[str, float] | None:
+    """Return the first point of a curve that is at least as good as the goal. None without a goal or such a point."""
     if goal is None:
-        return {"reached": None, "steps": None}
-    for point in points:
-        if not objective.is_better(goal, point["value"]):
-            return {"reached": point["time"], "steps": point["steps"]}
-    ends_there = value is not None and not objective.is_better(goal, value)
-    return {"reached": seconds if ends_there else None, "steps": None}
+        return None
+    return next((point for point in points if not objective.is_better(goal, point["value"])), None)
 
 
 def _setting_names(settings: Sequence[Mapping[str, str]]) -> tuple[list[str], list[str]]:
@@ -297,7 +309,7 @@ def _run(
     recorded: RunRecord, points: Sequence[Mapping[str, float]], goal: float | None, setting: Mapping[str, str]
 ) -> dict[str, Any]:
     status, objective = recorded.status, recorded.job.objectives[0]
-    reached = next((point for point in points if goal is not None and not objective.is_better(goal, point["value"])), None)
+    reached = _first_at(points, goal, objective)
     best = rows.best_trial(recorded.job, rows.newest_attempts(recorded.attempts))
     return {
         "run": status.run,

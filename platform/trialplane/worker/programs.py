@@ -252,7 +252,7 @@ def _prepare(program: Program, ctx: context.Context) -> Path:
         file = run_folder / program.file
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)  # a link may lead to a file outside of the folder
-        file.write_text(settings.replaced(text, ctx.params, file.name), encoding="utf-8")
+        file.write_text(settings.replace_values(text, ctx.params, file.name), encoding="utf-8")
     os.chdir(run_folder)
     if "://" not in ctx.checkpoints:
         with contextlib.suppress(OSError):  # the program gets the error when it writes there
