@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trialplane.cli import output
-from trialplane.importing.source import Imported
+from trialplane.importing.source import ImportResult
 from trialplane.job import load
 from trialplane.job.kinds import Study
 
@@ -17,7 +17,7 @@ from trialplane.job.kinds import Study
 def loaded(tmp_path: Path) -> Callable[..., Study]:
     """Writes the job with scripts of that name, and loads it, which refuses what is no job."""
 
-    def load_(imported: Imported, **scripts: str) -> Study:
+    def load_(imported: ImportResult, **scripts: str) -> Study:
         folder = tmp_path / "job"
         folder.mkdir()
         (folder / "job.yaml").write_text(output.as_yaml(dict(imported.job)))
@@ -30,7 +30,7 @@ def loaded(tmp_path: Path) -> Callable[..., Study]:
     return load_
 
 
-def reasons(imported: Imported) -> dict[str, str]:
+def reasons(imported: ImportResult) -> dict[str, str]:
     """The notes by their fields; several on one field are joined."""
     by_field: dict[str, str] = {}
     for note in imported.notes:

@@ -9,7 +9,7 @@ from tests.importing.conftest import reasons
 
 from trialplane import errors
 from trialplane.importing import hydra
-from trialplane.importing.source import Imported
+from trialplane.importing.source import ImportResult
 
 APP = "import hydra\n\n@hydra.main(config_path='conf', config_name='config')\ndef main(cfg): ...\n"
 CONFIG = """\
@@ -32,14 +32,14 @@ hydra:
 """
 
 
-def read(text: str, name: str = "conf/config.yaml", **scripts: str) -> Imported:
+def read(text: str, name: str = "conf/config.yaml", **scripts: str) -> ImportResult:
     return hydra.read(text, name, scripts or {"../app.py": APP, "../other.py": ""})
 
 
 def test_a_sweep_of_optuna_is_a_job(loaded) -> None:
     made = read(CONFIG)
     job = loaded(made, app=APP)
-    assert job.script == "app.py" and (made.copies, made.above) == (("app.py",), True)
+    assert job.script == "app.py" and (made.copies, made.is_in_parent) == (("app.py",), True)
     assert job.arguments.items == ("{hydra}",)
     assert (job.sampler.name, job.sampler.options, job.seed) == ("tpe", {"n_startup_trials": 4}, 7)
     assert (job.trials, job.parallel, job.params) == (30, 3, {"fixed": 4})

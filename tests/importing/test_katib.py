@@ -13,7 +13,7 @@ from tests.importing.conftest import reasons
 
 from trialplane import errors
 from trialplane.importing import katib
-from trialplane.importing.source import Imported
+from trialplane.importing.source import ImportResult
 
 HEAD = """\
 apiVersion: kubeflow.org/v1beta1
@@ -47,7 +47,7 @@ TEMPLATE = """\
 
 def read(
     *, algorithm: str = ALGORITHM, parameters: str = PARAMETERS, template: str = TEMPLATE, more: str = "", **scripts: str
-) -> Imported:
+) -> ImportResult:
     text = HEAD + algorithm + parameters + textwrap.indent(more, "  ") + template
     return katib.read(text, "digits.yaml", {f"{name}.py": text for name, text in scripts.items()})
 

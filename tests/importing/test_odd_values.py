@@ -16,7 +16,7 @@ from tests.importing import test_hydra, test_katib, test_sagemaker, test_wandb
 
 from trialplane import errors
 from trialplane.importing import hydra, katib, ray, sagemaker, wandb
-from trialplane.importing.source import Imported
+from trialplane.importing.source import ImportResult
 from trialplane.job import document
 
 ODD = (None, "", "x", 0, -1, 1e308, "1e999", True, [], [1], ["x", []], {}, {"a": 1}, {"a": {"b": [2]}})
@@ -58,7 +58,7 @@ def test_a_value_of_another_kind(name: str) -> None:
     made = refused = 0
     for data in changed(document.parse(text, "").data):
         try:
-            assert isinstance(module.read(json.dumps(data), "odd", {}), Imported)
+            assert isinstance(module.read(json.dumps(data), "odd", {}), ImportResult)
             made += 1
         except errors.SpecError as error:
             assert error.issues

@@ -9,7 +9,7 @@ from tests.importing.conftest import reasons
 
 from trialplane import errors
 from trialplane.importing import ray
-from trialplane.importing.source import Imported
+from trialplane.importing.source import ImportResult
 
 FILE = """\
 from ray import tune
@@ -41,7 +41,7 @@ if __name__ == "__main__":
 """
 
 
-def read(text: str = FILE, name: str = "search.py") -> Imported:
+def read(text: str = FILE, name: str = "search.py") -> ImportResult:
     return ray.read(text, name, {})
 
 

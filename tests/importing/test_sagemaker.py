@@ -10,7 +10,7 @@ from tests.importing.conftest import reasons
 
 from trialplane import errors
 from trialplane.importing import sagemaker
-from trialplane.importing.source import Imported
+from trialplane.importing.source import ImportResult
 from trialplane.worker.metrics import lines
 
 
@@ -41,7 +41,7 @@ def request(**more: Any) -> dict[str, Any]:
     return {"HyperParameterTuningJobConfig": {**config, **more}, "TrainingJobDefinition": definition}
 
 
-def read(given: Any, **scripts: str) -> Imported:
+def read(given: Any, **scripts: str) -> ImportResult:
     text = "\t" + json.dumps(given, indent="\t")  # which YAML does not take
     return sagemaker.read(text, "job.json", {f"{name}.py": text for name, text in scripts.items()})
 

@@ -9,7 +9,7 @@ from tests.importing.conftest import reasons
 
 from trialplane import errors
 from trialplane.importing import wandb
-from trialplane.importing.source import Imported
+from trialplane.importing.source import ImportResult
 
 SWEEP = """\
 program: fit.py
@@ -26,7 +26,7 @@ run_cap: 12
 """
 
 
-def read(text: str = SWEEP, method: str = "bayes") -> Imported:
+def read(text: str = SWEEP, method: str = "bayes") -> ImportResult:
     return wandb.read(text.replace("METHOD", method), "sweep.yaml", {})
 
 

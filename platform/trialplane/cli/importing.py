@@ -16,7 +16,7 @@ import click
 from trialplane import errors
 from trialplane.cli import output, script_folder
 from trialplane.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, SpecError
-from trialplane.importing.source import Imported
+from trialplane.importing.source import ImportResult
 from trialplane.job import document, load, requirements
 from trialplane.job.kinds import base
 from trialplane.plan import plan as planning
@@ -97,7 +97,7 @@ def make(source: str, file: Path, folder: Path) -> int:
     """
     name = str(file)
     text = _read_text(file, name)
-    imported: Imported = importlib.import_module(SOURCES[source]).read(text, name, _scripts(file))
+    imported: ImportResult = importlib.import_module(SOURCES[source]).read(text, name, _scripts(file))
     if not re.fullmatch(base.NAME, folder.absolute().name):
         raise InputError(
             f"{folder.name!r} is not a valid job name; write --into jobs/NAME with lower-case letters, digits, - and _"
@@ -174,7 +174,7 @@ def job_name(file: Path) -> str:
     return re.sub(r"[^a-z0-9_-]+", "-", file.stem.lower())[:_MAX_NAME].strip("-_") or "imported"
 
 
-def _create_folder(folder: Path, imported: Imported, file: Path, source: str) -> list[str]:
+def _create_folder(folder: Path, imported: ImportResult, file: Path, source: str) -> list[str]:
     """Create the job's folder. Return the names of files that the job needs, and that the imported file's folder lacks.
 
     Raises:
@@ -187,10 +187,10 @@ def _create_folder(folder: Path, imported: Imported, file: Path, source: str) ->
         (folder / load.FILE).write_text(_job_yaml(imported, file, source), encoding="utf-8")
         for name, text in imported.files.items():
             (folder / name).write_text(text, encoding="utf-8")
-        if imported.above:
+        if imported.is_in_parent:
             _copy_folder(source_folder, folder / source_folder.name)
         for name in imported.copies:
-            original = (source_folder.parent if imported.above else source_folder) / name
+            original = (source_folder.parent if imported.is_in_parent else source_folder) / name
             if not original.is_file() or os.pardir in Path(name).parts:
                 missing_files.append(name)
                 continue
@@ -221,7 +221,7 @@ def _copy_folder(source: Path, target: Path) -> None:
         shutil.copy(file, copied_file)
 
 
-def _job_yaml(imported: Imported, file: Path, source: str) -> str:
+def _job_yaml(imported: ImportResult, file: Path, source: str) -> str:
     """Return the text of job.yaml, which begins with comments about the parts that were not converted."""
     lines = [f"Imported from {file.name} ({source})."]
     if imported.notes:

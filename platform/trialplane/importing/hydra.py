@@ -13,7 +13,7 @@ from typing import Any
 
 from trialplane.errors import Place, SpecError
 from trialplane.importing import search
-from trialplane.importing.source import Imported, Source
+from trialplane.importing.source import ImportResult, Source
 from trialplane.job import arguments, document
 
 _SWEEPER = ("hydra", "sweeper")
@@ -54,7 +54,7 @@ _REASONS = {
 }
 
 
-def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
+def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     """Return the job of a sweep.
 
     Args:
@@ -68,7 +68,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     source = Source(document.parse(text, name))
     if not isinstance(source.look(*_SWEEPER), dict):
         source.refuse("has no sweep: it needs `hydra.sweeper` with params")
-        return source.imported({}, {})
+        return source.result({}, {})
     for key in source.look():
         if key != "hydra":
             source.take(key)  # the script reads it
@@ -82,7 +82,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     if not space:
         source.refuse("has no parameters to search", *_SWEEPER, "params")
     sampler, seed = _sampler(source, sweeper)
-    script, above = _script(source, scripts)
+    script, is_in_parent = _script(source, scripts)
     source.note("what the function returns is reported as the objective (`capture: hydra`)", *_SWEEPER)
     job = {
         "kind": "hpo",
@@ -97,8 +97,8 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
         "parallel": source.whole(*_SWEEPER, "n_jobs") or source.whole(*_NEVERGRAD, "num_workers"),
         "seed": seed,
     }
-    copies = [script] if above else [script, re.split(r"[/\\]", name)[-1]]
-    return source.imported(job, _REASONS, copies=copies, above=above)
+    copies = [script] if is_in_parent else [script, re.split(r"[/\\]", name)[-1]]
+    return source.result(job, _REASONS, copies=copies, is_in_parent=is_in_parent)
 
 
 def has_sweep(text: str, name: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from trialplane.errors import Place
 from trialplane.importing import katib_trial, search
-from trialplane.importing.source import Imported, Source
+from trialplane.importing.source import ImportResult, Source
 from trialplane.job import document
 
 # Sampler → setting of Katib → option of the sampler.
@@ -45,7 +45,7 @@ _REASONS = {
 }
 
 
-def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
+def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     """Return the job of an Experiment.
 
     Args:
@@ -59,10 +59,10 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     source = Source(document.parse(text, name))
     if source.look("kind") != "Experiment" or not isinstance(source.look("spec"), dict):
         source.refuse("is not a Katib Experiment: it needs `kind: Experiment` and a `spec`")
-        return source.imported({}, {})
+        return source.result({}, {})
     if source.look("spec", "nasConfig") is not None:
         source.refuse("architecture search has no counterpart: a job searches parameters", "spec", "nasConfig")
-        return source.imported({}, {})
+        return source.result({}, {})
     for field in ("kind", "apiVersion"):
         source.take(field)
     job: dict[str, Any] = {"kind": "hpo", "description": f"From Katib's Experiment {source.text('metadata', 'name')}."}
@@ -94,7 +94,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     if trials and job["trials"] < trials:
         source.note(f"is more than the grid's {job['trials']} points", "spec", "maxTrialCount")
     job, copies = katib_trial.with_script(job, scripts, source)
-    return source.imported(job, _REASONS, copies=copies)
+    return source.result(job, _REASONS, copies=copies)
 
 
 def _space(source: Source) -> dict[str, Any]:

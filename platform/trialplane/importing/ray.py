@@ -18,7 +18,7 @@ from typing import Any
 from trialplane import errors
 from trialplane.errors import Issue, Place, SpecError
 from trialplane.importing import folding, search
-from trialplane.importing.source import CALL, Imported, Source
+from trialplane.importing.source import CALL, ImportResult, Source
 from trialplane.job.document import Document
 
 _MOST_NODES = 50_000  # of the call with the values of names in it, which may be far more than the file has
@@ -63,7 +63,7 @@ _REASONS = {
 }
 
 
-def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
+def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     """Return the job of a search.
 
     Args:
@@ -128,7 +128,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     }
     file_name = PurePath(name).name
     files = {} if f"{module}.py" == file_name else {f"{module}.py": text}
-    return source.imported(job, _REASONS, files, copies=[file_name])
+    return source.result(job, _REASONS, files, copies=[file_name])
 
 
 def _read_call(tree: ast.Module, name: str) -> tuple[Source, bool]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from trialplane.errors import Place
 from trialplane.importing import search
-from trialplane.importing.source import Imported, Source
+from trialplane.importing.source import ImportResult, Source
 from trialplane.job import document
 
 _CONFIG, _DEFINITION = "HyperParameterTuningJobConfig", "TrainingJobDefinition"
@@ -40,7 +40,7 @@ _REASONS = {
 }
 
 
-def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
+def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     """Return the job of a tuning job.
 
     Args:
@@ -55,7 +55,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     config: Place = (_CONFIG,) if source.look(_CONFIG) is not None else ()
     if not isinstance(source.look(*config, "ParameterRanges"), dict):
         source.refuse("is not a tuning job: it needs ParameterRanges, in a HyperParameterTuningJobConfig or at the top")
-        return source.imported({}, {})
+        return source.result({}, {})
     definition: Place = (_DEFINITION,) if source.look(_DEFINITION) is not None else ()
     space = _space(source, (*config, "ParameterRanges"))
     params, script = _static_parameters(source, (*definition, "StaticHyperParameters"))
@@ -91,7 +91,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
         "nodes": nodes if nodes > 1 else None,
         "seed": seed,
     }
-    return source.imported(job, _REASONS, copies=[script])
+    return source.result(job, _REASONS, copies=[script])
 
 
 def _space(source: Source, field: Place) -> dict[str, Any]:

@@ -127,13 +127,15 @@ def points(space: Mapping[str, Any]) -> int | None:
     return spaces.count_points(parameters)
 
 
-def trials(requested: int | None, sampler_: Mapping[str, Any], space: Mapping[str, Any]) -> int:
+def trials(requested: int | None, sampler_fields: Mapping[str, Any], space: Mapping[str, Any]) -> int:
     """Return the number of trials of a job: the requested one, but of a grid at most the number of its points.
 
     Args:
         requested: Number in the file. None for the default.
-        sampler_: Sampler of the job.
+        sampler_fields: Sampler of the job.
         space: Space of the job.
     """
-    count = points(space) if sampler_["name"] in ("grid", "bruteforce") else None
-    return min(requested or count or _DEFAULT_TRIALS, count or requested or _DEFAULT_TRIALS)
+    count = points(space) if sampler_fields["name"] in ("grid", "bruteforce") else None
+    if count is None:
+        return requested or _DEFAULT_TRIALS
+    return min(requested or count, count)

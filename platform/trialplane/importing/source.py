@@ -39,7 +39,7 @@ class Note:
 
 
 @dataclasses.dataclass(frozen=True)
-class Imported:
+class ImportResult:
     """The result of an importer.
 
     Attributes:
@@ -47,14 +47,14 @@ class Imported:
         notes: Notes on values of the source, in their order.
         files: Texts of generated files of the job's folder, by name.
         copies: Names of files beside the source that the job's folder needs, if they exist.
-        above: Whether these files are in the parent of the source's folder. The job then needs the source's folder too.
+        is_in_parent: Whether these files are in the parent of the source's folder, which the job then needs too.
     """
 
     job: Mapping[str, Any]
     notes: tuple[Note, ...]
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     copies: tuple[str, ...] = ()
-    above: bool = False
+    is_in_parent: bool = False
 
 
 class Source:
@@ -147,7 +147,7 @@ class Source:
         self._notes.append(Note(_field(path), " ".join(reason.split()), self._line(path)))
 
     def refuse(self, message: str, *path: str | int) -> None:
-        """Add an issue, for which `imported` raises an error."""
+        """Add an issue, for which `result` raises an error."""
         self._issues.append(Issue(path or ("file",), message, self._document.source, self._line(path)))
 
     def name(self, key: str, *path: str | int) -> str:
@@ -168,14 +168,14 @@ class Source:
         self._names[key] = name
         return name
 
-    def imported(
+    def result(
         self,
         job: Mapping[str, Any],
         reasons: Mapping[str, str],
         files: Mapping[str, str] | None = None,
         copies: Sequence[str] = (),
-        above: bool = False,
-    ) -> Imported:
+        is_in_parent: bool = False,
+    ) -> ImportResult:
         """Return the job without empty fields, and the notes. Add a note on each value that was not read.
 
         Args:
@@ -183,7 +183,7 @@ class Source:
             reasons: Reasons for such notes, by a part of the value's path. Of several parts, the last one counts.
             files: Texts of generated files of the job's folder, by name.
             copies: Names of files beside the source that the job's folder needs.
-            above: Whether these files are in the parent of the source's folder.
+            is_in_parent: Whether these files are in the parent of the source's folder.
 
         Raises:
             SpecError: There are issues, or nothing to search.
@@ -195,7 +195,7 @@ class Source:
         self._note_unread((), reasons)
         notes = sorted(dict.fromkeys(self._notes), key=lambda note: note.line)
         fields = {field: value for field, value in job.items() if value not in (None, "", [], {})}
-        return Imported(fields, tuple(notes), files or {}, tuple(copies), above)
+        return ImportResult(fields, tuple(notes), files or {}, tuple(copies), is_in_parent)
 
     def _note_unread(self, path: Place, reasons: Mapping[str, str]) -> None:
         """Add a note on each value below a path that was not read. A mapping or list of such values gets one note."""

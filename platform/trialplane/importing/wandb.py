@@ -12,7 +12,7 @@ from typing import Any
 from trialplane.errors import Place
 from trialplane.importing import guess, search
 from trialplane.importing.script import ARGUMENTS
-from trialplane.importing.source import Imported, Source
+from trialplane.importing.source import ImportResult, Source
 from trialplane.job import arguments, document
 
 _MACRO = re.compile(r"\$\{([^{}]*)\}")
@@ -26,7 +26,7 @@ _REASONS = {
 }
 
 
-def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
+def read(text: str, name: str, scripts: Mapping[str, str]) -> ImportResult:
     """Return the job of a sweep.
 
     Args:
@@ -40,7 +40,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     source = Source(document.parse(text, name))
     if not isinstance(source.look("parameters"), dict) or not source.look("parameters"):
         source.refuse("is not a sweep: it needs a mapping called `parameters`")
-        return source.imported({}, {})
+        return source.result({}, {})
     space: dict[str, Any] = {}
     params: dict[str, Any] = {}
     flags: list[str] = []
@@ -74,7 +74,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
         "trials": trials,
         "budget": {} if (target := source.number("metric", "target")) is None else {"target": target},
     }
-    return source.imported(job, _REASONS, copies=[file] if file.endswith(".py") else [])
+    return source.result(job, _REASONS, copies=[file] if file.endswith(".py") else [])
 
 
 def _guess_objective(source: Source, text: str, direction: str) -> tuple[str, str]:
