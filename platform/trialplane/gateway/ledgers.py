@@ -164,7 +164,17 @@ class Connection:
             self._service.open_ledgers.leave(self._address.namespace)
 
     def _open(self, address: Address, directions: tuple[str, ...], epoch: int | None) -> Served:
-        """Open the ledger with its own connection to the database, which holds the run's lock."""
+        """Open the ledger with its own connection to the database, which holds the run's lock.
+
+        Args:
+            address: Address of the run.
+            directions: Direction of each objective.
+            epoch: Epoch of a controller that reconnects. None for a new controller.
+
+        Raises:
+            Failure: The limit of open ledgers is reached, or a direction is invalid.
+            LedgerError: The database refuses to open the ledger, for example because another connection has the lock.
+        """
         service = self._service
         limit, namespace_limit = service.max_runs, service.max_runs_per_namespace
         if epoch is None:  # some connections are reserved for controllers that reconnect, because they have running trials
@@ -173,10 +183,10 @@ class Connection:
         if not service.open_ledgers.enter(address.namespace, namespace_limit, limit):
             is_full = service.open_ledgers.total >= limit
             open_runs = f"{limit} runs open" if is_full else f"{namespace_limit} runs of {address.namespace} open"
-            suffix = "" if epoch is not None else ", beside connections for runs that return from another gateway"
+            rest = "" if epoch is not None else ", beside connections for runs that return from another gateway"
             raise Failure(
                 ledger.UNAVAILABLE,
-                f"the gateway has the ledgers of {open_runs}, which is all that it may{suffix}; {address.run} waits for one "
+                f"the gateway has the ledgers of {open_runs}, which is all that it may{rest}; {address.run} waits for one "
                 "of them to end, or for an administrator to raise gateway.maxRuns in the chart's values, and "
                 "postgresql.parameters.max_connections with it",
             )

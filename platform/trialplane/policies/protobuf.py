@@ -25,25 +25,25 @@ ENV = {VARIABLE: "python"}
 
 def apply() -> None:
     """Set the variable, unless the user has set it. Warn if the user's value differs."""
-    chosen = os.environ.setdefault(VARIABLE, ENV[VARIABLE])
-    if chosen != ENV[VARIABLE]:
+    value = os.environ.setdefault(VARIABLE, ENV[VARIABLE])
+    if value != ENV[VARIABLE]:
         warnings.warn(
-            f"{VARIABLE}={chosen} is set by you and kept: sentencepiece tokenizers may fail in this trial", stacklevel=2
+            f"{VARIABLE}={value} is set by you and kept: sentencepiece tokenizers may fail in this trial", stacklevel=2
         )
 
 
 def check() -> None:
     """Raise PolicyError if this process does not use the implementation that the variable names."""
-    chosen = os.environ.get(VARIABLE)
-    if chosen is None:
+    value = os.environ.get(VARIABLE)
+    if value is None:
         raise errors.PolicyError(
             f"{VARIABLE} is not set in this process, so sentencepiece tokenizers fail in it; "
             f"set {VARIABLE}=python before Python starts (trialplane's images and slots do)"
         )
-    loaded = implementation()
-    if loaded is not None and loaded != chosen:
+    loaded_implementation = implementation()
+    if loaded_implementation is not None and loaded_implementation != value:
         raise errors.PolicyError(
-            f"protobuf was imported as {loaded} before {VARIABLE}={chosen} was set; "
+            f"protobuf was imported as {loaded_implementation} before {VARIABLE}={value} was set; "
             "set the variable before Python starts, or apply the policies before any other import"
         )
 

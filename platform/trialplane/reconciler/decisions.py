@@ -193,7 +193,7 @@ TABLE: Mapping[Phase, Mapping[Goal, tuple[Step, ...]]] = {
 
 
 def goal(observed: Observation) -> Goal:
-    """Return the goal for a Run."""
+    """Return the goal for a Run; `GOALS` has the meaning of each. The order of the checks is their priority."""
     if observed.read.spec is None:
         return Goal.REFUSE
     if observed.spec.desired is not RunState.RUNNING:

@@ -279,11 +279,12 @@ class Observation:
 
     @functools.cached_property
     def phase(self) -> Phase:
-        """Phase of the Run."""
+        """Phase of the Run; `PHASES` has the meaning of each."""
         if self.own_cluster is None:
             if self.ray_cluster is not None or self.leftovers or self.is_alive:
                 return Phase.LEAVING
             record = self.record
+            # A pause counts only in the Run's own record: that of an earlier Run of its name would not let this one start.
             has_ended = record is not None and self.is_status_current and (self.is_recorded or record.status.state.is_ended)
             return Phase.GONE if has_ended else Phase.ABSENT
         if metadata.is_deleted(self.own_cluster):

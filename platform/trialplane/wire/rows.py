@@ -38,21 +38,20 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         return TrialRow(request.trial, TrialState.RUNNING, request.attempt, request.number, params=params, series=series)
     state = displayed_state(outcome)
     metrics = outcome.metrics
-    complete = state is TrialState.COMPLETE
+    is_complete = state is TrialState.COMPLETE
+    constraints = job.search.constraints if is_complete else ()
     return TrialRow(
         trial=request.trial,
         state=state,
         attempt=request.attempt,
         number=request.number,
-        values=tuple(metrics[objective.metric] for objective in job.objectives) if complete else (),
+        values=tuple(metrics[objective.metric] for objective in job.objectives) if is_complete else (),
         params=params,
         metrics=metrics,
         returned=outcome.returned,
         failure=outcome.failure,
         message=outcome.message,
-        feasible=all(constraint.excess(metrics[constraint.metric]) <= 0 for constraint in job.search.constraints)
-        if complete
-        else True,
+        feasible=all(constraint.excess(metrics[constraint.metric]) <= 0 for constraint in constraints),
         seconds=outcome.ended - outcome.started if outcome.ended and outcome.started else None,
         started=outcome.started or None,
         ended=outcome.ended or None,
