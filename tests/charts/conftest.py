@@ -51,7 +51,10 @@ SETS: dict[str, dict[str, Any]] = {
             "artifacts": {"uri": "s3://bucket/mlflow"},
             "extraEnvFrom": [{"secretRef": {"name": "s3-credentials"}}],
         },
-        "gateway": {"nodeSelector": {"pool": "services"}},
+        "gateway": {
+            "nodeSelector": {"pool": "services"},
+            "tls": {"secret": "gateway-tls", "ca": "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"},
+        },
         "serviceAccounts": {"mlflow": {"example.org/role": "artifacts"}},
         "networkPolicy": {
             "apiServer": {"cidrs": ["10.0.0.1/32"], "fromHeads": True},

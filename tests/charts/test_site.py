@@ -5,6 +5,7 @@ Not checked here: what `plan` makes of a site (tests/plan).
 
 from __future__ import annotations
 
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -162,7 +163,7 @@ def test_a_proxy_does_not_get_what_stays_in_the_cluster(
     assert ("NO_PROXY" in site.env) is added
     if added:
         monkeypatch.setenv("no_proxy", site.env["NO_PROXY"])
-        for host in (f"{site.gateway_host}:8080", "r-head-svc.studies.svc.cluster.local:8265", "127.0.0.1:1"):
+        for host in (urllib.parse.urlsplit(site.gateway_url).netloc, "r-head-svc.studies.svc.cluster.local:8265", "127.0.0.1:1"):
             assert urllib.request.proxy_bypass(host), host
         assert not urllib.request.proxy_bypass("example.org:443")
 
@@ -219,4 +220,29 @@ def _secrets(objects: list[Thing]) -> list[Thing]:
 
 
 def test_the_gateway_is_found_from_any_namespace(render: Render) -> None:
-    assert _site(render({})).gateway_host == "platform-gateway.control.svc"
+    assert _site(render({})).gateway_url == "http://platform-gateway.control.svc:8080"
+
+
+def test_a_gateway_with_a_certificate_is_found_by_https_and_its_authority_is_in_the_teams_namespace(render: Render) -> None:
+    authority = "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"
+    objects = render({"gateway": {"tls": {"secret": "gateway-tls", "ca": authority}}})
+    assert _site(objects).gateway_url == "https://platform-gateway.control.svc:8080"
+    (site,) = (thing for thing in objects if thing["metadata"]["name"] == cluster.SITE and thing["kind"] == "ConfigMap")
+    assert site["data"][cluster.GATEWAY_CA] == authority
+    (role,) = (thing for thing in objects if thing["metadata"]["name"] == "trialplane-gateway" and thing["kind"] == "Role")
+    assert all(name.startswith("https:") for name in role["rules"][0]["resourceNames"])
+    (pod,) = (
+        thing["spec"]["template"]["spec"]
+        for thing in objects
+        if thing["kind"] == "Deployment" and thing["metadata"]["name"] == "platform-gateway"
+    )
+    (container,) = pod["containers"]
+    assert f"--tls={cluster.TLS_MOUNT}" in container["args"]
+    assert {"name": "tls", "mountPath": cluster.TLS_MOUNT, "readOnly": True} in container["volumeMounts"]
+    assert {container[probe]["httpGet"]["scheme"] for probe in ("startupProbe", "readinessProbe")} == {"HTTPS"}
+
+
+def test_a_certificate_without_its_authority_is_refused(template: Callable[..., Any]) -> None:
+    refused = template({"gateway": {"tls": {"secret": "gateway-tls"}}})
+    assert refused.returncode != 0
+    assert "gateway.tls.ca" in refused.stderr

@@ -182,6 +182,22 @@ def test_every_mount_has_its_volume(made: list[dict[str, Any]]) -> None:
         assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
 
 
+def test_all_pods_have_the_authority_of_a_gateway_with_a_certificate(make: Make, submitted: float) -> None:
+    plan, site = make[0](), make[1](gateway={"service": "gateway", "port": 8080, "tls": True})
+    objects = manifests(plan, site, submitted)
+    pods = templates(objects)
+    path = f"{cluster.GATEWAY_CA_MOUNT}/{cluster.GATEWAY_CA}"
+    (worker,) = pods["trial"]["spec"]["containers"]
+    _, controller = of_head(objects)
+    for role, container in (("trial", worker), ("controller", controller)):
+        assert variables(container)[env.MLFLOW_CA] == path
+        (mount,) = (mount for mount in container["volumeMounts"] if mount["mountPath"] == cluster.GATEWAY_CA_MOUNT)
+        (volume,) = (volume for volume in pods[role]["spec"]["volumes"] if volume["name"] == mount["name"])
+        assert volume["configMap"]["name"] == cluster.SITE
+        assert [item["key"] for item in volume["configMap"]["items"]] == [cluster.GATEWAY_CA]  # the rest is no trial's business
+    assert variables(controller)[env.LEDGER].startswith("https://")
+
+
 def test_trials_have_every_policy_and_nothing_private(made: list[dict[str, Any]]) -> None:
     (worker,) = templates(made)["trial"]["spec"]["containers"]
     found = variables(worker)

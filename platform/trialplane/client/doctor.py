@@ -269,7 +269,7 @@ def _chart_checks(cluster: Cluster, site: Site, plan: Plan) -> Iterator[Finding]
     classes = _list_if_allowed(cluster, kinds.STORAGE_CLASS)
     yield _finding_or_warning("volumes", lambda: doctor_verdicts.claims(site, cluster.list(kinds.CLAIM), classes))
     gateway = site.gateway
-    health = cluster.service(gateway.service, gateway.port, "GET", "/health", namespace=site.home)
+    health = cluster.service(gateway.service, gateway.port, "GET", "/health", namespace=site.home, scheme=gateway.scheme)
     yield doctor_verdicts.gateway(health, site)
     nodes, quotas = _list_if_allowed(cluster, kinds.NODE), _list_if_allowed(cluster, kinds.QUOTA)
     yield from doctor_verdicts.room(site, plan, nodes, quotas)
@@ -308,7 +308,7 @@ def _operators(cluster: Cluster) -> list[dict[str, Any]]:
 
 def permissions(site: Site) -> list[Permission]:
     """Return the permissions that `platform` needs with this site."""
-    gateway = f"http:{site.gateway.service}:{site.gateway.port}"
+    gateway = f"{site.gateway.scheme}:{site.gateway.service}:{site.gateway.port}"
     return [*_PERMISSIONS, Permission(("get", "create", "delete"), "", "services", "proxy", gateway, site.home)]
 
 

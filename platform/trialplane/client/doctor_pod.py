@@ -49,12 +49,11 @@ def manifest(plan: Plan, site: Site, arguments: Sequence[str]) -> dict[str, Any]
     """
     template = pods.trial(plan, site, doctor_verdicts.probed_role(plan))
     spec = template["spec"]
-    code_volumes = {item["name"] for item in spec["volumes"] if "configMap" in item}
-    spec["volumes"] = [item for item in spec["volumes"] if item["name"] not in code_volumes]
+    spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] != pods.CODE]
     container = spec["containers"][0]
     container["name"] = CONTAINER
     container["command"] = ["python", "-m", "trialplane.worker.probe", *arguments]
-    container["volumeMounts"] = [item for item in container["volumeMounts"] if item["name"] not in code_volumes]
+    container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] != pods.CODE]
     spec["restartPolicy"] = "Never"
     spec["activeDeadlineSeconds"] = _LIFETIME
     metadata = {**template["metadata"], "name": f"platform-{plan.run}"}
@@ -72,7 +71,7 @@ def arguments(plan: Plan, site: Site, database: str) -> list[str]:
     role = doctor_verdicts.probed_role(plan)
     volumes = {volume["name"]: volume for volume in pods.trial(plan, site, role)["spec"]["volumes"]}
     shm = int(preflight.amount(volumes["shm"]["emptyDir"]["sizeLimit"]))
-    mlflow_url = f"http://{site.gateway_host}:{site.gateway.port}{ledger.namespace_path(site.namespace)}{mlflow.UI}"
+    mlflow_url = f"{site.gateway_url}{ledger.namespace_path(site.namespace)}{mlflow.UI}"
     options = [f"--gpus={role.resources.gpus}", f"--shm={shm}", f"--mlflow={mlflow_url}"]
     if site.data.claim:
         options.append(f"--data={names.DATA}")

@@ -202,7 +202,7 @@ class Gateway:
         for renew in (False, True):
             headers = {names.TOKEN_HEADER: self._bearer(renew=renew)}
             with self._cluster.service_stream(
-                site_gateway.service, site_gateway.port, method, path, body, headers, namespace=self._namespace
+                site_gateway.service, site_gateway.port, method, path, body, headers, self._namespace, site_gateway.scheme
             ) as response:
                 if response.status == 401 and not renew:
                     continue
@@ -231,7 +231,14 @@ class Gateway:
         service, headers = self._site.gateway, {names.TOKEN_HEADER: token}
         full_path = f"{self._root_path}/{path}"
         return self._cluster.service(
-            service.service, service.port, method, full_path, query=query, headers=headers, namespace=self._namespace
+            service.service,
+            service.port,
+            method,
+            full_path,
+            query=query,
+            headers=headers,
+            namespace=self._namespace,
+            scheme=service.scheme,
         )
 
     @property

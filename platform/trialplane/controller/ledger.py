@@ -681,7 +681,7 @@ class Ledger:
     def _opened(self, url: str, lock: Path) -> Store:
         directions = tuple(objective.direction for objective in self.job.objectives)
         seconds, give_up = self._patiently.lock_seconds, self._patiently.give_up
-        if url.startswith(remote.SCHEME):
+        if url.startswith(remote.SCHEMES):
             return remote.Storage(url, self.run, directions, lock_patience=seconds, give_up=give_up)
         return study.Storage(url, self.run, directions, lock, lock_patience=seconds, give_up=give_up)
 

@@ -77,7 +77,7 @@ def _source(run: RunPaths, order: Order) -> Source:
     if order.copy is not None:
         return Copied(order.copy)
     name = run.root.name
-    return Gateway(order.ledger, name) if order.ledger.startswith(remote.SCHEME) else Database(order.ledger, name)
+    return Gateway(order.ledger, name) if order.ledger.startswith(remote.SCHEMES) else Database(order.ledger, name)
 
 
 def _locked(run: RunPaths) -> BinaryIO:

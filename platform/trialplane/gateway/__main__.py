@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 
 from trialplane import errors
 from trialplane.gateway import server, upstream
@@ -13,6 +14,7 @@ from trialplane.gateway.ledgers import MAX_RUNS, LedgerService
 from trialplane.gateway.logs import Controllers, Mlflow
 from trialplane.gateway.mlflow import MlflowProxy
 from trialplane.gateway.routes import Gateway, Namespaces
+from trialplane.gateway.tls import Certificate
 from trialplane.gateway.upstream import Upstream
 from trialplane.ledger.namespaces import Ledgers
 from trialplane.wire import cluster, env, mlflow
@@ -23,10 +25,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m trialplane.gateway", description=__doc__)
     parser.add_argument("--control", required=True, help="namespace of the gateway itself")
     parser.add_argument("--namespaces", required=True, help="namespaces of runs, separated by commas")
+    parser.add_argument("--tls", help="folder with tls.crt and tls.key, to serve HTTPS")
     arguments = parser.parse_args()
     url = os.environ.get(env.LEDGER, "")
     if not url:
         sys.stderr.write(f"{env.LEDGER} must be the URL of the database\n")
+        return errors.EXIT_BAD_INPUT
+    try:
+        certificate = Certificate(Path(arguments.tls)) if arguments.tls else None
+    except OSError as error:
+        sys.stderr.write(f"tls.crt and tls.key in {arguments.tls} cannot be used: {error}; see gateway.tls of the chart\n")
         return errors.EXIT_BAD_INPUT
     try:
         callers = Callers(ApiServer.of_pod())
@@ -50,7 +58,7 @@ def main() -> int:
     answers = Namespaces(gateways)
     proxy = MlflowProxy(_upstream(), ledgers, answers.user)
     service = LedgerService(ledgers, int(os.environ.get(env.MAX_RUNS) or MAX_RUNS))
-    server.server(answers, service, proxy, port=cluster.GATEWAY_PORT).run()
+    server.server(answers, service, proxy, port=cluster.GATEWAY_PORT, certificate=certificate).run()
     ledgers.close()
     return errors.EXIT_OK
 

@@ -40,6 +40,7 @@ from trialplane.gateway.limits import Admit, Limit
 from trialplane.gateway.mlflow import RECEIVE_SECONDS, MlflowProxy
 from trialplane.gateway.route import ANY, Authority, Route
 from trialplane.gateway.routes import Namespaces
+from trialplane.gateway.tls import Certificate
 from trialplane.ledger import locking
 from trialplane.wire import cluster, ledger, mlflow
 
@@ -300,7 +301,13 @@ class _Endpoints:
 
 
 def server(
-    laptops: Namespaces, service: LedgerService, proxy: MlflowProxy, host: str = "", port: int = 0, **options: Any
+    laptops: Namespaces,
+    service: LedgerService,
+    proxy: MlflowProxy,
+    host: str = "",
+    port: int = 0,
+    certificate: Certificate | None = None,
+    **options: Any,
 ) -> uvicorn.Server:
     """Return the server, which does not run yet.
 
@@ -316,7 +323,7 @@ def server(
     app = Starlette(
         routes=[endpoints.starlette_route(route) for route in routes.ROUTES],
         exception_handlers={HTTPException: _answer_unrouted},
-        lifespan=functools.partial(_lifespan, proxy),
+        lifespan=functools.partial(_lifespan, proxy, certificate),
     )
     app.router.redirect_slashes = False
     config = uvicorn.Config(
@@ -334,15 +341,19 @@ def server(
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
         backlog=128,
+        ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
         **options,
     )
     return uvicorn.Server(config)
 
 
 @contextlib.asynccontextmanager
-async def _lifespan(proxy: MlflowProxy, _app: Starlette) -> AsyncIterator[None]:
-    """Close the proxy when the server stops. See Starlette's `lifespan`."""
+async def _lifespan(proxy: MlflowProxy, certificate: Certificate | None, _app: Starlette) -> AsyncIterator[None]:
+    """Renew the certificate while the server runs, and close the proxy when it stops. See Starlette's `lifespan`."""
+    renewal = None if certificate is None else asyncio.create_task(certificate.keep_current())
     yield
+    if renewal is not None:
+        renewal.cancel()
     await proxy.close()
 
 

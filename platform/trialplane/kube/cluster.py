@@ -308,6 +308,7 @@ class Cluster:
         headers: Mapping[str, str] | None = None,
         timeout: float = READ,
         namespace: str = "",
+        scheme: str = "http",
     ) -> ApiResponse:
         """Send a request to a service through the API server's proxy, and return the response; see `call`.
 
@@ -321,19 +322,28 @@ class Cluster:
             headers: Additional headers.
             timeout: Time limit of the response, in seconds.
             namespace: Namespace of the service. "" for this one.
+            scheme: "http" or "https".
         """
-        base = f"/api/v1/namespaces/{namespace or self.namespace}/services/http:{name}:{port}/proxy"
+        base = f"/api/v1/namespaces/{namespace or self.namespace}/services/{scheme}:{name}:{port}/proxy"
         return self.call(method, base + path, query=query, body=body, headers=headers, timeout=timeout)
 
     @contextlib.contextmanager
     def service_stream(
-        self, name: str, port: int, method: str, path: str, body: bytes, headers: Mapping[str, str], namespace: str = ""
+        self,
+        name: str,
+        port: int,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        namespace: str = "",
+        scheme: str = "http",
     ) -> Iterator[Any]:
         """Send a request to a service, and yield urllib3's response, whose body has not been read; see `service`.
 
         Reading the body may raise errors of urllib3.
         """
-        url = f"/api/v1/namespaces/{namespace or self.namespace}/services/http:{name}:{port}/proxy{path}"
+        url = f"/api/v1/namespaces/{namespace or self.namespace}/services/{scheme}:{name}:{port}/proxy{path}"
         answer = self._send(method, url, None, body or None, "application/json", headers, READ, preload=False)
         try:
             yield answer

@@ -11,6 +11,8 @@ import contextlib
 import http.client
 import itertools
 import json
+import os
+import ssl
 import threading
 import time
 import urllib.parse
@@ -20,13 +22,13 @@ from typing import Any, Literal, TypeVar
 from trialplane import errors
 from trialplane.ledger import locking
 from trialplane.ledger.attempts import Attempt, Reports
-from trialplane.wire import backoff, cluster, labels, ledger, records
+from trialplane.wire import backoff, cluster, env, labels, ledger, records
 from trialplane.wire.records import ReportRow, RunStatus
 
 A = TypeVar("A", bound=ledger.Answer)
 T = TypeVar("T")
 
-SCHEME = "http://"
+SCHEMES = ("http://", "https://")
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0  # the database ends a statement after half of that
 MAX_ANSWER = 64 << 20  # bytes; more than the largest attempt, and far more than a page of several attempts
@@ -45,13 +47,13 @@ class Reader:
     """Reader of one run, without its lock.
 
     Args:
-        url: `http://:TOKEN@HOST:PORT/namespaces/NAMESPACE`.
+        url: `http://:TOKEN@HOST:PORT/namespaces/NAMESPACE`, or https.
         run: Name of the run.
     """
 
     def __init__(self, url: str, run: str) -> None:
         parts = urllib.parse.urlsplit(url)
-        self._host, self._port = parts.hostname or "", parts.port or 80
+        self._scheme, self._host, self._port = parts.scheme, parts.hostname or "", parts.port or 80
         self._headers = {cluster.TOKEN_HEADER: parts.password or ""}
         self._path = ledger.path(parts.path, run)
         self._run = run
@@ -121,7 +123,11 @@ class Reader:
 
     def _open(self) -> None:
         """Connect."""
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
+        if self._scheme == "https":
+            context = ssl.create_default_context(cafile=os.environ.get(env.MLFLOW_CA))
+            connection = http.client.HTTPSConnection(self._host, self._port, timeout=CONNECT_SECONDS, context=context)
+        else:
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
         connection.auto_open = 0  # a new connection must take the lock first
         try:
             connection.connect()
@@ -203,7 +209,7 @@ class Reader:
 
     @property
     def _address(self) -> str:
-        return f"http://{self._host}:{self._port}"
+        return f"{self._scheme}://{self._host}:{self._port}"
 
     def _drop(self) -> None:
         if self._connection is not None:
@@ -215,7 +221,7 @@ class Storage(Reader):
     """One run, open for writing by this process alone: a `ledger.Store`.
 
     Args:
-        url: `http://:TOKEN@HOST:PORT/namespaces/NAMESPACE`.
+        url: `http://:TOKEN@HOST:PORT/namespaces/NAMESPACE`, or https.
         run: Name of the run.
         directions: "minimize" or "maximize" per objective.
         lock_patience: Seconds to wait for a former controller to release the lock.

@@ -25,6 +25,7 @@ HEAD_USER, AUTOSCALER_USER = 1001, 1002  # uids of the other containers of the h
 RAY_LOGS = "/tmp/ray"  # Ray's sockets and logs, which all containers of the head pod share
 # Limits of the head pod's folders on the node's disk, like `Site.scratch` of trial pods. Exceeding one evicts this pod,
 # rather than others.
+CODE = "code"  # name of the volume with the packed code
 _TMP, _RAY_LOGS, _HOME = "1Gi", "8Gi", "16Gi"
 _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 # Labels by which the pods of one trial are packed. They communicate at each step, so they should be on one machine if they
@@ -81,6 +82,7 @@ def head(plan: Plan, site: Site) -> dict[str, Any]:
         _code(plan),
         {"name": "run-token", "secret": {"secretName": cluster.token_secret(plan.run), "defaultMode": 0o440}},
         *_notify_volumes(job),
+        *_authority_volumes(site),
     ]
     spec = _pod(plan, site, site.controller_account, ray, volumes)
     spec["initContainers"] = [_controller(plan, site)]
@@ -127,9 +129,10 @@ def _controller(plan: Plan, site: Site) -> dict[str, Any]:
             *([run_folder] if site.runs.claim else []),
             _mount("shm", "/dev/shm"),
             _mount("spec", cluster.SPEC_MOUNT, read_only=True),
-            _mount("code", cluster.CODE_MOUNT, read_only=True),
+            _mount(CODE, cluster.CODE_MOUNT, read_only=True),
             _mount("run-token", cluster.TOKEN_MOUNT, read_only=True),
             *(_mount(volume["name"], cluster.NOTIFY_MOUNT, read_only=True) for volume in _notify_volumes(plan.job)),
+            *(_mount(volume["name"], cluster.GATEWAY_CA_MOUNT, read_only=True) for volume in _authority_volumes(site)),
         ],
     }
 
@@ -140,6 +143,12 @@ def _notify_volumes(job: Job) -> list[dict[str, Any]]:
     items = [{"key": name, "path": name} for name in names]
     secret = {"secretName": cluster.NOTIFY_SECRET, "items": items, "optional": True, "defaultMode": 0o440}
     return [{"name": "notify", "secret": secret}] if names else []
+
+
+def _authority_volumes(site: Site) -> list[dict[str, Any]]:
+    """Return the volume with the authority of the gateway's certificate, if the gateway has one."""
+    items = [{"key": cluster.GATEWAY_CA, "path": cluster.GATEWAY_CA}]
+    return [{"name": "gateway-ca", "configMap": {"name": cluster.SITE, "items": items}}] if site.gateway.tls else []
 
 
 def autoscales(job: Job, site: Site) -> bool:
@@ -167,7 +176,7 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
         _mount("tmp", variables.TMP),
         _mount("home", cluster.HOME),
         _mount("shm", "/dev/shm"),
-        _mount("code", cluster.CODE_MOUNT, read_only=True),
+        _mount(CODE, cluster.CODE_MOUNT, read_only=True),
     ]
     container: dict[str, Any] = {
         "name": "ray-worker",
@@ -188,6 +197,9 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
     if site.data.claim:
         mounts.append(_mount("data", cluster.DATA, read_only=True))
         volumes.append(_claim("data", site.data.claim, read_only=True))
+    for volume in _authority_volumes(site):
+        mounts.append(_mount(volume["name"], cluster.GATEWAY_CA_MOUNT, read_only=True))
+        volumes.append(volume)
     spec = _pod(plan, site, site.trial_account, container, volumes)
     # An ended container is not restarted in its pod. The pod is recreated instead: it waits for the head without back-off,
     # and starts with empty memory and disk.
@@ -335,8 +347,8 @@ def _code(plan: Plan) -> dict[str, Any]:
     """Return the volume with the packed code. Several ConfigMaps are projected into one folder once all exist."""
     maps = [{"name": name} for name in plan.code_maps]
     if len(maps) == 1:
-        return {"name": "code", "configMap": maps[0]}
-    return {"name": "code", "projected": {"sources": [{"configMap": config_map} for config_map in maps]}}
+        return {"name": CODE, "configMap": maps[0]}
+    return {"name": CODE, "projected": {"sources": [{"configMap": config_map} for config_map in maps]}}
 
 
 def _token_volume() -> dict[str, Any]:

@@ -38,6 +38,21 @@ class Service(_Part):
     port: int = 0
 
 
+class GatewayService(Service):
+    """The gateway.
+
+    Attributes:
+        tls: whether it serves HTTPS. The ConfigMap of the site then has the authority of its certificate.
+    """
+
+    tls: bool = False
+
+    @property
+    def scheme(self) -> str:
+        """Scheme of its URLs."""
+        return "https" if self.tls else "http"
+
+
 class Secret(_Part):
     """A key of a Secret."""
 
@@ -153,7 +168,7 @@ class Site(_Part):
     namespace: str = ""
     control: str = ""
     images: Images
-    gateway: Service
+    gateway: GatewayService
     ledger: Secret
     database: str = ""
     runs: Volume = Volume()
@@ -176,9 +191,10 @@ class Site(_Part):
     network: Network = Network()
 
     @property
-    def gateway_host(self) -> str:
-        """Host name of the gateway for pods of runs."""
-        return f"{self.gateway.service}.{self.control}.svc" if self.control else self.gateway.service
+    def gateway_url(self) -> str:
+        """URL of the gateway for pods of runs."""
+        host = f"{self.gateway.service}.{self.control}.svc" if self.control else self.gateway.service
+        return f"{self.gateway.scheme}://{host}:{self.gateway.port}"
 
     @property
     def home(self) -> str:

@@ -36,20 +36,21 @@ def head(site: Site) -> list[dict[str, Any]]:
 
 def controller(plan: Plan, site: Site, saving: Saving | None = None) -> list[dict[str, Any]]:
     """Return the variables of the controller: those of Ray's container, and its token."""
-    gateway, ledger_path = f"http://{site.gateway_host}:{site.gateway.port}", ledger.namespace_path(site.namespace)
+    ledger_path = ledger.namespace_path(site.namespace)
     values = {
         # A sampler's matrices are small. torch would use as many threads as the node has cores, and wait for them.
         "OMP_NUM_THREADS": "1",
         **_common_variables(site),
         env.HOME: cluster.HOME,
         env.STATUS: f"0.0.0.0:{cluster.STATUS_PORT}",
-        env.LEDGER: f"{gateway}{ledger_path}",
+        env.LEDGER: f"{site.gateway_url}{ledger_path}",
         env.TOKEN_FILE: f"{cluster.TOKEN_MOUNT}/{cluster.TOKEN_KEY}",
-        env.MLFLOW_TRACKING_URI: f"{gateway}{mlflow.path(ledger_path, plan.run)}",
+        env.MLFLOW_TRACKING_URI: f"{site.gateway_url}{mlflow.path(ledger_path, plan.run)}",
         env.RAY_ADDRESS: f"127.0.0.1:{cluster.GCS_PORT}",
         "RAY_AUTH_MODE": "token",  # KubeRay sets both for its own containers only
         # Ray's driver would write a file into a folder of Ray's head, which has another uid, and abort.
         "RAY_event_log_reporter_enabled": "0",
+        **_authority_variables(site),
         **_saving_variables(saving),
     }
     values.pop(env.RAY_AUTH_TOKEN, None)  # each name occurs once
@@ -70,13 +71,18 @@ def trial(site: Site, saving: Saving | None = None) -> list[dict[str, Any]]:
         # A trial owns all GPUs of its pod; a slot without GPUs must not hide those of a job that finds them itself.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
-    values = {"HOME": TMP, env.HOME: cluster.HOME, **_saving_variables(saving), **ray}
+    values = {"HOME": TMP, env.HOME: cluster.HOME, **_authority_variables(site), **_saving_variables(saving), **ray}
     return _env_list({**site.env, **values, **policies.trial_env()})
 
 
 def autoscaler(site: Site) -> list[dict[str, Any]]:
     """Return the variables of KubeRay's autoscaler container in the head pod."""
     return _env_list(_common_variables(site))
+
+
+def _authority_variables(site: Site) -> dict[str, str]:
+    """Return the variable with the authority of the gateway's certificate, which MLflow's client and the ledger's check."""
+    return {env.MLFLOW_CA: f"{cluster.GATEWAY_CA_MOUNT}/{cluster.GATEWAY_CA}"} if site.gateway.tls else {}
 
 
 def _saving_variables(saving: Saving | None) -> dict[str, str]:

@@ -40,6 +40,7 @@ SITE_KEY = "site.json"
 GCS_PORT = 6379  # of Ray's head
 STATUS_PORT = 8090  # of the controller, for /status and /metrics
 GATEWAY_PORT = 8080
+TLS_MOUNT = "/etc/trialplane/tls"  # tls.crt and tls.key of the gateway, in its pods
 
 # Paths in the pods of a run.
 HOME = "/var/lib/trialplane"  # TRIALPLANE_HOME; in all pods, the run's folder is RunPaths.of(HOME, run)
@@ -48,6 +49,8 @@ CODE_MOUNT = "/etc/trialplane/code"  # code.tar.gz
 CODE_KEY = "code.tar.gz"  # key of the first part of the code; the keys of further parts end in .1, .2, …
 TOKEN_MOUNT = "/etc/trialplane/token"  # the run's token; only the controller's pod mounts it
 TOKEN_KEY = "token"  # key of the run's token in its Secret
+GATEWAY_CA = "gateway-ca.crt"  # key in the ConfigMap SITE: certificate of the authority that signs the gateway's
+GATEWAY_CA_MOUNT = "/etc/trialplane/gateway"  # that certificate; all pods of a run mount it
 NOTIFY_SECRET = "trialplane-notify"  # a team's Secret with URLs of services to notify
 NOTIFY_MOUNT = "/etc/trialplane/notify"  # that Secret; only the controller's container mounts it
 RAY_TOKEN_KEY = "auth_token"  # key of Ray's token in its Secret, set by KubeRay

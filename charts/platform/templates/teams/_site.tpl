@@ -26,7 +26,7 @@
       "release" .Release.Name
       "control" .Release.Namespace
       "images" $images
-      "gateway" (dict "service" (printf "%s-gateway" $fullname) "port" 8080)
+      "gateway" (dict "service" (printf "%s-gateway" $fullname) "port" 8080 "tls" (not (empty .Values.gateway.tls.secret)))
       "database" (include "platform.database" .)
       "ledger" (dict "name" (include "platform.ledger.secret" .) "key" (include "platform.ledger.key" .))
       "runs" (dict "claim" (include "platform.runs.claim" .))
@@ -67,4 +67,8 @@ metadata:
 data:
   site.json: |
     {{- toPrettyJson $site | nindent 4 }}
+  {{- if .Values.gateway.tls.secret }}
+  gateway-ca.crt: |
+    {{- .Values.gateway.tls.ca | nindent 4 }}
+  {{- end }}
 {{- end -}}
