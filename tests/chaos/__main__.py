@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.kills import Kills, KindCluster, roles
+from tests.chaos.kills import Kills, KindCluster, Rules, roles
 from tests.e2e.conftest import Cluster
 from tests.e2e.recorded import mlflow_runs
 
@@ -209,6 +209,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--once", action="store_true", help="after the first trial kill each role once, then wait for the end"
     )
+    parser.add_argument(
+        "--cut", type=float, default=0.0, metavar="SECONDS", help="cut pods off from the network of a kind cluster instead"
+    )
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="trialplane-chaos-") as home:
         study = Study(
@@ -231,7 +234,8 @@ def _measure(study: Study, options: argparse.Namespace) -> int:
     else:
         flags = ("--trials", str(options.trials), "--parallel", str(options.parallel), "--name", study.name, "--detach")
         study.cluster.platform("submit", "hpo", study.cluster.job(study.cluster.home / "jobs" / "chaos"), *FLAGS, *flags)
-    kills = Kills(cluster, roles(study.name), options.every, options.seed, options.nodes, options.once, _say)
+    rules = Rules(options.every, options.seed, options.nodes, options.once, options.cut)
+    kills = Kills(cluster, roles(study.name), rules, _say)
     _say(f"{study.name} runs; a kill every {options.every:g} s, seed {options.seed}; Ctrl-C ends the killing, not the run")
     began = time.monotonic()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does, for a stopped node must come back

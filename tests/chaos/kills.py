@@ -1,4 +1,5 @@
-"""Kills the pods of a run and of the chart at random, and the nodes of a kind cluster, and sees when each is back.
+"""Kills the pods of a run and of the chart at random, or cuts them off, and the nodes of a kind cluster, and sees when each
+is back.
 
 Nothing waits in here: `Kills.look` is told the time, looks once, and kills when it is time to. A role whose pod was killed
 is not chosen again before as many of its pods are ready as before. The one exception are trial pods, of which a run has
@@ -87,7 +88,7 @@ class Kill:
         at: seconds since the first look.
         before: ready pods of the role before it.
         known: seconds since the first look at which Kubernetes noticed that the node is away; None before, and for pods.
-        started: whether a node was started again.
+        started: whether a node was started again, or a pod that was cut off has its network again.
         back: seconds since the first look at which the role was whole again; None before.
     """
 
@@ -109,6 +110,12 @@ class There(Protocol):
     def kill(self, pod: Victim) -> None:
         """Deletes a pod without grace; one that is gone already is no error."""
 
+    def cut(self, pod: Victim) -> None:
+        """Drops all packets from and to a pod."""
+
+    def reconnect(self, pod: Victim) -> None:
+        """Lets the packets of a pod that was cut off pass again."""
+
     def nodes(self) -> list[Victim]:
         """Nodes that are ready and are not the API server's."""
 
@@ -119,33 +126,41 @@ class There(Protocol):
         """Brings it back."""
 
 
-class Kills:
-    """Kills one thing after the other.
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What is killed, and when.
 
-    Args:
-        there: the cluster.
-        all_roles: what may be killed.
+    Attributes:
         every: seconds from one kill to the next.
         seed: of the choice.
         nodes: whether nodes are stopped as well.
         once: kill each role once and no more; one that has no pods yet waits for its turn.
+        cut: seconds for which a pod is cut off from the network; 0 to kill it instead.
+    """
+
+    every: float
+    seed: int
+    nodes: bool = False
+    once: bool = False
+    cut: float = 0.0
+
+
+class Kills:
+    """Kills one thing after the other, or cuts it off.
+
+    Args:
+        there: the cluster.
+        all_roles: what may be killed.
+        rules: what is killed when.
         say: prints a line.
     """
 
-    def __init__(
-        self,
-        there: There,
-        all_roles: Iterable[Role],
-        every: float,
-        seed: int,
-        nodes: bool,
-        once: bool,
-        say: Callable[[str], None],
-    ) -> None:
+    def __init__(self, there: There, all_roles: Iterable[Role], rules: Rules, say: Callable[[str], None]) -> None:
         self.there = there
         self.roles = {role.name: role for role in all_roles}
-        self.every, self.nodes, self.once, self.say = every, nodes, once, say
-        self.chance = random.Random(seed)
+        self.nodes, self.once, self.say = rules.nodes, rules.once, say
+        self._every, self._cut = rules.every, rules.cut
+        self.chance = random.Random(rules.seed)
         self.done: list[Kill] = []
         self._due = 0.0
 
@@ -183,18 +198,26 @@ class Kills:
         kill = Kill(role, self.chance.choice(sorted(ready, key=lambda pod: pod.name)), now, len(ready))
         if role == NODE:
             self.there.stop(kill.victim)
+        elif self._cut:
+            self.there.cut(kill.victim)
         else:
             self.there.kill(kill.victim)
         self.done.append(kill)
-        self._due = now + self.every
-        self.say(f"{now:5.0f} s  {role}: {kill.victim.name} {'stopped' if role == NODE else 'killed'}")
+        self._due = now + self._every
+        self.say(f"{now:5.0f} s  {role}: {kill.victim.name} {'stopped' if role == NODE else 'cut off' if self._cut else 'killed'}")
 
     def restore(self) -> None:
-        """Starts the nodes that are stopped."""
+        """Starts the nodes that are stopped, and reconnects the pods that are cut off."""
         for kill in self.out:
-            if kill.role == NODE and not kill.started:
-                self.there.start(kill.victim)
-                kill.started = True
+            if (kill.role == NODE or self._cut) and not kill.started:
+                self._start(kill)
+
+    def _start(self, kill: Kill) -> None:
+        if kill.role == NODE:
+            self.there.start(kill.victim)
+        else:
+            self.there.reconnect(kill.victim)
+        kill.started = True
 
     def _choose(self) -> tuple[str, list[Victim]] | None:
         """A role at random that is back, and its ready pods. One draw per role, so that a seed gives an order of roles."""
@@ -215,13 +238,18 @@ class Kills:
             if not is_ready and kill.known is None:
                 kill.known = now
             if not kill.started and kill.known is not None and now >= kill.known + DARK:
-                self.there.start(kill.victim)
-                kill.started = True
+                self._start(kill)
             elif kill.started and is_ready:
                 kill.back = now
             return
+        if self._cut and not kill.started:
+            if now >= kill.at + self._cut:
+                self._start(kill)
+            return
         ready = self.there.ready(self.roles[kill.role])
-        if kill.victim.uid not in {pod.uid for pod in ready} and len(ready) >= kill.before:
+        if self._cut and len(ready) >= kill.before:
+            kill.back = now
+        elif kill.victim.uid not in {pod.uid for pod in ready} and len(ready) >= kill.before:
             kill.back = now
 
 
@@ -236,6 +264,7 @@ class KindCluster:
     def __init__(self, context: str, namespace: str) -> None:
         self.context = context
         self.cluster = Cluster(context, namespace)
+        self._rules: dict[str, tuple[str, str]] = {}  # uid of a pod that is cut off → its node, and its address
 
     @functools.cached_property
     def chart(self) -> Cluster:
@@ -251,6 +280,25 @@ class KindCluster:
     def kill(self, pod: Victim) -> None:
         """See `There`."""
         Cluster(self.context, pod.namespace).delete(kinds.POD, pod.name, now=True)
+
+    def cut(self, pod: Victim) -> None:
+        """See `There`."""
+        manifest = Cluster(self.context, pod.namespace).read(kinds.POD, pod.name)
+        if manifest is None:
+            raise TargetError(f"the pod {pod.name} is gone before it was cut off")
+        self._rules[pod.uid] = manifest["spec"]["nodeName"], manifest["status"]["podIP"]
+        self._filter("-I", pod)
+
+    def reconnect(self, pod: Victim) -> None:
+        """See `There`."""
+        self._filter("-D", pod)
+        del self._rules[pod.uid]
+
+    def _filter(self, action: str, pod: Victim) -> None:
+        """Insert (-I) or delete (-D) the rules that drop what the pod's node forwards from and to it."""
+        node, address = self._rules[pod.uid]
+        for end in ("-s", "-d"):
+            _docker("exec", node, "iptables", "-w", "-t", "mangle", action, "FORWARD", end, address, "-j", "DROP")
 
     def nodes(self) -> list[Victim]:
         """See `There`."""
@@ -269,7 +317,7 @@ class KindCluster:
 def _docker(*words: str) -> None:
     done = subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise TargetError(f"`docker {' '.join(words)}` failed; --nodes is for kind on this machine: {done.stderr.strip()}")
+        raise TargetError(f"`docker {' '.join(words)}` failed; --nodes and --cut are for kind on this machine: {done.stderr.strip()}")
 
 
 def _victim(thing: dict[str, Any]) -> Victim:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 from tests.chaos import __main__ as chaos
-from tests.chaos.kills import DARK, NODE, Kill, Kills, Role, Victim, roles
+from tests.chaos.kills import DARK, NODE, Kill, Kills, Role, Rules, Victim, roles
 
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
@@ -36,6 +36,7 @@ class ClusterDouble:
         self.now = 0.0
         self.made = 0
         self.pods: dict[str, dict[Victim, float]] = {name: {} for name in NAMES}
+        self.cuts: dict[Victim, float] = {}
         self.dark: dict[str, float | None] = {"one": 0.0, "two": 0.0}
         for name in NAMES:
             for _ in range(counts.get(name, 1)):
@@ -53,6 +54,12 @@ class ClusterDouble:
         del self.pods[role][pod]
         self._make(role, self.now + MENDED)
 
+    def cut(self, pod: Victim) -> None:
+        self.cuts[pod] = self.now
+
+    def reconnect(self, pod: Victim) -> None:
+        assert self.now - self.cuts.pop(pod) >= 30
+
     def nodes(self) -> list[Victim]:
         return [Victim(name, name) for name, moment in self.dark.items() if moment is not None and moment <= self.now]
 
@@ -63,8 +70,8 @@ class ClusterDouble:
         self.dark[node.name] = self.now + MENDED
 
 
-def killed(there: ClusterDouble, seconds: int, every: float = 5.0, *, nodes: bool = False, once: bool = False) -> Kills:
-    kills = Kills(there, roles(RUN), every, 7, nodes, once, lambda text: None)
+def killed(there: ClusterDouble, seconds: int, every: float = 5.0, **rules: Any) -> Kills:
+    kills = Kills(there, roles(RUN), Rules(every, 7, **rules), lambda text: None)
     for now in range(seconds):
         there.now = float(now)
         kills.look(there.now)
@@ -92,6 +99,25 @@ def test_a_second_trial_pod_goes_while_the_first_is_replaced() -> None:
     kills = killed(ClusterDouble(trial=2, **dict.fromkeys(set(NAMES) - {"trial"}, 0)), 60, every=3.0)
     gaps = [after.at - before.at for before, after in itertools.pairwise(kills.done)]
     assert min(gaps) < MENDED
+
+
+def test_each_role_is_cut_off_for_its_time_and_has_its_network_again() -> None:
+    there = ClusterDouble(trial=2)
+    kills = killed(there, 600, once=True, cut=30.0)
+    assert sorted(kill.role for kill in kills.done) == sorted(NAMES)
+    assert not there.cuts
+    assert all(kill.back is not None and kill.back - kill.at >= 30 for kill in kills.done)
+    assert there.made == len(NAMES) + 1, "a pod was killed"
+
+
+def test_an_interrupted_chaos_run_leaves_no_pod_cut_off() -> None:
+    there = ClusterDouble()
+    there.now = 0.0
+    kills = killed(there, 10, cut=30.0)
+    assert there.cuts
+    there.now = 60.0
+    kills.restore()
+    assert not there.cuts
 
 
 def test_a_role_without_pods_is_skipped() -> None:
@@ -157,7 +183,7 @@ def storm(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[RunStatus, Kil
         there = there or ClusterDouble()
         study = StudyDouble(state, there)
         monkeypatch.setattr(chaos, "time", study)
-        kills = Kills(there, roles(RUN), 5.0, 7, nodes, once, lambda text: None)
+        kills = Kills(there, roles(RUN), Rules(5.0, 7, nodes, once), lambda text: None)
         return chaos.storm(cast(chaos.Study, study), kills, bound, lambda text: None), kills, there
 
     return run
@@ -277,7 +303,7 @@ def test_what_is_lost_or_doubled_is_not_exact(
 
 
 def test_the_table_has_kills_by_role() -> None:
-    kills = Kills(ClusterDouble(), roles(RUN), 5.0, 0, False, False, lambda text: None)
+    kills = Kills(ClusterDouble(), roles(RUN), Rules(5.0, 0), lambda text: None)
     kills.done = [Kill("mlflow", Victim("a", "a"), 10.0, back=22.0), Kill("mlflow", Victim("b", "b"), 50.0, back=90.0)]
     text = chaos.table(chaos.count(3, ATTEMPTS, RUNS), kills, 61.4)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
