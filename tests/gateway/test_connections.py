@@ -70,6 +70,15 @@ def connect(http: Http) -> Iterator[Connect]:
         yield lambda address: stack.enter_context(http.connect(address))
 
 
+def test_a_head_without_an_end_closes_its_connection(connect: Connect) -> None:
+    connection = connect("127.0.0.1")
+    connection.sendall(b"GET /health HTTP/1.1\r\n")
+    with pytest.raises(ConnectionError):
+        for number in range(1 << 16):
+            connection.sendall(b"x-%d: %s\r\n" % (number, b"y" * 1000))
+        raise AssertionError("the gateway took a head of 64 MiB")
+
+
 def answered(connection: socket.socket, request: bytes) -> bytes:
     """The head of the answer; the connection stays open if the gateway leaves it so."""
     connection.sendall(request)

@@ -16,7 +16,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 
 import anyio
-import httpx
+import aiohttp
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Send
@@ -45,7 +45,6 @@ REQUESTS = 128  # limit of concurrent requests of one run, or of one namespace's
 THREADS = 256  # threads that check tokens and budgets, with requests to the database or the API server
 RECEIVE_SECONDS = 30.0  # time limit for each piece of a body to arrive
 STORE_SECONDS = 1800.0  # time limit for MLflow to store an artifact
-_PIECE = 1 << 18  # bytes of a response that are read at once
 _LARGE = 64 << 10  # calls with larger bodies, in bytes, are limited, because their bodies are in memory
 _LARGE_CALLS = 32  # limit of concurrent large calls
 _LARGE_CALLS_PER_RUN = 8  # limit of concurrent large calls of one run
@@ -87,7 +86,7 @@ class MlflowProxy:
             admit: Function that counts the request for the namespace of its token.
 
         Raises:
-            httpx.HTTPError: MLflow's response ended early, after its first part was sent.
+            aiohttp.ClientError, TimeoutError: MLflow's response ended early, after its first part was sent.
             ClientDisconnect: The request ended early.
         """
         async with contextlib.AsyncExitStack() as stack:
@@ -113,8 +112,8 @@ class MlflowProxy:
                 return
             headers = response.headers
             head = [(name.encode(), headers[name].encode("latin-1")) for name in _RESPONSE_HEADERS if name in headers]
-            await send({"type": "http.response.start", "status": response.status_code, "headers": head})
-            async for piece in response.aiter_raw(_PIECE):
+            await send({"type": "http.response.start", "status": response.status, "headers": head})
+            async for piece in response.content.iter_any():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body"})
 
@@ -125,7 +124,7 @@ class MlflowProxy:
 
     async def _authenticate_and_forward(
         self, stack: contextlib.AsyncExitStack, destination: Destination, request: Request, admit: Admit
-    ) -> httpx.Response | Response:
+    ) -> aiohttp.ClientResponse | Response:
         """Authenticate the caller of a request, and forward it.
 
         Returns:
@@ -170,7 +169,7 @@ class MlflowProxy:
         target: str,
         request: Request,
         caller_headers: dict[str, str],
-    ) -> httpx.Response:
+    ) -> aiohttp.ClientResponse:
         """Forward an authenticated request, and return MLflow's response. Its bytes count toward the namespace's budget.
 
         Args:
@@ -216,7 +215,7 @@ class MlflowProxy:
         is_stored = False
         try:
             response = await stack.enter_async_context(self._upstream.response(method, target, headers, content, patience))
-            is_stored = response.status_code < 400
+            is_stored = response.status < 400
         finally:
             if cost and not is_stored:
                 await anyio.to_thread.run_sync(runs.refund, category, cost, limiter=self._threads)

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import anyio
-import httpx
+import aiohttp
 import uvicorn
 from starlette import routing
 from starlette.applications import Starlette
@@ -30,7 +30,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from trialplane.gateway import ledgers as services
 from trialplane.gateway import limits, routes
@@ -49,6 +49,7 @@ MAX_PER_NAMESPACE = 1024  # limit of a namespace's connections
 MAX_UNKNOWN = 64  # limit of an address's connections without a valid token yet
 UNKNOWN_SECONDS = 10.0  # time limit for the first request of a connection to arrive
 REQUEST_SECONDS = RECEIVE_SECONDS  # time limit to receive a controller's request, and to send each piece of a response
+MAX_HEAD = 512 << 10  # bytes of a request's head, which httptools does not limit; asyncio reads up to 256 KiB at once
 STOP_SECONDS = 20  # time limit of current requests when the gateway stops
 THREADS = 512  # threads for laptops
 SHARE = 256  # limit of a namespace's concurrent requests of laptops and for MLflow
@@ -62,7 +63,7 @@ class _Namespace:
     name: str
 
 
-class Peer(H11Protocol):
+class Peer(HttpToolsProtocol):
     """A connection of a client.
 
     Args:
@@ -85,6 +86,8 @@ class Peer(H11Protocol):
         self._holder_lock = threading.Lock()
         self.ledger_lock = asyncio.Lock()
         self.uses_ledger = False
+        self._has_open_head = False
+        self._head_size = 0  # bytes
 
     @property
     def is_admitted(self) -> bool:
@@ -118,9 +121,24 @@ class Peer(H11Protocol):
         self.tasks.add(closing)  # uvicorn waits for these when it stops
         closing.add_done_callback(self.tasks.discard)
 
+    def on_message_begin(self) -> None:
+        """Start counting the bytes of a request's head. See httptools."""
+        super().on_message_begin()
+        self._has_open_head = True
+
+    def on_headers_complete(self) -> None:
+        """Stop counting the bytes of a request's head. See httptools."""
+        self._has_open_head, self._head_size = False, 0
+        super().on_headers_complete()
+
     def data_received(self, data: bytes) -> None:
-        """Process received data. Unlike uvicorn, also limit the time for the rest of a request's head."""
+        """Process received data. Unlike uvicorn, also limit the size of a request's head, and the time for the rest of it."""
         super().data_received(data)
+        if self._has_open_head:
+            self._head_size += len(data)
+            if self._head_size > MAX_HEAD:
+                self.transport.abort()
+                return
         if self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete):
             self._start_idle_timer()
 
@@ -279,7 +297,7 @@ class _Endpoints:
         with self._admission(peer) as admit:
             try:
                 await self._proxy.answer(destination, request, send, admit)
-            except (httpx.HTTPError, ClientDisconnect):
+            except (aiohttp.ClientError, TimeoutError, ClientDisconnect):
                 peer.transport.abort()  # the client then notices that the body is incomplete
 
     @contextlib.contextmanager
@@ -317,6 +335,7 @@ def server(
         proxy: Proxy of MLflow.
         host: Address to listen on, unless the server is run with existing sockets. "" for all addresses.
         port: Port to listen on.
+        certificate: Certificate for HTTPS. None for plain HTTP.
         options: Further options of `uvicorn.Config`.
     """
     endpoints = _Endpoints(laptops, service, proxy)

@@ -6,9 +6,11 @@ import contextlib
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
+from http import HTTPStatus
 from typing import Any
 
-import httpx
+import aiohttp
+import yarl
 
 from trialplane import errors
 from trialplane.wire import mlflow
@@ -49,16 +51,9 @@ class Upstream:
 
     def __init__(self, url: str, authorization: str = "", max_artifact: int = MAX_ARTIFACT) -> None:
         self.max_artifact = max_artifact
-        self._base = httpx.URL(url.rstrip("/"))
-        # Each request has its own connection. After an internal error MLflow closes the connection without notice, and the
-        # next request on it, which must not be repeated, would be lost.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        self._client = httpx.AsyncClient(
-            headers={"Authorization": authorization} if authorization else None,
-            limits=limits,
-            trust_env=False,
-            verify=ssl.create_default_context(),
-        )
+        self._base = url.rstrip("/")
+        self._headers = {"Authorization": authorization} if authorization else {}
+        self._session: aiohttp.ClientSession | None = None  # created in the event loop
         self._authorizes_until = 0.0  # on the monotonic clock
 
     @contextlib.asynccontextmanager
@@ -69,7 +64,7 @@ class Upstream:
         headers: Mapping[str, str],
         content: Any = b"",
         patience: float = ANSWER_SECONDS,
-    ) -> AsyncIterator[httpx.Response]:
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a request, and yield MLflow's response. The body of the response has not been read.
 
         Args:
@@ -88,7 +83,8 @@ class Upstream:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        if self._session is not None:
+            await self._session.close()
 
     async def check(self, namespace: str) -> None:
         """Check that MLflow can answer a request that needs its database and the API server.
@@ -100,9 +96,9 @@ class Upstream:
             MlflowRefusal: It cannot.
         """
         async with self.response("GET", _PROBE, mlflow.caller_headers(namespace, "", "health")) as response:
-            if response.status_code != httpx.codes.OK:
-                text = (await response.aread())[:200].decode(errors="replace")
-                text = f"MLflow answers {response.status_code}: {text}; the log of its pod says more"
+            if response.status != HTTPStatus.OK:
+                text = (await response.read())[:200].decode(errors="replace")
+                text = f"MLflow answers {response.status}: {text}; the log of its pod says more"
                 raise MlflowRefusal(503, UNAVAILABLE, text)
 
     async def _check_authorizes(self) -> None:
@@ -116,9 +112,9 @@ class Upstream:
         if time.monotonic() < self._authorizes_until:
             return
         async with self._send("GET", _PROBE, {}, b"", ANSWER_SECONDS) as response:
-            await response.aread()
-        if response.status_code != httpx.codes.UNAUTHORIZED:
-            text = f"MLflow answers a request of nobody with {response.status_code}, not with 401"
+            await response.read()
+        if response.status != HTTPStatus.UNAUTHORIZED:
+            text = f"MLflow answers a request of nobody with {response.status}, not with 401"
             remedy = "it must run with mlflow-kubernetes-plugins, see `platform docs security`"
             raise MlflowRefusal(503, UNAVAILABLE, f"{text}: {remedy}")
         self._authorizes_until = time.monotonic() + _CHECK_SECONDS
@@ -126,18 +122,31 @@ class Upstream:
     @contextlib.asynccontextmanager
     async def _send(
         self, method: str, target: str, headers: Mapping[str, str], content: Any, patience: float
-    ) -> AsyncIterator[httpx.Response]:
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a request without the check, and yield the response; see `response`."""
-        timeout = httpx.Timeout(ANSWER_SECONDS, connect=_CONNECT_SECONDS, read=patience)
-        url = self._base.copy_with(raw_path=self._base.raw_path.rstrip(b"/") + target.encode())
-        request_headers = {**headers, "Accept-Encoding": "identity"}  # the body is forwarded unchanged
-        request = self._client.build_request(method, url, headers=request_headers, content=content, timeout=timeout)
+        if self._session is None:
+            self._session = self._new_session()
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=patience)
+        url = yarl.URL(self._base + target, encoded=True)
         try:
-            response = await self._client.send(request, stream=True)
-        except httpx.HTTPError as error:
-            text = f"MLflow does not answer the gateway: {errors.first_line(error)}"
+            response = await self._session.request(
+                method, url, headers=headers, data=content or None, timeout=timeout, allow_redirects=False
+            )
+        except (aiohttp.ClientError, TimeoutError) as error:
+            text = f"MLflow does not answer the gateway: {errors.first_line(error) or type(error).__name__}"
             raise MlflowRefusal(503, UNAVAILABLE, text) from error
-        try:
+        async with response:
             yield response
-        finally:
-            await response.aclose()
+
+    def _new_session(self) -> aiohttp.ClientSession:
+        """Return a client that sends and returns everything unchanged."""
+        # A connection for each request: MLflow closes one after an error of its own without saying so, and then the next
+        # request on it, which may not be repeated, would be lost.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True, ssl=ssl.create_default_context())
+        return aiohttp.ClientSession(
+            connector=connector,
+            headers={**self._headers, "Accept-Encoding": "identity"},
+            skip_auto_headers=("Accept", "Content-Type", "User-Agent"),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+        )
