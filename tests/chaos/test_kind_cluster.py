@@ -87,6 +87,24 @@ def test_the_api_servers_node_is_spared(double: ClusterDouble, there: KindCluste
     assert [node.name for node in there.nodes()] == ["lab-worker"]
 
 
+def test_a_pod_is_cut_off_on_its_node(
+    double: ClusterDouble, there: KindCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/commands\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    pod = made("trial", {names.RUN: "some", names.ROLE: "trial"})
+    double.put("pods", {**pod, "spec": {"nodeName": "lab-worker"}, "status": {**pod["status"], "podIP": "10.244.1.7"}})
+    (victim,) = there.ready(ROLES["trial"])
+    there.cut(victim)
+    there.reconnect(victim)
+    rule = "exec lab-worker iptables -w -t mangle {} FORWARD {} 10.244.1.7 -j DROP"
+    assert (tmp_path / "commands").read_text().splitlines() == [
+        rule.format(action, end) for action in ("-I", "-D") for end in ("-s", "-d")
+    ]
+
+
 def test_a_node_is_a_container_of_its_name(there: KindCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     docker = tmp_path / "docker"
     docker.write_text(
@@ -97,5 +115,5 @@ def test_a_node_is_a_container_of_its_name(there: KindCluster, tmp_path: Path, m
     there.stop(Victim("lab-worker", "1"))
     there.start(Victim("lab-worker", "1"))
     assert (tmp_path / "asked").read_text().splitlines() == ["kill lab-worker", "start lab-worker"]
-    with pytest.raises(TargetError, match=r"`docker kill gke-1` failed; --nodes is for kind on this machine: no such thing"):
+    with pytest.raises(TargetError, match=r"`docker kill gke-1` failed; --nodes and --cut are for kind on this machine: no such thing"):
         there.stop(Victim("gke-1", "2"))
