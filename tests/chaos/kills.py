@@ -204,7 +204,9 @@ class Kills:
             self.there.kill(kill.victim)
         self.done.append(kill)
         self._due = now + self._every
-        self.say(f"{now:5.0f} s  {role}: {kill.victim.name} {'stopped' if role == NODE else 'cut off' if self._cut else 'killed'}")
+        self.say(
+            f"{now:5.0f} s  {role}: {kill.victim.name} {'stopped' if role == NODE else 'cut off' if self._cut else 'killed'}"
+        )
 
     def restore(self) -> None:
         """Starts the nodes that are stopped, and reconnects the pods that are cut off."""
@@ -247,9 +249,8 @@ class Kills:
                 self._start(kill)
             return
         ready = self.there.ready(self.roles[kill.role])
-        if self._cut and len(ready) >= kill.before:
-            kill.back = now
-        elif kill.victim.uid not in {pod.uid for pod in ready} and len(ready) >= kill.before:
+        is_replaced = kill.victim.uid not in {pod.uid for pod in ready}
+        if len(ready) >= kill.before and (is_replaced or self._cut):
             kill.back = now
 
 
@@ -317,7 +318,9 @@ class KindCluster:
 def _docker(*words: str) -> None:
     done = subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise TargetError(f"`docker {' '.join(words)}` failed; --nodes and --cut are for kind on this machine: {done.stderr.strip()}")
+        raise TargetError(
+            f"`docker {' '.join(words)}` failed; --nodes and --cut are for kind on this machine: {done.stderr.strip()}"
+        )
 
 
 def _victim(thing: dict[str, Any]) -> Victim:

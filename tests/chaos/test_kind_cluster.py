@@ -115,5 +115,7 @@ def test_a_node_is_a_container_of_its_name(there: KindCluster, tmp_path: Path, m
     there.stop(Victim("lab-worker", "1"))
     there.start(Victim("lab-worker", "1"))
     assert (tmp_path / "asked").read_text().splitlines() == ["kill lab-worker", "start lab-worker"]
-    with pytest.raises(TargetError, match=r"`docker kill gke-1` failed; --nodes and --cut are for kind on this machine: no such thing"):
+    with pytest.raises(
+        TargetError, match=r"`docker kill gke-1` failed; --nodes and --cut are for kind on this machine: no such thing"
+    ):
         there.stop(Victim("gke-1", "2"))

@@ -163,7 +163,11 @@ def test_a_proxy_does_not_get_what_stays_in_the_cluster(
     assert ("NO_PROXY" in site.env) is added
     if added:
         monkeypatch.setenv("no_proxy", site.env["NO_PROXY"])
-        for host in (urllib.parse.urlsplit(site.gateway_url).netloc, "r-head-svc.studies.svc.cluster.local:8265", "127.0.0.1:1"):
+        for host in (
+            urllib.parse.urlsplit(site.gateway_url).netloc,
+            "r-head-svc.studies.svc.cluster.local:8265",
+            "127.0.0.1:1",
+        ):
             assert urllib.request.proxy_bypass(host), host
         assert not urllib.request.proxy_bypass("example.org:443")
 

@@ -1,4 +1,4 @@
-"""A gateway with a certificate: laptops, controllers and trials reach it by HTTPS, and runs that outlive the change go on."""
+"""A gateway with a certificate: laptops, controllers and trials reach it by HTTPS."""
 
 from __future__ import annotations
 

@@ -34,7 +34,9 @@ class Authority:
         signed = _builder(subject, self._name, key).add_extension(alternatives, critical=False)
         (folder / "tls.crt").write_bytes(_pem(signed.sign(self._key, hashes.SHA256())))
         private = serialization.PrivateFormat.PKCS8
-        (folder / "tls.key").write_bytes(key.private_bytes(serialization.Encoding.PEM, private, serialization.NoEncryption()))
+        (folder / "tls.key").write_bytes(
+            key.private_bytes(serialization.Encoding.PEM, private, serialization.NoEncryption())
+        )
         (folder / "ca.crt").write_bytes(self.pem)
 
 

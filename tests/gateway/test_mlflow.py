@@ -192,7 +192,7 @@ def test_the_gateway_shows_its_own_login_to_an_mlflow_that_asks_for_one(
     postgres: Postgres, tmp_path: Path, login: dict[str, str], header: str | None
 ) -> None:
     listening = Listening()
-    with before(listening, postgres, tmp_path, wire.login(login)) as own:  # which comes with its own token
+    with before(listening, postgres, tmp_path, wire.authorization(login)) as own:  # which comes with its own token
         assert own.ask("GET", "/api/2.0/mlflow/experiments/get?experiment_id=1").code == 200
     assert [headers.get("authorization") for _, _, headers in listening.requests] == [header]
 

@@ -36,7 +36,7 @@ def certificate(folder: Path) -> Certificate:
 @pytest.fixture
 def http(certificate: Certificate) -> Iterator[Http]:
     serving = Http(
-        server.server(SimpleNamespace(), SimpleNamespace(most_runs=1), None, certificate=certificate)  # type: ignore[arg-type]
+        server.server(SimpleNamespace(), SimpleNamespace(max_runs=1), None, certificate=certificate)  # type: ignore[arg-type]
     )
     yield serving
     serving.close()
@@ -61,7 +61,10 @@ def test_a_ledgers_reader_checks_the_certificate(http: Http, folder: Path, monke
     with contextlib.closing(Reader(url, "toy")) as reader, pytest.raises(errors.LedgerError, match="HTTP status 500"):
         reader.reports(0)  # an answer: this server has no ledgers
     Authority().write(folder, "127.0.0.1")  # another authority
-    with contextlib.closing(Reader(url, "toy")) as reader, pytest.raises(errors.LedgerUnavailable, match="CERTIFICATE_VERIFY"):
+    with (
+        contextlib.closing(Reader(url, "toy")) as reader,
+        pytest.raises(errors.LedgerUnavailable, match="CERTIFICATE_VERIFY"),
+    ):
         reader.reports(0)
 
 

@@ -194,7 +194,9 @@ def test_all_pods_have_the_authority_of_a_gateway_with_a_certificate(make: Make,
         (mount,) = (mount for mount in container["volumeMounts"] if mount["mountPath"] == cluster.GATEWAY_CA_MOUNT)
         (volume,) = (volume for volume in pods[role]["spec"]["volumes"] if volume["name"] == mount["name"])
         assert volume["configMap"]["name"] == cluster.SITE
-        assert [item["key"] for item in volume["configMap"]["items"]] == [cluster.GATEWAY_CA]  # the rest is no trial's business
+        assert [item["key"] for item in volume["configMap"]["items"]] == [
+            cluster.GATEWAY_CA
+        ]  # the rest is no trial's business
     assert variables(controller)[env.LEDGER].startswith("https://")
 
 

@@ -15,8 +15,8 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable
 
-import anyio
 import aiohttp
+import anyio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Send

@@ -21,8 +21,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-import anyio
 import aiohttp
+import anyio
 import uvicorn
 from starlette import routing
 from starlette.applications import Starlette
@@ -132,7 +132,7 @@ class Peer(HttpToolsProtocol):
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
-        """Process received data. Unlike uvicorn, also limit the size of a request's head, and the time for the rest of it."""
+        """Process received data. Unlike uvicorn, also limit the size of a request's head, and the time for its rest."""
         super().data_received(data)
         if self._has_open_head:
             self._head_size += len(data)

@@ -123,11 +123,10 @@ class Reader:
 
     def _open(self) -> None:
         """Connect."""
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
         if self._scheme == "https":
             context = ssl.create_default_context(cafile=os.environ.get(env.MLFLOW_CA))
             connection = http.client.HTTPSConnection(self._host, self._port, timeout=CONNECT_SECONDS, context=context)
-        else:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
         connection.auto_open = 0  # a new connection must take the lock first
         try:
             connection.connect()

@@ -37,7 +37,9 @@ MLFLOW_RUN_ID = "MLFLOW_RUN_ID"
 MLFLOW_CONTEXT = "MLFLOW_RUN_CONTEXT"  # JSON: tags that MLflow puts on each run that a process starts
 MLFLOW_USERNAME = "MLFLOW_TRACKING_USERNAME"
 MLFLOW_PASSWORD = "MLFLOW_TRACKING_PASSWORD"
-MLFLOW_CA = "MLFLOW_TRACKING_SERVER_CERT_PATH"  # file with the authority of the server's certificate; in pods of a run the gateway's
+MLFLOW_CA = (
+    "MLFLOW_TRACKING_SERVER_CERT_PATH"  # file with the authority of the server's certificate; in pods of a run the gateway's
+)
 MLFLOW_TOKEN = "MLFLOW_TRACKING_TOKEN"  # MLflow's client sends it as `Authorization: Bearer`
 MLFLOW_EXPERIMENT_NAME = "MLFLOW_EXPERIMENT_NAME"
 
